@@ -1,0 +1,26 @@
+"""Bytes without copies: the few views of memory that all layers share."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+# What a decoder accepts. Slicing a memoryview costs no copy; slicing bytes does.
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+
+def byte_view(data: BytesLike | UInt8Array | pa.Buffer) -> memoryview:
+    """Return a flat view of single bytes over anything contiguous, without copying."""
+    view = memoryview(data)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def byte_array(data: BytesLike | UInt8Array | pa.Buffer) -> UInt8Array:
+    """Return a numpy view of the bytes, without copying. It is read-only if the memory is."""
+    array: npt.NDArray[Any] = np.frombuffer(data, dtype=np.uint8)
+    return array

@@ -1,0 +1,399 @@
+"""The data types of Fluss columns.
+
+A type is an immutable value: a class per kind, its parameters as fields, and ``nullable``. Two types are equal
+when they hold the same values; the field ids inside a ROW identify columns across schema changes and do not take
+part in equality. ``str(type)`` is the text form (``map<string NOT NULL,int>``); ``parse_type`` in
+``fluss.schema.type_text`` reads it back.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import ClassVar, Self
+
+from fluss.errors import FlussError
+
+DECIMAL_PRECISION_MAX = 38
+FRACTION_PRECISION_MAX = 9
+# A decimal up to this precision fits an int64 and is stored as one ("compact").
+DECIMAL_COMPACT_PRECISION_MAX = 18
+# A timestamp up to this precision is whole milliseconds and is stored without nanoseconds ("compact").
+TIMESTAMP_COMPACT_PRECISION_MAX = 3
+
+
+class TypeRoot(StrEnum):
+    """The kind of a type, spelled as in schema JSON."""
+
+    BOOLEAN = "BOOLEAN"
+    TINYINT = "TINYINT"
+    SMALLINT = "SMALLINT"
+    INTEGER = "INTEGER"
+    BIGINT = "BIGINT"
+    FLOAT = "FLOAT"
+    DOUBLE = "DOUBLE"
+    CHAR = "CHAR"
+    STRING = "STRING"
+    BINARY = "BINARY"
+    BYTES = "BYTES"
+    DECIMAL = "DECIMAL"
+    DATE = "DATE"
+    TIME = "TIME_WITHOUT_TIME_ZONE"
+    TIMESTAMP = "TIMESTAMP_WITHOUT_TIME_ZONE"
+    TIMESTAMP_LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
+    ARRAY = "ARRAY"
+    MAP = "MAP"
+    ROW = "ROW"
+
+
+@dataclass(frozen=True, slots=True)
+class DataType:
+    """Base of all types. Values of a nullable type may be null."""
+
+    root: ClassVar[TypeRoot]
+    nullable: bool = field(default=True, kw_only=True)
+
+    def not_null(self) -> Self:
+        return self.with_nullable(False)
+
+    def with_nullable(self, nullable: bool) -> Self:
+        return self if self.nullable == nullable else replace(self, nullable=nullable)
+
+    @property
+    def text(self) -> str:
+        """The text form without the nullability suffix."""
+        raise AssertionError(f"{type(self).__name__} has no text form")
+
+    @property
+    def is_nested(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return self.text if self.nullable else f"{self.text} NOT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainType(DataType):
+    """A type without parameters; its text form is a constant."""
+
+    name: ClassVar[str]
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+
+class BooleanType(_PlainType):
+    __slots__ = ()
+    root, name = TypeRoot.BOOLEAN, "boolean"
+
+
+class TinyIntType(_PlainType):
+    __slots__ = ()
+    root, name = TypeRoot.TINYINT, "tinyint"
+
+
+class SmallIntType(_PlainType):
+    __slots__ = ()
+    root, name = TypeRoot.SMALLINT, "smallint"
+
+
+class IntType(_PlainType):
+    __slots__ = ()
+    root, name = TypeRoot.INTEGER, "int"
+
+
+class BigIntType(_PlainType):
+    __slots__ = ()
+    root, name = TypeRoot.BIGINT, "bigint"
+
+
+class FloatType(_PlainType):
+    __slots__ = ()
+    root, name = TypeRoot.FLOAT, "float"
+
+
+class DoubleType(_PlainType):
+    __slots__ = ()
+    root, name = TypeRoot.DOUBLE, "double"
+
+
+class StringType(_PlainType):
+    __slots__ = ()
+    root, name = TypeRoot.STRING, "string"
+
+
+class BytesType(_PlainType):
+    __slots__ = ()
+    root, name = TypeRoot.BYTES, "bytes"
+
+
+class DateType(_PlainType):
+    """Days since 1970-01-01."""
+
+    __slots__ = ()
+    root, name = TypeRoot.DATE, "date"
+
+
+@dataclass(frozen=True, slots=True)
+class _LengthType(DataType):
+    """A type with a length of one or more."""
+
+    name: ClassVar[str]
+    length: int = 1
+
+    def __post_init__(self) -> None:
+        _check_range(f"{self.name} length", self.length, 1, 2**31 - 1)
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}({self.length})"
+
+
+class CharType(_LengthType):
+    """Text of ``length`` characters. The length is a declaration: values are neither padded nor cut."""
+
+    __slots__ = ()
+    root, name = TypeRoot.CHAR, "char"
+
+
+class BinaryType(_LengthType):
+    """Exactly ``length`` bytes."""
+
+    __slots__ = ()
+    root, name = TypeRoot.BINARY, "binary"
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalType(DataType):
+    """A number of ``precision`` decimal digits, ``scale`` of them after the point."""
+
+    root: ClassVar[TypeRoot] = TypeRoot.DECIMAL
+    precision: int = 10
+    scale: int = 0
+
+    def __post_init__(self) -> None:
+        _check_range("decimal precision", self.precision, 1, DECIMAL_PRECISION_MAX)
+        _check_range("decimal scale", self.scale, 0, self.precision)
+
+    @property
+    def is_compact(self) -> bool:
+        return self.precision <= DECIMAL_COMPACT_PRECISION_MAX
+
+    @property
+    def text(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class _FractionType(DataType):
+    """A point in time with ``precision`` digits after the second."""
+
+    name: ClassVar[str]
+    precision_default: ClassVar[int] = 6
+    precision: int = 6
+
+    def __post_init__(self) -> None:
+        _check_range(f"{self.name} precision", self.precision, 0, FRACTION_PRECISION_MAX)
+
+    @property
+    def text(self) -> str:
+        return self.name if self.precision == self.precision_default else f"{self.name}({self.precision})"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeType(_FractionType):
+    """Time of day. Fluss keeps milliseconds whatever the precision says."""
+
+    root: ClassVar[TypeRoot] = TypeRoot.TIME
+    name: ClassVar[str] = "time"
+    precision_default: ClassVar[int] = 0
+    precision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _AnyTimestampType(_FractionType):
+    @property
+    def is_compact(self) -> bool:
+        return self.precision <= TIMESTAMP_COMPACT_PRECISION_MAX
+
+
+class TimestampType(_AnyTimestampType):
+    """Date and time without a zone."""
+
+    __slots__ = ()
+    root, name = TypeRoot.TIMESTAMP, "timestamp"
+
+
+class TimestampLtzType(_AnyTimestampType):
+    """An instant; shown in UTC."""
+
+    __slots__ = ()
+    root, name = TypeRoot.TIMESTAMP_LTZ, "timestamp_ltz"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType(DataType):
+    root: ClassVar[TypeRoot] = TypeRoot.ARRAY
+    element_type: DataType
+
+    @property
+    def text(self) -> str:
+        return f"array<{self.element_type}>"
+
+    @property
+    def is_nested(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class MapType(DataType):
+    """Key-value pairs. Keys are never null, so the key type is always NOT NULL."""
+
+    root: ClassVar[TypeRoot] = TypeRoot.MAP
+    key_type: DataType
+    value_type: DataType
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_type", self.key_type.not_null())
+
+    @property
+    def text(self) -> str:
+        return f"map<{self.key_type},{self.value_type}>"
+
+    @property
+    def is_nested(self) -> bool:
+        return True
+
+
+FIELD_ID_UNASSIGNED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DataField:
+    """One field of a ROW. ``field_id`` is -1 until a schema numbers it."""
+
+    name: str
+    data_type: DataType
+    description: str | None = None
+    field_id: int = field(default=FIELD_ID_UNASSIGNED, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise FlussError("Field names must contain at least one non-blank character")
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.data_type}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowType(DataType):
+    root: ClassVar[TypeRoot] = TypeRoot.ROW
+    fields: tuple[DataField, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", tuple(self.fields))
+        names = [f.name for f in self.fields]
+        if len(set(names)) != len(names):
+            raise FlussError(f"Duplicate field names in row type: {names}")
+
+    @property
+    def text(self) -> str:
+        return f"row<{', '.join(map(str, self.fields))}>"
+
+    @property
+    def is_nested(self) -> bool:
+        return True
+
+    @property
+    def field_types(self) -> tuple[DataType, ...]:
+        return tuple(f.data_type for f in self.fields)
+
+
+def _check_range(what: str, value: int, lowest: int, highest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FlussError(f"The {what} must be an int, got {type(value).__name__}")
+    if not lowest <= value <= highest:
+        raise FlussError(f"The {what} must be between {lowest} and {highest}, got {value}")
+
+
+class DataTypes:
+    """Factory of all types: ``DataTypes.decimal(10, 2).not_null()``."""
+
+    @staticmethod
+    def boolean() -> BooleanType:
+        return BooleanType()
+
+    @staticmethod
+    def tinyint() -> TinyIntType:
+        return TinyIntType()
+
+    @staticmethod
+    def smallint() -> SmallIntType:
+        return SmallIntType()
+
+    @staticmethod
+    def int() -> IntType:
+        return IntType()
+
+    @staticmethod
+    def bigint() -> BigIntType:
+        return BigIntType()
+
+    @staticmethod
+    def float() -> FloatType:
+        return FloatType()
+
+    @staticmethod
+    def double() -> DoubleType:
+        return DoubleType()
+
+    @staticmethod
+    def char(length: builtins.int = 1) -> CharType:
+        return CharType(length)
+
+    @staticmethod
+    def string() -> StringType:
+        return StringType()
+
+    @staticmethod
+    def binary(length: builtins.int = 1) -> BinaryType:
+        return BinaryType(length)
+
+    @staticmethod
+    def bytes() -> BytesType:
+        return BytesType()
+
+    @staticmethod
+    def decimal(precision: builtins.int = 10, scale: builtins.int = 0) -> DecimalType:
+        return DecimalType(precision, scale)
+
+    @staticmethod
+    def date() -> DateType:
+        return DateType()
+
+    @staticmethod
+    def time(precision: builtins.int = 0) -> TimeType:
+        return TimeType(precision)
+
+    @staticmethod
+    def timestamp(precision: builtins.int = 6) -> TimestampType:
+        return TimestampType(precision)
+
+    @staticmethod
+    def timestamp_ltz(precision: builtins.int = 6) -> TimestampLtzType:
+        return TimestampLtzType(precision)
+
+    @staticmethod
+    def array(element_type: DataType) -> ArrayType:
+        return ArrayType(element_type)
+
+    @staticmethod
+    def map(key_type: DataType, value_type: DataType) -> MapType:
+        return MapType(key_type, value_type)
+
+    @staticmethod
+    def row(fields: Iterable[DataField]) -> RowType:
+        return RowType(tuple(fields))
