@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 def byte_view(data: BytesLike | UInt8Array | pa.Buffer) -> memoryview:
     """Return a flat view of single bytes over anything contiguous, without copying."""
-    view = memoryview(data)
+    view = memoryview(cast("bytes", data))  # Before Python 3.12 there is no type for whatever exports its memory.
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 

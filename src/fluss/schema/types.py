@@ -269,6 +269,7 @@ class MapType(DataType):
 
 
 FIELD_ID_UNASSIGNED = -1
+_QUOTED_CHARACTERS = frozenset(",:<>()`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +286,10 @@ class DataField:
             raise FlussError("Field names must contain at least one non-blank character")
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.data_type}"
+        # A name that would not read back as one is quoted; a backquote inside is doubled.
+        plain = self.name == self.name.strip() and not _QUOTED_CHARACTERS.intersection(self.name)
+        shown = self.name if plain else f"`{self.name.replace('`', '``')}`"
+        return f"{shown}: {self.data_type}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +299,11 @@ class RowType(DataType):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))
-        names = [f.name for f in self.fields]
-        if len(set(names)) != len(names):
-            raise FlussError(f"Duplicate field names in row type: {names}")
+        names = set[str]()
+        for row_field in self.fields:
+            if row_field.name in names:
+                raise FlussError(f"The row type has two fields named {row_field.name!r}")
+            names.add(row_field.name)
 
     @property
     def text(self) -> str:

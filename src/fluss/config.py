@@ -1,0 +1,513 @@
+"""Client options: every key with its default and its meaning, and the ``Config`` that holds the values.
+
+The class body of ``Config`` is the table of options. Each option is a typed property of the config
+(``config.writer_batch_size``), and has a key for dictionaries (``writer.batch-size``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from operator import index
+from typing import Any, Final, Generic, TypeVar, cast, overload
+
+from fluss.errors import FlussError
+
+T = TypeVar("T", bound=str | int)
+
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+UINT64_MAX: Final = 2**64 - 1
+# Leading zeros are set apart, so that the digits that count can be counted.
+_INTEGER = re.compile(r"(?P<sign>[+-]?)(?=[0-9])0*+(?P<digits>[0-9]*+)")
+_UNSIGNED_INTEGER = re.compile(r"(?P<sign>\+?)(?=[0-9])0*+(?P<digits>[0-9]*+)")
+# More significant digits than any option has; longer numbers are out of range without looking.
+_DIGITS_MAX: Final = 20
+_HIDDEN: Final = "***"
+_CLOSE_KEY_CHARS_MAX: Final = 100
+
+
+class OptionKind(Enum):
+    """The values an option takes."""
+
+    STRING = "text"
+    BOOLEAN = "true or false"
+    INT32 = f"an integer between {-INT32_MAX - 1} and {INT32_MAX}"
+    INT64 = f"an integer between {-INT64_MAX - 1} and {INT64_MAX}"
+    UNSIGNED = f"an integer between 0 and {UINT64_MAX}"
+
+
+_RANGES: Final = {
+    OptionKind.INT32: (-INT32_MAX - 1, INT32_MAX),
+    OptionKind.INT64: (-INT64_MAX - 1, INT64_MAX),
+    OptionKind.UNSIGNED: (0, UINT64_MAX),
+}
+
+
+class ConfigOption(Generic[T]):
+    """One option: key, kind, default and meaning. On a ``Config`` it is the property that reads and sets the value.
+
+    ``aliases`` are keys of older releases that mean the same. ``choices`` are the only values a text may have, in any
+    case. A ``secret`` is never shown.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        kind: OptionKind,
+        default: T,
+        doc: str,
+        *,
+        aliases: tuple[str, ...] = (),
+        choices: tuple[str, ...] = (),
+        secret: bool = False,
+    ) -> None:
+        self.key = key
+        self.kind = kind
+        self.default: T = default
+        self.doc = doc
+        self.aliases = aliases
+        self.choices = choices
+        self.secret = secret
+        self.property_name = ""
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.property_name = name
+
+    @overload
+    def __get__(self, config: None, owner: type) -> ConfigOption[T]: ...
+    @overload
+    def __get__(self, config: Config, owner: type) -> T: ...
+    def __get__(self, config: Config | None, owner: type) -> ConfigOption[T] | T:
+        if config is None:
+            return self
+        return cast(T, config._values.get(self.key, self.default))
+
+    def __set__(self, config: Config, value: T) -> None:
+        config._values[self.key] = self._checked(value)
+
+    def parse(self, text: str) -> T:
+        """Read the value from text, as in a properties file; anything but a clean value is a ``FlussError``."""
+        match self.kind:
+            case OptionKind.STRING:
+                return cast(T, self._chosen(text))
+            case OptionKind.BOOLEAN:
+                if text not in ("true", "false"):
+                    raise self._invalid(text)
+                return cast(T, text == "true")
+        pattern = _UNSIGNED_INTEGER if self.kind is OptionKind.UNSIGNED else _INTEGER
+        integer = pattern.fullmatch(text)
+        if integer is None or len(integer["digits"]) > _DIGITS_MAX:
+            raise self._invalid(text)
+        number = int(f"{integer['sign']}0{integer['digits']}")
+        lowest, highest = _RANGES[self.kind]
+        if not lowest <= number <= highest:
+            raise self._invalid(text)
+        return cast(T, number)
+
+    def _checked(self, value: object) -> T:
+        """Check a Python value; a wrong class is a TypeError, a number out of range an OverflowError."""
+        if self.kind is OptionKind.STRING:
+            if not isinstance(value, str):
+                raise TypeError(f"{self.property_name} must be str, got {type(value).__name__}")
+            return cast(T, self._chosen(value))
+        if self.kind is OptionKind.BOOLEAN:
+            if not isinstance(value, bool):
+                raise TypeError(f"{self.property_name} must be bool, got {type(value).__name__}")
+            return cast(T, value)
+        try:
+            number = index(cast(int, value))
+        except TypeError:
+            raise TypeError(f"{self.property_name} must be int, got {type(value).__name__}") from None
+        lowest, highest = _RANGES[self.kind]
+        if not lowest <= number <= highest:
+            raise OverflowError(f"{self.property_name} must be {self.kind.value}, got {number}")
+        return cast(T, number)
+
+    def _chosen(self, text: str) -> str:
+        if not self.choices:
+            return text
+        if text.lower() not in self.choices:
+            raise self._invalid(text)
+        return text.lower()
+
+    def _invalid(self, text: str) -> FlussError:
+        expected = f"one of {', '.join(self.choices)}" if self.choices else self.kind.value
+        shown = _HIDDEN if self.secret else text
+        return FlussError(f"Invalid value '{shown}' for '{self.key}': expected {expected}")
+
+
+@dataclass(frozen=True, slots=True)
+class _OlderName(Generic[T]):
+    """A property under the name it had in an older release."""
+
+    option: ConfigOption[T]
+
+    @overload
+    def __get__(self, config: None, owner: type) -> ConfigOption[T]: ...
+    @overload
+    def __get__(self, config: Config, owner: type) -> T: ...
+    def __get__(self, config: Config | None, owner: type) -> ConfigOption[T] | T:
+        return self.option.__get__(config, owner)
+
+    def __set__(self, config: Config, value: T) -> None:
+        self.option.__set__(config, value)
+
+
+class Config:
+    """Options of a client: ``Config({"bootstrap.servers": "host:9123"})``, or set one by one as properties.
+
+    Values are checked one by one when they are set, and together by ``validate``, which connecting does. A connection
+    keeps a copy: later changes do not reach it.
+    """
+
+    __slots__ = ("_values",)
+
+    bootstrap_servers = ConfigOption(
+        "bootstrap.servers",
+        OptionKind.STRING,
+        "127.0.0.1:9123",
+        "Where to find the cluster: host:port of any server, or several separated by commas, tried in order.",
+    )
+    connect_timeout_ms = ConfigOption(
+        "connect-timeout",
+        OptionKind.UNSIGNED,
+        120_000,
+        "How long opening a TCP connection may take. Two minutes ride out the start of a cluster; 15000 is a good "
+        "value where failing fast matters more.",
+    )
+    request_timeout_ms = ConfigOption(
+        "request-timeout",
+        OptionKind.UNSIGNED,
+        30_000,
+        "How long to wait for the answer to a request once it is sent.",
+    )
+    security_protocol = ConfigOption(
+        "security.protocol", OptionKind.STRING, "PLAINTEXT", "PLAINTEXT, or sasl to log in with name and password."
+    )
+    security_sasl_mechanism = ConfigOption(
+        "security.sasl.mechanism", OptionKind.STRING, "PLAIN", "How to log in; PLAIN is the one mechanism there is."
+    )
+    security_sasl_username = ConfigOption(
+        "security.sasl.username", OptionKind.STRING, "", "The name to log in with when security.protocol is sasl."
+    )
+    security_sasl_password = ConfigOption(
+        "security.sasl.password",
+        OptionKind.STRING,
+        "",
+        "The password to log in with when security.protocol is sasl. It is never shown.",
+        secret=True,
+    )
+
+    writer_acks = ConfigOption(
+        "writer.acks",
+        OptionKind.STRING,
+        "all",
+        "When a write counts as done: all (or -1) when every in-sync replica has it, 1 when the leader has it, "
+        "0 at once.",
+    )
+    writer_enable_idempotence = ConfigOption(
+        "writer.enable-idempotence",
+        OptionKind.BOOLEAN,
+        True,
+        "Number the batches of a writer, so that a retry is never stored twice and order is kept.",
+    )
+    writer_retries = ConfigOption(
+        "writer.retries", OptionKind.INT32, INT32_MAX, "How often a failed batch is sent again before it fails."
+    )
+    writer_max_inflight_requests_per_bucket = ConfigOption(
+        "writer.max-inflight-requests-per-bucket",
+        OptionKind.UNSIGNED,
+        5,
+        "How many batches of one bucket may be on the way at once; at most 5 with idempotence.",
+    )
+    writer_request_max_size = ConfigOption(
+        "writer.request-max-size",
+        OptionKind.INT32,
+        10 * 1024 * 1024,
+        "The largest write request in bytes.",
+        aliases=("request.max.size",),
+    )
+    writer_batch_size = ConfigOption(
+        "writer.batch-size",
+        OptionKind.INT32,
+        2 * 1024 * 1024,
+        "The size in bytes at which a batch is full and is sent.",
+        aliases=("writer.batch.size",),
+    )
+    writer_batch_timeout_ms = ConfigOption(
+        "writer.batch-timeout-ms", OptionKind.INT64, 100, "How long a batch may wait to fill up before it is sent."
+    )
+    writer_dynamic_batch_size_enabled = ConfigOption(
+        "writer.dynamic-batch-size.enabled",
+        OptionKind.BOOLEAN,
+        True,
+        "Shrink the batch size of tables whose batches are sent half empty, and grow it back.",
+    )
+    writer_dynamic_batch_size_min = ConfigOption(
+        "writer.dynamic-batch-size-min",
+        OptionKind.INT32,
+        256 * 1024,
+        "The smallest batch size that shrinking leads to. Unless set, it is never above writer.batch-size.",
+    )
+    writer_buffer_memory_size = ConfigOption(
+        "writer.buffer.memory-size",
+        OptionKind.UNSIGNED,
+        64 * 1024 * 1024,
+        "How many bytes of unsent batches a connection holds; then writers wait.",
+    )
+    writer_buffer_wait_timeout_ms = ConfigOption(
+        "writer.buffer.wait-timeout-ms",
+        OptionKind.UNSIGNED,
+        UINT64_MAX,
+        "How long a writer waits for buffer memory before the write fails. The default is no limit.",
+    )
+    writer_bucket_no_key_assigner = ConfigOption(
+        "writer.bucket.no-key-assigner",
+        OptionKind.STRING,
+        "sticky",
+        "How rows without a bucket key are spread: sticky fills a batch before it changes the bucket, round_robin "
+        "changes with every row.",
+        choices=("sticky", "round_robin"),
+    )
+    writer_kv_backpressure_max_throttle_ms = ConfigOption(
+        "writer.kv-backpressure.max-throttle-ms",
+        OptionKind.UNSIGNED,
+        3000,
+        "The longest pause before the next write to a bucket whose server says that it is overloaded.",
+    )
+    client_bucket_hash = ConfigOption(
+        "client.bucket-hash",
+        OptionKind.STRING,
+        "java",
+        "Which hash puts rows with a key into buckets. java is what the Java clients and the servers use. rust is "
+        "what the pyfluss wheels use: they hash the last one to three bytes of a key differently, when such a byte "
+        "is above 0x7f. Rows must be looked up with the hash they were written with, so choose rust only for tables "
+        "that pyfluss writes.",
+        choices=("java", "rust"),
+    )
+
+    scanner_log_max_poll_records = ConfigOption(
+        "scanner.log.max-poll-records", OptionKind.UNSIGNED, 500, "The most records that one poll returns."
+    )
+    scanner_log_fetch_max_bytes = ConfigOption(
+        "scanner.log.fetch.max-bytes", OptionKind.INT32, 16 * 1024 * 1024, "The most bytes in one fetch response."
+    )
+    scanner_log_fetch_max_bytes_for_bucket = ConfigOption(
+        "scanner.log.fetch.max-bytes-for-bucket",
+        OptionKind.INT32,
+        1024 * 1024,
+        "The most bytes of one bucket in a fetch response.",
+    )
+    scanner_log_fetch_min_bytes = ConfigOption(
+        "scanner.log.fetch.min-bytes",
+        OptionKind.INT32,
+        1,
+        "How many bytes a server collects before it answers a fetch, unless the wait time is over.",
+    )
+    scanner_log_fetch_wait_max_time_ms = ConfigOption(
+        "scanner.log.fetch.wait-max-time-ms",
+        OptionKind.INT32,
+        500,
+        "How long a server may wait until it has the minimum number of bytes.",
+    )
+    scanner_remote_log_prefetch_num = ConfigOption(
+        "scanner.remote-log.prefetch-num",
+        OptionKind.UNSIGNED,
+        4,
+        "How many tiered log segments are downloaded ahead of reading.",
+    )
+    scanner_remote_log_read_concurrency = ConfigOption(
+        "scanner.remote-log.read-concurrency",
+        OptionKind.UNSIGNED,
+        4,
+        "How many parts of one tiered log segment are read at once.",
+    )
+    remote_file_download_thread_num = ConfigOption(
+        "remote-file.download-thread-num", OptionKind.UNSIGNED, 3, "How many threads download tiered log segments."
+    )
+
+    lookup_queue_size = ConfigOption(
+        "lookup.queue-size", OptionKind.UNSIGNED, 25_600, "How many lookups may wait to be sent; then callers wait."
+    )
+    lookup_max_batch_size = ConfigOption(
+        "lookup.max-batch-size", OptionKind.UNSIGNED, 128, "The most lookups in one request."
+    )
+    lookup_batch_timeout_ms = ConfigOption(
+        "lookup.batch-timeout-ms",
+        OptionKind.UNSIGNED,
+        100,
+        "How long a lookup may wait for others to join its request.",
+    )
+    lookup_max_inflight_requests = ConfigOption(
+        "lookup.max-inflight-requests", OptionKind.UNSIGNED, 128, "How many lookup requests may be on the way at once."
+    )
+    lookup_max_retries = ConfigOption(
+        "lookup.max-retries", OptionKind.INT32, INT32_MAX, "How often a failed lookup is sent again before it fails."
+    )
+
+    bootstrap_server = _OlderName(bootstrap_servers)
+    request_max_size = _OlderName(writer_request_max_size)
+
+    def __init__(self, properties: Mapping[str, str | int | bool] | None = None) -> None:
+        self._values: dict[str, str | int | bool] = {}
+        if properties is None:
+            return
+        if not isinstance(properties, dict):
+            raise TypeError(f"properties must be a dict, got {type(properties).__name__}")
+        for key, value in properties.items():
+            self._set(key, value)
+
+    def _set(self, key: str, value: object) -> None:
+        if not isinstance(key, str):
+            raise TypeError(f"property keys must be str, got {type(key).__name__}")
+        option = _OPTION_BY_KEY.get(key)
+        if option is None:
+            raise FlussError(f"Unknown property: {key}{_suggestion(key)}")
+        if option.key in self._values:
+            raise FlussError(f"'{key}' and another spelling of it are both given; keep one")
+        self._values[option.key] = option.parse(_property_text(key, value))
+
+    @staticmethod
+    def options() -> tuple[ConfigOption[Any], ...]:
+        """Return all options, in the order in which they are documented."""
+        return tuple(option for option in vars(Config).values() if isinstance(option, ConfigOption))
+
+    def copy(self) -> Config:
+        return Config._restored(self._values)
+
+    @property
+    def required_acks(self) -> int:
+        """``writer.acks`` as the number in write requests."""
+        acks = self.writer_acks.strip().lower()
+        if acks not in _ACKS:
+            raise FlussError(f"'writer.acks': invalid writer ack '{self.writer_acks}'; use all, -1, 0 or 1")
+        return _ACKS[acks]
+
+    @property
+    def effective_dynamic_batch_size_min(self) -> int:
+        """``writer.dynamic-batch-size-min`` if it was set, else its default but never above the batch size."""
+        if Config.writer_dynamic_batch_size_min.key in self._values:
+            return self.writer_dynamic_batch_size_min
+        return min(self.writer_dynamic_batch_size_min, self.writer_batch_size)
+
+    def validate(self) -> None:
+        """Check what values mean together; the first contradiction is a ``FlussError``."""
+        self._validate_security()
+        self._validate_scanner()
+        self._validate_writer()
+        self._validate_idempotence()
+        self._validate_lookup()
+
+    def _validate_security(self) -> None:
+        protocol = self.security_protocol.lower()
+        if protocol == "plaintext":
+            return
+        if protocol != "sasl":
+            raise FlussError(f"'security.protocol' must be PLAINTEXT or sasl, got '{self.security_protocol}'")
+        if self.security_sasl_mechanism.upper() != "PLAIN":
+            raise FlussError(f"'security.sasl.mechanism' must be PLAIN, got '{self.security_sasl_mechanism}'")
+        if not self.security_sasl_username:
+            raise FlussError("'security.sasl.username' must be set when 'security.protocol' is sasl")
+        if not self.security_sasl_password:
+            raise FlussError("'security.sasl.password' must be set when 'security.protocol' is sasl")
+
+    def _validate_scanner(self) -> None:
+        self._require_positive(Config.scanner_log_fetch_min_bytes)
+        self._require_positive(Config.scanner_log_fetch_max_bytes)
+        self._require_at_most(Config.scanner_log_fetch_min_bytes, Config.scanner_log_fetch_max_bytes)
+        self._require_not_negative(Config.scanner_log_fetch_wait_max_time_ms)
+        self._require_positive(Config.scanner_log_fetch_max_bytes_for_bucket)
+        self._require_at_most(Config.scanner_log_fetch_max_bytes_for_bucket, Config.scanner_log_fetch_max_bytes)
+        self._require_positive(Config.scanner_remote_log_prefetch_num)
+        self._require_positive(Config.scanner_remote_log_read_concurrency)
+        self._require_positive(Config.remote_file_download_thread_num)
+        self._require_positive(Config.scanner_log_max_poll_records)
+
+    def _validate_writer(self) -> None:
+        self._require_positive(Config.writer_request_max_size)
+        self._require_positive(Config.writer_batch_size)
+        self._require_not_negative(Config.writer_batch_timeout_ms)
+        self._require_positive(Config.writer_max_inflight_requests_per_bucket)
+        self._require_positive(Config.writer_buffer_memory_size)
+        self._require_at_most(Config.writer_batch_size, Config.writer_request_max_size)
+        self._require_at_most(Config.writer_batch_size, Config.writer_buffer_memory_size)
+        self._require_positive(Config.writer_dynamic_batch_size_min)
+        if self.effective_dynamic_batch_size_min > self.writer_batch_size:
+            self._require_at_most(Config.writer_dynamic_batch_size_min, Config.writer_batch_size)
+
+    def _validate_idempotence(self) -> None:
+        acks = self.required_acks
+        if not self.writer_enable_idempotence:
+            return
+        switch = "or turn 'writer.enable-idempotence' off"
+        if acks != _ACKS["all"]:
+            raise FlussError(f"'writer.acks' is '{self.writer_acks}', but idempotence needs all; change it {switch}")
+        if self.writer_retries <= 0:
+            raise FlussError(f"'writer.retries' is {self.writer_retries}, but idempotence needs retries; {switch}")
+        inflight = self.writer_max_inflight_requests_per_bucket
+        if inflight > IDEMPOTENT_INFLIGHT_MAX:
+            raise FlussError(
+                f"'{Config.writer_max_inflight_requests_per_bucket.key}' is {inflight}, but idempotence allows at most "
+                f"{IDEMPOTENT_INFLIGHT_MAX}; lower it {switch}"
+            )
+
+    def _validate_lookup(self) -> None:
+        self._require_positive(Config.lookup_queue_size)
+        self._require_positive(Config.lookup_max_batch_size)
+        self._require_positive(Config.lookup_max_inflight_requests)
+        self._require_not_negative(Config.lookup_max_retries)
+
+    def _require_positive(self, option: ConfigOption[int]) -> None:
+        value = option.__get__(self, Config)
+        if value <= 0:
+            raise FlussError(f"'{option.key}' must be greater than 0, got {value}")
+
+    def _require_not_negative(self, option: ConfigOption[int]) -> None:
+        value = option.__get__(self, Config)
+        if value < 0:
+            raise FlussError(f"'{option.key}' must not be negative, got {value}")
+
+    def _require_at_most(self, option: ConfigOption[int], limit: ConfigOption[int]) -> None:
+        value, highest = option.__get__(self, Config), limit.__get__(self, Config)
+        if value > highest:
+            raise FlussError(f"'{option.key}' is {value}, but must not be above '{limit.key}', which is {highest}")
+
+    @classmethod
+    def _restored(cls, values: Mapping[str, str | int | bool]) -> Config:
+        config = cls()
+        config._values.update(values)
+        return config
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Config._restored, (dict(self._values),)
+
+    def __repr__(self) -> str:
+        shown = {key: _HIDDEN if _OPTION_BY_KEY[key].secret else value for key, value in self._values.items()}
+        return f"Config({shown!r})"
+
+
+IDEMPOTENT_INFLIGHT_MAX: Final = 5
+_ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
+_OPTION_BY_KEY: Final[dict[str, ConfigOption[Any]]] = {
+    key: option for option in Config.options() for key in (option.key, *option.aliases)
+}
+
+
+def _property_text(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int):
+        return str(value)
+    raise TypeError(f"the value of '{key}' must be str, int or bool, got {type(value).__name__}")
+
+
+def _suggestion(key: str) -> str:
+    if len(key) > _CLOSE_KEY_CHARS_MAX:
+        return ""
+    close = difflib.get_close_matches(key, [option.key for option in Config.options()], n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,382 @@
+"""The columns of a table, its primary key, and the ids that identify columns across schema changes.
+
+Ids number columns and the fields inside ROW types in one sequence, depth first: a column takes the next id, then each
+field inside its type does, before the next column. ``id INT, nested ROW<x INT, label STRING>, last INT`` has column
+ids 0, 1 and 4 and field ids 2 and 3. Columns added later continue after ``highest_field_id``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.aggregation import AggFunction
+from fluss.schema.arrow import arrow_field, data_type_from_arrow
+from fluss.schema.nesting import field_ids, nesting_depth, number_fields
+from fluss.schema.types import FIELD_ID_UNASSIGNED, DataField, DataType, RowType, TypeRoot
+
+_T = TypeVar("_T")
+
+COMMENT_METADATA_KEY: Final = b"comment"
+FIELD_ID_MAX: Final = 2**31 - 1
+_SHOWN_NAMES_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A named type. ``column_id`` is -1 until a schema numbers it, and does not take part in equality."""
+
+    name: str
+    data_type: DataType
+    comment: str | None = None
+    aggregation: AggFunction | None = None
+    column_id: int = field(default=FIELD_ID_UNASSIGNED, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a column name must be str, got {type(self.name).__name__}")
+        if not isinstance(self.data_type, DataType):
+            raise TypeError(f"the type of column '{self.name}' must be a DataType, got {type(self.data_type).__name__}")
+        if not self.name.strip():
+            raise FlussError("Column names must contain at least one non-blank character")
+
+
+class Schema:
+    """Columns in order, and optionally a primary key. A schema never changes; changes make a new one."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        primary_keys: Sequence[str] | None = None,
+        auto_increment_column: str | None = None,
+    ) -> None:
+        if not isinstance(schema, pa.Schema):
+            raise FlussError(
+                f"Failed to convert PyArrow schema: expected a pyarrow.Schema, got {type(schema).__name__}"
+            )
+        columns = [_column_from_arrow(arrow) for arrow in schema]
+        auto_increment = () if auto_increment_column is None else (auto_increment_column,)
+        self._init(
+            columns,
+            string_list("primary_keys", primary_keys),
+            string_list("auto_increment_column", auto_increment),
+            None,
+        )
+
+    @classmethod
+    def _create(
+        cls,
+        columns: Iterable[Column],
+        primary_keys: Sequence[str] = (),
+        auto_increment_columns: Sequence[str] = (),
+        highest_field_id: int | None = None,
+    ) -> Schema:
+        """Build from columns. Their ids are kept when they have any; columns without ids are numbered."""
+        schema = cls.__new__(cls)
+        schema._init(list(columns), list(primary_keys), list(auto_increment_columns), highest_field_id)
+        return schema
+
+    def _init(
+        self,
+        columns: list[Column],
+        primary_keys: list[str],
+        auto_increment_columns: list[str],
+        highest_field_id: int | None,
+    ) -> None:
+        for column in columns:
+            nesting_depth(column.data_type)
+        self._index_by_name = {column.name: index for index, column in enumerate(columns)}
+        if len(self._index_by_name) != len(columns):
+            raise FlussError(f"Duplicate column names: {shown_names(_repeated(column.name for column in columns))}")
+        for index in self._key_indexes(primary_keys):
+            if columns[index].aggregation is not None:
+                raise FlussError(f"Primary key column '{columns[index].name}' must not have an aggregate function")
+            columns[index] = replace(columns[index], data_type=columns[index].data_type.not_null())
+        numbered, self._highest_field_id = _with_ids(columns, highest_field_id)
+        self._columns = tuple(numbered)
+        self._primary_key = tuple(primary_keys)
+        self._auto_increment_columns = tuple(auto_increment_columns)
+        self._arrow: pa.Schema | None = None
+        self._check_auto_increment()
+
+    def _key_indexes(self, primary_keys: Sequence[str]) -> list[int]:
+        for key in primary_keys:
+            if key not in self._index_by_name:
+                raise FlussError(
+                    f"Primary key column '{key}' not found in schema; columns are {shown_names(self._index_by_name)}"
+                )
+        if len(set(primary_keys)) != len(primary_keys):
+            raise FlussError(f"Primary key has duplicate columns: {shown_names(_repeated(primary_keys))}")
+        return [self._index_by_name[key] for key in primary_keys]
+
+    def _check_auto_increment(self) -> None:
+        names = self._auto_increment_columns
+        if len(names) > 1:
+            raise FlussError(f"A table can have one auto increment column only, got {shown_names(names)}")
+        for name in names:
+            if name not in self._index_by_name:
+                raise FlussError(f"Auto increment column '{name}' not found in schema")
+            if not self._primary_key:
+                raise FlussError(f"Auto increment column '{name}' needs a table with a primary key")
+            if name in self._primary_key:
+                raise FlussError(f"Auto increment column '{name}' must not be part of the primary key")
+            data_type = self.column(name).data_type
+            if data_type.root not in (TypeRoot.INTEGER, TypeRoot.BIGINT):
+                raise FlussError(f"Auto increment column '{name}' must be INT or BIGINT, not {data_type}")
+
+    @staticmethod
+    def builder() -> SchemaBuilder:
+        return SchemaBuilder()
+
+    @property
+    def columns(self) -> list[Column]:
+        return list(self._columns)
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self._index_by_name)
+
+    @property
+    def primary_key(self) -> list[str] | None:
+        """Key columns in key order, which may differ from column order; None for a log table."""
+        return list(self._primary_key) or None
+
+    @property
+    def primary_key_indexes(self) -> list[int]:
+        return [self._index_by_name[key] for key in self._primary_key]
+
+    @property
+    def highest_field_id(self) -> int:
+        """The highest id ever given out in this table; -1 without columns."""
+        return self._highest_field_id
+
+    @property
+    def row_type(self) -> RowType:
+        """The columns as the fields of one NOT NULL row."""
+        fields = (DataField(c.name, c.data_type, c.comment, c.column_id) for c in self._columns)
+        return RowType(tuple(fields), nullable=False)
+
+    @property
+    def data_types(self) -> tuple[DataType, ...]:
+        return tuple(column.data_type for column in self._columns)
+
+    def column(self, name: str) -> Column:
+        return self._columns[self.index_of(name)]
+
+    def index_of(self, name: str) -> int:
+        index = self._index_by_name.get(name)
+        if index is None:
+            raise FlussError(f"Column '{name}' not found; columns are {shown_names(self._index_by_name)}")
+        return index
+
+    def get_column_names(self) -> list[str]:
+        return self.column_names
+
+    def get_column_types(self) -> list[str]:
+        return [str(column.data_type) for column in self._columns]
+
+    def get_columns(self) -> list[tuple[str, str]]:
+        return [(column.name, str(column.data_type)) for column in self._columns]
+
+    def get_primary_keys(self) -> list[str]:
+        return list(self._primary_key)
+
+    def get_auto_increment_columns(self) -> list[str]:
+        return list(self._auto_increment_columns)
+
+    def to_arrow(self) -> pa.Schema:
+        """Return the Arrow schema that every batch of the table has."""
+        if self._arrow is None:
+            self._arrow = pa.schema([arrow_field(column.name, column.data_type) for column in self._columns])
+        return self._arrow
+
+    def check_aggregations(self) -> None:
+        """Refuse aggregate functions that do not work on the type of their column (code 39)."""
+        for column in self._columns:
+            if column.aggregation is not None:
+                column.aggregation.check_column(column.name, column.data_type)
+
+    def with_added_columns(self, columns: Iterable[Column]) -> Schema:
+        """Return the schema with new columns at the end, numbered after every id that was ever used.
+
+        Rows written before know nothing of them, so they must be nullable.
+        """
+        added: list[Column] = []
+        names = set(self._index_by_name)
+        next_id = self._highest_field_id + 1
+        for column in columns:
+            if column.name in names:
+                raise _invalid_change(f"Column '{column.name}' already exists")
+            if not column.data_type.nullable:
+                raise _invalid_change(f"Column '{column.name}' must be nullable: existing rows have no value for it")
+            numbered, next_id = _numbered_column(column, next_id)
+            added.append(numbered)
+            names.add(column.name)
+        return Schema._create(
+            (*self._columns, *added), self._primary_key, self._auto_increment_columns, highest_field_id=next_id - 1
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (self._columns, self._primary_key, self._auto_increment_columns, self._highest_field_id)
+        return Schema._create, parts
+
+    def _key(self) -> tuple[Any, ...]:
+        return self._columns, self._primary_key, self._auto_increment_columns
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, Schema) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        return f"Schema: columns=[{self._columns_text()}]"
+
+    def __repr__(self) -> str:
+        key = f", primary_keys={list(self._primary_key)}" if self._primary_key else ""
+        return f"Schema(columns=[{self._columns_text()}]{key})"
+
+    def _columns_text(self) -> str:
+        return ", ".join(f"({_quoted(name)}, {_quoted(type_text)})" for name, type_text in self.get_columns())
+
+
+class SchemaBuilder:
+    """Collects columns and keys; ``build`` checks them as ``Schema(...)`` does."""
+
+    def __init__(self) -> None:
+        self._columns: list[Column] = []
+        self._primary_keys: list[str] = []
+        self._auto_increment_columns: list[str] = []
+
+    def column(
+        self, name: str, data_type: DataType, comment: str | None = None, *, aggregation: AggFunction | None = None
+    ) -> SchemaBuilder:
+        self._columns.append(Column(name, data_type, comment, aggregation))
+        return self
+
+    def primary_key(self, keys: Sequence[str]) -> SchemaBuilder:
+        self._primary_keys = string_list("primary_key", keys)
+        return self
+
+    def enable_auto_increment(self, name: str) -> SchemaBuilder:
+        self._auto_increment_columns.append(name)
+        return self
+
+    def build(self) -> Schema:
+        schema = Schema._create(self._columns, self._primary_keys, self._auto_increment_columns)
+        schema.check_aggregations()
+        return schema
+
+
+def string_list(what: str, values: Sequence[str] | None) -> list[str]:
+    """Copy a sequence of names; a bare string is a mistake, not a sequence of letters."""
+    if values is None:
+        return []
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TypeError(f"{what} must be a sequence of str, got {type(values).__name__}")
+    names = list(values)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} must hold str only, got {type(name).__name__}")
+    return names
+
+
+def shown_names(names: Iterable[str]) -> str:
+    """Return the first names of a list, for messages."""
+    shown = list(islice(names, _SHOWN_NAMES_MAX + 1))
+    more = ", ..." if len(shown) > _SHOWN_NAMES_MAX else ""
+    return ", ".join(repr(name) for name in shown[:_SHOWN_NAMES_MAX]) + more
+
+
+def _column_from_arrow(arrow: pa.Field) -> Column:
+    comment = (arrow.metadata or {}).get(COMMENT_METADATA_KEY)
+    try:
+        data_type = data_type_from_arrow(arrow.type, arrow.nullable)
+        return Column(arrow.name, data_type, None if comment is None else comment.decode())
+    except FlussError as error:
+        raise FlussError(f"Column '{arrow.name}': {error.message}") from None
+    except UnicodeDecodeError:
+        raise FlussError(f"Column '{arrow.name}': the comment is not valid UTF-8") from None
+
+
+def _with_ids(columns: list[Column], highest_field_id: int | None) -> tuple[list[Column], int]:
+    """Number columns and nested fields that have no ids, or check the ids they came with."""
+    column_ids = [column.column_id for column in columns]
+    nested_ids = list(chain.from_iterable(field_ids(column.data_type) for column in columns))
+    _check_all_or_none("columns", column_ids)
+    _check_all_or_none("nested fields", nested_ids)
+    has_column_ids = not column_ids or column_ids[0] != FIELD_ID_UNASSIGNED
+    has_nested_ids = bool(nested_ids) and nested_ids[0] != FIELD_ID_UNASSIGNED
+    if has_nested_ids and not has_column_ids:
+        raise FlussError("Nested fields have ids but their columns have none; give ids to all or to none")
+    if not has_column_ids:
+        columns = _numbered_columns(columns)
+        nested_ids = list(chain.from_iterable(field_ids(column.data_type) for column in columns))
+        column_ids = [column.column_id for column in columns]
+    elif nested_ids and not has_nested_ids:
+        # Some writers number columns only. The fields then follow after all columns.
+        columns = _with_nested_ids(columns, max(*column_ids, highest_field_id or 0) + 1)
+        nested_ids = list(chain.from_iterable(field_ids(column.data_type) for column in columns))
+        highest_field_id = None
+    return columns, _checked_highest_id(column_ids + nested_ids, highest_field_id)
+
+
+def _check_all_or_none(what: str, ids: list[int]) -> None:
+    unassigned = ids.count(FIELD_ID_UNASSIGNED)
+    if 0 < unassigned < len(ids):
+        raise FlussError(f"{unassigned} of {len(ids)} {what} have no id; give ids to all or to none")
+
+
+def _checked_highest_id(ids: list[int], highest_field_id: int | None) -> int:
+    if len(set(ids)) != len(ids):
+        raise FlussError(f"Field ids must be unique, but {_repeated(ids)[0]} is repeated")
+    highest = max(ids, default=FIELD_ID_UNASSIGNED)
+    if min(ids, default=0) < 0 or highest > FIELD_ID_MAX:
+        raise FlussError(f"Field ids must be between 0 and {FIELD_ID_MAX}")
+    if highest_field_id is None:
+        return highest
+    if not highest <= highest_field_id <= FIELD_ID_MAX:
+        raise FlussError(f"highest_field_id is {highest_field_id}, but must be between {highest} and {FIELD_ID_MAX}")
+    return highest_field_id
+
+
+def _numbered_column(column: Column, column_id: int) -> tuple[Column, int]:
+    data_type, next_id = number_fields(column.data_type, column_id + 1)
+    return replace(column, data_type=data_type, column_id=column_id), next_id
+
+
+def _numbered_columns(columns: list[Column]) -> list[Column]:
+    numbered_columns = []
+    next_id = 0
+    for column in columns:
+        numbered, next_id = _numbered_column(column, next_id)
+        numbered_columns.append(numbered)
+    return numbered_columns
+
+
+def _with_nested_ids(columns: list[Column], first_id: int) -> list[Column]:
+    numbered_columns = []
+    next_id = first_id
+    for column in columns:
+        data_type, next_id = number_fields(column.data_type, next_id)
+        numbered_columns.append(replace(column, data_type=data_type))
+    return numbered_columns
+
+
+def _repeated(values: Iterable[_T]) -> list[_T]:
+    return [value for value, count in Counter(values).items() if count > 1]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _invalid_change(message: str) -> FlussError:
+    return FlussError(message, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)

@@ -1,0 +1,211 @@
+"""Tables and buckets by name and number, and a table as a server knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.formats import KvFormat, LogFormat
+from fluss.schema.integers import int32, int64
+from fluss.schema.schema import Schema
+from fluss.schema.server_made import ServerMade
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class TablePath:
+    """A database and a table in it, by name: ``TablePath("sales", "orders")``.
+
+    The keywords are ``database_name`` and ``table_name``, or ``database`` and ``table``. Whether such names can
+    exist is checked by the server.
+    """
+
+    database_name: str
+    table_name: str
+
+    def __init__(
+        self,
+        database_name: str | None = None,
+        table_name: str | None = None,
+        *,
+        database: str | None = None,
+        table: str | None = None,
+    ) -> None:
+        object.__setattr__(self, "database_name", _one_name("database_name", database_name, database))
+        object.__setattr__(self, "table_name", _one_name("table_name", table_name, table))
+
+    @property
+    def database(self) -> str:
+        return self.database_name
+
+    @property
+    def table(self) -> str:
+        return self.table_name
+
+    def table_path_str(self) -> str:
+        return f"{self.database_name}.{self.table_name}"
+
+    def __str__(self) -> str:
+        return self.table_path_str()
+
+    def __repr__(self) -> str:
+        return f"TablePath({self.database_name!r}, {self.table_name!r})"
+
+
+def _one_name(what: str, first: str | None, second: str | None) -> str:
+    if (first is None) == (second is None):
+        raise TypeError(f"TablePath needs one {what}")
+    name = second if first is None else first
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be str, got {type(name).__name__}")
+    return name
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class TableBucket:
+    """One bucket of a table, or of a partition of it: ``TableBucket(table_id=1, bucket=0)``."""
+
+    table_id: int
+    partition_id: int | None
+    bucket_id: int
+
+    def __init__(self, table_id: int, bucket: int | None = None, *, bucket_id: int | None = None) -> None:
+        number = bucket_id if bucket is None else bucket
+        if number is None or (bucket is not None and bucket_id is not None):
+            raise TypeError("TableBucket needs one bucket")
+        object.__setattr__(self, "table_id", int64("table_id", table_id))
+        object.__setattr__(self, "partition_id", None)
+        object.__setattr__(self, "bucket_id", int32("bucket", number))
+
+    @classmethod
+    def with_partition(cls, table_id: int, partition_id: int, bucket: int) -> TableBucket:
+        """Return a bucket of a partition."""
+        table_bucket = cls(table_id, bucket)
+        object.__setattr__(table_bucket, "partition_id", int64("partition_id", partition_id))
+        return table_bucket
+
+    @classmethod
+    def new_with_partition(cls, table_id: int, partition_id: int | None, bucket_id: int) -> TableBucket:
+        """Return a bucket of a partition, or of a table without partitions when there is no partition id."""
+        if partition_id is None:
+            return cls(table_id, bucket_id)
+        return cls.with_partition(table_id, partition_id, bucket_id)
+
+    def __repr__(self) -> str:
+        partition = "" if self.partition_id is None else f"partition_id={self.partition_id}, "
+        return f"TableBucket(table_id={self.table_id}, {partition}bucket={self.bucket_id})"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class TableInfo(ServerMade):
+    """A table as a server knows it. Times are epoch milliseconds."""
+
+    table_path: TablePath
+    table_id: int
+    schema_id: int
+    created_time: int
+    modified_time: int
+    _descriptor: TableDescriptor
+
+    @classmethod
+    def _create(
+        cls,
+        table_path: TablePath,
+        table_id: int,
+        schema_id: int,
+        descriptor: TableDescriptor,
+        created_time: int,
+        modified_time: int,
+    ) -> TableInfo:
+        assert descriptor.bucket_count is not None, "a server states the number of buckets of every table"
+        return cls._with_fields(
+            table_path=table_path,
+            table_id=table_id,
+            schema_id=schema_id,
+            created_time=created_time,
+            modified_time=modified_time,
+            _descriptor=descriptor,
+        )
+
+    @property
+    def num_buckets(self) -> int:
+        """The number of buckets of the table, or of each of its partitions."""
+        bucket_count = self._descriptor.bucket_count
+        assert bucket_count is not None, "checked when the value was made"
+        return bucket_count
+
+    @property
+    def comment(self) -> str | None:
+        return self._descriptor.comment
+
+    @property
+    def schema(self) -> Schema:
+        return self._descriptor.schema
+
+    @property
+    def primary_keys(self) -> list[str]:
+        return self.schema.get_primary_keys()
+
+    @property
+    def physical_primary_keys(self) -> list[str]:
+        """The primary key without the partition keys: what tells rows of one partition apart."""
+        return self._descriptor.physical_primary_keys
+
+    @property
+    def partition_keys(self) -> list[str]:
+        return self._descriptor.partition_keys
+
+    @property
+    def bucket_keys(self) -> list[str]:
+        return self._descriptor.bucket_keys
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return self._descriptor.properties
+
+    @property
+    def custom_properties(self) -> dict[str, str]:
+        return self._descriptor.custom_properties
+
+    @property
+    def log_format(self) -> LogFormat:
+        return self._descriptor.log_format
+
+    @property
+    def kv_format(self) -> KvFormat:
+        return self._descriptor.kv_format
+
+    def get_schema(self) -> Schema:
+        return self.schema
+
+    def get_primary_keys(self) -> list[str]:
+        return self.primary_keys
+
+    def get_partition_keys(self) -> list[str]:
+        return self.partition_keys
+
+    def get_bucket_keys(self) -> list[str]:
+        return self.bucket_keys
+
+    def get_properties(self) -> dict[str, str]:
+        return self.properties
+
+    def get_custom_properties(self) -> dict[str, str]:
+        return self.custom_properties
+
+    def get_column_names(self) -> list[str]:
+        return self.schema.column_names
+
+    def get_column_count(self) -> int:
+        return len(self.schema.column_names)
+
+    def has_primary_key(self) -> bool:
+        return self._descriptor.has_primary_key()
+
+    def is_partitioned(self) -> bool:
+        return self._descriptor.is_partitioned()
+
+    def __repr__(self) -> str:
+        return (
+            f"TableInfo(table_path={self.table_path!r}, table_id={self.table_id}, schema_id={self.schema_id}, "
+            f"num_buckets={self.num_buckets})"
+        )

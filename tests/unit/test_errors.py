@@ -1,0 +1,99 @@
+"""Errors carry a message for people and a code for programs, and codes become types.
+Shown with the documented texts and the full table of codes."""
+
+import pickle
+
+import pytest
+
+from fluss import ErrorCode, FlussError
+from fluss.errors import (
+    AuthenticationError,
+    ChecksumError,
+    CorruptMessageError,
+    CorruptRecordError,
+    FrameTooLargeError,
+    NegativeFrameLengthError,
+    NetworkError,
+    RequestTimeoutError,
+    SizeLimitError,
+    UnsupportedVersionError,
+    error_for_code,
+)
+
+RETRIABLE = {1, 3, 9, 10, 11, 12, 14, 21, 25, 26, 28, 29, 44, 72}
+
+
+def test_an_error_found_on_this_side_has_code_minus_two() -> None:
+    error = FlussError("it broke")
+    assert (error.message, error.error_code, error.is_retriable) == ("it broke", -2, False)
+    assert str(error) == "FlussError: it broke"
+    assert error.args == ("it broke",)
+    assert isinstance(error, Exception)
+    assert FlussError("it broke", -2).args == ("it broke", -2)
+
+
+def test_a_servers_error_shows_its_code() -> None:
+    error = FlussError("no such table", 7)
+    assert (error.message, error.error_code) == ("no such table", ErrorCode.TABLE_NOT_EXIST)
+    assert str(error) == "FlussError(code=7): no such table"
+    assert repr(error) == "FlussError('no such table', 7)"
+    assert FlussError(message="m", error_code=ErrorCode.TABLE_NOT_EXIST).error_code == 7
+    with pytest.raises(AttributeError):
+        error.error_code = 8  # type: ignore[misc]
+    with pytest.raises(TypeError, match="message must be str"):
+        FlussError(5)  # type: ignore[arg-type]
+
+
+def test_codes_have_the_numbers_of_the_protocol() -> None:
+    assert sorted(ErrorCode) == list(range(-2, 74))
+    assert ErrorCode.CLIENT_ERROR == -2
+    assert ErrorCode.UNKNOWN_SERVER_ERROR == -1
+    assert ErrorCode.DATABASE_NOT_EXIST == 4
+    assert ErrorCode.PARTITION_NOT_EXISTS == 36
+    assert ErrorCode.AUTHENTICATE_EXCEPTION == 46
+    assert ErrorCode.DELETION_DISABLED_EXCEPTION == 57
+    assert ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION == 72
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code <= 57 or code == 72])
+def test_retriable_codes_are_the_documented_ones(code: ErrorCode) -> None:
+    assert FlussError("m", code).is_retriable is (code in RETRIABLE)
+
+
+def test_stale_metadata_is_named() -> None:
+    assert {code for code in ErrorCode if FlussError("m", code).stale_metadata} == {1, 12, 21, 44}
+
+
+@pytest.mark.parametrize(
+    ("cls", "code"),
+    [
+        (CorruptRecordError, 14),
+        (ChecksumError, 14),
+        (SizeLimitError, 14),
+        (CorruptMessageError, 3),
+        (NegativeFrameLengthError, 3),
+        (FrameTooLargeError, 3),
+        (UnsupportedVersionError, 2),
+        (NetworkError, 1),
+        (RequestTimeoutError, 25),
+        (AuthenticationError, 46),
+    ],
+)
+def test_typed_errors_have_their_code_and_are_pickled(cls: type[FlussError], code: int) -> None:
+    error = cls("m")
+    assert error.error_code == code
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is cls
+    assert (twin.message, twin.error_code) == ("m", code)
+    assert str(twin) == f"FlussError(code={code}): m"
+
+
+def test_codes_become_types_and_unknown_codes_are_kept() -> None:
+    assert type(error_for_code(46, "denied")) is AuthenticationError
+    assert type(error_for_code(7, "gone")) is FlussError
+    assert error_for_code(7, None).message == "table not exist"
+    assert error_for_code(7, "").message == "table not exist"
+    unknown = error_for_code(4711, None)
+    assert unknown.error_code == 4711
+    assert "4711" in unknown.message
+    assert not unknown.is_retriable
