@@ -1,0 +1,178 @@
+"""Indexed rows: the format of tables that set ``indexed`` as their log or KV format.
+
+| part | bytes | content |
+|---|---|---|
+| null bits | ceil(n / 8) | column i is bit ``i & 7`` of byte ``i >> 3``; 1 is null |
+| lengths | 4 per column of variable length | int32; see below |
+| fields | any | the fields that are not null, in column order, without padding |
+
+STRING, BYTES, ARRAY, MAP, ROW and DECIMAL with more than 18 digits have variable length. The lengths of those that are
+not null come first, in column order; the words that are left over stay zero.
+
+| type | bytes |
+|---|---|
+| BOOLEAN, TINYINT 1 · SMALLINT 2 · INT, DATE, TIME, FLOAT 4 · BIGINT, DOUBLE 8 | little-endian |
+| DECIMAL up to 18 digits | int64 unscaled value |
+| TIMESTAMP, TIMESTAMP_LTZ | int64 milliseconds; with more than 3 digits also int32 nanoseconds |
+| CHAR(n) | n bytes of UTF-8, padded with zeros, which a reader takes off again |
+| BINARY(n) | n bytes, padded with zeros |
+| STRING, BYTES | the bytes |
+| DECIMAL with more than 18 digits | big-endian unscaled bytes |
+| ARRAY, MAP | see ``fluss.row.binary_array``; rows inside are indexed rows |
+| ROW | indexed row |
+
+    (10, "abc") of (INT, STRING):  00 | 03 00 00 00 | 0a 00 00 00 | 61 62 63
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fluss.buffers import BytesLike
+from fluss.errors import CorruptRecordError, FlussError
+from fluss.row import binary_array
+from fluss.row.binary_array import RowCodec
+from fluss.row.cursor import Cursor
+from fluss.row.scalars import (
+    INT32,
+    INT64,
+    check_nanos,
+    decode_fixed,
+    decode_text,
+    decode_unscaled,
+    encode_fixed,
+    encode_text,
+    encode_unscaled,
+    fixed_struct,
+)
+from fluss.row.values import NANOS_PER_MILLI, Timestamp
+from fluss.schema.types import (
+    BinaryType,
+    BytesType,
+    CharType,
+    DataType,
+    DecimalType,
+    StringType,
+    TimestampLtzType,
+    TimestampType,
+)
+
+_LENGTH_BYTES: Final = INT32.size
+
+
+def encode_row(types: Sequence[DataType], values: Sequence[Any]) -> bytes:
+    """Encode one row of internal values.
+
+    Null in a NOT NULL column is an error. A row that leaves columns out on purpose (a partial update) is encoded with
+    nullable types for them.
+    """
+    null_bits = bytearray(_null_bytes(len(types)))
+    lengths = bytearray()
+    fields = bytearray()
+    for index, (data_type, value) in enumerate(zip(types, values, strict=True)):
+        if value is not None:
+            field = _encode_field(data_type, value)
+            fields += field
+            if _has_variable_length(data_type):
+                lengths += INT32.pack(len(field))
+        elif data_type.nullable:
+            null_bits[index >> 3] |= 1 << (index & 7)
+        else:
+            raise FlussError(f"The value of column {index} is null, but its type is {data_type}")
+    return bytes(null_bits + lengths.ljust(_lengths_bytes(types), b"\0") + fields)
+
+
+def decode_row(types: Sequence[DataType], data: BytesLike) -> tuple[Any, ...]:
+    """Decode one row; ``types`` are the columns of the schema with which it was written.
+
+    A null in a NOT NULL column and bytes behind the last field are damage, or the wrong schema.
+    """
+    cursor = Cursor(data)
+    null_bits = cursor.take(_null_bytes(len(types)))
+    lengths = Cursor(cursor.take(_lengths_bytes(types)))
+    values: list[Any] = []
+    for index, data_type in enumerate(types):
+        if not null_bits[index >> 3] & 1 << (index & 7):
+            values.append(_decode_field(data_type, cursor, lengths))
+        elif data_type.nullable:
+            values.append(None)
+        else:
+            raise CorruptRecordError(f"The value of column {index} is null, but its type is {data_type}")
+    cursor.finish()
+    return tuple(values)
+
+
+_ROWS: Final = RowCodec(encode_row, decode_row)
+
+
+def _null_bytes(column_count: int) -> int:
+    return (column_count + 7) // 8
+
+
+def _lengths_bytes(types: Sequence[DataType]) -> int:
+    return _LENGTH_BYTES * sum(map(_has_variable_length, types))
+
+
+def _has_variable_length(data_type: DataType) -> bool:
+    match data_type:
+        case StringType() | BytesType():
+            return True
+        case DecimalType():
+            return not data_type.is_compact
+    return data_type.is_nested
+
+
+def _encode_field(data_type: DataType, value: Any) -> bytes:
+    layout = fixed_struct(data_type)
+    if layout is not None:
+        return encode_fixed(layout, value, data_type)
+    match data_type:
+        case StringType():
+            return encode_text(value)
+        case BytesType():
+            return bytes(value)
+        case CharType():
+            return _padded(encode_text(value), data_type)
+        case BinaryType():
+            return _padded(value, data_type)
+        case DecimalType():
+            return encode_unscaled(value, data_type)
+        case TimestampType() | TimestampLtzType():
+            assert 0 <= value.nanos < NANOS_PER_MILLI, value
+            return encode_fixed(INT64, value, data_type) + INT32.pack(value.nanos)
+    return binary_array.encode_nested(data_type, value, _ROWS)
+
+
+def _padded(value: bytes, data_type: CharType | BinaryType) -> bytes:
+    if len(value) > data_type.length:
+        raise FlussError(
+            f"A value of {len(value)} bytes does not fit the type {data_type}: in the indexed format a {data_type} has "
+            f"{data_type.length} bytes; declare the column with a larger length"
+        )
+    return value.ljust(data_type.length, b"\0")
+
+
+def _decode_field(data_type: DataType, cursor: Cursor, lengths: Cursor) -> Any:
+    layout = fixed_struct(data_type)
+    if layout is not None:
+        return decode_fixed(layout, cursor.data, cursor.skip(layout.size), data_type)
+    match data_type:
+        case CharType():
+            return decode_text(bytes(cursor.take(data_type.length)).rstrip(b"\0"))
+        case BinaryType():
+            return bytes(cursor.take(data_type.length))
+        case TimestampType() | TimestampLtzType():
+            (millis,) = INT64.unpack(cursor.take(INT64.size))
+            (nanos,) = INT32.unpack(cursor.take(INT32.size))
+            return Timestamp(millis, check_nanos(nanos, data_type))
+    (length,) = INT32.unpack(lengths.take(_LENGTH_BYTES))
+    field = cursor.take(length)
+    match data_type:
+        case StringType():
+            return decode_text(field)
+        case BytesType():
+            return bytes(field)
+        case DecimalType():
+            return decode_unscaled(field, data_type)
+    return binary_array.decode_nested(data_type, field, _ROWS)

@@ -1,0 +1,97 @@
+"""Shows that partition values have the texts other clients give them, in both styles in use.
+Golden vectors, and the corners of every type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.row.partition import partition_name, partition_value, row_partition_name, split_partition_name
+from fluss.row.values import Timestamp
+from fluss.schema.type_text import parse_type
+from tests.unit.row.vectors import field_of, vector_id, vectors_of
+
+VALUE_VECTORS = [v for v in vectors_of("partition-name") if "type" in v["inputs"]]
+NAME_VECTORS = [v for v in vectors_of("partition-name") if "partition_keys" in v["inputs"]]
+
+
+@pytest.mark.parametrize("vector", VALUE_VECTORS, ids=vector_id)
+def test_golden_partition_values(vector: dict[str, Any]) -> None:
+    data_type, value = field_of(vector)
+    java = vector.get("expected_java", vector.get("expected"))
+    rust = vector.get("expected_rust_client", vector.get("expected"))
+    assert partition_value(value, data_type) == java
+    assert partition_value(value, data_type, style="rust") == rust
+
+
+@pytest.mark.parametrize("vector", NAME_VECTORS, ids=vector_id)
+def test_golden_partition_names(vector: dict[str, Any]) -> None:
+    values = vector["inputs"]["values"]
+    assert partition_name(values) == vector["expected"]
+    assert split_partition_name(vector["expected"], len(values)) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "java", "rust"),
+    [
+        ("BOOLEAN", False, "false", "false"),
+        ("BIGINT", -(2**63), "-9223372036854775808", "-9223372036854775808"),
+        ("BYTES", b"", "", ""),
+        ("DATE", -719162, "0001-01-01", "0001-01-01"),
+        ("DATE", 2932897, "10000-01-01", "10000-01-01"),
+        ("TIME", 0, "00-00-00_000", "00-00-00_000"),
+        ("TIME", 86_399_999, "23-59-59_999", "23-59-59_999"),
+        ("DOUBLE", 0.0, "0_0", "0"),
+        ("DOUBLE", -0.5, "-0_5", "-0_5"),
+        ("DOUBLE", 1e22, "1_0E22", "10000000000000000000000"),
+        ("FLOAT", 0.1, "0_1", "0_1"),
+        ("DOUBLE", float("-inf"), "-Inf", "-Inf"),
+        ("TIMESTAMP(6)", Timestamp(0, 1000), "1970-01-01-00-00-00_000001", "1970-01-01-00-00-00_000001000"),
+        ("TIMESTAMP(3)", Timestamp(100), "1970-01-01-00-00-00_1", "1970-01-01-00-00-00_100"),
+        ("TIMESTAMP(3)", Timestamp(-1), "1969-12-31-23-59-59_999", "1969-12-31-23-59-59_999"),
+    ],
+)
+def test_values_at_the_corners(text: str, value: Any, java: str, rust: str) -> None:
+    data_type = parse_type(text)
+    assert partition_value(value, data_type) == java
+    assert partition_value(value, data_type, style="rust") == rust
+
+
+def test_the_partition_of_a_row_joins_its_values_in_order() -> None:
+    types = [parse_type("DATE"), parse_type("STRING"), parse_type("DOUBLE")]
+    assert row_partition_name(types, [19737, "US", 1.0]) == "2024-01-15$US$1_0"
+    assert row_partition_name(types, [19737, "US", 1.0], style="rust") == "2024-01-15$US$1"
+
+
+def test_null_is_no_partition_value() -> None:
+    with pytest.raises(FlussError, match="Partition value shouldn't be null") as caught:
+        partition_value(None, parse_type("INT"))
+    assert caught.value.error_code == -2
+
+
+@pytest.mark.parametrize("text", ["DECIMAL(5,2)", "ARRAY<INT>", "MAP<INT,INT>", "ROW<a INT>"])
+def test_other_types_are_no_partition_columns(text: str) -> None:
+    with pytest.raises(FlussError, match="cannot be a partition column"):
+        partition_value(0, parse_type(text))
+
+
+def test_timestamps_outside_four_digit_years_are_refused() -> None:
+    for millis in (253_402_300_800_000, -62_135_596_800_001, -(2**63)):
+        with pytest.raises(FlussError, match="years 1 to 9999"):
+            partition_value(Timestamp(millis), parse_type("TIMESTAMP(3)"))
+
+
+def test_a_name_with_other_than_one_value_per_key_is_refused() -> None:
+    for name, count in (("a$b", 1), ("a", 2), ("", 2)):
+        with pytest.raises(FlussError, match=f"the table has {count} partition keys") as caught:
+            split_partition_name(name, count)
+        assert caught.value.error_code == ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION
+
+
+@given(st.lists(st.text("abc-_", min_size=1), min_size=1, max_size=4))
+def test_names_split_into_the_values_they_were_joined_from(values: list[str]) -> None:
+    assert split_partition_name(partition_name(values), len(values)) == values
