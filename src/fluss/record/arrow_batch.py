@@ -1,0 +1,148 @@
+"""ARROW log batches: Arrow record batches as log batches, and back.
+
+Encoding lets pyarrow lay the columns out (it cuts slices down to what they show), compresses the buffers, and puts
+header and change types in front. Decoding hands the message to pyarrow, which takes uncompressed buffers in place,
+between two rounds of checks, because Arrow believes what it reads and a lying batch could make it touch memory that
+is not its own:
+
+    before  counts of nodes and buffers fit the schema, every column has as many values as the batch has records,
+            every buffer lies inside the body, decompression stays within a limit
+    after   buffers are as large as their type and length need, offsets rise and stay inside their data, null counts
+            are true; unless the batch is trusted, text is UTF-8 and decimals and times are in their range
+
+Trusting a large batch saves most of the cost of these checks and none of the memory safety.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from fluss.buffers import Int64Array, UInt8Array
+from fluss.errors import CorruptRecordError, FlussError
+from fluss.record.arrow_ipc import (
+    BUFFER_ALIGNMENT_BYTES,
+    BodyCodec,
+    ColumnLayout,
+    RecordBatchMessage,
+    build_metadata,
+    column_layout,
+    parse_message,
+)
+from fluss.record.compression import LENGTH_PREFIX, ArrowCompression, BufferContents, compress_message, examine_buffers
+from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID, LogBatch, build_batch
+
+# Far more than a writer puts into a batch, far less than a few hostile bytes could ask for.
+DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
+# Below this many bytes of columns the checks of trusted batches take longer than all checks, so all are made.
+_TRUSTED_BYTES_MIN = 512 * 1024
+
+
+def encode_arrow_batch(
+    batch: pa.RecordBatch,
+    schema_id: int,
+    compression: ArrowCompression,
+    *,
+    writer_id: int = NO_WRITER_ID,
+    batch_sequence: int = NO_BATCH_SEQUENCE,
+    change_types: UInt8Array | None = None,
+    base_offset: int = 0,
+    commit_timestamp: int = 0,
+) -> bytearray:
+    """Encode a record batch as a log batch. Without ``change_types`` it is append-only.
+
+    The columns must have the Arrow types of the table's columns, in their order. A batch without rows becomes a
+    batch without records, which has no body.
+    """
+    column_layout(batch.schema)  # Refuses types that no log batch can hold.
+    try:
+        body = [compress_message(batch.serialize(), compression)] if batch.num_rows else []
+    except pa.ArrowException as error:
+        raise FlussError(f"Arrow cannot encode this record batch: {error}") from error
+    return build_batch(
+        body,
+        schema_id=schema_id,
+        record_count=batch.num_rows,
+        append_only=change_types is None,
+        change_types=change_types,
+        writer_id=writer_id,
+        batch_sequence=batch_sequence,
+        base_offset=base_offset,
+        commit_timestamp=commit_timestamp,
+    )
+
+
+def decode_arrow_batch(
+    batch: LogBatch, schema: pa.Schema, *, bytes_max: int = DECOMPRESSED_BYTES_MAX, trusted: bool = False
+) -> pa.RecordBatch:
+    """Return the rows of an ARROW log batch; ``schema`` has the columns of the table, or those fetched of it.
+
+    Uncompressed columns are views of the batch's memory, which must not change afterwards. Only a message that does
+    not start on a multiple of 8 is copied. Decompression to more than ``bytes_max`` bytes is a ``SizeLimitError``.
+    ``trusted`` is for batches with a verified checksum from a server whose writers are known to send valid text.
+    """
+    if not batch.header.record_count:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    view = batch.arrow_message
+    layout = column_layout(schema)
+    message = parse_message(view)
+    if message.length != batch.header.record_count:
+        raise CorruptRecordError(
+            f"The log batch at offset {batch.header.base_offset} has {batch.header.record_count} records, "
+            f"its Arrow message has {message.length}"
+        )
+    layout.check(message)
+    contents = examine_buffers(view, message, bytes_max)
+    check_quickly = trusted and contents.lengths.sum() >= _TRUSTED_BYTES_MIN
+    try:
+        decoded = pa.ipc.read_record_batch(_readable(view, message, contents), schema)
+        decoded.validate(full=not check_quickly)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptRecordError(
+            f"The Arrow message of the log batch at offset {batch.header.base_offset} is damaged: {error}"
+        ) from error
+    if check_quickly:
+        _check_memory(decoded, layout, message.nodes)
+    return decoded
+
+
+def _readable(view: memoryview, message: RecordBatchMessage, contents: BufferContents) -> pa.Buffer:
+    """Return the message as pyarrow reads it best: with frames where it expects them, and aligned.
+
+    Some writers give empty buffers a length prefix and no frame, which is an error for pyarrow. And when no buffer
+    is worth compressing, as in most small batches, the threads that decompress them cost more than all the rest.
+    """
+    if message.codec is not None:
+        offsets, sizes = message.buffers[:, 0], np.where(contents.lengths > 0, message.buffers[:, 1], 0)
+        codec: BodyCodec | None = message.codec
+        if not contents.framed.any():
+            offsets, sizes, codec = offsets + LENGTH_PREFIX.size * (sizes > 0), contents.lengths, None
+        if codec is None or (sizes != message.buffers[:, 1]).any():
+            buffers = np.stack((offsets, sizes), axis=1)
+            metadata = build_metadata(message.length, message.nodes, buffers, codec, message.body_length)
+            return pa.py_buffer(b"".join((metadata, view[message.body_offset :])))
+    buffer = pa.py_buffer(view)
+    return pa.py_buffer(bytes(view)) if buffer.address % BUFFER_ALIGNMENT_BYTES else buffer
+
+
+def _check_memory(batch: pa.RecordBatch, layout: ColumnLayout, nodes: Int64Array) -> None:
+    """Check what a quick validation leaves open and kernels rely on: offsets and null counts."""
+    for index, node_buffers in enumerate(layout.node_buffers):
+        buffers = batch.column(index).buffers()
+        column_nodes = nodes[layout.node_starts[index] : layout.node_starts[index + 1]].tolist()
+        for (first, has_offsets), (length, null_count) in zip(node_buffers, column_nodes, strict=True):
+            if null_count and null_count != _count_nulls(buffers[first], length):
+                raise CorruptRecordError(f"Column {index} of an Arrow message has a wrong null count: {null_count}")
+            if has_offsets and length:
+                offsets = np.frombuffer(buffers[first + 1], "<i4", length + 1)
+                if (offsets[1:] < offsets[:-1]).any():
+                    raise CorruptRecordError(f"Column {index} of an Arrow message has offsets that go backwards")
+
+
+def _count_nulls(validity: pa.Buffer, length: int) -> int:
+    whole_bytes, bits = divmod(length, 8)
+    bitmap: UInt8Array = np.frombuffer(validity, np.uint8, whole_bytes + bool(bits))
+    ones = int(np.bitwise_count(bitmap[:whole_bytes]).sum(dtype=np.int64))
+    if bits:
+        ones += (int(bitmap[-1]) & ((1 << bits) - 1)).bit_count()
+    return length - ones

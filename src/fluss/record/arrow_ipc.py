@@ -1,0 +1,344 @@
+"""The metadata of Arrow record batch messages, read and built without touching the body.
+
+An ARROW log batch holds one encapsulated message: a prefix, a flatbuffer and the body. This is what is built here
+(all positions are fixed; k field nodes, m buffers; integers are little-endian; readers accept any flatbuffer):
+
+    byte      type    content
+    0         int32   -1: continuation
+    4         int32   size of the flatbuffer: everything up to the body, a multiple of 8
+    ---- flatbuffer, positions count from here
+    0         uint32  position of the table Message: 16
+    4         vtable  Message: 0 version · 1 header type · 2 header · 3 body length
+    16        table   int32 distance to vtable · uint32 to RecordBatch · int64 body length · int16 version 4 (called V5)
+                      · uint8 header type 3 (RecordBatch) · 1 byte padding
+    36        vtable  RecordBatch: 0 length · 1 nodes · 2 buffers · 3 compression, 0 when there is none
+    48        table   int32 distance to vtable · uint32 to nodes · int64 length · uint32 to buffers
+                      · uint32 to BodyCompression
+    72        vtable  BodyCompression: 0 codec · 1 method
+    80        table   int32 distance to vtable · int8 codec (0 LZ4_FRAME, 1 ZSTD) · int8 method 0 · 6 bytes padding
+    92        vector  uint32 k, then k nodes: int64 length, int64 null count
+    100+16k   vector  uint32 m, then m buffers: int64 offset in the body, int64 length without padding
+    ---- end of the flatbuffer
+    112+16k+16m       body
+
+Nodes and buffers are listed depth first over the columns: a node per column and child, and per node its validity,
+then int32 offsets (utf8, binary, list, map), then data (all but list, map, struct). A flatbuffer points with unsigned
+32-bit distances forwards and finds its fields through a vtable of 16-bit distances that may lie anywhere; nothing of
+that is believed without a bounds check.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pat
+
+from fluss.buffers import Int64Array
+from fluss.errors import CorruptRecordError, FlussError
+from fluss.schema.nesting import check_nesting_depth
+
+PREFIX_BYTES = 8
+BUFFER_ALIGNMENT_BYTES = 8
+
+_CONTINUATION = -1
+_METADATA_VERSION_V5 = 4
+_HEADER_TYPE_RECORD_BATCH = 3
+_METHOD_BUFFER = 0
+# Nodes and buffers are both pairs of int64.
+_PAIR_BYTES = 16
+_PAIR_DTYPE = np.dtype("<i8")
+
+_PREFIX = struct.Struct("<ii")
+_HEAD = struct.Struct(
+    "<ii"  # continuation, metadata size
+    "I"  # position of Message
+    "6H"  # vtable of Message
+    "iIqhBx"  # Message
+    "6H"  # vtable of RecordBatch
+    "iIqII"  # RecordBatch
+    "4H"  # vtable of BodyCompression
+    "ibb6x"  # BodyCompression
+    "I"  # number of nodes
+)
+_BUFFER_COUNT = struct.Struct("<4xI")
+
+_UINT8 = struct.Struct("<B")
+_INT8 = struct.Struct("<b")
+_UINT16 = struct.Struct("<H")
+_INT16 = struct.Struct("<h")
+_INT32 = struct.Struct("<i")
+_UINT32 = struct.Struct("<I")
+_INT64 = struct.Struct("<q")
+
+_FIXED_WIDTH_TESTS = (
+    pat.is_boolean,
+    pat.is_int8,
+    pat.is_int16,
+    pat.is_int32,
+    pat.is_int64,
+    pat.is_float32,
+    pat.is_float64,
+    pat.is_decimal128,
+    pat.is_date32,
+    pat.is_time,
+    pat.is_timestamp,
+    pat.is_fixed_size_binary,
+)
+
+
+class BodyCodec(IntEnum):
+    """How the buffers of a body are compressed, with the numbers of the Arrow format."""
+
+    LZ4_FRAME = 0
+    ZSTD = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordBatchMessage:
+    """What the metadata of a message says. ``nodes`` and ``buffers`` are views of it.
+
+    Checked: every buffer starts on a multiple of 8 and lies inside the body, the body lies inside the message, null
+    counts are not larger than lengths, nothing is negative.
+    """
+
+    length: int
+    nodes: Int64Array  # [k, 2]: length, null count
+    buffers: Int64Array  # [m, 2]: offset in the body, length
+    codec: BodyCodec | None
+    body_offset: int
+    body_length: int
+
+
+def parse_message(message: memoryview) -> RecordBatchMessage:
+    """Read the metadata of an encapsulated record batch message; bytes after the body are ignored."""
+    if len(message) < PREFIX_BYTES:
+        raise CorruptRecordError(f"An Arrow message needs at least {PREFIX_BYTES} bytes, found {len(message)}")
+    continuation, metadata_size = _PREFIX.unpack_from(message)
+    if continuation != _CONTINUATION:
+        raise CorruptRecordError(f"An Arrow message starts with ffffffff, found {bytes(message[:4]).hex()}")
+    if not 0 < metadata_size <= len(message) - PREFIX_BYTES:
+        raise CorruptRecordError(
+            f"Arrow metadata of {metadata_size} bytes does not fit a message of {len(message)} bytes"
+        )
+    body_offset = PREFIX_BYTES + metadata_size
+    metadata = message[PREFIX_BYTES:body_offset]
+    head = _Table(metadata, _uint32(metadata, 0))
+    version, header_type = head.number(0, _INT16), head.number(1, _UINT8)
+    if version != _METADATA_VERSION_V5 or header_type != _HEADER_TYPE_RECORD_BATCH:
+        raise CorruptRecordError(
+            f"An Arrow record batch of metadata version {_METADATA_VERSION_V5} has the header type "
+            f"{_HEADER_TYPE_RECORD_BATCH}, found version {version} and header type {header_type}"
+        )
+    record_batch = head.table(2)
+    if record_batch is None:
+        raise CorruptRecordError("An Arrow message has no record batch in it")
+    parsed = RecordBatchMessage(
+        length=record_batch.number(0, _INT64),
+        nodes=record_batch.pairs(1),
+        buffers=record_batch.pairs(2),
+        codec=_parse_codec(record_batch.table(3)),
+        body_offset=body_offset,
+        body_length=head.number(3, _INT64),
+    )
+    _check_message(parsed, len(message))
+    return parsed
+
+
+def build_metadata(
+    length: int, nodes: Int64Array, buffers: Int64Array, codec: BodyCodec | None, body_length: int
+) -> bytes:
+    """Build everything of a message that comes before its body, a multiple of 8 bytes long."""
+    node_count, buffer_count = len(nodes), len(buffers)
+    pairs_bytes = _PAIR_BYTES * node_count
+    size = _HEAD.size + pairs_bytes + _BUFFER_COUNT.size + _PAIR_BYTES * buffer_count
+    # The bare numbers are the positions and distances of the table above; a vtable starts with two sizes.
+    head = _HEAD.pack(
+        *(_CONTINUATION, size - PREFIX_BYTES, 16),
+        *(12, 20, 16, 18, 4, 8),
+        *(12, 28, body_length, _METADATA_VERSION_V5, _HEADER_TYPE_RECORD_BATCH),
+        *(12, 24, 8, 4, 16, 0 if codec is None else 20),
+        *(12, 40, length, 36 + pairs_bytes, 12),
+        *(8, 8, 4, 5),
+        *(8, codec or 0, _METHOD_BUFFER),
+        node_count,
+    )
+    return b"".join(
+        (
+            head,
+            nodes.astype(_PAIR_DTYPE, copy=False).tobytes(),
+            _BUFFER_COUNT.pack(buffer_count),
+            buffers.astype(_PAIR_DTYPE, copy=False).tobytes(),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnLayout:
+    """Which nodes and buffers of a message belong to which column of a schema.
+
+    Column ``i`` has the nodes ``node_starts[i]:node_starts[i + 1]`` and the buffers
+    ``buffer_starts[i]:buffer_starts[i + 1]``. Made by ``column_layout``, never changed, shared freely.
+    """
+
+    node_starts: Int64Array
+    buffer_starts: Int64Array
+    # Per node, counted within its column: the first buffer, and whether the second one holds offsets.
+    node_buffers: tuple[tuple[tuple[int, bool], ...], ...]
+
+    @property
+    def column_count(self) -> int:
+        return len(self.node_starts) - 1
+
+    @property
+    def node_count(self) -> int:
+        return int(self.node_starts[-1])
+
+    @property
+    def buffer_count(self) -> int:
+        return int(self.buffer_starts[-1])
+
+    def check(self, message: RecordBatchMessage) -> None:
+        """Refuse a message that cannot be one of this schema."""
+        if len(message.nodes) != self.node_count or len(message.buffers) != self.buffer_count:
+            raise CorruptRecordError(
+                f"An Arrow message of this schema has {self.node_count} nodes and {self.buffer_count} buffers, "
+                f"found {len(message.nodes)} nodes and {len(message.buffers)} buffers"
+            )
+        column_lengths = message.nodes[self.node_starts[:-1], 0]
+        if (column_lengths != message.length).any():
+            column = int(np.argmax(column_lengths != message.length))
+            raise CorruptRecordError(
+                f"Column {column} of an Arrow message has {column_lengths[column]} values for {message.length} records"
+            )
+
+
+@lru_cache(maxsize=1024)
+def column_layout(schema: pa.Schema) -> ColumnLayout:
+    """Return the layout of a schema; types that no log batch contains are a ``FlussError``."""
+    node_starts, buffer_starts, node_buffers = [0], [0], []
+    for column in schema:
+        buffer_counts = list(_node_buffer_counts(column.type, column.name, 1))
+        first_buffers = np.cumsum([0, *(count for count, _ in buffer_counts)]).tolist()
+        node_buffers.append(
+            tuple((first, has_offsets) for first, (_, has_offsets) in zip(first_buffers, buffer_counts, strict=False))
+        )
+        node_starts.append(node_starts[-1] + len(buffer_counts))
+        buffer_starts.append(buffer_starts[-1] + first_buffers[-1])
+    return ColumnLayout(np.array(node_starts), np.array(buffer_starts), tuple(node_buffers))
+
+
+def _node_buffer_counts(pa_type: pa.DataType, column_name: str, depth: int) -> Iterator[tuple[int, bool]]:
+    """Yield, for the node of a type and for those of its children: how many buffers, and whether one holds offsets."""
+    check_nesting_depth(depth)
+    if pat.is_string(pa_type) or pat.is_binary(pa_type):
+        yield 3, True
+    elif pat.is_list(pa_type) or pat.is_map(pa_type):
+        yield 2, True
+    elif pat.is_struct(pa_type):
+        yield 1, False
+    elif any(is_fixed_width(pa_type) for is_fixed_width in _FIXED_WIDTH_TESTS):
+        yield 2, False
+    else:
+        raise FlussError(
+            f"Column {column_name!r} contains the Arrow type {pa_type}, which log batches cannot hold: "
+            f"cast it to the Arrow type of its column first"
+        )
+    for index in range(pa_type.num_fields):
+        yield from _node_buffer_counts(pa_type.field(index).type, column_name, depth + 1)
+
+
+class _Table:
+    """A flatbuffer table of a stranger. Every read is checked; nothing here loops or recurses."""
+
+    __slots__ = ("_metadata", "_position", "_vtable", "_vtable_size")
+
+    def __init__(self, metadata: memoryview, position: int) -> None:
+        self._metadata = metadata
+        self._position = position
+        self._vtable = position - _unpack(_INT32, metadata, position)
+        self._vtable_size = _unpack(_UINT16, metadata, self._vtable)
+
+    def number(self, field_id: int, packer: struct.Struct) -> int:
+        """Return an integer field, 0 when it is absent."""
+        position = self._field_position(field_id)
+        return 0 if position is None else _unpack(packer, self._metadata, position)
+
+    def table(self, field_id: int) -> _Table | None:
+        """Return the table a field points to."""
+        position = self._field_position(field_id)
+        return None if position is None else _Table(self._metadata, position + _uint32(self._metadata, position))
+
+    def pairs(self, field_id: int) -> Int64Array:
+        """Return a vector of pairs of int64 in place, empty when it is absent."""
+        position = self._field_position(field_id)
+        if position is None:
+            return np.empty((0, 2), _PAIR_DTYPE)
+        position += _uint32(self._metadata, position)
+        count = _uint32(self._metadata, position)
+        start = position + _UINT32.size
+        if count * _PAIR_BYTES > len(self._metadata) - start:
+            raise CorruptRecordError(
+                f"A list of {count} entries at byte {position} of Arrow metadata does not fit its "
+                f"{len(self._metadata)} bytes"
+            )
+        pairs: Int64Array = np.frombuffer(self._metadata, _PAIR_DTYPE, 2 * count, start)
+        return pairs.reshape(count, 2)
+
+    def _field_position(self, field_id: int) -> int | None:
+        entry = 4 + 2 * field_id  # The vtable starts with its own size and that of the table.
+        if entry + 2 > self._vtable_size:
+            return None
+        distance = _unpack(_UINT16, self._metadata, self._vtable + entry)
+        return self._position + distance if distance else None
+
+
+def _uint32(metadata: memoryview, position: int) -> int:
+    return _unpack(_UINT32, metadata, position)
+
+
+def _unpack(packer: struct.Struct, metadata: memoryview, position: int) -> int:
+    if not 0 <= position <= len(metadata) - packer.size:
+        raise CorruptRecordError(f"Arrow metadata of {len(metadata)} bytes points to its byte {position}")
+    value: int = packer.unpack_from(metadata, position)[0]
+    return value
+
+
+def _parse_codec(compression: _Table | None) -> BodyCodec | None:
+    if compression is None:
+        return None
+    codec, method = compression.number(0, _INT8), compression.number(1, _INT8)
+    if method != _METHOD_BUFFER or codec not in (BodyCodec.LZ4_FRAME, BodyCodec.ZSTD):
+        raise CorruptRecordError(f"An Arrow body is compressed in an unknown way: codec {codec}, method {method}")
+    return BodyCodec(codec)
+
+
+def _check_message(message: RecordBatchMessage, message_size: int) -> None:
+    body_length = message.body_length
+    if not 0 <= body_length <= message_size - message.body_offset or body_length % BUFFER_ALIGNMENT_BYTES:
+        raise CorruptRecordError(
+            f"An Arrow body has the length {body_length}, which must be a multiple of {BUFFER_ALIGNMENT_BYTES} "
+            f"and not more than the {message_size - message.body_offset} bytes after its metadata"
+        )
+    offsets, lengths = message.buffers[:, 0], message.buffers[:, 1]
+    # The subtraction in the second line may wrap for an offset out of range, which the first line has found by then.
+    bad_buffers = (offsets < 0) | (offsets > body_length) | (offsets % BUFFER_ALIGNMENT_BYTES != 0) | (lengths < 0)
+    bad_buffers |= lengths > body_length - offsets
+    if bad_buffers.any():
+        index = int(np.argmax(bad_buffers))
+        raise CorruptRecordError(
+            f"Buffer {index} of an Arrow body of {body_length} bytes starts at byte {offsets[index]} "
+            f"and has {lengths[index]} bytes"
+        )
+    value_counts, null_counts = message.nodes[:, 0], message.nodes[:, 1]
+    bad_nodes = (null_counts < 0) | (null_counts > value_counts)
+    if message.length < 0 or bad_nodes.any():
+        index = int(np.argmax(bad_nodes)) if len(bad_nodes) else 0
+        raise CorruptRecordError(
+            f"Node {index} of an Arrow message of {message.length} records has an impossible number of values or nulls"
+        )

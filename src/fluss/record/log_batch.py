@@ -1,0 +1,381 @@
+"""Log batches: the header, its checks, and batches side by side in one buffer.
+
+A log (a produce payload, a fetch payload, a segment file) is a plain concatenation of batches. All integers are
+little-endian. ``magic`` chooses one of three layouts:
+
+    field               type    V0  V1  V2  meaning
+    base_offset         int64    0   0   0  offset of the first record; set by the leader
+    length              int32    8   8   8  bytes after this field
+    magic               int8    12  12  12  0, 1 or 2
+    commit_timestamp    int64   13  13  13  epoch milliseconds; set by the leader
+    leader_epoch        int32            21  -1: nothing sets it
+    crc                 uint32  21  21  25  CRC-32C of everything from schema_id to the end of the batch
+    schema_id           int16   25  25  29  schema of the records
+    attributes          int8    27  27  31  bit 0: append-only; the others are 0 and ignored
+    last_offset_delta   int32   28  28  32  last offset - base_offset
+    writer_id           int64   32  32  36  idempotent writer, -1: none
+    batch_sequence      int32   40  40  44  per writer and bucket, -1: none
+    record_count        int32   44  44  48
+    statistics_length   int32       48  52  0: no statistics
+    (header size)               48  52  56
+
+Then follow the statistics, for ARROW batches that are not append-only one change type byte per record, and the body.
+What the leader sets is outside the checksum, so a produced batch is stored after patching two fields.
+
+A batch without records has no body. It still takes one offset and carries a writer's sequence.
+We write V0, which every client can read; V1 and V2 are read, and rewritten where a V0 reader is served.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+
+from fluss.buffers import BytesLike, UInt8Array, byte_array, byte_view
+from fluss.errors import ChecksumError, CorruptRecordError, FlussError, SizeLimitError
+from fluss.record.crc import crc32c, crc32c_chain
+from fluss.schema.change_type import ChangeType
+
+MAGIC_V0, MAGIC_V1, MAGIC_V2 = 0, 1, 2
+MAGIC_NEWEST = MAGIC_V2
+
+NO_WRITER_ID = -1
+NO_BATCH_SEQUENCE = -1
+NO_LEADER_EPOCH = -1
+
+# What an int32 counts. Other implementations have the same limit.
+BATCH_BYTES_MAX = 2**31 - 1
+SCHEMA_ID_MAX = 2**15 - 1
+
+ATTRIBUTE_APPEND_ONLY = 0x01
+
+# Field name, struct code, first magic that has the field. Everything else about the layout follows from this table.
+_FIELDS = (
+    ("base_offset", "q", MAGIC_V0),
+    ("length", "i", MAGIC_V0),
+    ("magic", "b", MAGIC_V0),
+    ("commit_timestamp", "q", MAGIC_V0),
+    ("leader_epoch", "i", MAGIC_V2),
+    ("crc", "I", MAGIC_V0),
+    ("schema_id", "h", MAGIC_V0),
+    ("attributes", "b", MAGIC_V0),
+    ("last_offset_delta", "i", MAGIC_V0),
+    ("writer_id", "q", MAGIC_V0),
+    ("batch_sequence", "i", MAGIC_V0),
+    ("record_count", "i", MAGIC_V0),
+    ("statistics_length", "i", MAGIC_V1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderLayout:
+    """Where the fields of one magic lie."""
+
+    magic: int
+    packer: struct.Struct
+    offsets: Mapping[str, int]
+
+    @classmethod
+    def of(cls, magic: int) -> HeaderLayout:
+        packer, offsets = struct.Struct("<"), {}
+        for name, code, first_magic in _FIELDS:
+            if first_magic <= magic:
+                offsets[name] = packer.size
+                packer = struct.Struct(packer.format + code)
+        return cls(magic, packer, MappingProxyType(offsets))
+
+    @property
+    def size(self) -> int:
+        return self.packer.size
+
+
+HEADER_LAYOUTS: tuple[HeaderLayout, ...] = tuple(HeaderLayout.of(magic) for magic in range(MAGIC_NEWEST + 1))
+
+# The fields before the epoch lie at the same place in every layout, so a batch can be measured and stamped unseen.
+_V0_OFFSETS = HEADER_LAYOUTS[MAGIC_V0].offsets
+LENGTH_END = _V0_OFFSETS["magic"]
+HEADER_BYTES_MIN = HEADER_LAYOUTS[MAGIC_V0].size
+_LENGTH = struct.Struct("<i")
+_INT64 = struct.Struct("<q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBatchHeader:
+    """The facts about a batch, named as in the table above."""
+
+    base_offset: int = 0
+    length: int = 0
+    magic: int = MAGIC_V0
+    commit_timestamp: int = 0
+    leader_epoch: int = NO_LEADER_EPOCH
+    crc: int = 0
+    schema_id: int
+    attributes: int = 0
+    last_offset_delta: int = 0
+    writer_id: int = NO_WRITER_ID
+    batch_sequence: int = NO_BATCH_SEQUENCE
+    record_count: int = 0
+    statistics_length: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return LENGTH_END + self.length
+
+    @property
+    def header_size(self) -> int:
+        """Bytes before the statistics."""
+        return HEADER_LAYOUTS[self.magic].size
+
+    @property
+    def is_append_only(self) -> bool:
+        return bool(self.attributes & ATTRIBUTE_APPEND_ONLY)
+
+    @property
+    def offset_last(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def offset_next(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+
+def encode_header(header: LogBatchHeader) -> bytes:
+    """Pack a header as it is, without checking that its facts belong together."""
+    layout = HEADER_LAYOUTS[header.magic]
+    return layout.packer.pack(*(getattr(header, name) for name in layout.offsets))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogBatch:
+    """One batch in place: its decoded header and a view of all its bytes. Nothing is copied.
+
+    The header has been checked against the size of the batch. The checksum has not: see ``verify_crc``.
+    """
+
+    header: LogBatchHeader
+    data: memoryview = field(repr=False)
+
+    @property
+    def statistics(self) -> memoryview:
+        """The statistics block, empty when there is none."""
+        start = self.header.header_size
+        return self.data[start : start + self.header.statistics_length]
+
+    @property
+    def records(self) -> memoryview:
+        """Everything after the statistics: rows, or change types and Arrow message."""
+        return self.data[self.header.header_size + self.header.statistics_length :]
+
+    @property
+    def change_type_bytes(self) -> memoryview:
+        """The change type vector of an ARROW batch as it is; empty for append-only batches."""
+        if self.header.is_append_only:
+            return self.data[:0]
+        records = self.records
+        if len(records) < self.header.record_count:
+            raise CorruptRecordError(
+                f"A log batch at offset {self.header.base_offset} announces {self.header.record_count} change types, "
+                f"but only {len(records)} bytes follow its header"
+            )
+        return records[: self.header.record_count]
+
+    @property
+    def change_types(self) -> UInt8Array | None:
+        """One change type per record of an ARROW batch, in place; None when all records are append-only."""
+        if self.header.is_append_only:
+            return None
+        change_types = byte_array(self.change_type_bytes)
+        if change_types.max(initial=0) > ChangeType.Delete:
+            index = int(np.argmax(change_types > ChangeType.Delete))
+            raise CorruptRecordError(
+                f"Record {index} of the log batch at offset {self.header.base_offset} has the change type "
+                f"{change_types[index]}, only 0 to {int(ChangeType.Delete)} exist"
+            )
+        return change_types
+
+    @property
+    def arrow_message(self) -> memoryview:
+        """The Arrow message of an ARROW batch: what follows the change types."""
+        return self.records[len(self.change_type_bytes) :]
+
+
+def read_batch(data: BytesLike, position: int = 0, size_max: int = BATCH_BYTES_MAX) -> LogBatch:
+    """Return a view of the batch that starts at ``position``; a batch that is not whole is an error.
+
+    A batch larger than ``size_max`` bytes is refused with ``SizeLimitError``.
+    """
+    view = byte_view(data)
+    assert 0 <= position <= len(view), "the position must lie in the data"
+    remaining = len(view) - position
+    if remaining < HEADER_BYTES_MIN:
+        raise CorruptRecordError(
+            f"A log batch needs at least {HEADER_BYTES_MIN} bytes, only {remaining} follow at byte {position}"
+        )
+    size = _batch_size(view, position, size_max)
+    if size > remaining:
+        raise CorruptRecordError(f"The log batch at byte {position} has {size} bytes, only {remaining} follow")
+    magic = view[position + _V0_OFFSETS["magic"]]
+    if magic > MAGIC_NEWEST:
+        raise CorruptRecordError(
+            f"The log batch at byte {position} has the magic {magic}, this version reads 0 to {MAGIC_NEWEST}"
+        )
+    layout = HEADER_LAYOUTS[magic]
+    if size < layout.size:
+        raise CorruptRecordError(
+            f"The log batch at byte {position} has {size} bytes, a header of magic {magic} alone has {layout.size}"
+        )
+    header = LogBatchHeader(**dict(zip(layout.offsets, layout.packer.unpack_from(view, position), strict=True)))
+    _check_header(header, position)
+    return LogBatch(header, view[position : position + size])
+
+
+def iter_batches(data: BytesLike, size_max: int = BATCH_BYTES_MAX) -> Iterator[LogBatch]:
+    """Yield the batches of a concatenation in order.
+
+    A fetch may end in the middle of a batch: the last batch is left out when it is not whole. What was consumed is
+    the sum of the sizes of the batches. Damage is raised when its batch is reached; so is a size over ``size_max``,
+    also of a batch that is not whole.
+    """
+    view = byte_view(data)
+    position = 0
+    while len(view) - position >= LENGTH_END and _batch_size(view, position, size_max) <= len(view) - position:
+        batch = read_batch(view, position, size_max)
+        yield batch
+        position += batch.header.size
+
+
+def verify_crc(batch: LogBatch) -> None:
+    """Raise ``ChecksumError`` unless the bytes of the batch are the ones its checksum was computed from."""
+    start = HEADER_LAYOUTS[batch.header.magic].offsets["schema_id"]
+    found = crc32c(batch.data[start:])
+    if found != batch.header.crc:
+        raise ChecksumError(
+            f"The log batch at offset {batch.header.base_offset} has the checksum {batch.header.crc:#010x}, "
+            f"its bytes give {found:#010x}"
+        )
+
+
+def assign_offset(buffer: bytearray | memoryview, base_offset: int, commit_timestamp: int, position: int = 0) -> None:
+    """Stamp the batch at ``position`` with what only the leader knows. The checksum stays valid."""
+    assert len(buffer) - position >= HEADER_BYTES_MIN, "the buffer must hold the header of a batch"
+    _INT64.pack_into(buffer, position + _V0_OFFSETS["base_offset"], base_offset)
+    _INT64.pack_into(buffer, position + _V0_OFFSETS["commit_timestamp"], commit_timestamp)
+
+
+def build_batch(
+    body: Sequence[BytesLike | UInt8Array | pa.Buffer] = (),
+    *,
+    schema_id: int,
+    record_count: int,
+    append_only: bool,
+    change_types: UInt8Array | None = None,
+    writer_id: int = NO_WRITER_ID,
+    batch_sequence: int = NO_BATCH_SEQUENCE,
+    base_offset: int = 0,
+    commit_timestamp: int = 0,
+    magic: int = MAGIC_V0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    statistics: BytesLike = b"",
+) -> bytearray:
+    """Join header, statistics, change types and the parts of a body into one batch, copying each once.
+
+    ``change_types`` is for ARROW batches that are not append-only; row formats keep change types in their body. A
+    batch without records has neither statistics nor body.
+    """
+    if not 0 <= schema_id <= SCHEMA_ID_MAX:
+        raise FlussError(f"The schema id {schema_id} does not fit a log batch, ids go from 0 to {SCHEMA_ID_MAX}")
+    parts = [byte_view(statistics), *(byte_view(part) for part in body)]
+    assert magic >= MAGIC_V1 or not parts[0], "V0 batches have no statistics"
+    if change_types is not None:
+        assert not append_only, "append-only batches have no change types"
+        assert len(change_types) == record_count, "every record needs a change type"
+        assert change_types.dtype == np.uint8, "change types are bytes"
+        assert change_types.max(initial=0) <= ChangeType.Delete, "change types are 0 to 4"
+        parts.insert(1, byte_view(change_types))
+    assert record_count or not any(parts), "a batch without records has no body"
+    header = LogBatchHeader(
+        base_offset=base_offset,
+        magic=magic,
+        commit_timestamp=commit_timestamp,
+        leader_epoch=leader_epoch,
+        schema_id=schema_id,
+        attributes=ATTRIBUTE_APPEND_ONLY if append_only else 0,
+        last_offset_delta=max(record_count - 1, 0),
+        writer_id=writer_id,
+        batch_sequence=batch_sequence,
+        record_count=record_count,
+        statistics_length=len(parts[0]),
+    )
+    return bytearray().join((sealed_header(header, parts), *parts))
+
+
+def sealed_header(header: LogBatchHeader, parts: Sequence[BytesLike], *, keep_crc: bool = False) -> bytes:
+    """Pack a header with the length and the checksum of the batch whose other bytes are ``parts``.
+
+    ``keep_crc`` leaves the checksum as it is in ``header``.
+    """
+    layout = HEADER_LAYOUTS[header.magic]
+    size = layout.size + sum(map(len, parts))
+    if size > BATCH_BYTES_MAX:
+        raise FlussError(
+            f"A log batch of {header.record_count} records needs {size} bytes, the format allows {BATCH_BYTES_MAX}: "
+            f"write fewer records at a time"
+        )
+    fields = {name: getattr(header, name) for name in layout.offsets}
+    fields["length"] = size - LENGTH_END
+    packed = layout.packer.pack(*fields.values())
+    if keep_crc:
+        return packed
+    fields["crc"] = crc32c_chain((packed[layout.offsets["schema_id"] :], *parts))
+    return layout.packer.pack(*fields.values())
+
+
+def downgrade_to_v0(batch: LogBatch) -> BytesLike:
+    """Return the batch for readers that know V0 only: without statistics and epoch, with a checksum of its own.
+
+    Offsets and timestamp stay. A V0 batch is returned as it is, without a copy.
+    """
+    if batch.header.magic == MAGIC_V0:
+        return batch.data
+    header = replace(batch.header, magic=MAGIC_V0, statistics_length=0)
+    return bytearray().join((sealed_header(header, (batch.records,)), batch.records))
+
+
+def _batch_size(view: memoryview, position: int, size_max: int) -> int:
+    """Read the size of a batch. It is at least that of a header, so a walk over batches always moves on."""
+    length: int = _LENGTH.unpack_from(view, position + _V0_OFFSETS["length"])[0]
+    if LENGTH_END + length < HEADER_BYTES_MIN:
+        raise CorruptRecordError(
+            f"The log batch at byte {position} has the length {length}, "
+            f"at least {HEADER_BYTES_MIN - LENGTH_END} is needed for its header"
+        )
+    if LENGTH_END + length > size_max:
+        raise SizeLimitError(
+            f"The log batch at byte {position} has {LENGTH_END + length} bytes, at most {size_max} are allowed"
+        )
+    return LENGTH_END + length
+
+
+def _check_header(header: LogBatchHeader, position: int) -> None:
+    """Refuse facts that cannot be true together."""
+    where = f"The log batch at byte {position}"
+    if header.schema_id < 0:
+        raise CorruptRecordError(f"{where} has the schema id {header.schema_id}, ids start at 0")
+    if header.record_count < 0:
+        raise CorruptRecordError(f"{where} has {header.record_count} records, a count cannot be negative")
+    # A batch may span more offsets than it has records, never fewer.
+    if header.last_offset_delta < max(header.record_count - 1, 0):
+        raise CorruptRecordError(
+            f"{where} has {header.record_count} records and the last offset delta {header.last_offset_delta}"
+        )
+    if not 0 <= header.statistics_length <= header.size - header.header_size:
+        raise CorruptRecordError(
+            f"{where} has {header.statistics_length} bytes of statistics, "
+            f"{header.size - header.header_size} bytes follow its header"
+        )

@@ -1,0 +1,104 @@
+"""What the tests of log batches and Arrow bodies share: batches to work on, and systematic damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from fluss.errors import CorruptRecordError
+from fluss.record.arrow_ipc import BodyCodec, RecordBatchMessage, build_metadata, parse_message
+from fluss.record.compression import ArrowCompression, CompressionType
+
+ALL_COMPRESSIONS = [ArrowCompression(type) for type in CompressionType]
+COMPRESSION_IDS = [str(type) for type in CompressionType]
+
+
+def nested_batch() -> pa.RecordBatch:
+    """Return three rows with nulls, empty values and two levels of nesting."""
+    return pa.record_batch(
+        {
+            "number": pa.array([1, None, 3], pa.int32()),
+            "text": pa.array(["grün", None, ""], pa.string()),
+            "map": pa.array(
+                [[("a", [1, None])], None, [("x", None), ("y", [])]], pa.map_(pa.string(), pa.list_(pa.int64()))
+            ),
+            "row": pa.array(
+                [{"flag": True, "bytes": b"z" * 40}, None, {"flag": None, "bytes": b""}],
+                pa.struct([("flag", pa.bool_()), ("bytes", pa.binary())]),
+            ),
+        }
+    )
+
+
+def wide_batch(row_count: int) -> pa.RecordBatch:
+    """Return columns that compress well, badly and not at all, some of them with nulls."""
+    rng = np.random.default_rng(row_count)
+    numbers = rng.integers(0, 1000, row_count)
+    return pa.record_batch(
+        {
+            "sequence": pa.array(np.arange(row_count)),
+            "noise": pa.array(rng.integers(-(2**63), 2**63 - 1, row_count)),
+            "constant": pa.array(np.zeros(row_count)),
+            "text": pa.array([f"text {n}" if n % 7 else None for n in numbers.tolist()]),
+            "list": pa.array([[n] * (n % 3) if n % 11 else None for n in numbers.tolist()], pa.list_(pa.int16())),
+        }
+    )
+
+
+def select(batch: pa.RecordBatch, columns: Sequence[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [batch.column(i) for i in columns], schema=pa.schema([batch.schema.field(i) for i in columns])
+    )
+
+
+def hollow_buffers(message: memoryview) -> bytes:
+    """Write a compressed message as Arrow Java does: 8 zero bytes stand for an empty buffer."""
+    parsed = parse_message(message)
+    body = message[parsed.body_offset :]
+    parts = [
+        bytes(body[offset : offset + length]) if length else bytes(8) for offset, length in parsed.buffers.tolist()
+    ]
+    return message_of(parsed, parts, alignment=8)
+
+
+def message_of(parsed: RecordBatchMessage, parts: Sequence[bytes], *, alignment: int) -> bytes:
+    """Lay buffers out with any alignment, as other writers do."""
+    padded = [part + bytes(-len(part) % alignment) for part in parts]
+    offsets = np.cumsum([0, *map(len, padded)])
+    buffers = np.stack((offsets[:-1], [len(part) for part in parts]), axis=1)
+    return build_metadata(parsed.length, parsed.nodes, buffers, parsed.codec, int(offsets[-1])) + b"".join(padded)
+
+
+def pyarrow_message(batch: pa.RecordBatch, codec: BodyCodec) -> memoryview:
+    """Return the message as pyarrow's own writer compresses it."""
+    name = {BodyCodec.LZ4_FRAME: "lz4", BodyCodec.ZSTD: "zstd"}[codec]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=name)) as writer:
+        writer.write_batch(batch)
+    stream = memoryview(sink.getvalue())
+    schema_end = 8 + int.from_bytes(stream[4:8], "little")
+    return stream[schema_end:-8]
+
+
+def injuries(valid: bytes) -> Iterator[bytearray]:
+    """Yield every truncation and every single bit flip."""
+    for end in range(len(valid)):
+        yield bytearray(valid[:end])
+    for index in range(len(valid)):
+        for bit in range(8):
+            damaged = bytearray(valid)
+            damaged[index] ^= 1 << bit
+            yield damaged
+
+
+def count_refusals(decode: Callable[[bytearray], object], valid: bytes) -> int:
+    """Feed every injury to a decoder; what it raises apart from a refusal fails the test."""
+    refusals = 0
+    for damaged in injuries(valid):
+        try:
+            decode(damaged)
+        except CorruptRecordError:
+            refusals += 1
+    return refusals

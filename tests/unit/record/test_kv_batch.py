@@ -1,0 +1,280 @@
+"""KV batches: whole columns and single rows give the same bytes, and every header and boundary lie is found.
+Golden batches in both directions, random puts and deletes through both writers, then systematic damage."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fluss.errors import ChecksumError, CorruptRecordError, ErrorCode, FlussError, SizeLimitError
+from fluss.record.crc import crc32c
+from fluss.record.kv_batch import (
+    HEADER_BYTES,
+    KvBatch,
+    KvBatchBuilder,
+    encode_kv_batch,
+    kv_record_size,
+    kv_record_sizes,
+)
+from fluss.row.encoded import EncodedRows
+from tests.unit.record.kv_support import assert_refused_or_read, encoded_rows, vector, vector_ids
+
+# The lengths around which a key length grows by a byte.
+KEY_LENGTHS = [1, 2, 127, 128, 129, 16_383, 16_384, 2_097_151, 2_097_152]
+
+records_strategy = st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.none() | st.binary(min_size=1)))
+
+
+def columns_of(records: list[tuple[bytes, bytes | None]]) -> tuple[EncodedRows, EncodedRows, np.ndarray]:
+    keys = EncodedRows.from_list([key for key, _ in records])
+    rows = EncodedRows.from_list([row or b"" for _, row in records])
+    return keys, rows, np.array([row is None for _, row in records], np.bool_)
+
+
+def encode(records: list[tuple[bytes, bytes | None]], **header: int) -> bytearray:
+    return encode_kv_batch(*columns_of(records), **{"schema_id": 1, **header})
+
+
+def build(records: list[tuple[bytes, bytes | None]], **header: int) -> bytearray:
+    builder = KvBatchBuilder()
+    assert all(builder.append(key, row) for key, row in records)
+    return builder.build(**{"schema_id": 1, **header})
+
+
+def decode(batch: bytes | bytearray) -> list[tuple[bytes, bytes | None]]:
+    parsed = KvBatch.parse(batch)
+    parsed.verify_crc()
+    keys, rows, is_delete = parsed.records()
+    return [
+        (key, None if deleted else row)
+        for key, row, deleted in zip(keys.to_list(), rows.to_list(), is_delete, strict=True)
+    ]
+
+
+def with_crc(batch: bytes | bytearray) -> bytes:
+    """Make a damaged batch believable: its length and checksum are right again."""
+    fixed = bytearray(batch)
+    struct.pack_into("<i", fixed, 0, len(fixed) - 4)
+    struct.pack_into("<I", fixed, 5, crc32c(bytes(fixed[9:])))
+    return bytes(fixed)
+
+
+def golden_records(inputs: dict[str, Any]) -> list[tuple[bytes, bytes | None]]:
+    return [
+        (bytes.fromhex(record["key_hex"]), None if record["row_hex"] is None else bytes.fromhex(record["row_hex"]))
+        for record in inputs["records"]
+    ]
+
+
+@pytest.mark.parametrize("write", [encode, build])
+@pytest.mark.parametrize("vector_id", vector_ids("kv-batch", "kv.batch."))
+def test_golden_batches_are_written_byte_for_byte(vector_id: str, write: Any) -> None:
+    inputs = vector(vector_id)["inputs"]
+    header = {name: inputs[name] for name in ("schema_id", "writer_id", "batch_sequence")}
+    assert write(golden_records(inputs), **header).hex() == vector(vector_id)["expected_hex"]
+
+
+@pytest.mark.parametrize("vector_id", vector_ids("kv-batch", "kv.batch."))
+def test_golden_batches_are_read_back(vector_id: str) -> None:
+    inputs = vector(vector_id)["inputs"]
+    data = bytes.fromhex(vector(vector_id)["expected_hex"])
+    batch = KvBatch.parse(data)
+    assert decode(data) == golden_records(inputs)
+    assert batch.schema_id == inputs["schema_id"]
+    assert batch.writer_id == inputs["writer_id"]
+    assert batch.batch_sequence == inputs["batch_sequence"]
+    assert batch.record_count == len(inputs["records"])
+
+
+@pytest.mark.parametrize("vector_id", vector_ids("kv-batch", "kv.record."))
+def test_golden_records_are_the_body_of_a_batch(vector_id: str) -> None:
+    inputs, expected = vector(vector_id)["inputs"], bytes.fromhex(vector(vector_id)["expected_hex"])
+    records = golden_records({"records": [inputs]})
+    key, row = records[0]
+    assert encode(records)[HEADER_BYTES:] == expected
+    assert build(records)[HEADER_BYTES:] == expected
+    assert kv_record_size(len(key), len(row or b"")) == len(expected)
+
+
+@given(records_strategy, st.integers(0, 2**15 - 1), st.integers(-1, 2**63 - 1), st.integers(-1, 2**31 - 1))
+@settings(max_examples=100)
+def test_columns_and_single_rows_give_the_same_bytes_which_read_back(
+    records: list[tuple[bytes, bytes | None]], schema_id: int, writer_id: int, batch_sequence: int
+) -> None:
+    header = {"schema_id": schema_id, "writer_id": writer_id, "batch_sequence": batch_sequence}
+    batch = encode(records, **header)
+    assert batch == build(records, **header)
+    assert decode(batch) == records
+    parsed = KvBatch.parse(batch)
+    assert (parsed.schema_id, parsed.writer_id, parsed.batch_sequence) == (schema_id, writer_id, batch_sequence)
+    assert parsed.record_count == len(records)
+
+
+@given(encoded_rows(st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=8)), st.data())
+@settings(max_examples=50)
+def test_columns_may_lie_anywhere_in_their_buffers(rows: EncodedRows, data: st.DataObject) -> None:
+    deletes = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
+    expected = [(row, None if deleted else row) for row, deleted in zip(rows.to_list(), deletes.tolist(), strict=True)]
+    assert decode(encode_kv_batch(rows, rows, deletes, schema_id=1)) == expected
+
+
+def test_the_row_of_a_delete_is_not_written() -> None:
+    keys, rows = EncodedRows.from_list([b"k1", b"k2"]), EncodedRows.from_list([b"old", b"new"])
+    batch = encode_kv_batch(keys, rows, np.array([True, False]), schema_id=1)
+    assert b"old" not in batch
+    assert decode(batch) == [(b"k1", None), (b"k2", b"new")]
+
+
+@pytest.mark.parametrize("deletes", [None, np.array([True, False])])
+def test_a_put_cannot_become_a_delete_by_accident(deletes: np.ndarray | None) -> None:
+    rows = EncodedRows.from_list([b"row", b""])
+    with pytest.raises(AssertionError, match="an empty row is a delete"):
+        encode_kv_batch(EncodedRows.from_list([b"a", b"b"]), rows, deletes, schema_id=1)
+    with pytest.raises(AssertionError, match="an empty row is a delete"):
+        KvBatchBuilder().append(b"b", b"")
+
+
+def test_keys_without_rows_are_all_deleted() -> None:
+    assert decode(encode_kv_batch(EncodedRows.from_list([b"a", b"b"]), None, schema_id=1)) == [
+        (b"a", None),
+        (b"b", None),
+    ]
+    assert decode(encode_kv_batch(EncodedRows.from_list([]), None, schema_id=1)) == []
+
+
+@pytest.mark.parametrize("key_length", KEY_LENGTHS)
+def test_long_keys_have_longer_key_lengths(key_length: int) -> None:
+    records = [(b"k", b"row"), (bytes(key_length), b"row"), (b"l", None)]
+    batch = encode(records)
+    assert batch == build(records)
+    assert decode(batch) == records
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**30), st.integers(0, 2**30)), max_size=20))
+@settings(max_examples=50)
+def test_record_sizes_are_the_same_for_columns_and_single_rows(lengths: list[tuple[int, int]]) -> None:
+    key_lengths, row_lengths = np.array(lengths, np.int64).reshape(-1, 2).T
+    assert kv_record_sizes(key_lengths, row_lengths).tolist() == [kv_record_size(*pair) for pair in lengths]
+
+
+def test_the_builder_refuses_what_does_not_fit_and_goes_on() -> None:
+    size_max = HEADER_BYTES + kv_record_size(3, 4) + kv_record_size(2, 0)
+    builder = KvBatchBuilder(size_max=size_max)
+    assert builder.append(b"key", b"row1")
+    assert not builder.append(b"ke2", b"row2")
+    assert builder.append(b"k3", None)
+    assert not builder.append(b"k", None)
+    assert (builder.size, builder.record_count) == (size_max, 2)
+    batch = builder.build(schema_id=7)
+    assert len(batch) == size_max
+    assert decode(batch) == [(b"key", b"row1"), (b"k3", None)]
+
+
+def test_the_builder_starts_anew_after_each_batch() -> None:
+    builder = KvBatchBuilder()
+    builder.append(b"a", b"1")
+    first = builder.build(schema_id=1, writer_id=9, batch_sequence=0)
+    builder.append(b"b", None)
+    second = builder.build(schema_id=2, writer_id=9, batch_sequence=1)
+    assert decode(first) == [(b"a", b"1")]
+    assert decode(second) == [(b"b", None)]
+    assert (builder.size, builder.record_count) == (HEADER_BYTES, 0)
+
+
+def test_keys_and_rows_are_views_of_the_batch() -> None:
+    batch = bytes(encode([(b"key", b"row"), (b"other", None)]))
+    keys, rows, _ = KvBatch.parse(batch).records()
+    memory = np.frombuffer(batch, np.uint8)
+    assert np.shares_memory(keys.data, memory)
+    assert np.shares_memory(rows.data, memory)
+
+
+@pytest.mark.parametrize(
+    ("position", "form", "value", "error", "message"),
+    [
+        (0, "<i", -1, CorruptRecordError, "announces 3 bytes, its header alone has 28"),
+        (0, "<i", -(2**31), CorruptRecordError, "announces -2147483644 bytes"),
+        (0, "<i", 43, CorruptRecordError, "announces 47 bytes, 48 were received"),
+        (0, "<i", 45, CorruptRecordError, "announces 49 bytes, 48 were received"),
+        (0, "<i", 2**31 - 1, SizeLimitError, "announces 2147483651 bytes, the limit is"),
+        (4, "<b", 1, CorruptRecordError, "format version 1, this version reads only 0"),
+        (4, "<b", -1, CorruptRecordError, "format version -1"),
+        (24, "<i", -1, CorruptRecordError, "announces -1 records"),
+        (24, "<i", 3, CorruptRecordError, "1 of 3|2 of 3|cannot hold|cut off"),
+        (24, "<i", 1, CorruptRecordError, "7 bytes follow the last of 1"),
+        (24, "<i", 2**31 - 1, CorruptRecordError, "announces 2147483647 KV records, its 20 bytes cannot hold"),
+        (28, "<i", 0, CorruptRecordError, "record 0 of 2, at byte 0 of 20, has the length 0, at least 2"),
+        (32, "<B", 0, CorruptRecordError, "record 0 of 2, at byte 28 of its batch, has no key"),
+        (32, "<B", 9, CorruptRecordError, "has a key of 9 bytes, only 8 follow"),
+        (45, "<B", 0x82, CorruptRecordError, "record 1 of 2, at byte 41 of its batch, has a key of"),
+        (
+            45,
+            "3s",
+            b"\x80\x80\x80",
+            CorruptRecordError,
+            "record 1 of 2, at byte 41 of its batch, has no readable key length",
+        ),
+        (
+            32,
+            "6s",
+            b"\x80" * 6,
+            CorruptRecordError,
+            "record 0 of 2, at byte 28 of its batch, has no readable key length",
+        ),
+        (32, "5s", b"\xff\xff\xff\xff\x1f", CorruptRecordError, "has no readable key length"),
+        (32, "5s", b"\xff\xff\xff\xff\x0f", CorruptRecordError, "has a key of 4294967295 bytes, only 4 follow"),
+    ],
+)
+def test_every_lie_in_a_batch_is_named(
+    position: int, form: str, value: Any, error: type[FlussError], message: str
+) -> None:
+    batch = bytearray.fromhex(vector("kv.batch.no_writer")["expected_hex"])
+    struct.pack_into(form, batch, position, value)
+    with pytest.raises(error, match=message):
+        KvBatch.parse(batch).records()
+
+
+def test_a_batch_above_the_limit_is_refused() -> None:
+    batch = encode([(b"key", b"row")])
+    assert KvBatch.parse(batch, size_max=len(batch)).record_count == 1
+    with pytest.raises(SizeLimitError, match=f"announces {len(batch)} bytes, the limit is {len(batch) - 1}"):
+        KvBatch.parse(batch, size_max=len(batch) - 1)
+
+
+def test_a_second_batch_behind_the_first_is_refused() -> None:
+    batch = encode([(b"key", b"row")])
+    with pytest.raises(CorruptRecordError, match="were received"):
+        KvBatch.parse(batch + batch)
+
+
+def test_a_header_that_is_cut_off_is_refused() -> None:
+    with pytest.raises(CorruptRecordError, match="of 27 bytes is shorter than its 28-byte header"):
+        KvBatch.parse(bytes(27))
+
+
+def test_any_flipped_bit_behind_the_checksum_is_noticed() -> None:
+    batch = encode([(b"key", b"row"), (b"other", None)])
+    for index in range(5, len(batch)):
+        damaged = bytearray(batch)
+        damaged[index] ^= 0x10
+        with pytest.raises(ChecksumError, match="checksum"):
+            KvBatch.parse(damaged).verify_crc()
+
+
+def test_damage_is_read_or_refused_and_nothing_else() -> None:
+    batch = bytes(encode([(b"key", b"row"), (bytes(200), None), (b"x", b"yz")]))
+    assert assert_refused_or_read(lambda data: decode(data), batch, CorruptRecordError) > len(batch) * 8
+    # Behind a checksum that was made to fit, the boundaries must hold by themselves.
+    assert_refused_or_read(lambda data: decode(with_crc(data) if len(data) > 28 else data), batch, CorruptRecordError)
+
+
+def test_a_batch_that_cannot_be_described_is_refused_before_it_is_built() -> None:
+    rows = EncodedRows(np.zeros(1, np.uint8), np.array([0, 0]), np.array([2**30, 2**30]))
+    with pytest.raises(FlussError, match="write fewer rows") as refusal:
+        encode_kv_batch(EncodedRows.from_list([b"a", b"b"]), rows, schema_id=1)
+    assert refusal.value.error_code == ErrorCode.CLIENT_ERROR

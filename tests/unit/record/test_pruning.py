@@ -1,0 +1,312 @@
+"""No batch that holds a matching row is ever skipped, and batches that cannot hold one are.
+Random batches and filters against a plain evaluation of every row; then the rules of each function one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fluss.record.pruning import may_match
+from fluss.record.statistics import (
+    BatchStatistics,
+    ColumnStatistics,
+    collect_statistics,
+    decode_statistics,
+    supports_statistics,
+)
+from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
+from fluss.schema.predicate import BoundCompound, BoundLeaf, BoundPredicate, CompoundFunction, LeafFunction
+from fluss.schema.type_text import parse_type
+from fluss.schema.types import BooleanType, CharType, DataType, DoubleType, FloatType, IntType, StringType
+from fluss.testing.strategies import internal_values, scalar_types
+
+AND, OR = CompoundFunction.AND, CompoundFunction.OR
+F = LeafFunction
+TEXT_FUNCTIONS = (F.STARTS_WITH, F.CONTAINS, F.ENDS_WITH)
+SET_FUNCTIONS = (F.IN, F.NOT_IN)
+NULL_FUNCTIONS = (F.IS_NULL, F.IS_NOT_NULL)
+
+# Rows of few different values meet the literals often; the whole range of a type is drawn as well.
+SMALL_VALUES: dict[type[DataType], list[Any]] = {
+    IntType: [-1, 0, 1, 2],
+    StringType: ["", "a", "ab", "b", "\uffff", "\U0001f600"],
+    DoubleType: [-0.0, 0.0, 1.5, -math.inf, math.nan],
+    FloatType: [-0.0, 0.0, 1.5, math.inf, math.nan],
+    BooleanType: [False, True],
+    CharType: ["a", "b"],
+}
+ROW_TESTS: dict[LeafFunction, Callable[[Any, Any], bool]] = {
+    F.EQUAL: lambda value, literal: value == literal,
+    F.NOT_EQUAL: lambda value, literal: value != literal,
+    F.LESS_THAN: lambda value, literal: value < literal,
+    F.LESS_OR_EQUAL: lambda value, literal: value <= literal,
+    F.GREATER_THAN: lambda value, literal: value > literal,
+    F.GREATER_OR_EQUAL: lambda value, literal: value >= literal,
+    F.STARTS_WITH: lambda value, literal: value.startswith(literal),
+    F.CONTAINS: lambda value, literal: literal in value,
+    F.ENDS_WITH: lambda value, literal: value.endswith(literal),
+}
+
+
+def total_order(value: Any) -> Any:
+    """Order floats as readers do that put -0.0 before 0.0 and NaN after everything."""
+    if not isinstance(value, float):
+        return value
+    return (math.isnan(value), 0.0 if math.isnan(value) else value, math.copysign(1, value))
+
+
+def row_matches(predicate: BoundPredicate, row: tuple[Any, ...], key: Callable[[Any], Any]) -> bool:
+    """Evaluate one row by the book; ``key`` says how values are compared."""
+    if isinstance(predicate, BoundCompound):
+        answers = [row_matches(child, row, key) for child in predicate.children]
+        return all(answers) if predicate.function is AND else any(answers)
+    value = row[predicate.column_index]
+    if predicate.function in NULL_FUNCTIONS:
+        return (value is None) == (predicate.function is F.IS_NULL)
+    if value is None:
+        return False
+    if predicate.function is F.NOT_IN:
+        return None not in predicate.literals and all(key(value) != key(literal) for literal in predicate.literals)
+    if predicate.function is F.IN:
+        return any(literal is not None and key(value) == key(literal) for literal in predicate.literals)
+    (literal,) = predicate.literals
+    return literal is not None and ROW_TESTS[predicate.function](key(value), key(literal))
+
+
+def values_of(data_type: DataType) -> st.SearchStrategy[Any]:
+    present = internal_values(data_type.not_null())
+    small = SMALL_VALUES.get(type(data_type))
+    return present if small is None else st.sampled_from(small) | present
+
+
+@st.composite
+def leaves(draw: st.DrawFn, types: list[DataType]) -> BoundLeaf:
+    index = draw(st.integers(0, len(types) - 1))
+    is_text = isinstance(types[index], StringType | CharType)
+    function = draw(st.sampled_from([f for f in F if is_text or f not in TEXT_FUNCTIONS]))
+    literals: list[Any] = []
+    if function in SET_FUNCTIONS:
+        literals = draw(st.lists(st.none() | values_of(types[index]), max_size=3))
+    elif function not in NULL_FUNCTIONS:
+        literals = [draw(values_of(types[index]))]
+    return BoundLeaf(function, index, index, types[index], tuple(literals))
+
+
+def predicates(types: list[DataType]) -> st.SearchStrategy[BoundPredicate]:
+    return st.recursive(
+        leaves(types),
+        lambda inner: st.builds(
+            BoundCompound, st.sampled_from(CompoundFunction), st.lists(inner, min_size=1, max_size=3).map(tuple)
+        ),
+        max_leaves=4,
+    )
+
+
+@st.composite
+def filtered_batches(draw: st.DrawFn) -> tuple[list[DataType], pa.RecordBatch, BoundPredicate]:
+    types = draw(st.lists(scalar_types().filter(supports_statistics), min_size=1, max_size=3))
+    row_count = draw(st.integers(1, 6))
+    columns = []
+    for data_type in types:
+        values = values_of(data_type) | st.none() if data_type.nullable else values_of(data_type)
+        columns.append(arrow_from_internal(draw(st.lists(values, min_size=row_count, max_size=row_count)), data_type))
+    batch = pa.RecordBatch.from_arrays(columns, [f"c{index}" for index in range(len(columns))])
+    return types, batch, draw(predicates(types))
+
+
+@pytest.mark.parametrize("key", [lambda value: value, total_order])
+@given(filtered_batches())
+@settings(max_examples=100)
+def test_a_batch_with_a_matching_row_is_never_skipped(
+    key: Callable[[Any], Any], drawn: tuple[list[DataType], pa.RecordBatch, BoundPredicate]
+) -> None:
+    types, batch, predicate = drawn
+    statistics = decode_statistics(collect_statistics(batch, types, range(len(types))), types)
+    columns = [internal_from_arrow(batch.column(index), types[index]) for index in range(len(types))]
+    if any(row_matches(predicate, row, key) for row in zip(*columns, strict=True)):
+        assert may_match(predicate, statistics, batch.num_rows)
+
+
+def all_leaves(data_type: DataType) -> Iterator[BoundLeaf]:
+    """Yield every question that can be asked with the small values of a type."""
+    for function in F:
+        choices: list[tuple[Any, ...]] = [(value,) for value in SMALL_VALUES[type(data_type)]]
+        if function in NULL_FUNCTIONS:
+            choices = [()]
+        elif function in SET_FUNCTIONS:
+            choices += [(), *product([*SMALL_VALUES[type(data_type)], None], repeat=2)]
+        elif function in TEXT_FUNCTIONS and not isinstance(data_type, StringType | CharType):
+            continue
+        for literals in choices:
+            yield BoundLeaf(function, 0, 0, data_type, literals)
+
+
+@pytest.mark.parametrize("data_type", [*(t() for t in SMALL_VALUES if t is not CharType), CharType(3)], ids=str)
+def test_every_small_batch_is_kept_by_every_filter_that_matches(data_type: DataType) -> None:
+    questions = list(all_leaves(data_type))
+    skipped = 0
+    for values in product([*SMALL_VALUES[type(data_type)], None], repeat=2):
+        batch = pa.RecordBatch.from_arrays([arrow_from_internal(values, data_type)], ["c0"])
+        statistics = decode_statistics(collect_statistics(batch, [data_type], [0]), [data_type])
+        for leaf in questions:
+            matches = any(row_matches(leaf, (value,), key) for value in values for key in (lambda v: v, total_order))
+            is_kept = may_match(leaf, statistics, 2)
+            assert is_kept or not matches, (values, leaf)
+            skipped += not is_kept
+    assert skipped > 20, "the filters are of some use"
+
+
+INT, STRING, DOUBLE = parse_type("INT"), parse_type("STRING"), parse_type("DOUBLE")
+
+
+def kept(
+    data_type: DataType, bounds: tuple[Any, Any], function: LeafFunction, *literals: Any, null_count: int = 0
+) -> bool:
+    """Ask about a batch of 10 rows whose only column has these bounds."""
+    column = ColumnStatistics(data_type, null_count, *bounds)
+    return may_match(BoundLeaf(function, 0, 0, data_type, literals), BatchStatistics({0: column}), 10)
+
+
+@pytest.mark.parametrize(
+    ("function", "kept_literals", "skipped_literals"),
+    [
+        (F.EQUAL, [3, 5, 7], [2, 8]),
+        (F.NOT_EQUAL, [2, 3, 5, 7], []),
+        (F.LESS_THAN, [4, 100], [3, -100]),
+        (F.LESS_OR_EQUAL, [3, 4], [2]),
+        (F.GREATER_THAN, [6, -100], [7, 100]),
+        (F.GREATER_OR_EQUAL, [7, 6], [8]),
+        (F.IN, [3, 5, 7], [2, 8]),
+        (F.NOT_IN, [2, 3, 5], []),
+    ],
+)
+def test_comparisons_with_a_batch_of_3_to_7(
+    function: LeafFunction, kept_literals: list[int], skipped_literals: list[int]
+) -> None:
+    assert all(kept(INT, (3, 7), function, literal) for literal in kept_literals)
+    assert not any(kept(INT, (3, 7), function, literal) for literal in skipped_literals)
+
+
+def test_a_batch_of_one_value_is_skipped_when_that_value_is_excluded() -> None:
+    assert not kept(INT, (5, 5), F.NOT_EQUAL, 5)
+    assert kept(INT, (5, 5), F.NOT_EQUAL, 6)
+    assert not kept(INT, (5, 5), F.NOT_IN, 4, 5)
+    assert kept(INT, (5, 5), F.NOT_IN, 4, 6)
+
+
+def test_a_set_needs_one_literal_inside_the_bounds() -> None:
+    assert kept(INT, (3, 7), F.IN, 1, 4)
+    assert not kept(INT, (3, 7), F.IN, 1, 8)
+    assert not kept(INT, (3, 7), F.IN)
+    assert kept(INT, (3, 7), F.NOT_IN)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "is_kept"),
+    [
+        ("", True),
+        ("b", True),
+        ("bc", True),
+        ("m", True),
+        ("ma", False),
+        ("l", True),
+        ("bb", False),
+        ("n", False),
+        ("a", False),
+    ],
+)
+def test_a_prefix_must_overlap_the_bounds(prefix: str, is_kept: bool) -> None:
+    assert kept(STRING, ("bcd", "m"), F.STARTS_WITH, prefix) == is_kept
+
+
+def test_texts_are_ordered_by_their_bytes() -> None:
+    # In UTF-16 units, which other languages compare, the emoji would come before U+FFFF.
+    assert kept(STRING, ("\uffff", "\U0001f600"), F.EQUAL, "\U0001f5ff")
+    assert not kept(STRING, ("\uffff", "\U0001f600"), F.LESS_THAN, "\ufffe")
+
+
+@pytest.mark.parametrize("function", [F.CONTAINS, F.ENDS_WITH])
+def test_parts_and_suffixes_say_nothing_about_bounds(function: LeafFunction) -> None:
+    assert kept(STRING, ("a", "b"), function, "zzz")
+    assert not kept(STRING, (None, None), function, "zzz", null_count=10)
+
+
+def test_nulls_are_counted() -> None:
+    assert not kept(INT, (3, 7), F.IS_NULL, null_count=0)
+    assert kept(INT, (3, 7), F.IS_NULL, null_count=1)
+    assert kept(INT, (3, 7), F.IS_NOT_NULL, null_count=9)
+    assert not kept(INT, (None, None), F.IS_NOT_NULL, null_count=10)
+
+
+@pytest.mark.parametrize("function", [f for f in F if f is not F.IS_NULL])
+def test_a_column_of_nulls_matches_nothing_but_is_null(function: LeafFunction) -> None:
+    assert not kept(STRING, (None, None), function, "a", null_count=10)
+    assert kept(STRING, (None, None), F.IS_NULL, null_count=10)
+
+
+@pytest.mark.parametrize("function", [f for f in F if f not in (*NULL_FUNCTIONS, F.CONTAINS, F.ENDS_WITH, F.NOT_IN)])
+def test_a_null_literal_matches_nothing(function: LeafFunction) -> None:
+    assert not kept(STRING, ("a", "z"), function, None)
+
+
+@pytest.mark.parametrize("function", F)
+@pytest.mark.parametrize("bounds", [(None, None), (None, "b"), ("a", None)])
+def test_unknown_bounds_keep_the_batch(function: LeafFunction, bounds: tuple[Any, Any]) -> None:
+    assert kept(STRING, bounds, function, "zzz", null_count=1)
+
+
+@pytest.mark.parametrize("function", F)
+def test_an_impossible_null_count_keeps_the_batch(function: LeafFunction) -> None:
+    assert kept(INT, (3, 7), function, 100, null_count=11)
+
+
+@pytest.mark.parametrize("function", [f for f in F if f not in (*NULL_FUNCTIONS, *TEXT_FUNCTIONS)])
+def test_nan_keeps_the_batch(function: LeafFunction) -> None:
+    assert kept(DOUBLE, (1.0, 2.0), function, math.nan)
+    assert kept(DOUBLE, (math.nan, 2.0), function, 1.0)
+    assert kept(DOUBLE, (1.0, math.nan), function, 9.0)
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_a_zero_is_compared_with_care(zero: float) -> None:
+    assert kept(DOUBLE, (0.0, 1.0), F.LESS_THAN, zero)
+    assert kept(DOUBLE, (-1.0, 0.0), F.GREATER_THAN, zero)
+    assert kept(DOUBLE, (-0.0, 0.0), F.NOT_EQUAL, zero)
+    assert not kept(DOUBLE, (0.5, 1.0), F.LESS_THAN, zero)
+
+
+def test_timestamps_are_compared_to_the_nanosecond() -> None:
+    bounds = (Timestamp(5, 100), Timestamp(5, 200))
+    data_type = parse_type("TIMESTAMP(9)")
+    assert kept(data_type, bounds, F.EQUAL, (5, 150))
+    assert not kept(data_type, bounds, F.LESS_THAN, (5, 100))
+    assert not kept(data_type, bounds, F.GREATER_THAN, (5, 200))
+
+
+def test_all_and_any_combine_the_answers() -> None:
+    columns = BatchStatistics({0: ColumnStatistics(INT, 0, 3, 7), 1: ColumnStatistics(STRING, 0, "a", "c")})
+    holds = BoundLeaf(F.EQUAL, 0, 0, INT, (5,))
+    fails = BoundLeaf(F.EQUAL, 1, 1, STRING, ("x",))
+    assert not may_match(BoundCompound(AND, (holds, fails)), columns, 10)
+    assert may_match(BoundCompound(OR, (fails, holds)), columns, 10)
+    assert not may_match(BoundCompound(OR, (fails, fails)), columns, 10)
+    assert may_match(BoundCompound(AND, (holds, BoundCompound(OR, (fails, holds)))), columns, 10)
+    assert may_match(BoundCompound(OR, ()), columns, 10)
+
+
+def test_what_is_not_known_keeps_the_batch() -> None:
+    columns = BatchStatistics({0: ColumnStatistics(INT, 0, 3, 7)})
+    assert may_match(BoundLeaf(F.EQUAL, 0, 0, INT, (100,)), None, 10)
+    assert may_match(BoundLeaf(F.EQUAL, 1, 1, INT, (100,)), columns, 10), "no statistics of this column"
+    assert may_match(BoundLeaf(F.EQUAL, 0, 0, parse_type("BIGINT"), (100,)), columns, 10), "another type"
+    assert may_match(BoundLeaf(F.EQUAL, 0, 0, INT, ("text",)), columns, 10), "a literal of another type"
+    assert may_match(BoundLeaf(F.STARTS_WITH, 0, 0, INT, (1,)), columns, 10), "a function of another type"
+    assert may_match(BoundLeaf(F.EQUAL, 0, 0, INT, ()), columns, 10), "no literal"
+    assert not may_match(BoundLeaf(F.EQUAL, 0, 0, INT.not_null(), (100,)), columns, 10), "nullability does not matter"

@@ -1,0 +1,86 @@
+"""Writer snapshots are exact JSON, their misnamed field is understood, and damage is refused by name.
+The golden file in both directions, random entries, and texts that are almost right."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
+from tests.unit.record.kv_support import assert_refused_or_read, vector
+
+FILE = "00000000000000000100.writer_snapshot"
+ENTRY = {
+    "writer_id": 1,
+    "last_batch_sequence": 2,
+    "last_batch_base_offset": 30,
+    "offset_delta": 4,
+    "last_batch_timestamp": 5,
+}
+int32s, int64s = st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)
+
+
+def text_of(entries: Any, version: Any = 1) -> bytes:
+    return json.dumps({"version": version, "writer_id_entries": entries}).encode()
+
+
+def test_the_golden_snapshot_is_written_and_read() -> None:
+    golden = vector("writer_snapshot.json")
+    entries = [WriterEntry(*entry) for entry in golden["inputs"]["entries"]]
+    assert encode_writer_snapshot(entries).decode() == golden["expected_text"]
+    assert decode_writer_snapshot(golden["expected_text"].encode()) == entries
+
+
+@given(st.lists(st.builds(WriterEntry, int64s, int32s, int64s, int32s, int64s), max_size=5))
+@settings(max_examples=50)
+def test_every_snapshot_reads_back(entries: list[WriterEntry]) -> None:
+    assert decode_writer_snapshot(encode_writer_snapshot(entries)) == entries
+
+
+def test_the_field_called_base_offset_holds_the_last_offset() -> None:
+    (entry,) = decode_writer_snapshot(text_of([ENTRY]))
+    assert (entry.offset_last, entry.offset_base) == (30, 26)
+
+
+def test_fields_of_a_later_version_of_the_software_are_left_alone() -> None:
+    assert decode_writer_snapshot(text_of([ENTRY | {"new": [1, {"a": None}]}])) == decode_writer_snapshot(
+        text_of([ENTRY])
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "it is not JSON"),
+        (b"\xff\xfe", "it is not JSON"),
+        (b"[" * 100_000, "it is not JSON"),
+        (b'{"version":' + b"9" * 5000 + b"}", "it is not JSON"),
+        (b"[1]", "it is not a JSON object"),
+        (b"{}", "the field 'version' is missing, not an integer"),
+        (text_of([], version=2), "its version is 2, this version reads only 1"),
+        (text_of([], version=True), "the field 'version' is True, not an integer"),
+        (text_of(None), "the field 'writer_id_entries' is missing, not a list"),
+        (text_of({}), "the field 'writer_id_entries' is a dict, not a list"),
+        (text_of([7]), "entry 0 of 'writer_id_entries' is 7, not an object"),
+        (text_of([{}]), "the field 'writer_id' is missing, not an integer"),
+        (text_of([ENTRY | {"writer_id": "1"}]), "the field 'writer_id' is '1', not an integer"),
+        (text_of([ENTRY | {"writer_id": 1.0}]), "the field 'writer_id' is a float, not an integer"),
+        (text_of([ENTRY | {"writer_id": 2**63}]), "the field 'writer_id' is a very large number, not between 0 and"),
+        (text_of([ENTRY | {"offset_delta": -1}]), "the field 'offset_delta' is -1, not between 0 and 2147483647"),
+        (text_of([ENTRY | {"last_batch_sequence": 2**31}]), "is 2147483648, not between -1 and 2147483647"),
+    ],
+)
+def test_damage_is_refused_with_the_name_of_the_file(data: bytes, message: str) -> None:
+    with pytest.raises(FlussError, match=f"The writer snapshot {FILE} is damaged: .*{message}") as refusal:
+        decode_writer_snapshot(data, FILE)
+    assert refusal.value.error_code == ErrorCode.LOG_STORAGE_EXCEPTION
+
+
+def test_damage_is_read_or_refused_and_nothing_else() -> None:
+    valid = encode_writer_snapshot([WriterEntry(1001, 23, 100, 10, 2000)])
+    assert assert_refused_or_read(decode_writer_snapshot, valid, FlussError) > len(valid)
