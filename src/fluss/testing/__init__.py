@@ -1,0 +1,1 @@
+"""Helpers for testing programs that use Fluss tables; part of the public API."""
