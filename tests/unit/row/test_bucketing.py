@@ -1,0 +1,175 @@
+"""Keys land in the buckets that every other client chooses, one by one and a batch at a time.
+Shown with the golden hashes and buckets, and by comparing the columnar hashes with the scalar ones on random keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fluss.errors import FlussError
+from fluss.row.bucketing import (
+    bucket_for,
+    buckets_for,
+    byte_hash,
+    byte_hashes,
+    murmur3,
+    murmur3_hashes,
+    split_by_bucket,
+    spread,
+    spread_all,
+)
+from fluss.row.encoded import EncodedRows
+from tests.unit.row.vectors import vector_id, vectors_of
+
+LAKE_FORMATS = [None, "lance", "paimon", "iceberg"]
+# Enough copies of a key for the columnar path, which leaves small numbers of keys to the scalar one.
+COPIES = 40
+
+HASH_VECTORS = vectors_of("hash")
+
+
+def starting_with(prefix: str) -> list[dict[str, Any]]:
+    return [vector for vector in HASH_VECTORS if vector["id"].startswith(prefix)]
+
+
+def copies_of(key: bytes) -> EncodedRows:
+    return EncodedRows.from_list([key] * COPIES)
+
+
+@pytest.mark.parametrize("vector", starting_with("hash.fluss."), ids=vector_id)
+def test_byte_hash_is_the_golden_one_for_any_seed(vector: dict[str, Any]) -> None:
+    key, seed = bytes.fromhex(vector["inputs"]["bytes_hex"]), vector["inputs"]["seed"]
+    for signed_tail in (True, False):
+        assert byte_hash(key, seed=seed, signed_tail=signed_tail) == vector["expected_int32"]
+        hashes = byte_hashes(copies_of(key), seed=seed, signed_tail=signed_tail)
+        assert hashes.tolist() == [vector["expected_int32"]] * COPIES
+
+
+@pytest.mark.parametrize("vector", starting_with("hash.tail."), ids=vector_id)
+def test_tail_bytes_are_signed_in_java_and_unsigned_in_rust(vector: dict[str, Any]) -> None:
+    key = bytes.fromhex(vector["inputs"]["bytes_hex"])
+    signed, unsigned = vector["expected_int32_signed_tail"], vector["expected_int32_unsigned_tail"]
+    assert (byte_hash(key, signed_tail=True), byte_hash(key, signed_tail=False)) == (signed, unsigned)
+    assert byte_hashes(copies_of(key), signed_tail=True).tolist() == [signed] * COPIES
+    assert byte_hashes(copies_of(key), signed_tail=False).tolist() == [unsigned] * COPIES
+
+
+@pytest.mark.parametrize("vector", starting_with("hash.murmur3."), ids=vector_id)
+def test_murmur3_is_the_standard_one(vector: dict[str, Any]) -> None:
+    key, seed = bytes.fromhex(vector["inputs"]["bytes_hex"]), vector["inputs"]["seed"]
+    assert murmur3(key, seed=seed) == vector["expected_int32"]
+    assert murmur3_hashes(copies_of(key), seed=seed).tolist() == [vector["expected_int32"]] * COPIES
+
+
+@pytest.mark.parametrize("vector", starting_with("hash.int."), ids=vector_id)
+def test_second_stage_is_the_golden_one(vector: dict[str, Any]) -> None:
+    number = vector["inputs"]["int32"]
+    assert spread(number) == vector["expected_int32"]
+    assert spread_all(np.array([number, number], dtype=np.int32)).tolist() == [vector["expected_int32"]] * 2
+
+
+@pytest.mark.parametrize("vector", vectors_of("bucketing"), ids=vector_id)
+def test_buckets_are_the_golden_ones(vector: dict[str, Any]) -> None:
+    inputs = vector["inputs"]
+    key, count = bytes.fromhex(inputs["key_hex"]), inputs["num_buckets"]
+    lake_format = None if inputs["lake_format"] == "none" else inputs["lake_format"]
+    java = vector.get("expected_bucket_java", vector.get("expected_bucket"))
+    assert bucket_for(key, count, lake_format) == java
+    assert buckets_for(copies_of(key), count, lake_format).tolist() == [java] * COPIES
+    if "expected_bucket_rust_client" in vector:
+        rust = vector["expected_bucket_rust_client"]
+        assert bucket_for(key, count, lake_format, "rust") == rust
+        assert buckets_for(copies_of(key), count, lake_format, "rust").tolist() == [rust] * COPIES
+
+
+def test_hudi_keys_are_their_own_hash() -> None:
+    keys = [bytes.fromhex("0000000a"), bytes.fromhex("ffffffff"), bytes.fromhex("80000007")]
+    expected = [10 % 7, 0x7FFFFFFF % 7, 0]
+    assert [bucket_for(key, 7, "hudi") for key in keys] == expected
+    assert buckets_for(EncodedRows.from_list(keys), 7, "hudi").tolist() == expected
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.binary(min_size=1, max_size=24), max_size=80),
+    st.lists(st.binary(min_size=30, max_size=90), max_size=3),
+    st.integers(1, 2**31 - 1),
+    st.sampled_from(LAKE_FORMATS),
+    st.sampled_from(["java", "rust"]),
+)
+def test_a_batch_of_keys_lands_where_each_key_alone_lands(
+    short: list[bytes], long: list[bytes], bucket_count: int, lake_format: str | None, variant: Any
+) -> None:
+    keys = short + long + short
+    buckets = buckets_for(EncodedRows.from_list(keys), bucket_count, lake_format, variant)
+    assert buckets.dtype == np.int32
+    assert buckets.tolist() == [bucket_for(key, bucket_count, lake_format, variant) for key in keys]
+    assert all(0 <= bucket < bucket_count for bucket in buckets.tolist())
+
+
+def test_one_very_long_key_among_many_short_ones_is_hashed_like_them() -> None:
+    keys = [b"k%d" % i for i in range(100)] + [bytes(range(256)) * 2000]
+    buckets = buckets_for(EncodedRows.from_list(keys), 12)
+    assert buckets.tolist() == [bucket_for(key, 12) for key in keys]
+
+
+def test_the_one_number_that_mixes_to_the_lowest_int32_becomes_zero() -> None:
+    # Its absolute value does not fit 32 bits.
+    number = -2_089_875_627
+    assert spread(number) == 0
+    assert spread_all(np.array([number], dtype=np.int32)).tolist() == [0]
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=20))
+def test_second_stage_of_many_is_that_of_each(numbers: list[int]) -> None:
+    assert spread_all(np.array(numbers, dtype=np.int32)).tolist() == [spread(number) for number in numbers]
+
+
+@pytest.mark.parametrize("lake_format", [*LAKE_FORMATS, "hudi"])
+def test_an_empty_key_is_refused(lake_format: str | None) -> None:
+    with pytest.raises(FlussError, match="empty"):
+        bucket_for(b"", 4, lake_format)
+    with pytest.raises(FlussError, match="row 1 is empty"):
+        buckets_for(EncodedRows.from_list([b"four", b"", b"four"]), 4, lake_format)
+
+
+def test_a_hudi_key_of_another_length_is_refused() -> None:
+    with pytest.raises(FlussError, match="4 bytes, got 3"):
+        bucket_for(b"abc", 4, "hudi")
+    with pytest.raises(FlussError, match="got 5 in row 1"):
+        buckets_for(EncodedRows.from_list([b"four", b"fives"]), 4, "hudi")
+
+
+@pytest.mark.parametrize("bucket_count", [0, -1, 2**31])
+def test_an_impossible_bucket_count_is_refused(bucket_count: int) -> None:
+    with pytest.raises(FlussError, match="bucket count"):
+        bucket_for(b"key", bucket_count)
+    with pytest.raises(FlussError, match="bucket count"):
+        buckets_for(EncodedRows.from_list([b"key"]), bucket_count)
+
+
+def test_unknown_lake_formats_and_hash_variants_are_refused() -> None:
+    with pytest.raises(FlussError, match="lake format 'delta'"):
+        bucket_for(b"key", 4, "delta")
+    unknown: Any = "go"
+    with pytest.raises(FlussError, match="hash variant 'go'"):
+        buckets_for(EncodedRows.from_list([b"key"]), 4, None, unknown)
+
+
+def test_no_keys_have_no_buckets() -> None:
+    assert buckets_for(EncodedRows.from_list([]), 4).tolist() == []
+    assert split_by_bucket(np.empty(0, dtype=np.int32), 4) == []
+
+
+@pytest.mark.parametrize("bucket_count", [16, 1 << 20])
+@given(data=st.data())
+@settings(max_examples=40)
+def test_rows_grouped_by_bucket_keep_their_order(bucket_count: int, data: st.DataObject) -> None:
+    buckets = data.draw(st.lists(st.sampled_from([0, 3, bucket_count - 1]), max_size=30))
+    groups = split_by_bucket(np.array(buckets, dtype=np.int32), bucket_count)
+    expected = {b: [row for row, bucket in enumerate(buckets) if bucket == b] for b in sorted(set(buckets))}
+    assert [(bucket, rows.tolist()) for bucket, rows in groups] == list(expected.items())
