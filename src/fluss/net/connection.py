@@ -1,0 +1,390 @@
+"""One client's connection, seen from the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.net.outbox import Outbox
+from fluss.protocol.api import Api, ApiKey, ServerType
+from fluss.protocol.codec import Parts
+from fluss.protocol.frame import REQUEST_FRAME_BYTES_MAX
+from fluss.protocol.sasl import CredentialsChecker, Principal
+from fluss.protocol.session import AnswerReady, RequestReceived, ServerSession
+
+# How long a client may take to read the last word and to close its side.
+_LINGER_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Where a request comes from."""
+
+    api_key: ApiKey
+    api_version: int
+    principal: Principal
+    listener_name: str
+    peer_address: str
+
+
+# Carries out the requests of one API. It returns the response message, or an awaitable of it.
+Handler: TypeAlias = Callable[[RequestContext, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """One address to listen on, who may come in, and the limits for each connection.
+
+    limit                     what happens when it is reached
+    frame_bytes_max           the client gets a server failure, and the connection is closed
+    connections_max           a further client gets a server failure, and its connection is closed
+    in_flight_requests_max    no further request of the connection is started, then none is read
+    in_flight_bytes_max       no connection of the listener is read until requests have been answered
+    unsent_bytes_max          no further request of the connection is started or read
+    stalled_timeout_s         a client that takes none of its waiting answers for so long is disconnected
+    idle_timeout_s            a connection without traffic for so long is closed
+    """
+
+    name: str = "FLUSS"
+    host: str = "127.0.0.1"
+    port: int = 0
+    server_type: ServerType | None = None
+    # Without it the listener is a plaintext one, and everybody is anonymous.
+    check_credentials: CredentialsChecker | None = field(default=None, repr=False)
+    frame_bytes_max: int = REQUEST_FRAME_BYTES_MAX
+    connections_max: int = 1000
+    in_flight_requests_max: int = 500
+    in_flight_bytes_max: int = 512 * 1024 * 1024
+    unsent_bytes_max: int = 64 * 1024 * 1024
+    stalled_timeout_s: float = 60.0
+    idle_timeout_s: float = 600.0
+
+
+class ByteBudget:
+    """The bytes of all requests that are being carried out, over all connections of a listener."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._used_bytes = 0
+        self._waiting: dict[ServerConnection, None] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self._used_bytes >= self._bytes_max
+
+    def take(self, byte_count: int) -> None:
+        """Count a request that is there already; the bound holds back the next one."""
+        self._used_bytes += byte_count
+
+    def give_back(self, byte_count: int) -> None:
+        self._used_bytes -= byte_count
+        if not self.is_exhausted and self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for connection in waiting:
+                connection.regulate_reading()
+
+    def wait(self, connection: ServerConnection) -> None:
+        """Remember whom to tell when there is room again."""
+        self._waiting[connection] = None
+
+    def leave(self, connection: ServerConnection) -> None:
+        self._waiting.pop(connection, None)
+
+
+class _Phase(Enum):
+    OPEN = auto()
+    DRAINING = auto()  # Nothing more is read; what was received is carried out and answered.
+    SILENT = auto()  # Nothing more is written; what still arrives is thrown away until the client closes its side.
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """Reads requests, has them carried out, and writes the answers, in whatever order they are ready.
+
+    Handlers are started in the order of arrival, one at a time: each has run up to its first ``await``, or to its end
+    if it is a plain function, before the next one is started. So whatever a handler does before it first waits is
+    ordered, and whatever it waits for holds up nobody else. The waiting part of a handler is cancelled when the client
+    disconnects; work that must not be left half done belongs before it or into a task of its own.
+    """
+
+    def __init__(
+        self,
+        settings: ListenerSettings,
+        handlers: Mapping[ApiKey, Handler],
+        served: Mapping[int, Api[Any, Any]],
+        budget: ByteBudget,
+        clock: Callable[[], float],
+        on_connected: Callable[[ServerConnection], FlussError | None],
+        on_disconnected: Callable[[ServerConnection], None],
+    ) -> None:
+        self._settings = settings
+        self._handlers = handlers
+        self._budget = budget
+        self._clock = clock
+        self._on_connected = on_connected
+        self._on_disconnected = on_disconnected
+        self._loop = asyncio.get_running_loop()
+        self._session = ServerSession(
+            served,
+            server_type=settings.server_type,
+            check_credentials=settings.check_credentials,
+            frame_bytes_max=settings.frame_bytes_max,
+        )
+        self._transport: asyncio.Transport
+        self._outbox: Outbox
+        self._peer_address = "unknown"
+        self._phase = _Phase.OPEN
+        self._queue: deque[RequestReceived] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_start_scheduled = False
+        self._is_reading = True
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._active_at = clock()
+        self._progressed_at = self._active_at
+        self._sent_bytes_seen = 0
+
+    @property
+    def tasks(self) -> frozenset[asyncio.Task[None]]:
+        """The handlers that wait for something."""
+        return frozenset(self._tasks)
+
+    # What the transport reports
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._outbox = Outbox(self._loop, self._transport, self._sending_progressed)
+        self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._peer_address = _address_text(self._transport.get_extra_info("peername"))
+        refusal = self._on_connected(self)
+        if refusal is not None:
+            logger.warning("refused the connection of %s: %s", self._peer_address, refusal)
+            self._end_with(self._session.failure(refusal))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._session.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._active_at = self._clock()
+        if self._phase is not _Phase.OPEN:
+            return
+        try:
+            events = self._session.buffer_updated(nbytes)
+        except Exception:
+            # Only the credentials checker is foreign code in there.
+            logger.exception("checking the credentials of %s failed", self._peer_address)
+            self.abort()
+            return
+        for event in events:
+            if isinstance(event, RequestReceived):
+                self._budget.take(len(event.body))
+                self._queue.append(event)
+            elif isinstance(event, AnswerReady):
+                if event.error is not None:
+                    logger.info("refused a request of %s: %s", self._peer_address, event.error)
+                self._outbox.write(event.parts)
+            else:
+                logger.warning("gave up the connection of %s: %s", self._peer_address, event.error)
+                self._end_with(event.parts)
+        self._start_requests()
+        self.regulate_reading()
+
+    def pause_writing(self) -> None:
+        self._outbox.pause()
+
+    def resume_writing(self) -> None:
+        self._outbox.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._phase = _Phase.SILENT
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        self._outbox.clear()
+        self._budget.leave(self)
+        self._give_up_requests()
+        self._on_disconnected(self)
+
+    # Carrying out requests
+
+    def _start_requests(self) -> None:
+        """Start requests until a handler waits for something; the next one follows when that handler has started."""
+        while self._queue and not self._is_start_scheduled and self._may_start():
+            if self._start(self._queue.popleft()):
+                # The new task takes its first step before this callback is called.
+                self._is_start_scheduled = True
+                self._loop.call_soon(self._continue_starting)
+
+    def _continue_starting(self) -> None:
+        self._is_start_scheduled = False
+        self._proceed()
+
+    def _may_start(self) -> bool:
+        return (
+            len(self._tasks) < self._settings.in_flight_requests_max
+            and self._outbox.unsent_bytes < self._settings.unsent_bytes_max
+        )
+
+    def _start(self, request: RequestReceived) -> bool:
+        """Call the handler; return whether it goes on in a task."""
+        try:
+            result = self._handlers[request.api.key](self._context(request), request.decode())
+        except Exception as error:
+            self._answer_error(request, error)
+        else:
+            if isinstance(result, Awaitable):
+                task = self._loop.create_task(self._finish(request, result))
+                self._tasks.add(task)
+                task.add_done_callback(partial(self._finished, request, result))
+                return True
+            self._answer(request, result)
+        self._budget.give_back(len(request.body))
+        return False
+
+    async def _finish(self, request: RequestReceived, result: Awaitable[Any]) -> None:
+        try:
+            response = await result
+        except asyncio.CancelledError as error:
+            if self._is_silent():
+                raise
+            # Not this task was cancelled, but something the handler waited for.
+            self._answer_error(request, error)
+        except Exception as error:
+            self._answer_error(request, error)
+        else:
+            self._answer(request, response)
+
+    def _finished(self, request: RequestReceived, result: Awaitable[Any], task: asyncio.Task[None]) -> None:
+        if isinstance(result, Coroutine):
+            # A task that is cancelled before its first step leaves the handler's coroutine untouched.
+            result.close()
+        self._tasks.discard(task)
+        self._budget.give_back(len(request.body))
+        self._proceed()
+
+    def _context(self, request: RequestReceived) -> RequestContext:
+        principal = self._session.principal
+        assert principal is not None, "the session lets nobody through who has not authenticated"
+        return RequestContext(request.api.key, request.api_version, principal, self._settings.name, self._peer_address)
+
+    def _answer(self, request: RequestReceived, response: Any) -> None:
+        if self._is_silent():
+            return
+        try:
+            parts = self._session.response(request, response)
+        except Exception as error:
+            self._answer_error(request, error)
+        else:
+            self._outbox.write(parts)
+
+    def _answer_error(self, request: RequestReceived, error: BaseException) -> None:
+        if self._is_silent():
+            return
+        if not isinstance(error, FlussError):
+            logger.error("%s of %s failed", request.api.name, self._peer_address, exc_info=error)
+            text = f"{request.api.name} failed inside the server ({type(error).__name__}); its log has the details"
+            error = FlussError(text, ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._outbox.write(self._session.error(request.request_id, error))
+
+    def _give_up_requests(self) -> None:
+        for request in self._queue:
+            self._budget.give_back(len(request.body))
+        self._queue.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    # Flow
+
+    def _proceed(self) -> None:
+        """Something has been finished or sent: see what can go on."""
+        self._start_requests()
+        self.regulate_reading()
+        if self._phase is _Phase.DRAINING and not self._queue and not self._tasks:
+            self._outbox.when_empty(self._half_close)
+
+    def _sending_progressed(self) -> None:
+        self._proceed()
+
+    def regulate_reading(self) -> None:
+        """Read from the socket only while there is room for more."""
+        if self._transport.is_closing():
+            return
+        should_read = self._phase is _Phase.SILENT or (self._phase is _Phase.OPEN and self._has_room())
+        if should_read and not self._is_reading:
+            self._transport.resume_reading()
+        elif self._is_reading and not should_read:
+            self._transport.pause_reading()
+        self._is_reading = should_read
+
+    def _has_room(self) -> bool:
+        if self._budget.is_exhausted:
+            self._budget.wait(self)
+            return False
+        return (
+            len(self._queue) + len(self._tasks) < self._settings.in_flight_requests_max
+            and self._outbox.unsent_bytes < self._settings.unsent_bytes_max
+        )
+
+    def check_time(self) -> None:
+        """Disconnect a client that is idle or does not take its answers. The listener calls this now and then."""
+        now = self._clock()
+        if self._outbox.sent_bytes > self._sent_bytes_seen:
+            self._sent_bytes_seen = self._outbox.sent_bytes
+            self._active_at = self._progressed_at = now
+        elif self._outbox.unsent_bytes == 0:
+            self._progressed_at = now
+        if now - self._progressed_at > self._settings.stalled_timeout_s:
+            logger.warning("disconnected %s: it does not take its answers", self._peer_address)
+            self.abort()
+        elif now - self._active_at > self._settings.idle_timeout_s:
+            logger.info("closed the idle connection of %s", self._peer_address)
+            self.abort()
+
+    # The end
+
+    def _is_silent(self) -> bool:
+        return self._phase is _Phase.SILENT or self._transport.is_closing()
+
+    def drain(self) -> None:
+        """Take nothing more in, finish what was received, then close."""
+        if self._phase is _Phase.OPEN:
+            self._phase = _Phase.DRAINING
+            self._proceed()
+
+    def abort(self) -> None:
+        """Close at once; what is unsent is lost."""
+        self._transport.abort()
+
+    def _end_with(self, last_word: Parts) -> None:
+        """Say one last thing and close."""
+        self._outbox.write(last_word)
+        self._phase = _Phase.SILENT
+        self._give_up_requests()
+        self._outbox.when_empty(self._half_close)
+
+    def _half_close(self) -> None:
+        """Say that nothing more will come, and leave the client a moment to read it.
+
+        Closing a socket on which bytes have arrived unread would make the system throw away our last bytes too.
+        """
+        self._phase = _Phase.SILENT
+        if self._transport.is_closing():
+            return
+        self._transport.write_eof()
+        self.regulate_reading()
+        self._linger_timer = self._loop.call_later(_LINGER_S, self.abort)
+
+
+def _address_text(address: Any) -> str:
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) >= 2 else "unknown"

@@ -1,0 +1,161 @@
+"""The server's side of the network: accepts connections and hands requests to handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.net.connection import ByteBudget, Handler, ListenerSettings, RequestContext, ServerConnection
+from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey
+
+__all__ = ["Handler", "Listener", "ListenerSettings", "RequestContext"]
+
+_BACKLOG = 512
+# Clients above the limit that are being told so at the same time; more of them are cut off without a word.
+_REFUSALS_MAX = 100
+# How precisely idle and stalled clients are found: a fraction of the shorter timeout, and a bound.
+_CHECKS_PER_TIMEOUT = 4
+_CHECK_INTERVAL_S_MAX = 15.0
+# How long cancelled handlers may take to clean up before the listener no longer waits for them.
+_CANCEL_TIMEOUT_S = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class Listener:
+    """Listens on one address. Several listeners may share one table of handlers.
+
+    A handler is called with a RequestContext and the decoded request, in the order in which requests arrive on a
+    connection. It returns the response, or an awaitable of it when it has to wait; see ServerConnection for what is
+    guaranteed. FlussErrors are answered with their code and text. Anything else a handler raises is logged and
+    answered with code -1.
+
+    ApiVersions and Authenticate need no handlers. ApiVersions announces exactly the APIs that have one.
+    """
+
+    def __init__(
+        self,
+        settings: ListenerSettings,
+        handlers: Mapping[ApiKey, Handler],
+        *,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        own = UNAUTHENTICATED_APIS & handlers.keys()
+        assert not own, f"{sorted(own)} are answered by the connection itself"
+        self._settings = settings
+        self._handlers = handlers
+        self._served: dict[int, Api[Any, Any]] = {key: APIS[key] for key in handlers}
+        self._clock = clock
+        self._budget = ByteBudget(settings.in_flight_bytes_max)
+        self._connections: set[ServerConnection] = set()
+        self._all_disconnected = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._port: int | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._is_stopping = False
+
+    @property
+    def settings(self) -> ListenerSettings:
+        return self._settings
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; useful when 0 was asked for."""
+        assert self._port is not None, "the listener was not started"
+        return self._port
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def start(self) -> None:
+        """Bind and accept. Raises FlussError if the address cannot be bound."""
+        assert self._server is None, "a listener is started once"
+        loop = asyncio.get_running_loop()
+        host, port = self._settings.host, self._settings.port
+        try:
+            self._server = await loop.create_server(self._new_connection, host, port, backlog=_BACKLOG)
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise FlussError(f"listener {self._settings.name} cannot listen on {host}:{port}: {error}") from error
+        self._port = self._server.sockets[0].getsockname()[1]
+        self._schedule_check(loop)
+
+    async def stop(self, *, grace_s: float = 10.0) -> None:
+        """Stop accepting, let received requests finish for at most ``grace_s``, and close. May be called again."""
+        if self._server is None:
+            return
+        self._is_stopping = True
+        self._server.close()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+        for connection in list(self._connections):
+            connection.drain()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._wait_for_disconnects()
+        except TimeoutError:
+            await self._abort_connections()
+        await self._server.wait_closed()
+
+    async def __aenter__(self) -> Listener:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    async def _wait_for_disconnects(self) -> None:
+        while self._connections:
+            self._all_disconnected.clear()
+            await self._all_disconnected.wait()
+
+    async def _abort_connections(self) -> None:
+        logger.warning("listener %s cuts off %d connections", self._settings.name, len(self._connections))
+        tasks = {task for connection in self._connections for task in connection.tasks}
+        for connection in list(self._connections):
+            connection.abort()
+        await self._wait_for_disconnects()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
+
+    def _new_connection(self) -> ServerConnection:
+        return ServerConnection(
+            self._settings,
+            self._handlers,
+            self._served,
+            self._budget,
+            self._clock or asyncio.get_running_loop().time,
+            self._connected,
+            self._disconnected,
+        )
+
+    def _connected(self, connection: ServerConnection) -> FlussError | None:
+        """Take a new connection in; return why it cannot stay, if it cannot."""
+        is_full = len(self._connections) >= self._settings.connections_max
+        self._connections.add(connection)
+        if self._is_stopping:
+            return FlussError("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
+        if is_full:
+            limit = self._settings.connections_max
+            return FlussError(
+                f"the server has its limit of {limit} connections; try later", ErrorCode.NETWORK_EXCEPTION
+            )
+        return None
+
+    def _disconnected(self, connection: ServerConnection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_disconnected.set()
+
+    def _schedule_check(self, loop: asyncio.AbstractEventLoop) -> None:
+        shorter_s = min(self._settings.idle_timeout_s, self._settings.stalled_timeout_s)
+        interval_s = min(shorter_s / _CHECKS_PER_TIMEOUT, _CHECK_INTERVAL_S_MAX)
+        self._check_timer = loop.call_later(interval_s, self._check_connections, loop)
+
+    def _check_connections(self, loop: asyncio.AbstractEventLoop) -> None:
+        for connection in list(self._connections):
+            connection.check_time()
+        self._schedule_check(loop)

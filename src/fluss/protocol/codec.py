@@ -1,0 +1,156 @@
+"""Messages to bytes and back, for messages that go through the official protobuf runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError, Message
+
+from fluss.buffers import BytesLike
+from fluss.errors import CorruptMessageError
+
+# A message or frame in pieces that follow each other on the wire. Bulk payloads stay views of the caller's memory.
+Parts: TypeAlias = list[BytesLike]
+
+T = TypeVar("T")
+MessageT = TypeVar("MessageT", bound=Message)
+
+# Messages without record batches are small. The runtime may need 30 times the memory of a hostile message (a long list
+# of empty entries), which this limit keeps below half a gigabyte.
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+
+# Listing the missing fields is a help for people. It is left out for long messages, where the list could be endless.
+_EXPLAINED_BYTES_MAX = 64 * 1024
+
+_FieldProto = descriptor_pb2.FieldDescriptorProto
+
+
+class Codec(Protocol[T]):
+    """How one message type becomes bytes and comes back."""
+
+    @property
+    def message_name(self) -> str: ...
+
+    def encode(self, message: T) -> Parts: ...
+
+    def decode(self, body: BytesLike) -> T:
+        """Raise CorruptMessageError for anything that is not a complete message of this type."""
+        ...
+
+
+class MessageCodec(Generic[MessageT]):
+    """The codec of a generated message class."""
+
+    __slots__ = ("_bytes_max", "_message_type", "_strings")
+
+    def __init__(self, message_type: type[MessageT], *, bytes_max: int | None = None) -> None:
+        self._message_type = message_type
+        self._bytes_max = bytes_max
+        self._strings = _strings_of(message_type.DESCRIPTOR, {})
+
+    @property
+    def message_name(self) -> str:
+        return self._message_type.DESCRIPTOR.name
+
+    @property
+    def message_type(self) -> type[MessageT]:
+        return self._message_type
+
+    def encode(self, message: MessageT) -> Parts:
+        if type(message) is not self._message_type:
+            raise TypeError(f"expected a {self.message_name}, got {type(message).__name__}")
+        return [message.SerializeToString()]
+
+    def decode(self, body: BytesLike) -> MessageT:
+        if self._bytes_max is not None and len(body) > self._bytes_max:
+            raise CorruptMessageError(
+                f"a {self.message_name} of {len(body)} bytes exceeds the limit of {self._bytes_max}; send less at once"
+            )
+        try:
+            message = self._message_type.FromString(bytes(body))
+        except UnicodeDecodeError as error:
+            # Only the pure-Python runtime looks at text here.
+            raise CorruptMessageError(f"a {self.message_name} contains text that is not valid UTF-8") from error
+        except (DecodeError, RecursionError) as error:
+            # Older pure-Python runtimes follow nested messages as deep as the interpreter allows.
+            raise CorruptMessageError(f"undecodable {self.message_name}: {error}") from error
+        if not message.IsInitialized():
+            raise CorruptMessageError(self._missing_fields_text(message, len(body)))
+        if self._strings is not None:
+            self._strings.check(message)
+        return message
+
+    def _missing_fields_text(self, message: Any, byte_count: int) -> str:
+        if byte_count > _EXPLAINED_BYTES_MAX:
+            return f"a {self.message_name} lacks required fields"
+        names = message.FindInitializationErrors()
+        shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        return f"a {self.message_name} lacks the required fields {shown}"
+
+
+@dataclass(slots=True)
+class _Strings:
+    """Where one message type holds text, so that text which is not UTF-8 can be refused.
+
+    proto2 parsers let such text pass, and reading the attribute then gives bytes instead of str.
+    """
+
+    message_name: str
+    single: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    children: list[tuple[str, _Strings]] = field(default_factory=list)
+    child_lists: list[tuple[str, _Strings]] = field(default_factory=list)
+
+    def check(self, message: Any) -> None:
+        for name in self.single:
+            if type(getattr(message, name)) is not str:
+                raise CorruptMessageError(f"{self.message_name}.{name} is not valid UTF-8")
+        for name in self.repeated:
+            if any(type(text) is not str for text in getattr(message, name)):
+                raise CorruptMessageError(f"{self.message_name}.{name} contains text that is not valid UTF-8")
+        for name, strings in self.children:
+            if message.HasField(name):
+                strings.check(getattr(message, name))
+        for name, strings in self.child_lists:
+            for child in getattr(message, name):
+                strings.check(child)
+
+
+def _strings_of(descriptor: Any, known: dict[str, _Strings]) -> _Strings | None:
+    """Collect the text fields of a message type and of everything inside it; None if there are none."""
+    if not _contains_text(descriptor, set()):
+        return None
+    if descriptor.full_name in known:
+        return known[descriptor.full_name]
+    # Entered before its fields are looked at, because predicates contain predicates.
+    strings = known[descriptor.full_name] = _Strings(descriptor.name)
+    for item in _fields(descriptor):
+        is_repeated = item.label == _FieldProto.LABEL_REPEATED
+        if item.type == _FieldProto.TYPE_STRING:
+            (strings.repeated if is_repeated else strings.single).append(item.name)
+        elif item.type == _FieldProto.TYPE_MESSAGE:
+            child = _strings_of(descriptor.fields_by_name[item.name].message_type, known)
+            if child is not None:
+                (strings.child_lists if is_repeated else strings.children).append((item.name, child))
+    return strings
+
+
+def _contains_text(descriptor: Any, visited: set[str]) -> bool:
+    visited.add(descriptor.full_name)
+    for item in _fields(descriptor):
+        if item.type == _FieldProto.TYPE_STRING:
+            return True
+        if item.type == _FieldProto.TYPE_MESSAGE:
+            child = descriptor.fields_by_name[item.name].message_type
+            if child.full_name not in visited and _contains_text(child, visited):
+                return True
+    return False
+
+
+def _fields(descriptor: Any) -> list[descriptor_pb2.FieldDescriptorProto]:
+    """Describe the fields by their protos, whose attributes are the same in every supported runtime."""
+    proto = descriptor_pb2.DescriptorProto()
+    descriptor.CopyToProto(proto)
+    return list(proto.field)

@@ -1,0 +1,321 @@
+"""One connection as a state machine without I/O: bytes go in, events and bytes come out.
+
+    ClientSession                                     ServerSession
+      request(api, message)  -> id, parts     ==>       RequestReceived      to be decoded, carried out and answered
+      ResponseReceived    the body of an answer  <==    response(...)        -> parts
+      ErrorReceived       one request failed     <==    error(...)           -> parts
+      ServerFailureReceived  the last word       <==    ConnectionFailed     parts to send before closing
+      StrayResponse       nobody waits for it           AnswerReady          the session answered by itself
+      ConnectionFailed    the server broke the rules
+
+The server's session answers ApiVersions and Authenticate itself, refuses every other API until the connection has
+authenticated (where the listener asks for it), and refuses APIs that are not served. Nothing a peer sends raises an
+exception. Both sessions take bytes like asyncio's BufferedProtocol: ``get_buffer()``, then ``buffer_updated(n)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from fluss.buffers import BytesLike
+from fluss.errors import (
+    AuthenticationError,
+    CorruptMessageError,
+    ErrorCode,
+    FlussError,
+    UnsupportedVersionError,
+    error_for_code,
+)
+from fluss.protocol import api as apis
+from fluss.protocol import frame as frames
+from fluss.protocol import sasl
+from fluss.protocol.api import Api, ApiKey, ServerType, VersionRange
+from fluss.protocol.codec import MESSAGE_BYTES_MAX, MessageCodec, Parts
+from fluss.protocol.messages import fluss_pb2 as pb
+
+RequestT = TypeVar("RequestT")
+
+_REQUEST_ID_MASK = 0x7FFF_FFFF
+_ERROR_TEXT_CHARS_MAX = 4096
+_ERROR_RESPONSE = MessageCodec(pb.ErrorResponse, bytes_max=MESSAGE_BYTES_MAX)
+
+
+@dataclass(slots=True)
+class RequestReceived:
+    """A request to be carried out. Its body is still encoded: see ``decode``."""
+
+    api: Api[Any, Any]
+    api_version: int
+    request_id: int
+    body: memoryview
+
+    def decode(self) -> Any:
+        """Return the request message, or raise CorruptMessageError."""
+        return self.api.request.decode(self.body)
+
+
+@dataclass(slots=True)
+class AnswerReady:
+    """The session has answered a request itself; ``error`` says why it was refused, if it was."""
+
+    parts: Parts
+    error: FlussError | None = None
+
+
+@dataclass(slots=True)
+class ConnectionFailed:
+    """The byte stream cannot be understood any further: send ``parts``, if any, and close."""
+
+    error: CorruptMessageError
+    parts: Parts
+
+
+@dataclass(slots=True)
+class ResponseReceived:
+    """The answer to a request, still encoded."""
+
+    api: Api[Any, Any]
+    request_id: int
+    body: memoryview
+
+
+@dataclass(slots=True)
+class ErrorReceived:
+    """The server refused one request."""
+
+    api: Api[Any, Any]
+    request_id: int
+    error: FlussError
+
+
+@dataclass(slots=True)
+class ServerFailureReceived:
+    """The server gave up the connection; every request without an answer has failed with this error."""
+
+    error: FlussError
+
+
+@dataclass(slots=True)
+class StrayResponse:
+    """An answer nobody waits for: its request was given up, or never sent."""
+
+    request_id: int
+
+
+ClientEvent: TypeAlias = ResponseReceived | ErrorReceived | ServerFailureReceived | StrayResponse | ConnectionFailed
+ServerEvent: TypeAlias = RequestReceived | AnswerReady | ConnectionFailed
+
+
+class ClientSession:
+    """The client's end: numbers requests, picks their versions, and matches answers by number.
+
+    Without ``accept_api_versions`` every request is sent in its lowest version, as clients without a handshake do.
+    """
+
+    def __init__(self, *, frame_bytes_max: int = frames.FRAME_BYTES_MAX) -> None:
+        self._reader = frames.FrameReader(
+            frame_bytes_max=frame_bytes_max, fields_bytes_min=frames.RESPONSE_FIELDS_BYTES_MIN
+        )
+        self._pending: dict[int, Api[Any, Any]] = {}
+        self._request_id_next = 0
+        self._server_versions: dict[int, VersionRange] | None = None
+        self._is_finished = False
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    def accept_api_versions(self, response: pb.ApiVersionsResponse) -> ServerType | None:
+        """Remember what the server speaks; return what it says to be, or None if it does not say."""
+        self._server_versions = {
+            entry.api_key: VersionRange(entry.min_version, entry.max_version) for entry in response.api_versions
+        }
+        if not response.HasField("server_type"):
+            return None
+        try:
+            return ServerType(response.server_type)
+        except ValueError:
+            return None
+
+    def version_of(self, api: Api[Any, Any]) -> int:
+        """Return the version in which requests of this API are sent, or raise UnsupportedVersionError."""
+        if self._server_versions is None:
+            return api.versions.lowest
+        return apis.negotiate(api, self._server_versions.get(api.key))
+
+    def request(self, api: Api[RequestT, Any], message: RequestT) -> tuple[int, Parts]:
+        """Number and encode a request; from now on its answer is expected."""
+        parts = api.request.encode(message)
+        version = self.version_of(api)
+        request_id = self._request_id_next
+        while request_id in self._pending:
+            request_id = request_id + 1 & _REQUEST_ID_MASK
+        framed = frames.request_frame(api.key, version, request_id, parts)
+        self._request_id_next = request_id + 1 & _REQUEST_ID_MASK
+        self._pending[request_id] = api
+        return request_id, framed
+
+    def forget(self, request_id: int) -> None:
+        """Stop expecting an answer; a late one becomes a StrayResponse."""
+        self._pending.pop(request_id, None)
+
+    def get_buffer(self) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, byte_count: int) -> list[ClientEvent]:
+        return self._events(self._reader.buffer_updated(byte_count))
+
+    def feed(self, data: BytesLike) -> list[ClientEvent]:
+        return self._events(self._reader.feed(data))
+
+    def _events(self, received: list[memoryview]) -> list[ClientEvent]:
+        events: list[ClientEvent] = []
+        if self._is_finished:
+            return events
+        for content in received:
+            event = self._event(content)
+            events.append(event)
+            if isinstance(event, ConnectionFailed | ServerFailureReceived):
+                self._is_finished = True
+                return events
+        if self._reader.failure is not None:
+            events.append(ConnectionFailed(self._reader.failure, []))
+            self._is_finished = True
+        return events
+
+    def _event(self, content: memoryview) -> ClientEvent:
+        try:
+            response_type, request_id, body = frames.parse_response(content)
+        except CorruptMessageError as error:
+            return ConnectionFailed(error, [])
+        if request_id is None:
+            return ServerFailureReceived(_received_error(body))
+        api = self._pending.pop(request_id, None)
+        if api is None:
+            return StrayResponse(request_id)
+        if response_type is frames.ResponseType.ERROR:
+            return ErrorReceived(api, request_id, _received_error(body))
+        return ResponseReceived(api, request_id, body)
+
+
+class ServerSession:
+    """The server's end: checks what arrives before anybody else sees it.
+
+    ``served`` are the APIs somebody will carry out; ApiVersions and Authenticate need not be among them.
+    ``server_type`` is None on an endpoint that serves both roles. With ``check_credentials`` the connection has to
+    authenticate; without, it is anonymous.
+    """
+
+    def __init__(
+        self,
+        served: Mapping[int, Api[Any, Any]],
+        *,
+        server_type: ServerType | None = None,
+        check_credentials: sasl.CredentialsChecker | None = None,
+        frame_bytes_max: int = frames.REQUEST_FRAME_BYTES_MAX,
+    ) -> None:
+        self._reader = frames.FrameReader(frame_bytes_max=frame_bytes_max, fields_bytes_min=frames.REQUEST_FIELDS_BYTES)
+        self._served = served
+        self._server_type = server_type
+        self._check_credentials = check_credentials
+        self._principal = sasl.ANONYMOUS if check_credentials is None else None
+        self._is_finished = False
+
+    @property
+    def principal(self) -> sasl.Principal | None:
+        """Who the client is, or None as long as it has not authenticated."""
+        return self._principal
+
+    def response(self, request: RequestReceived, message: Any) -> Parts:
+        """Encode the answer to a request."""
+        return frames.success_frame(request.request_id, request.api.response.encode(message))
+
+    def error(self, request_id: int, error: FlussError) -> Parts:
+        """Encode the refusal of a request."""
+        return frames.error_frame(request_id, _error_response(error))
+
+    def failure(self, error: FlussError) -> Parts:
+        """Encode the last word on this connection."""
+        return frames.failure_frame(_error_response(error))
+
+    def get_buffer(self) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, byte_count: int) -> list[ServerEvent]:
+        return self._events(self._reader.buffer_updated(byte_count))
+
+    def feed(self, data: BytesLike) -> list[ServerEvent]:
+        return self._events(self._reader.feed(data))
+
+    def _events(self, received: list[memoryview]) -> list[ServerEvent]:
+        events: list[ServerEvent] = []
+        if self._is_finished:
+            return events
+        events.extend(self._event(frames.parse_request(content)) for content in received)
+        if self._reader.failure is not None:
+            # Not the code of a corrupt message: clients repeat such requests, and this one would fail forever.
+            last_word = FlussError(self._reader.failure.message, ErrorCode.UNKNOWN_SERVER_ERROR)
+            events.append(ConnectionFailed(self._reader.failure, self.failure(last_word)))
+            self._is_finished = True
+        return events
+
+    def _event(self, request: frames.RequestFrame) -> ServerEvent:
+        api_key, api_version, request_id, body = request
+        try:
+            if api_key == ApiKey.API_VERSIONS:
+                return self._answer(apis.API_VERSIONS, request, self._api_versions(body))
+            if api_key == ApiKey.AUTHENTICATE:
+                return self._answer(apis.AUTHENTICATE, request, self._authenticate(body))
+            if self._principal is None:
+                raise AuthenticationError("this listener requires authentication; connect with SASL credentials")
+            api = self._served.get(api_key)
+            if api is None:
+                raise UnsupportedVersionError(f"the API key {api_key} is not served here")
+        except FlussError as error:
+            return AnswerReady(self.error(request_id, error), error)
+        return RequestReceived(api, api_version, request_id, body)
+
+    def _answer(self, api: Api[Any, Any], request: frames.RequestFrame, message: Any) -> AnswerReady:
+        return AnswerReady(frames.success_frame(request.request_id, api.response.encode(message)))
+
+    def _api_versions(self, body: memoryview) -> pb.ApiVersionsResponse:
+        apis.API_VERSIONS.request.decode(body)
+        response = pb.ApiVersionsResponse()
+        if self._server_type is not None:
+            response.server_type = self._server_type
+        for key in sorted(self._served.keys() | apis.UNAUTHENTICATED_APIS):
+            versions = apis.APIS[key].versions
+            response.api_versions.add(api_key=key, min_version=versions.lowest, max_version=versions.highest)
+        return response
+
+    def _authenticate(self, body: memoryview) -> pb.AuthenticateResponse:
+        request = apis.AUTHENTICATE.request.decode(body)
+        if self._check_credentials is None:
+            if request.protocol.upper() != sasl.PLAINTEXT_PROTOCOL:
+                raise AuthenticationError(
+                    f"this listener takes no credentials; connect with the security protocol {sasl.PLAINTEXT_PROTOCOL}"
+                )
+        elif self._principal is None:
+            if request.protocol != sasl.MECHANISM:
+                raise AuthenticationError(f"only the SASL mechanism {sasl.MECHANISM} is enabled on this listener")
+            self._principal = sasl.check_plain_token(request.token, self._check_credentials)
+        # Clients that saw a challenge elsewhere come back with a second round: it succeeds and changes nothing.
+        return pb.AuthenticateResponse()
+
+
+def _received_error(body: memoryview) -> FlussError:
+    try:
+        response = _ERROR_RESPONSE.decode(body)
+    except CorruptMessageError as error:
+        return error
+    return error_for_code(response.error_code, response.error_message)
+
+
+def _error_response(error: FlussError) -> bytes:
+    # The code for errors found on one's own side has no meaning on the other.
+    is_local = error.error_code == ErrorCode.CLIENT_ERROR
+    code = ErrorCode.UNKNOWN_SERVER_ERROR if is_local else error.error_code
+    text = error.message[:_ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
+    return pb.ErrorResponse(error_code=code, error_message=text).SerializeToString()

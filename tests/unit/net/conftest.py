@@ -1,0 +1,80 @@
+"""Runs coroutines for tests that are plain functions, on each kind of event loop; and a transport without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+LOOP_FACTORIES: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+try:
+    import uvloop
+
+    LOOP_FACTORIES["uvloop"] = uvloop.new_event_loop
+except ImportError:
+    # Part of the development tools, but not of every environment the library must work in.
+    pass
+
+
+@pytest.fixture(params=LOOP_FACTORIES.values(), ids=LOOP_FACTORIES.keys())
+def run(request) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Return a function that runs a coroutine to its end and fails if it leaves tasks behind."""
+
+    def runner(main: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=request.param) as loop_runner:
+            return loop_runner.run(_without_leftovers(main))
+
+    return runner
+
+
+async def _without_leftovers(main: Coroutine[Any, Any, Any]) -> Any:
+    async with asyncio.timeout(10):
+        result = await main
+    # Callbacks of finished tasks need a turn.
+    await asyncio.sleep(0)
+    leftovers = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not leftovers, f"tasks were left behind: {leftovers}"
+    return result
+
+
+class ScriptedTransport(asyncio.Transport):
+    """Keeps what is written; the test says how much of it is still unsent."""
+
+    def __init__(self, protocol: asyncio.BaseProtocol | None = None) -> None:
+        super().__init__()
+        self.written: list[Any] = []
+        self.unsent_bytes = 0
+        self.is_aborted = False
+        self._protocol = protocol
+
+    def write(self, data: Any) -> None:
+        self.written.append(data)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high == 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return _ScriptedSocket() if name == "socket" else default
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        if self._protocol is not None:
+            self._protocol.connection_lost(None)
+
+
+class _ScriptedSocket:
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """Take any option, like a socket."""
+
+
+@pytest.fixture(scope="session")
+def scripted_transport() -> type[ScriptedTransport]:
+    return ScriptedTransport
