@@ -5,10 +5,10 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt bench fuzz proto clean
+.PHONY: help setup run test test-oldest check fmt bench fuzz proto clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -23,6 +23,12 @@ run: $(STAMP) ## Show the formats and the protocol at work
 
 test: $(STAMP) ## Run the default tests (a few minutes)
 	@$(PY) -m pytest
+
+test-oldest: ## Run the tests with the oldest supported versions of the libraries
+	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
+		--editable . hypothesis pandas pytest pytest-timeout
+	@.venv-oldest/bin/python -m pytest --ignore=tests/unit/protocol/test_generated.py
 
 check: $(STAMP) ## Lint, types, and the rule that imports go downwards
 	@$(PY) -m ruff check .
@@ -44,4 +50,4 @@ proto: $(STAMP) ## Regenerate the protobuf module from fluss.proto
 	@$(PY) tools/generate_messages.py
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -216,6 +216,11 @@ class ColumnRef:
             raise TypeError(f"the values must be a list or tuple, got {type(values).__name__}")
         return self._leaf(function, *values)
 
+    def _text_leaf(self, function: LeafFunction, text: object) -> Predicate:
+        if not isinstance(text, str):
+            raise TypeError(f"the text to look for must be str, got {type(text).__name__}")
+        return self._leaf(function, text)
+
     def equal(self, value: object) -> Predicate:
         return self._leaf(LeafFunction.EQUAL, value)
 
@@ -240,14 +245,14 @@ class ColumnRef:
     def is_not_null(self) -> Predicate:
         return self._leaf(LeafFunction.IS_NOT_NULL)
 
-    def starts_with(self, prefix: object) -> Predicate:
-        return self._leaf(LeafFunction.STARTS_WITH, prefix)
+    def starts_with(self, prefix: str) -> Predicate:
+        return self._text_leaf(LeafFunction.STARTS_WITH, prefix)
 
-    def ends_with(self, suffix: object) -> Predicate:
-        return self._leaf(LeafFunction.ENDS_WITH, suffix)
+    def ends_with(self, suffix: str) -> Predicate:
+        return self._text_leaf(LeafFunction.ENDS_WITH, suffix)
 
-    def contains(self, part: object) -> Predicate:
-        return self._leaf(LeafFunction.CONTAINS, part)
+    def contains(self, part: str) -> Predicate:
+        return self._text_leaf(LeafFunction.CONTAINS, part)
 
     def is_in(self, values: Sequence[object]) -> Predicate:
         return self._set_leaf(LeafFunction.IN, values)

@@ -247,6 +247,13 @@ def test_unknown_and_nested_columns_are_refused() -> None:
             bound(col("c").is_null(), type_text)
 
 
+@pytest.mark.parametrize("method", ["starts_with", "ends_with", "contains"])
+@pytest.mark.parametrize("text", [1, None, b"a"])
+def test_only_text_is_looked_for_in_text(method: str, text: object) -> None:
+    with pytest.raises(TypeError, match="must be str"):
+        getattr(col("c"), method)(text)
+
+
 def test_filters_are_not_endlessly_deep_but_may_be_wide() -> None:
     deep: Predicate = col("c") == 0
     for i in range(63):
