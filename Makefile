@@ -43,7 +43,7 @@ fmt: $(STAMP) ## Format the code
 bench: $(STAMP) ## Measure the hot paths and print a table
 	@$(PY) -m benchmarks.micro
 
-fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (hours; COUNT=n for fewer)
+fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (COUNT=n for fewer)
 	@$(PY) -m tests.fuzz --count $(or $(COUNT),10000000)
 
 proto: $(STAMP) ## Regenerate the protobuf module from fluss.proto

@@ -1,17 +1,20 @@
-"""Every example runs to its end.
+"""Every example runs to its end, those in the README too.
 
 Each file in examples/ is started as a user would start it; it checks its own results and exits with an error otherwise.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+README_PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_there_are_examples() -> None:
@@ -25,3 +28,11 @@ def test_example_runs(example: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
     assert not done.stderr
+
+
+@pytest.mark.parametrize("program", README_PROGRAMS)
+def test_program_of_the_readme_prints_what_its_comments_say(program: str) -> None:
+    promised = re.findall(r"print\(.*\)  # (.*)", program)
+    assert promised
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == promised

@@ -5,7 +5,9 @@ One checker per group of vectors; a vector without a checker, or a checker witho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -15,10 +17,19 @@ import pytest
 
 from fluss.errors import ChecksumError, FlussError
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
+from fluss.record.arrow_ipc import parse_message
 from fluss.record.compression import ArrowCompression, CompressionType
 from fluss.record.crc import crc32c
-from fluss.record.kv_batch import KvBatch, KvBatchBuilder, encode_kv_batch
-from fluss.record.log_batch import HEADER_LAYOUTS, LogBatch, assign_offset, build_batch, read_batch, verify_crc
+from fluss.record.kv_batch import HEADER_BYTES, KvBatch, KvBatchBuilder, encode_kv_batch, kv_record_size
+from fluss.record.log_batch import (
+    HEADER_LAYOUTS,
+    LogBatch,
+    assign_offset,
+    build_batch,
+    encode_header,
+    read_batch,
+    verify_crc,
+)
 from fluss.record.projection import ColumnProjection, project_batch
 from fluss.record.row_batch import decode_row_body, encode_row_body
 from fluss.record.statistics import collect_statistics, decode_statistics
@@ -45,23 +56,50 @@ from fluss.row.bucketing import (
 )
 from fluss.row.compacted_columns import decode_keys, decode_rows, encode_keys, encode_rows
 from fluss.row.encoded import EncodedRows
-from fluss.row.key import IcebergKeyEncoder, PaimonKeyEncoder, hudi_hash
+from fluss.row.key import (
+    CompactedKeyEncoder,
+    HudiKeyEncoder,
+    IcebergKeyEncoder,
+    PaimonKeyEncoder,
+    hudi_hash,
+    primary_key_encoder,
+)
 from fluss.row.partition import partition_value
-from fluss.row.values import arrow_from_internal, internal_from_arrow
+from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.row.varint import decode_varint32, decode_varint64, encode_varint32, encode_varint64
 from fluss.row.varint_columns import read_varints, varint_lengths, write_varints
-from fluss.schema.arrow import arrow_field
+from fluss.schema.arrow import arrow_field, arrow_type
 from fluss.schema.partition import PartitionSpec, partition_name, spec_of_partition_name
-from fluss.schema.type_text import parse_type
-from fluss.schema.types import DataType, FloatType
-from fluss.storage.log.names import LogFileKind, LogFileName, log_file_name
+from fluss.schema.types import (
+    BigIntType,
+    BinaryType,
+    DataType,
+    IntType,
+    StringType,
+    TimestampLtzType,
+    TimestampType,
+)
+from fluss.storage.log.names import LogFileKind, LogFileName, TabletLocation, log_file_name
 from fluss.storage.log.offset_index import OffsetIndex, encode_offset_entries
 from fluss.storage.log.remote_manifest import decode_manifest, encode_manifest
 from fluss.storage.log.time_index import TimeIndex, encode_time_entries
 from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
-from tests.golden.vectors import Vector, all_vectors, document, expected_bytes, field_of, internal, row_of, vector
+from tests.golden.vectors import (
+    Vector,
+    all_vectors,
+    document,
+    expected_bytes,
+    field_of,
+    internal,
+    row_of,
+    types_of,
+    vector,
+    vector_id,
+    vectors_of,
+)
 
 Checker = Callable[[Vector], None]
+Row = tuple[Any, ...]
 _CHECKERS: dict[str, Checker] = {}
 
 
@@ -74,7 +112,7 @@ def checks(group: str) -> Callable[[Checker], Checker]:
     return register
 
 
-@pytest.mark.parametrize("of", all_vectors(), ids=lambda of: of["id"])
+@pytest.mark.parametrize("of", all_vectors(), ids=vector_id)
 def test_vector(of: Vector) -> None:
     _CHECKERS[of["group"]](of)
 
@@ -108,6 +146,15 @@ def _varint(of: Vector) -> None:
     assert read.astype(column.dtype).tolist() == column.tolist()
     assert read_lengths.tolist() == lengths.tolist()
 
+    # As a key column: alone, and at the end of one with all the others, where it ends with the data.
+    types: list[DataType] = [IntType() if bits == 32 else BigIntType()]
+    others = [other for other in vectors_of("varint") if kind in other["inputs"]]
+    for batch in ([of], [*others, of]):
+        numbers = pa.array([other["inputs"][kind] for other in batch], arrow_type(types[0]))
+        keys = [expected_bytes(other) for other in batch]
+        assert encode_keys([numbers], types).to_list() == keys
+        assert decode_keys(EncodedRows.from_list(keys), types)[0].equals(numbers)
+
 
 @checks("compacted-row")
 @checks("compacted-row-nested")
@@ -116,62 +163,107 @@ def _compacted(of: Vector) -> None:
     expected = expected_bytes(of)
     assert compacted.encode_row(types, values) == expected
     assert compacted.decode_row(types, expected) == _stored(types, values)
-    _columnar(types, values, expected, encode_rows, decode_rows)
+
+    in_arrow = _types_for_arrow(types, values)
+    nulls = (None,) * len(types)
+    row, null_row = (values, expected), (nulls, compacted.encode_row(types, nulls))
+    for batch in ([row], [row] * 3, [null_row, row, row, null_row, row, null_row]):
+        _columnar(in_arrow, batch, encode_rows, decode_rows)
+    _columnar_as_declared(types, values, expected, decode_rows)
 
 
 @checks("key-compacted")
 def _compacted_key(of: Vector) -> None:
-    types, values = row_of(of)
     if of["id"] == "key.prefix":
-        prefix = compacted.encode_fields(types[:2], values[:2])
-        full = compacted.encode_fields(types, values)
-        assert (prefix.hex(), full.hex()) == (of["expected_prefix_hex"], of["expected_full_key_hex"])
-        assert full.startswith(prefix)
+        _key_prefix(of)
         return
+    types, values = row_of(of)
     expected = expected_bytes(of)
     assert compacted.encode_fields(types, values) == expected
     assert compacted.decode_fields(types, expected) == _stored(types, values)
-    _columnar(types, values, expected, encode_keys, decode_keys)
+    if not any(data_type.is_nested for data_type in types):
+        encoder = CompactedKeyEncoder(tuple(types))
+        assert encoder.encode(values) == expected
+        assert encoder.decode(expected) == _stored(types, values)
+
+    for count in (1, 3):
+        _columnar(_types_for_arrow(types, values), [(values, expected)] * count, encode_keys, decode_keys)
+    _columnar_as_declared(types, values, expected, decode_keys)
+
+
+def _key_prefix(of: Vector) -> None:
+    types, values = row_of(of)
+    full, prefix = bytes.fromhex(of["expected_full_key_hex"]), bytes.fromhex(of["expected_prefix_hex"])
+    assert full.startswith(prefix)
+    for count, key in ((len(types), full), (of["inputs"]["prefix_columns"], prefix)):
+        assert compacted.encode_fields(types[:count], values[:count]) == key
+        encoder = primary_key_encoder(types[:count], None, 2, default_bucket_key=False)
+        assert encoder.encode(values[:count]) == key
+        _columnar(types[:count], [(values[:count], key)], encode_keys, decode_keys)
 
 
 def _columnar(
-    types: list[DataType],
-    values: tuple[Any, ...],
-    expected: bytes,
+    types: Sequence[DataType],
+    batch: Sequence[tuple[Row, bytes]],
     encode: Callable[..., EncodedRows],
     decode: Callable[..., list[pa.Array]],
 ) -> None:
-    """Encode and decode three equal rows column by column.
+    """Encode and decode rows column by column."""
+    columns = _columns_of([row for row, _ in batch], types)
+    expected = [data for _, data in batch]
+    assert encode(columns, types).to_list() == expected
+    decoded = decode(EncodedRows.from_list(expected), types)
+    for found, column in zip(decoded, columns, strict=True):
+        found.validate(full=True)
+        assert found.equals(column)
 
-    Arrow holds less than a row: a TIMESTAMP(6) has no nanoseconds, a BINARY(4) is never shorter. Such a vector can
-    only be decoded, to what Arrow holds of it, or be refused.
-    """
+
+def _columnar_as_declared(
+    types: Sequence[DataType], values: Row, expected: bytes, decode: Callable[..., list[pa.Array]]
+) -> None:
+    """Decode a row that Arrow may not be able to hold: it becomes what Arrow holds of it, or is refused."""
+    rows = EncodedRows.from_list([expected] * 3)
     try:
-        columns = [arrow_from_internal([value] * 3, data_type) for value, data_type in zip(values, types, strict=True)]
+        columns = _columns_of([values] * 3, types)
     except FlussError:
         with pytest.raises(FlussError):
-            decode(EncodedRows.from_list([expected] * 3), types)
-        return
-    decoded = decode(EncodedRows.from_list([expected] * 3), types)
-    assert [column.to_pylist() for column in decoded] == [column.to_pylist() for column in columns]
-    kept = tuple(internal_from_arrow(column, t)[0] for column, t in zip(columns, types, strict=True))
-    if kept == _stored(types, values):
-        assert encode(columns, types).to_list() == [expected] * 3
+            decode(rows, types)
+    else:
+        for found, column in zip(decode(rows, types), columns, strict=True):
+            assert found.equals(column)
 
 
-def _stored(types: list[DataType], values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what a row keeps of the values: floats at their width, no nanoseconds in a compact timestamp."""
-    return tuple(_stored_value(t, value) for t, value in zip(types, values, strict=True))
+def _types_for_arrow(types: Sequence[DataType], values: Row) -> list[DataType]:
+    """Return types of the same bytes in which Arrow holds all of the values.
+
+    Some vectors have more digits than their timestamp declares, or fewer bytes than their BINARY.
+    """
+    found: list[DataType] = []
+    for data_type, value in zip(types, values, strict=True):
+        match data_type:
+            case BinaryType():
+                found.append(BinaryType(len(value)))
+            case TimestampType() | TimestampLtzType() if not _arrow_keeps(data_type, value):
+                found.append(type(data_type)(3 if data_type.is_compact else 9))
+            case _:
+                found.append(data_type)
+    return found
 
 
-def _stored_value(data_type: DataType, value: Any) -> Any:
-    if isinstance(value, list) and hasattr(data_type, "element_type"):
-        return [_stored_value(data_type.element_type, item) for item in value]
-    if isinstance(data_type, FloatType) and value is not None:
-        return float(np.float32(value))
-    if value is not None and getattr(data_type, "is_compact", False) and hasattr(value, "nanos"):
-        return value._replace(nanos=0)
-    return value
+def _arrow_keeps(data_type: DataType, value: Any) -> bool:
+    return internal_from_arrow(arrow_from_internal([value], data_type), data_type) == [value]
+
+
+def _columns_of(rows: Sequence[Row], types: Sequence[DataType]) -> list[pa.Array]:
+    return [arrow_from_internal([row[index] for row in rows], data_type) for index, data_type in enumerate(types)]
+
+
+def _stored(types: Sequence[DataType], values: Row) -> Row:
+    """Return what a row keeps of the values: a timestamp of whole milliseconds has no room for more."""
+    return tuple(
+        value._replace(nanos=0) if isinstance(value, Timestamp) and data_type.is_compact else value
+        for data_type, value in zip(types, values, strict=True)
+    )
 
 
 @checks("indexed-row")
@@ -197,6 +289,7 @@ def _aligned(of: Vector) -> None:
 def _paimon(of: Vector) -> None:
     types, values = row_of(of)
     assert PaimonKeyEncoder(tuple(types)).encode(values) == expected_bytes(of)
+    assert encode_aligned_row(types, values) == expected_bytes(of)
     assert decode_aligned_row(types, expected_bytes(of)) == _stored(types, values)
 
 
@@ -211,9 +304,12 @@ def _iceberg(of: Vector) -> None:
 
 @checks("key-hudi")
 def _hudi(of: Vector) -> None:
-    key = hudi_hash(of["inputs"]["string_elements"])
+    texts = of["inputs"]["string_elements"]
+    key = hudi_hash(texts)
     assert key == expected_bytes(of)
-    _bucket(key, of["inputs"]["num_buckets"], "hudi", "java", of["expected_bucket"])
+    values = [int(texts[0]), *texts[1:]]
+    assert HudiKeyEncoder((IntType(), StringType())[: len(values)]).encode(values) == key
+    _bucket(key, of["inputs"]["num_buckets"], "hudi", of["expected_bucket"])
 
 
 # Hashes and buckets
@@ -224,7 +320,7 @@ def _hash(of: Vector) -> None:
     inputs = of["inputs"]
     if "int32" in inputs:
         assert spread(inputs["int32"]) == of["expected_int32"]
-        assert spread_all(np.array([inputs["int32"]], np.int32)).tolist() == [of["expected_int32"]]
+        assert spread_all(np.array([inputs["int32"]] * 2, np.int32)).tolist() == [of["expected_int32"]] * 2
         return
     # Forty equal keys take the columnar way, one alone takes the other.
     key, seed = bytes.fromhex(inputs["bytes_hex"]), inputs["seed"]
@@ -238,7 +334,12 @@ def _hash(of: Vector) -> None:
         assert byte_hash(key, seed=seed, signed_tail=signed_tail) == expected
         assert byte_hashes(keys, seed=seed, signed_tail=signed_tail).tolist() == [expected] * 40
     if "differs" in of:
-        assert of["differs"] == (byte_hash(key, signed_tail=True) != byte_hash(key, signed_tail=False))
+        # The seed of these vectors is the default, and so are the signs of Java.
+        java, rust = byte_hash(key), byte_hash(key, signed_tail=False)
+        assert (java, rust) == (of["expected_int32_signed_tail"], of["expected_int32_unsigned_tail"])
+        assert of["differs"] == (java != rust)
+        assert byte_hashes(keys).tolist() == [java] * 40
+        assert byte_hashes(keys, signed_tail=False).tolist() == [rust] * 40
 
 
 @checks("bucketing")
@@ -249,16 +350,19 @@ def _bucketing(of: Vector) -> None:
     if "type" in inputs:
         data_type, value = field_of(of)
         assert compacted.encode_fields([data_type], [value]) == key
-        _bucket(key, inputs["num_buckets"], lake_format, "java", of["expected_bucket_java"])
-        _bucket(key, inputs["num_buckets"], lake_format, "rust", of["expected_bucket_rust_client"])
+        _bucket(key, inputs["num_buckets"], lake_format, of["expected_bucket_java"])
+        _bucket(key, inputs["num_buckets"], lake_format, of["expected_bucket_rust_client"], "rust")
     else:
-        _bucket(key, inputs["num_buckets"], lake_format, "java", of["expected_bucket"])
+        _bucket(key, inputs["num_buckets"], lake_format, of["expected_bucket"])
 
 
-def _bucket(key: bytes, bucket_count: int, lake_format: str | None, variant: Any, expected: int) -> None:
-    assert bucket_for(key, bucket_count, lake_format, variant) == expected
+def _bucket(key: bytes, bucket_count: int, lake_format: str | None, expected: int, variant: Any = None) -> None:
+    """Choose a bucket with a hash variant; without one, with Java's, which is the default."""
     keys = EncodedRows.from_list([key] * 40)
-    assert buckets_for(keys, bucket_count, lake_format, variant).tolist() == [expected] * 40
+    named_variants = [(variant,)] if variant else [(), ("java",)]
+    for named in named_variants:
+        assert bucket_for(key, bucket_count, lake_format, *named) == expected
+        assert buckets_for(keys, bucket_count, lake_format, *named).tolist() == [expected] * 40
 
 
 # Partitions
@@ -279,8 +383,8 @@ def _partition(of: Vector) -> None:
     else:
         data_type, value = field_of(of)
         assert partition_value(value, data_type) == of.get("expected_java", of.get("expected"))
-        if "expected_rust_client" in of:
-            assert partition_value(value, data_type, style="rust") == of["expected_rust_client"]
+        rust = of.get("expected_rust_client", of.get("expected"))
+        assert partition_value(value, data_type, style="rust") == rust
 
 
 # Batches
@@ -314,6 +418,7 @@ def _log_batch(of: Vector) -> None:
     batch = read_batch(expected)
     verify_crc(batch)
     header = batch.header
+    assert batch.records == expected[header.header_size :]
     assert header.record_count == len(rows)
     assert header.is_append_only == facts.pop("append_only")
     assert {name: getattr(header, name) for name in (*facts, *extra)} == {**facts, **extra}
@@ -327,26 +432,46 @@ def _log_arrow(of: Vector) -> None:
     inputs = of["inputs"]
     batch = read_batch(expected_bytes(of))
     verify_crc(batch)
+    # Offset and time are left to the leader.
+    header = batch.header
+    assert (header.base_offset, header.commit_timestamp, header.size) == (0, 0, len(expected_bytes(of)))
     for name in ("schema_id", "writer_id", "batch_sequence", "magic"):
-        assert getattr(batch.header, name) == inputs.get(name, getattr(batch.header, name))
+        assert getattr(header, name) == inputs.get(name, getattr(header, name))
     assert batch.statistics.hex() == inputs.get("statistics_hex", "")
     change_types = inputs.get("change_types")
     assert (None if batch.change_types is None else batch.change_types.tolist()) == change_types
+    assert header.is_append_only == (change_types is None)
     if "statistics_hex" in inputs:
-        types = [parse_type(text) for text in inputs["types"]]
-        rows = _arrow_rows(of)
-        assert collect_statistics(rows, types, range(len(types))).hex() == inputs["statistics_hex"]
+        types = types_of(of)
+        assert collect_statistics(_arrow_rows(of), types, range(len(types))).hex() == inputs["statistics_hex"]
+    _java_metadata(batch, of)
     _same_rows(batch, of)
 
     # These bytes come from another Arrow library, so ours differ; they must hold the same rows.
     ours = encode_arrow_batch(
         _arrow_rows(of),
-        schema_id=batch.header.schema_id,
-        compression=ArrowCompression(CompressionType[_codec_name(of)]),
+        schema_id=header.schema_id,
+        compression=_compression(of),
         change_types=None if change_types is None else np.array(change_types, np.uint8),
     )
     verify_crc(read_batch(ours))
     _same_rows(read_batch(ours), of)
+
+
+def _java_metadata(batch: LogBatch, of: Vector) -> None:
+    """Check the metadata of an Arrow message of Java with an INT and a STRING column."""
+    message = parse_message(batch.arrow_message)
+    numbers, texts = _arrow_rows(of).columns
+    count = len(numbers)
+    assert (message.length, message.codec) == (count, _compression(of).codec)
+    assert message.nodes.tolist() == [[count, numbers.null_count], [count, texts.null_count]]
+    # Java always writes a validity. None of these buffers is large enough to shrink, so a codec adds only its prefix.
+    text_bytes = sum(len(text.encode()) for text in texts.drop_null().to_pylist())
+    prefix_bytes = 0 if message.codec is None else 8
+    lengths = [prefix_bytes + length for length in (1, 4 * count, 1, 4 * (count + 1), text_bytes)]
+    padded = [-(-length // 8) * 8 for length in lengths]
+    assert message.buffers.tolist() == [[sum(padded[:i]), length] for i, length in enumerate(lengths)]
+    assert message.body_length == sum(padded)
 
 
 @checks("log-projection")
@@ -359,36 +484,49 @@ def _log_projection(of: Vector) -> None:
     projection = ColumnProjection.of(_arrow_rows(source).schema, wanted)
 
     expected = read_batch(expected_bytes(of))
+    assert expected.header.size == len(expected_bytes(of))
     with pytest.raises(ChecksumError):
         verify_crc(expected)
     _same_rows(expected, source, wanted)
 
-    # With the old checksum kept, only the layout of the Arrow metadata may differ from the expected bytes.
+    # With the old checksum kept, only the spelling of the Arrow metadata, and so the length, may differ.
     kept = read_batch(b"".join(project_batch(read_batch(stored), projection, recompute_crc=False)))
-    for name in (name for name in HEADER_LAYOUTS[kept.header.magic].offsets if name != "length"):
-        assert getattr(kept.header, name) == getattr(expected.header, name), name
-    assert kept.change_type_bytes == expected.change_type_bytes
+    assert kept.header.base_offset == expected.header.base_offset
+    assert encode_header(kept.header)[12:] == expected.data[12 : expected.header.header_size]
+    assert kept.header.statistics_length == 0
+    assert kept.change_type_bytes == expected.change_type_bytes == read_batch(stored).change_type_bytes
+    _same_message(kept, expected)
+    with pytest.raises(ChecksumError):
+        verify_crc(kept)
     _same_rows(kept, source, wanted)
 
     ours = read_batch(b"".join(project_batch(read_batch(stored), projection)))
     verify_crc(ours)
+    assert replace(ours.header, crc=kept.header.crc) == kept.header
+    assert ours.data[ours.header.header_size :] == kept.data[kept.header.header_size :]
     _same_rows(ours, source, wanted)
 
 
-def _codec_name(of: Vector) -> str:
-    codec = of["inputs"]["compression"].upper()
-    return "LZ4_FRAME" if codec == "LZ4" else str(codec)
+def _same_message(batch: LogBatch, expected: LogBatch) -> None:
+    """Check that two Arrow messages say the same and have the same body."""
+    left, right = parse_message(batch.arrow_message), parse_message(expected.arrow_message)
+    assert (left.length, left.codec, left.body_length) == (right.length, right.codec, right.body_length)
+    assert left.nodes.tolist() == right.nodes.tolist()
+    assert left.buffers.tolist() == right.buffers.tolist()
+    assert batch.arrow_message[left.body_offset :] == expected.arrow_message[right.body_offset :]
+
+
+def _compression(of: Vector) -> ArrowCompression:
+    name = of["inputs"]["compression"].upper()
+    return ArrowCompression(CompressionType["LZ4_FRAME" if name == "LZ4" else name])
 
 
 def _arrow_rows(of: Vector) -> pa.RecordBatch:
-    types = [parse_type(text) for text in of["inputs"]["types"]]
-    names = of["inputs"].get("names", ["a", "b"])
-    columns = [
-        arrow_from_internal([internal(row[index], data_type) for row in of["inputs"]["rows"]], data_type)
-        for index, data_type in enumerate(types)
-    ]
+    types = types_of(of)
+    rows = [tuple(internal(value, t) for value, t in zip(row, types, strict=True)) for row in of["inputs"]["rows"]]
+    names = of["inputs"].get("names", ["a", "b", "c"])[: len(types)]
     fields = [arrow_field(name, data_type) for name, data_type in zip(names, types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays(_columns_of(rows, types), schema=pa.schema(fields))
 
 
 def _same_rows(batch: LogBatch, of: Vector, wanted: list[int] | None = None) -> None:
@@ -402,16 +540,12 @@ def _same_rows(batch: LogBatch, of: Vector, wanted: list[int] | None = None) -> 
 @checks("statistics")
 def _statistics(of: Vector) -> None:
     inputs = of["inputs"]
-    types = [parse_type(text) for text in inputs["types"]]
-    columns = [
-        arrow_from_internal([internal(row[index], t) for row in inputs["rows"]], t) for index, t in enumerate(types)
-    ]
-    fields = [arrow_field(f"c{index}", data_type) for index, data_type in enumerate(types)]
-    batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-    assert bytes(collect_statistics(batch, types, inputs["column_indexes"])) == expected_bytes(of)
+    types = types_of(of)
+    assert bytes(collect_statistics(_arrow_rows(of), types, inputs["column_indexes"])) == expected_bytes(of)
 
     statistics = decode_statistics(expected_bytes(of), types)
     assert statistics is not None
+    assert list(statistics.columns) == inputs["column_indexes"]
     for column_index in inputs["column_indexes"]:
         present = [row[column_index] for row in inputs["rows"] if row[column_index] is not None]
         bounds = statistics.columns[column_index]
@@ -426,7 +560,9 @@ def _kv_batch(of: Vector) -> None:
     if "records" not in inputs:
         # A record by itself is what a batch of one has behind its header.
         batch = _kv_batch_of([inputs], schema_id=0, writer_id=-1, batch_sequence=-1)
-        assert batch[28:] == expected
+        assert batch[HEADER_BYTES:] == expected
+        key_bytes, row_bytes = len(inputs["key_hex"]) // 2, len(inputs["row_hex"] or "") // 2
+        assert kv_record_size(key_bytes, row_bytes) == len(expected)
         return
     header = {name: inputs[name] for name in ("schema_id", "writer_id", "batch_sequence")}
     assert _kv_batch_of(inputs["records"], **header) == expected
@@ -434,6 +570,7 @@ def _kv_batch(of: Vector) -> None:
     batch = KvBatch.parse(expected)
     batch.verify_crc()
     assert {name: getattr(batch, name) for name in header} == header
+    assert batch.record_count == len(inputs["records"])
     keys, rows, is_delete = batch.records()
     assert [key.hex() for key in keys.to_list()] == [record["key_hex"] for record in inputs["records"]]
     read = [None if deleted else row.hex() for row, deleted in zip(rows.to_list(), is_delete, strict=True)]
@@ -485,36 +622,35 @@ def _log_files(of: Vector) -> None:
             offsets, positions = np.array(inputs["entries"]).T
             assert encode_offset_entries(inputs["base_offset"], offsets, positions) == expected_bytes(of)
             index = OffsetIndex.parse(expected_bytes(of), inputs["base_offset"])
+            assert np.stack((index.offsets, index.positions), axis=1).tolist() == inputs["entries"]
             assert [list(index.lookup(offset)) for offset in offsets.tolist()] == inputs["entries"]
         case _, "index.time":
             timestamps, offsets = np.array(inputs["entries"]).T
             assert encode_time_entries(inputs["base_offset"], timestamps, offsets) == expected_bytes(of)
             times = TimeIndex.parse(expected_bytes(of), inputs["base_offset"])
+            assert np.stack((times.timestamps_ms, times.offsets), axis=1).tolist() == inputs["entries"]
             assert [[t, times.lookup(t)] for t in timestamps.tolist()] == inputs["entries"]
         case "file", _:
-            names = {kind.value.lstrip("."): log_file_name(inputs["offset"], kind) for kind in LogFileKind}
-            assert names == of["expected"]
-            for name in names.values():
-                parsed = LogFileName.parse(name)
-                assert parsed is not None
-                assert parsed.offset == inputs["offset"]
+            names = {kind: log_file_name(inputs["offset"], kind) for kind in LogFileKind}
+            assert {kind.value.lstrip("."): name for kind, name in names.items()} == of["expected"]
+            for kind, name in names.items():
+                assert LogFileName.parse(name) == LogFileName(inputs["offset"], kind)
         case "writer_snapshot", _:
             entries = [WriterEntry(*entry) for entry in inputs["entries"]]
             assert encode_writer_snapshot(entries).decode() == of["expected_text"]
             assert decode_writer_snapshot(of["expected_text"].encode()) == entries
         case "manifest", _:
             manifest = decode_manifest(of["expected_text"].encode())
-            location = manifest.location
-            assert (location.database, location.table, location.table_id) == (
+            assert manifest.location == TabletLocation(
                 inputs["database"],
                 inputs["table"],
                 inputs["table_id"],
-            )
-            assert (location.partition_name, location.partition_id, location.bucket_id) == (
+                inputs["bucket"],
                 inputs.get("partition_name"),
                 inputs.get("partition_id"),
-                inputs["bucket"],
             )
+            segments = json.loads(of["expected_text"])["remote_log_segments"]
+            assert [segment.end_offset for segment in manifest.segments] == [s["end_offset"] for s in segments]
             assert encode_manifest(manifest).decode() == of["expected_text"]
         case _:
             raise AssertionError(f"no checker for {of['id']}")

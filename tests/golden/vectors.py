@@ -7,9 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fluss.row.values import Timestamp
 from fluss.schema.type_text import parse_type
-from fluss.schema.types import ArrayType, DataType, MapType, RowType
+from fluss.schema.types import ArrayType, DataType, DoubleType, FloatType, MapType, RowType
 
 Vector = dict[str, Any]
 
@@ -45,14 +47,29 @@ def vector(vector_id: str) -> Vector:
     return _by_id()[vector_id]
 
 
+def vectors_of(*groups: str) -> list[Vector]:
+    """Return the vectors of some groups. A group without any is a mistake in the test."""
+    found = [of for of in all_vectors() if of["group"] in groups]
+    assert {of["group"] for of in found} == set(groups), groups
+    return found
+
+
+def vector_id(of: Vector) -> str:
+    return str(of["id"])
+
+
 def expected_bytes(of: Vector) -> bytes:
     return bytes.fromhex(of["expected_hex"])
 
 
+def types_of(of: Vector) -> list[DataType]:
+    """Return the types of a vector that has several."""
+    return [parse_type(text) for text in of["inputs"]["types"]]
+
+
 def row_of(of: Vector) -> tuple[list[DataType], tuple[Any, ...]]:
     """Return the types and internal values of a vector that has several."""
-    types = [parse_type(text) for text in of["inputs"]["types"]]
-    values = of["inputs"]["values"]
+    types, values = types_of(of), of["inputs"]["values"]
     return types, tuple(internal(value, data_type) for value, data_type in zip(values, types, strict=True))
 
 
@@ -79,6 +96,8 @@ def internal(value: Any, data_type: DataType) -> Any:
             return [(internal(key, key_type), internal(item, value_type)) for key, item in value]
         case list(), RowType():
             return tuple(internal(item, t) for item, t in zip(value, data_type.field_types, strict=True))
-        case str(), _ if data_type.root in ("FLOAT", "DOUBLE"):
-            return _NAMED_FLOATS[value] if value in _NAMED_FLOATS else float(value)
+        case _, FloatType():
+            return float(np.float32(_NAMED_FLOATS.get(value, value)))
+        case _, DoubleType():
+            return float(_NAMED_FLOATS.get(value, value))
     return value

@@ -8,6 +8,7 @@ cover it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -52,9 +53,13 @@ _ITEMS_MAX = 4
 # Plain ones, and what a person or a hostile one might choose.
 _FIELD_NAMES = ("f", "größe ", "a.b", "a, b: `c` <d>", " ", "NOT NULL")
 
+# Building a strategy costs more than drawing from it, and the same types come again and again.
+_reused = lru_cache(maxsize=4096)
+
 _INT_BITS: dict[type[DataType], int] = {TinyIntType: 8, SmallIntType: 16, IntType: 32, BigIntType: 64}
 
 
+@_reused
 def scalar_types(*, nullable: bool | None = None) -> SearchStrategy[DataType]:
     """Draw a type that is not nested; ``nullable`` fixes its nullability."""
     precisions = st.integers(0, 9)
@@ -84,6 +89,7 @@ def scalar_types(*, nullable: bool | None = None) -> SearchStrategy[DataType]:
     return _with_nullability(types, nullable)
 
 
+@_reused
 def data_types(*, max_leaves: int = 5, nullable: bool | None = None) -> SearchStrategy[DataType]:
     """Draw any type, nested ones included."""
 
@@ -101,6 +107,7 @@ def data_types(*, max_leaves: int = 5, nullable: bool | None = None) -> SearchSt
     return _with_nullability(st.recursive(scalar_types(), extend, max_leaves=max_leaves), nullable)
 
 
+@_reused
 def row_types(
     *, columns_min: int = 1, columns_max: int = 12, nested: bool = True, nullable: bool | None = None
 ) -> SearchStrategy[list[DataType]]:
@@ -109,6 +116,7 @@ def row_types(
     return st.lists(column, min_size=columns_min, max_size=columns_max)
 
 
+@_reused
 def internal_values(data_type: DataType) -> SearchStrategy[Any]:
     """Draw an internal value of the type; None too where it is nullable."""
     values = _present_values(data_type)

@@ -1,13 +1,13 @@
-"""What the tests of log batches and Arrow bodies share: batches to work on, and systematic damage."""
+"""What the tests of Arrow bodies share: batches to work on, and messages as other writers lay them out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
-from fluss.errors import CorruptRecordError
 from fluss.record.arrow_ipc import BodyCodec, RecordBatchMessage, build_metadata, parse_message
 from fluss.record.compression import ArrowCompression, CompressionType
 
@@ -32,6 +32,7 @@ def nested_batch() -> pa.RecordBatch:
     )
 
 
+@cache
 def wide_batch(row_count: int) -> pa.RecordBatch:
     """Return columns that compress well, badly and not at all, some of them with nulls."""
     rng = np.random.default_rng(row_count)
@@ -80,25 +81,3 @@ def pyarrow_message(batch: pa.RecordBatch, codec: BodyCodec) -> memoryview:
     stream = memoryview(sink.getvalue())
     schema_end = 8 + int.from_bytes(stream[4:8], "little")
     return stream[schema_end:-8]
-
-
-def injuries(valid: bytes) -> Iterator[bytearray]:
-    """Yield every truncation and every single bit flip."""
-    for end in range(len(valid)):
-        yield bytearray(valid[:end])
-    for index in range(len(valid)):
-        for bit in range(8):
-            damaged = bytearray(valid)
-            damaged[index] ^= 1 << bit
-            yield damaged
-
-
-def count_refusals(decode: Callable[[bytearray], object], valid: bytes) -> int:
-    """Feed every injury to a decoder; what it raises apart from a refusal fails the test."""
-    refusals = 0
-    for damaged in injuries(valid):
-        try:
-            decode(damaged)
-        except CorruptRecordError:
-            refusals += 1
-    return refusals

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.arrow_ipc import BodyCodec, RecordBatchMessage, build_metadata, column_layout, parse_message
-from fluss.record.log_batch import read_batch
 from fluss.testing.strategies import arrow_batches
-from tests.golden.vectors import expected_bytes, vector
-from tests.unit.record.arrow_support import count_refusals, nested_batch, pyarrow_message
+from tests.damage import count_refusals
+from tests.unit.record.arrow_support import nested_batch, pyarrow_message
 
 # Where the fields that the hostile tests change lie in what ``build_metadata`` makes, prefix included.
 ROOT, MESSAGE_VTABLE_DISTANCE, TO_RECORD_BATCH, BODY_LENGTH, VERSION, HEADER_TYPE = 8, 24, 28, 32, 40, 42
@@ -37,25 +36,6 @@ def same(left: RecordBatchMessage, right: RecordBatchMessage) -> bool:
         and np.array_equal(left.nodes, right.nodes)
         and np.array_equal(left.buffers, right.buffers)
     )
-
-
-@pytest.mark.parametrize(
-    ("vector_id", "codec", "lengths"),
-    [
-        ("log.arrow.java.none", None, [1, 12, 1, 16, 4]),
-        ("log.arrow.java.zstd", BodyCodec.ZSTD, [9, 20, 9, 24, 12]),
-        ("log.arrow.java.lz4", BodyCodec.LZ4_FRAME, [9, 20, 9, 24, 12]),
-    ],
-)
-def test_metadata_of_arrow_java_is_read(vector_id: str, codec: BodyCodec | None, lengths: list[int]) -> None:
-    message = parse_message(read_batch(expected_bytes(vector(vector_id))).arrow_message)
-    assert message.length == 3
-    assert message.codec == codec
-    assert message.nodes.tolist() == [[3, 0], [3, 1]]
-    assert message.buffers[:, 1].tolist() == lengths
-    padded = [-(-length // 8) * 8 for length in lengths]
-    assert message.buffers[:, 0].tolist() == [sum(padded[:i]) for i in range(len(padded))]
-    assert message.body_length == sum(padded)
 
 
 @settings(max_examples=60, deadline=None)
@@ -233,4 +213,4 @@ def test_absent_lists_are_empty() -> None:
 
 @pytest.mark.parametrize("message", [bytes(small_message()), bytes(nested_batch().serialize())], ids=["own", "pyarrow"])
 def test_any_damage_is_a_refusal_or_a_message(message: bytes) -> None:
-    assert count_refusals(lambda damaged: parse_message(memoryview(damaged)), message) > len(message)
+    assert count_refusals(lambda damaged: parse_message(memoryview(damaged)), message) > 2 * len(message)

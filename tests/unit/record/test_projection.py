@@ -1,5 +1,5 @@
 """A projected batch is the one that decoding, selecting columns and encoding would give, without decoding anything.
-Golden projections, random nested batches in every codec, foreign layouts, and every bit flip."""
+Random nested batches in every codec, foreign layouts, and every bit flip."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.errors import ChecksumError, CorruptRecordError, ErrorCode, FlussError
-from fluss.record import compression
+from fluss.errors import CorruptRecordError, ErrorCode, FlussError
+from fluss.record import compression as compression_module
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
 from fluss.record.arrow_ipc import BodyCodec, build_metadata, parse_message
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
-from fluss.record.log_batch import LogBatch, assign_offset, build_batch, encode_header, read_batch, verify_crc
+from fluss.record.log_batch import LogBatch, build_batch, read_batch, verify_crc
 from fluss.record.projection import ColumnProjection, project_batch
 from fluss.testing.strategies import arrow_batches
-from tests.golden.vectors import Vector, all_vectors, expected_bytes, vector
+from tests.damage import count_refusals
 from tests.unit.record.arrow_support import (
     ALL_COMPRESSIONS,
     COMPRESSION_IDS,
-    count_refusals,
     hollow_buffers,
     message_of,
     nested_batch,
@@ -30,8 +29,7 @@ from tests.unit.record.arrow_support import (
     wide_batch,
 )
 
-PROJECTION_VECTORS = [v for v in all_vectors() if v["group"] == "log-projection"]
-GOLDEN_SCHEMA = pa.schema([("a", pa.int32()), ("b", pa.string())])
+TWO_COLUMNS = pa.schema([("a", pa.int32()), ("b", pa.string())])
 
 
 def project(batch: LogBatch, schema: pa.Schema, wanted: list[int]) -> LogBatch:
@@ -46,58 +44,28 @@ def project(batch: LogBatch, schema: pa.Schema, wanted: list[int]) -> LogBatch:
     return projected
 
 
-@pytest.mark.parametrize("of", PROJECTION_VECTORS, ids=lambda v: v["id"])
-def test_golden_projections(of: Vector) -> None:
-    facts = of["inputs"]
-    stored = bytearray(expected_bytes(vector(facts["input"])))
-    assign_offset(stored, facts["base_offset"], facts["commit_timestamp"])
-    golden = read_batch(expected_bytes(of))
-    batch, wanted = read_batch(stored), facts["projected_fields"]
-    parts = project_batch(batch, ColumnProjection.of(GOLDEN_SCHEMA, wanted), recompute_crc=False)
-    projected = read_batch(b"".join(parts))
-
-    # Arrow writers spell metadata differently; its content, the rest of the header and the body are the same bytes.
-    ours, theirs = parse_message(projected.arrow_message), parse_message(golden.arrow_message)
-    assert ours.codec == theirs.codec
-    assert ours.nodes.tolist() == theirs.nodes.tolist()
-    assert ours.buffers.tolist() == theirs.buffers.tolist()
-    assert projected.arrow_message[ours.body_offset :] == golden.arrow_message[theirs.body_offset :]
-    assert projected.change_type_bytes == golden.change_type_bytes
-    header_size = golden.header.header_size
-    assert encode_header(projected.header)[12:] == golden.data[12:header_size]
-    with pytest.raises(ChecksumError):
-        verify_crc(projected)
-
-    schema = pa.schema([GOLDEN_SCHEMA.field(i) for i in wanted])
-    rows = vector(facts["input"])["inputs"]["rows"]
-    for batch_read in (golden, projected, project(batch, GOLDEN_SCHEMA, wanted)):
-        decoded = decode_arrow_batch(batch_read, schema)
-        assert [list(row.values()) for row in decoded.to_pylist()] == [[row[i] for i in wanted] for row in rows]
-
-
-@pytest.mark.parametrize("compression_", ALL_COMPRESSIONS, ids=COMPRESSION_IDS)
 @settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_projecting_is_decoding_and_selecting(compression_: ArrowCompression, data: st.DataObject) -> None:
-    _, batch = data.draw(arrow_batches(rows_max=30))
+@given(arrow_batches(rows_max=30), st.data())
+def test_projecting_is_decoding_and_selecting(drawn: tuple[object, pa.RecordBatch], data: st.DataObject) -> None:
+    _, batch = drawn
     columns = range(batch.num_columns)
     wanted = sorted(data.draw(st.sets(st.sampled_from(columns), min_size=1)))
     changes = np.full(batch.num_rows, 3, np.uint8) if data.draw(st.booleans()) else None
-    stored = read_batch(encode_arrow_batch(batch, 9, compression_, change_types=changes, base_offset=4))
-    projected = project(stored, batch.schema, wanted)
     expected = select(batch, wanted)
-    assert decode_arrow_batch(projected, expected.schema).equals(expected)
-    if batch.num_rows:
-        message = pa.py_buffer(bytes(projected.arrow_message))
-        assert pa.ipc.read_record_batch(message, expected.schema).equals(expected)
-        whole = parse_message(stored.arrow_message)
-        assert parse_message(projected.arrow_message).codec == whole.codec
+    for compression in ALL_COMPRESSIONS:
+        stored = read_batch(encode_arrow_batch(batch, 9, compression, change_types=changes, base_offset=4))
+        projected = project(stored, batch.schema, wanted)
+        assert decode_arrow_batch(projected, expected.schema).equals(expected)
+        if batch.num_rows:
+            message = pa.py_buffer(bytes(projected.arrow_message))
+            assert pa.ipc.read_record_batch(message, expected.schema).equals(expected)
+            assert parse_message(projected.arrow_message).codec == parse_message(stored.arrow_message).codec
 
 
-@pytest.mark.parametrize("compression_", ALL_COMPRESSIONS, ids=COMPRESSION_IDS)
-def test_large_batches_are_projected(compression_: ArrowCompression) -> None:
+@pytest.mark.parametrize("compression", ALL_COMPRESSIONS, ids=COMPRESSION_IDS)
+def test_large_batches_are_projected(compression: ArrowCompression) -> None:
     batch = wide_batch(40_000)
-    stored = read_batch(encode_arrow_batch(batch, 1, compression_))
+    stored = read_batch(encode_arrow_batch(batch, 1, compression))
     for wanted in ([0], [1, 2, 3], [0, 2, 4], [0, 1, 2, 3, 4]):
         expected = select(batch, wanted)
         assert decode_arrow_batch(project(stored, batch.schema, wanted), expected.schema).equals(expected)
@@ -137,7 +105,7 @@ def test_statistics_are_dropped_and_offsets_kept() -> None:
 
 def test_a_batch_without_records_passes_unchanged() -> None:
     stored = read_batch(build_batch(schema_id=1, record_count=0, append_only=False, writer_id=1, batch_sequence=2))
-    (part,) = project_batch(stored, ColumnProjection.of(GOLDEN_SCHEMA, [1]))
+    (part,) = project_batch(stored, ColumnProjection.of(TWO_COLUMNS, [1]))
     assert part is stored.data
 
 
@@ -175,14 +143,14 @@ def test_buffers_keep_the_padding_and_the_codec_of_their_writer(codec: BodyCodec
 )
 def test_positions_that_make_no_projection_are_refused(wanted: list[int], message: str) -> None:
     with pytest.raises(FlussError, match=message) as caught:
-        ColumnProjection.of(GOLDEN_SCHEMA, wanted)
+        ColumnProjection.of(TWO_COLUMNS, wanted)
     assert caught.value.error_code == ErrorCode.INVALID_COLUMN_PROJECTION
 
 
 def test_a_batch_of_another_schema_is_refused() -> None:
     stored = read_batch(encode_arrow_batch(nested_batch(), 1, NO_COMPRESSION))
     with pytest.raises(CorruptRecordError, match="nodes"):
-        project_batch(stored, ColumnProjection.of(GOLDEN_SCHEMA, [0]))
+        project_batch(stored, ColumnProjection.of(TWO_COLUMNS, [0]))
 
 
 @pytest.mark.parametrize("offsets", [[0, 8, 0], [8, 0, 16], [0, 0, 8]])
@@ -194,17 +162,17 @@ def test_buffers_that_overlap_or_go_back_are_refused(offsets: list[int]) -> None
         project_batch(stored, ColumnProjection.of(pa.schema([("x", pa.string())]), [0]))
 
 
-@pytest.mark.parametrize("compression_", ALL_COMPRESSIONS, ids=COMPRESSION_IDS)
-def test_any_damage_is_a_refusal_or_a_batch(compression_: ArrowCompression, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "_COMPRESSED_BYTES_MIN", 30)
+@pytest.mark.parametrize("compression", ALL_COMPRESSIONS, ids=COMPRESSION_IDS)
+def test_any_damage_is_a_refusal_or_a_batch(compression: ArrowCompression, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression_module, "_COMPRESSED_BYTES_MIN", 30)
     batch = select(nested_batch(), [0, 1, 3])
-    valid = bytes(encode_arrow_batch(batch, 1, compression_, change_types=np.ones(3, np.uint8)))
+    valid = bytes(encode_arrow_batch(batch, 1, compression, change_types=np.ones(3, np.uint8)))
     projection = ColumnProjection.of(batch.schema, [0, 2])
     schema = select(batch, [0, 2]).schema
 
-    def project_and_decode(data: bytearray) -> None:
+    def project_and_decode(data: bytes) -> None:
         projected = read_batch(b"".join(project_batch(read_batch(data), projection)))
         verify_crc(projected)
         decode_arrow_batch(projected, schema, bytes_max=2**20)
 
-    assert count_refusals(project_and_decode, valid) > 3 * len(valid)
+    assert count_refusals(project_and_decode, valid) > 4 * len(valid)

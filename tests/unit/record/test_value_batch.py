@@ -1,5 +1,5 @@
 """Stored values carry their schema id, alone and by the batch, and damaged ones are refused.
-Golden values and batches in both directions, random ones against the scalar twin, then systematic damage."""
+Random values against the scalar twin, lies in the header one by one, then systematic damage."""
 
 from __future__ import annotations
 
@@ -20,36 +20,16 @@ from fluss.record.value_batch import (
     split_values,
 )
 from fluss.row.encoded import EncodedRows
-from tests.unit.record.kv_support import assert_refused_or_read, encoded_rows, vector, vector_ids
+from tests.damage import count_refusals
+from tests.golden.vectors import expected_bytes, vector
+from tests.unit.record.row_layouts import encoded_rows
 
 schema_ids = st.integers(0, 2**15 - 1)
-
-
-def golden_values(vector_id: str) -> list[tuple[int, bytes]]:
-    return [
-        (record["schema_id"], bytes.fromhex(record["row_hex"])) for record in vector(vector_id)["inputs"]["records"]
-    ]
 
 
 def read_batch(data: bytes | bytearray) -> list[tuple[int, bytes]]:
     ids, rows = split_values(decode_value_batch(data))
     return list(zip(ids.tolist(), rows.to_list(), strict=True))
-
-
-def test_the_golden_value_is_written_and_read() -> None:
-    golden = vector("kv.value")
-    schema_id, row = golden["inputs"]["schema_id"], bytes.fromhex(golden["inputs"]["row_hex"])
-    value = encode_value(schema_id, row)
-    assert value.hex() == golden["expected_hex"]
-    assert decode_value(value) == (schema_id, row)
-
-
-@pytest.mark.parametrize("vector_id", vector_ids("kv-value", "kv.value_batch."))
-def test_golden_batches_are_written_and_read(vector_id: str) -> None:
-    golden = golden_values(vector_id)
-    batch = encode_value_batch(EncodedRows.from_list([encode_value(*value) for value in golden]))
-    assert batch.hex() == vector(vector_id)["expected_hex"]
-    assert read_batch(batch) == golden
 
 
 @given(encoded_rows(st.lists(st.binary(max_size=50), max_size=10)), schema_ids)
@@ -90,15 +70,14 @@ def test_a_value_too_short_for_its_schema_id_is_refused(data: bytes) -> None:
     ],
 )
 def test_every_lie_in_a_header_is_named(header: tuple[int, int, int], error: type[FlussError], message: str) -> None:
-    batch = bytearray.fromhex(vector("kv.value_batch.rust_test")["expected_hex"])
+    batch = bytearray(expected_bytes(vector("kv.value_batch.rust_test")))
     struct.pack_into("<ibi", batch, 0, *header)
     with pytest.raises(error, match=message):
         decode_value_batch(batch)
 
 
 def test_damage_is_read_or_refused_and_nothing_else() -> None:
-    batch = bytes.fromhex(vector("kv.value_batch.two_schemas")["expected_hex"])
-    assert assert_refused_or_read(read_batch, batch, CorruptRecordError) > 100
+    assert count_refusals(read_batch, expected_bytes(vector("kv.value_batch.two_schemas"))) > 100
 
 
 def test_a_batch_that_cannot_be_described_is_refused_before_it_is_built() -> None:

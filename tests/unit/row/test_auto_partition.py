@@ -1,10 +1,9 @@
 """Shows how the clock names partitions: default and custom patterns, written and read, around year ends and clock
-changes. Golden vectors, and round trips of every unit; the time is always an argument."""
+changes. Round trips of every unit and custom patterns; the time is always an argument."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,9 +12,7 @@ from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.auto_partition import TimePattern, TimeUnit, auto_partition_value
-from tests.unit.row.vectors import vector_id, vectors_of
 
-VECTORS = [v for v in vectors_of("partition-name") if "time_unit" in v["inputs"]]
 CUSTOM = [
     (TimeUnit.YEAR, "uuuu", "2024"),
     (TimeUnit.QUARTER, "yyyy-'Q'Q", "2024-Q4"),
@@ -25,14 +22,6 @@ CUSTOM = [
     (TimeUnit.DAY, "'day_'yyyyMMdd", "day_20241109"),
     (TimeUnit.HOUR, "yyyy-MM-dd-HH", "2024-11-09-07"),
 ]
-
-
-@pytest.mark.parametrize("vector", VECTORS, ids=vector_id)
-def test_golden_values_around_a_time(vector: dict[str, Any]) -> None:
-    inputs = vector["inputs"]
-    pattern = TimePattern.of(TimeUnit(inputs["time_unit"]))
-    now = datetime.fromisoformat(inputs["local_time"])
-    assert [auto_partition_value(now, offset, pattern) for offset in inputs["offsets"]] == vector["expected"]
 
 
 @pytest.mark.parametrize(("unit", "text", "value"), CUSTOM)

@@ -16,7 +16,7 @@ from fluss.row.binary_array import RowCodec, decode_array, decode_map, encode_ar
 from fluss.schema.type_text import parse_type
 from fluss.schema.types import ArrayType, DataType, IntType, MapType
 from fluss.testing.strategies import data_types, internal_values
-from tests.unit.row.damage import bit_flips, decodes_or_refuses, truncations
+from tests.damage import count_refusals, is_refused
 
 COMPACTED = RowCodec(compacted.encode_row, compacted.decode_row)
 INDEXED = RowCodec(indexed.encode_row, indexed.decode_row)
@@ -27,9 +27,8 @@ def decode(text: str, data: str | bytes) -> list[Any]:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.data(), st.sampled_from([COMPACTED, INDEXED]))
-def test_arrays_of_any_type_survive_a_round_trip(data: st.DataObject, rows: RowCodec) -> None:
-    element = data.draw(data_types())
+@given(data_types(), st.data(), st.sampled_from([COMPACTED, INDEXED]))
+def test_arrays_of_any_type_survive_a_round_trip(element: DataType, data: st.DataObject, rows: RowCodec) -> None:
     values = data.draw(st.lists(internal_values(element), max_size=40))
     encoded = encode_array(element, values, rows)
     assert len(encoded) % 8 == 0
@@ -37,9 +36,10 @@ def test_arrays_of_any_type_survive_a_round_trip(data: st.DataObject, rows: RowC
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.data(), st.sampled_from([COMPACTED, INDEXED]))
-def test_maps_survive_a_round_trip_with_order_and_duplicates(data: st.DataObject, rows: RowCodec) -> None:
-    data_type = MapType(data.draw(data_types(nullable=False)), data.draw(data_types()))
+@given(st.builds(MapType, data_types(nullable=False), data_types()), st.data(), st.sampled_from([COMPACTED, INDEXED]))
+def test_maps_survive_a_round_trip_with_order_and_duplicates(
+    data_type: MapType, data: st.DataObject, rows: RowCodec
+) -> None:
     entry = st.tuples(internal_values(data_type.key_type), internal_values(data_type.value_type))
     entries = data.draw(st.lists(entry, max_size=4))
     entries += entries[:1]
@@ -161,8 +161,7 @@ def test_truncations_and_bit_flips_decode_or_are_refused(text: str, values: list
     element = parse_type(text)
     data = encode_array(element, values, rows)
     assert decode_array(element, data, rows) == values
-    for damaged in (*truncations(data), *bit_flips(data)):
-        decodes_or_refuses(lambda sample: decode_array(element, sample, rows), damaged)
+    assert count_refusals(lambda damaged: decode_array(element, damaged, rows), data) > 2 * len(data)
 
 
 @settings(max_examples=100, deadline=None)
@@ -170,5 +169,5 @@ def test_truncations_and_bit_flips_decode_or_are_refused(text: str, values: list
 def test_random_bytes_decode_or_are_refused(element: DataType, count: int, rest: bytes) -> None:
     # A small count gets the reader past the first check more often than random bytes would.
     data = struct.pack("<i", count) + rest
-    decodes_or_refuses(lambda sample: decode_array(element, sample, COMPACTED), data)
-    decodes_or_refuses(lambda sample: decode_array(element, sample, INDEXED), data)
+    for rows in (COMPACTED, INDEXED):
+        is_refused(lambda damaged, rows=rows: decode_array(element, damaged, rows), data)

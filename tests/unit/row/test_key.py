@@ -1,5 +1,5 @@
-"""Shows that keys have the published bytes in every encoding and that each kind of table gets the right encoder.
-Golden vectors, the whole table of encoder choices, the prefix property on random keys."""
+"""Shows that each kind of table gets the right key encoder and what the keys of each encoding can be made of.
+The whole table of encoder choices, the prefix property on random keys, the corners of every encoding."""
 
 from __future__ import annotations
 
@@ -23,61 +23,15 @@ from fluss.row.values import Timestamp
 from fluss.schema.type_text import parse_type
 from fluss.schema.types import DataType
 from fluss.testing.strategies import internal_rows, row_types
-from tests.unit.row.vectors import field_of, row_of, vector_id, vectors_of
-
-SCALAR_KEY_VECTORS = [
-    vector
-    for vector in vectors_of("key-compacted")
-    if "expected_hex" in vector and not any(data_type.is_nested for data_type in row_of(vector)[0])
-]
 
 
 def types_of(*texts: str) -> tuple[DataType, ...]:
     return tuple(parse_type(text) for text in texts)
 
 
-@pytest.mark.parametrize("vector", SCALAR_KEY_VECTORS, ids=vector_id)
-def test_golden_compacted_keys(vector: dict[str, Any]) -> None:
-    types, values = row_of(vector)
-    encoder = CompactedKeyEncoder(tuple(types))
-    assert encoder.encode(values).hex() == vector["expected_hex"]
-    assert encoder.decode(bytes.fromhex(vector["expected_hex"])) == values
-
-
-@pytest.mark.parametrize("vector", vectors_of("key-paimon"), ids=vector_id)
-def test_golden_paimon_keys(vector: dict[str, Any]) -> None:
-    types, values = row_of(vector)
-    assert PaimonKeyEncoder(tuple(types)).encode(values).hex() == vector["expected_hex"]
-
-
-@pytest.mark.parametrize("vector", vectors_of("key-iceberg"), ids=vector_id)
-def test_golden_iceberg_keys(vector: dict[str, Any]) -> None:
-    data_type, value = field_of(vector)
-    assert IcebergKeyEncoder((data_type,)).encode([value]).hex() == vector["expected_hex"]
-
-
-@pytest.mark.parametrize("vector", vectors_of("key-hudi"), ids=vector_id)
-def test_golden_hudi_keys(vector: dict[str, Any]) -> None:
-    texts = vector["inputs"]["string_elements"]
-    assert hudi_hash(texts).hex() == vector["expected_hex"]
-    values = [int(text) if text == "42" else text for text in texts]
-    types = types_of("INT", "STRING")[: len(values)]
-    assert HudiKeyEncoder(types).encode(values).hex() == vector["expected_hex"]
-
-
-def test_golden_prefix_of_a_key() -> None:
-    (vector,) = [v for v in vectors_of("key-compacted") if "expected_prefix_hex" in v]
-    types, values = row_of(vector)
-    count = vector["inputs"]["prefix_columns"]
-    assert CompactedKeyEncoder(tuple(types)).encode(values).hex() == vector["expected_full_key_hex"]
-    prefix = primary_key_encoder(types[:count], None, 2, default_bucket_key=False)
-    assert prefix.encode(values[:count]).hex() == vector["expected_prefix_hex"]
-
-
 @settings(max_examples=50, deadline=None)
-@given(st.data())
-def test_the_key_of_leading_columns_is_a_prefix_and_of_no_other_row(data: st.DataObject) -> None:
-    types = data.draw(row_types(columns_min=2, columns_max=4, nested=False, nullable=False))
+@given(row_types(columns_min=2, columns_max=4, nested=False, nullable=False), st.data())
+def test_the_key_of_leading_columns_is_a_prefix_and_of_no_other_row(types: list[DataType], data: st.DataObject) -> None:
     left, right = data.draw(internal_rows(types)), data.draw(internal_rows(types))
     count = data.draw(st.integers(1, len(types)))
     key = CompactedKeyEncoder(tuple(types)).encode(left)

@@ -15,15 +15,15 @@ from fluss.errors import CorruptRecordError
 from fluss.row.values import DAY_MS, Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.schema.arrow import arrow_type
 from fluss.schema.type_text import parse_type
+from fluss.schema.types import DataType
 from fluss.testing.strategies import data_types, internal_values
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_columns_of_any_type_survive_a_round_trip(data: st.DataObject) -> None:
-    data_type = data.draw(data_types(max_leaves=8))
+@given(data_types(max_leaves=8), st.data())
+def test_columns_of_any_type_survive_a_round_trip(data_type: DataType, data: st.DataObject) -> None:
     values = data.draw(st.lists(internal_values(data_type), max_size=6))
     array = arrow_from_internal(values, data_type)
     array.validate(full=True)

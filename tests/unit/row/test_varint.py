@@ -1,9 +1,7 @@
-"""Shows that variable-length integers have exactly the published bytes and that damaged ones are refused.
-Golden vectors both ways, round trips over both widths, and hand-made damage."""
+"""Shows that variable-length integers come back from between other bytes and that damaged ones are refused.
+Round trips over both widths, and hand-made damage."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,21 +9,9 @@ from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.row.varint import decode_varint32, decode_varint64, encode_varint32, encode_varint64
-from tests.unit.row.vectors import vector_id, vectors_of
 
 INT32S = st.integers(-(2**31), 2**31 - 1)
 INT64S = st.integers(-(2**63), 2**63 - 1)
-
-
-@pytest.mark.parametrize("vector", vectors_of("varint"), ids=vector_id)
-def test_golden_varints_have_their_bytes_both_ways(vector: dict[str, Any]) -> None:
-    data = bytes.fromhex(vector["expected_hex"])
-    if "int32" in vector["inputs"]:
-        assert encode_varint32(vector["inputs"]["int32"]) == data
-        assert decode_varint32(data) == (vector["inputs"]["int32"], len(data))
-    else:
-        assert encode_varint64(vector["inputs"]["int64"]) == data
-        assert decode_varint64(data) == (vector["inputs"]["int64"], len(data))
 
 
 @given(INT32S, INT64S, st.binary(max_size=3), st.binary(max_size=3))

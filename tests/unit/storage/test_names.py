@@ -1,5 +1,5 @@
 """File and directory names are exact, read back to what they were made of, and nothing else is taken for one.
-The golden names, random locations in both directions, and names that only look right."""
+Random names and locations in both directions, and names that only look right."""
 
 from __future__ import annotations
 
@@ -19,20 +19,10 @@ from fluss.storage.log.names import (
     manifest_path,
     remote_file_path,
 )
-from tests.unit.record.kv_support import vector
 
 SEGMENT_ID = "a4421366-4a1d-4c3b-a0f8-0be2e77b1368"
 names = st.text("abzAZ09_-", min_size=1, max_size=12)
 ids = st.integers(0, 2**63 - 1)
-
-
-def test_golden_names_are_made_and_read() -> None:
-    golden = vector("file.names")
-    offset = golden["inputs"]["offset"]
-    for suffix, name in golden["expected"].items():
-        kind = LogFileKind("." + suffix)
-        assert log_file_name(offset, kind) == name
-        assert LogFileName.parse(name) == LogFileName(offset, kind)
 
 
 @given(st.integers(0, OFFSET_MAX), st.sampled_from(LogFileKind), st.booleans())

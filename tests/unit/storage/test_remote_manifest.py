@@ -1,5 +1,5 @@
 """Remote log manifests of both server generations are exact JSON, and nothing in them can lead astray.
-The golden files in both directions, random manifests, the optional fields one by one, and hostile texts."""
+Random manifests in both directions, the optional fields one by one, and hostile texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fluss.storage.log.remote_manifest import (
     encode_manifest,
     encode_manifest_handle,
 )
-from tests.unit.record.kv_support import assert_refused_or_read, vector, vector_ids
+from tests.damage import count_refusals
 
 FILE = "metadata/6e94fbd1-c056-446e-859c-77345dddcd96.manifest"
 SEGMENT = RemoteSegment("a4421366-4a1d-4c3b-a0f8-0be2e77b1368", 10, 20, 1_722_225_103_853, 2850)
@@ -34,24 +34,6 @@ def with_fields(changes: dict[str, Any], segment_changes: dict[str, Any] | None 
     if segment_changes is not None:
         fields["remote_log_segments"] = [fields["remote_log_segments"][0] | segment_changes]
     return json.dumps(fields).encode()
-
-
-@pytest.mark.parametrize("vector_id", vector_ids("log-files", "manifest.json."))
-def test_golden_manifests_are_read_and_written(vector_id: str) -> None:
-    inputs, text = vector(vector_id)["inputs"], vector(vector_id)["expected_text"]
-    manifest = decode_manifest(text.encode())
-    assert encode_manifest(manifest).decode() == text
-    assert manifest.location == TabletLocation(
-        inputs["database"],
-        inputs["table"],
-        inputs["table_id"],
-        inputs["bucket"],
-        inputs.get("partition_name"),
-        inputs.get("partition_id"),
-    )
-    assert [segment.end_offset for segment in manifest.segments] == [
-        segment["end_offset"] for segment in json.loads(text)["remote_log_segments"]
-    ]
 
 
 @st.composite
@@ -156,4 +138,4 @@ def test_the_handle_is_written_and_read() -> None:
 
 def test_damage_is_read_or_refused_and_nothing_else() -> None:
     valid = encode_manifest(MANIFEST)
-    assert assert_refused_or_read(decode_manifest, valid, FlussError) > len(valid)
+    assert count_refusals(decode_manifest, valid, FlussError) > len(valid)

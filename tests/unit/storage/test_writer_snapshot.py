@@ -1,5 +1,5 @@
-"""Writer snapshots are exact JSON, their misnamed field is understood, and damage is refused by name.
-The golden file in both directions, random entries, and texts that are almost right."""
+"""Writer snapshots read back, their misnamed field is understood, and damage is refused by name.
+Random entries in both directions, and texts that are almost right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
-from tests.unit.record.kv_support import assert_refused_or_read, vector
+from tests.damage import count_refusals
 
 FILE = "00000000000000000100.writer_snapshot"
 ENTRY = {
@@ -27,13 +27,6 @@ int32s, int64s = st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)
 
 def text_of(entries: Any, version: Any = 1) -> bytes:
     return json.dumps({"version": version, "writer_id_entries": entries}).encode()
-
-
-def test_the_golden_snapshot_is_written_and_read() -> None:
-    golden = vector("writer_snapshot.json")
-    entries = [WriterEntry(*entry) for entry in golden["inputs"]["entries"]]
-    assert encode_writer_snapshot(entries).decode() == golden["expected_text"]
-    assert decode_writer_snapshot(golden["expected_text"].encode()) == entries
 
 
 @given(st.lists(st.builds(WriterEntry, int64s, int32s, int64s, int32s, int64s), max_size=5))
@@ -83,4 +76,4 @@ def test_damage_is_refused_with_the_name_of_the_file(data: bytes, message: str) 
 
 def test_damage_is_read_or_refused_and_nothing_else() -> None:
     valid = encode_writer_snapshot([WriterEntry(1001, 23, 100, 10, 2000)])
-    assert assert_refused_or_read(decode_writer_snapshot, valid, FlussError) > len(valid)
+    assert count_refusals(decode_writer_snapshot, valid, FlussError) > len(valid)
