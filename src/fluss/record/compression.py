@@ -8,8 +8,8 @@ blocks of everything over 64 KiB, so the frame is put together here (little-endi
 
     04 22 4D 18   magic number
     60            version 01, blocks are independent, no checksums, no content size
-    40            blocks of at most 64 KiB
-    82            checksum of the two bytes before
+    40 or 50      blocks of at most 64 or 256 KiB
+    82 or fb      checksum of the two bytes before
     per block     uint32 size, bit 31 set when stored as it is; then the raw LZ4 data
     00 00 00 00   end
 """
@@ -43,8 +43,9 @@ LENGTH_PREFIX = struct.Struct("<q")
 STORED_AS_IS = -1
 _STORED_AS_IS_PREFIX = LENGTH_PREFIX.pack(STORED_AS_IS)
 
-LZ4_BLOCK_BYTES = 64 * 1024
-_LZ4_FRAME_HEAD = bytes.fromhex("04224d18604082")
+# Block size and head of the frame. Fewer blocks compress faster and better, but readers set aside a whole block.
+_LZ4_SMALL = (64 * 1024, bytes.fromhex("04224d18604082"))
+_LZ4_LARGE = (256 * 1024, bytes.fromhex("04224d186050fb"))
 _LZ4_FRAME_END = bytes(4)
 _LZ4_STORED_FLAG = 0x8000_0000
 _UINT32 = struct.Struct("<I")
@@ -203,9 +204,10 @@ def _compress_buffer(buffer: memoryview, compression: ArrowCompression) -> Seque
 def lz4_frame(data: memoryview) -> list[BytesLike]:
     """Return the parts of an LZ4 frame of independent blocks."""
     codec = pa.Codec("lz4_raw")
-    parts: list[BytesLike] = [_LZ4_FRAME_HEAD]
-    for start in range(0, len(data), LZ4_BLOCK_BYTES):
-        block = data[start : start + LZ4_BLOCK_BYTES]
+    block_bytes, head = _LZ4_SMALL if len(data) <= _LZ4_SMALL[0] else _LZ4_LARGE
+    parts: list[BytesLike] = [head]
+    for start in range(0, len(data), block_bytes):
+        block = data[start : start + block_bytes]
         compressed = codec.compress(block, asbytes=True)
         if len(compressed) < len(block):
             parts += (_UINT32.pack(len(compressed)), compressed)

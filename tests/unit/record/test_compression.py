@@ -75,7 +75,7 @@ def test_properties_that_mean_nothing_are_refused(properties: dict[str, str], me
     assert caught.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
 
 
-@pytest.mark.parametrize("length", [0, 1, 100, 65_535, 65_536, 65_537, 131_072, 300_001])
+@pytest.mark.parametrize("length", [0, 1, 100, 65_535, 65_536, 65_537, 131_072, 262_144, 262_145, 600_001])
 @pytest.mark.parametrize("kind", ["text", "noise"])
 def test_lz4_frames_are_made_of_independent_blocks_that_pyarrow_reads(length: int, kind: str) -> None:
     if kind == "text":
@@ -83,7 +83,8 @@ def test_lz4_frames_are_made_of_independent_blocks_that_pyarrow_reads(length: in
     else:
         data = np.random.default_rng(0).bytes(length)
     frame = b"".join(lz4_frame(memoryview(data)))
-    assert frame[:7] == bytes.fromhex("04224d18604082")
+    block_bytes = 65_536 if length <= 65_536 else 262_144
+    assert frame[:7].hex() == {65_536: "04224d18604082", 262_144: "04224d186050fb"}[block_bytes]
     assert frame[4] & 0x20, "bit 5 of the flags says that blocks are independent"
     assert frame[4] & 0x1D == 0, "no checksums, no content size, no dictionary"
     assert pa.Codec("lz4").decompress(frame, length, asbytes=True) == data
@@ -92,12 +93,12 @@ def test_lz4_frames_are_made_of_independent_blocks_that_pyarrow_reads(length: in
     while size := struct.unpack_from("<I", frame, position)[0]:
         block = frame[position + 4 : position + 4 + (size & 0x7FFF_FFFF)]
         stored = size >> 31
-        room = min(65_536, length - sum(map(len, blocks)))
+        room = min(block_bytes, length - sum(map(len, blocks)))
         blocks.append(block if stored else pa.Codec("lz4_raw").decompress(block, room, asbytes=True))
         position += 4 + len(block)
     assert position + 4 == len(frame)
     assert b"".join(blocks) == data
-    assert all(len(block) == 65_536 for block in blocks[:-1])
+    assert all(len(block) == block_bytes for block in blocks[:-1])
 
 
 def test_the_frames_of_pyarrow_itself_are_linked_and_therefore_not_used() -> None:
