@@ -165,7 +165,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._outbox = Outbox(self._loop, self._transport, self._sending_progressed)
+        self._outbox = Outbox(self._loop, self._transport, self._proceed)
         self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._peer_address = _address_text(self._transport.get_extra_info("peername"))
         refusal = self._on_connected(self)
@@ -312,9 +312,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.regulate_reading()
         if self._phase is _Phase.DRAINING and not self._queue and not self._tasks:
             self._outbox.when_empty(self._half_close)
-
-    def _sending_progressed(self) -> None:
-        self._proceed()
 
     def regulate_reading(self) -> None:
         """Read from the socket only while there is room for more."""

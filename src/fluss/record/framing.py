@@ -17,18 +17,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_array, byte_view
+from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_view
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.row.byte_ranges import gather_ranges, offsets_of
+from fluss.row.byte_ranges import gather_ranges, join_rows, large_binary_array, offsets_of
 from fluss.row.encoded import EncodedRows
 
 LENGTH_PREFIX_BYTES = 4
 RECORD_BYTES_MAX = 2**31 - 1
 
 _LENGTH = struct.Struct("<i")
-_NOTHING = pa.scalar(b"", pa.large_binary())
 
 
 def split_length_prefixed(
@@ -77,12 +75,7 @@ def concat_rows(*parts: EncodedRows) -> EncodedRows:
     assert all(len(part) == count for part in parts), "every part must have the same number of rows"
     if not count:
         return EncodedRows.from_offsets(np.empty(0, np.uint8), np.zeros(1, np.int64))
-    # Arrow joins binary columns with plain memory copies: several times faster than gathers by byte index.
-    joined = pc.binary_join_element_wise(*(_arrow_binary(part) for part in parts), _NOTHING)
-    _, offsets_buffer, data_buffer = joined.buffers()
-    offsets: Int64Array = np.frombuffer(offsets_buffer, np.int64, count + 1)
-    size = int(offsets[-1])
-    return EncodedRows.from_offsets(byte_array(data_buffer)[:size] if size else np.empty(0, np.uint8), offsets)
+    return join_rows([_arrow_binary(part) for part in parts])
 
 
 def fixed_width_rows(values: np.ndarray[Any, np.dtype[Any]]) -> EncodedRows:
@@ -92,7 +85,7 @@ def fixed_width_rows(values: np.ndarray[Any, np.dtype[Any]]) -> EncodedRows:
     return EncodedRows.from_offsets(values.view(np.uint8), offsets)
 
 
-def _arrow_binary(rows: EncodedRows) -> pa.LargeBinaryArray:
+def _arrow_binary(rows: EncodedRows) -> pa.Array:
     """View rows as an Arrow column; only rows with other bytes between them are copied, to lie back to back."""
     starts, ends, data = rows.starts, rows.ends, rows.data
     assert bool((starts <= ends).all()), "a row cannot end before it starts"
@@ -102,7 +95,7 @@ def _arrow_binary(rows: EncodedRows) -> pa.LargeBinaryArray:
         offsets = np.append(starts, ends[-1])
     else:
         offsets, data = offsets_of(rows.lengths), gather_ranges(data, starts, rows.lengths)
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), [None, *map(pa.py_buffer, (offsets, data))])
+    return large_binary_array(data, offsets)
 
 
 def _equal_boundaries(view: memoryview, count: int) -> Int64Array | None:

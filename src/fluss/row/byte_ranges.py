@@ -1,14 +1,23 @@
-"""Many small pieces of one buffer at once: read numbers at any byte, gather ranges, without a loop over them."""
+"""Many small pieces of one buffer at once: read numbers at any byte, gather ranges, join rows, without a loop.
+
+Pieces that are copied go through Arrow arrays of type large_binary: Arrow moves them with plain memory copies, several
+times faster than numpy does with an index per byte.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fluss.buffers import Int64Array, UInt8Array, byte_array
+from fluss.row.encoded import EncodedRows
+
+_NOTHING = pa.scalar(b"", pa.large_binary())
 
 # Ranges out of order are gathered with one index per byte. Blocks keep those indexes in the processor's cache.
 _BLOCK_BYTES = 1 << 18
@@ -29,6 +38,24 @@ def offsets_of(lengths: npt.NDArray[Any]) -> Int64Array:
     offsets[0] = 0
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def large_binary_array(data: bytes | UInt8Array, offsets: Int64Array) -> pa.Array:
+    """Describe byte strings that follow each other as an Arrow array, without copying."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def rows_of(column: pa.Array) -> EncodedRows:
+    """View the values of a large_binary array, which is no slice and starts at the first byte of its data, as rows."""
+    _, offset_buffer, data = column.buffers()
+    offsets: Int64Array = np.frombuffer(offset_buffer, dtype=np.int64)[: len(column) + 1]
+    return EncodedRows.from_offsets(byte_array(data)[: offsets[-1]] if data else np.empty(0, np.uint8), offsets)
+
+
+def join_rows(columns: Sequence[pa.Array]) -> EncodedRows:
+    """Row ``i`` of the result is value ``i`` of every large_binary array, one after the other; a null adds nothing."""
+    return rows_of(pc.binary_join_element_wise(*columns, _NOTHING, null_handling="replace", null_replacement=""))
 
 
 def gather_ranges(data: UInt8Array, starts: Int64Array, lengths: npt.NDArray[Any]) -> UInt8Array:
@@ -53,9 +80,7 @@ def _gather_ordered(data: UInt8Array, starts: Int64Array, ends: Int64Array) -> U
     boundaries[0:-1:2] = starts
     boundaries[1::2] = ends
     boundaries[-1] = ends[-1]
-    ranges_and_gaps = pa.Array.from_buffers(
-        pa.large_binary(), 2 * len(starts), [None, pa.py_buffer(boundaries), pa.py_buffer(data)]
-    )
+    ranges_and_gaps = large_binary_array(data, boundaries)
     gathered = ranges_and_gaps.take(pa.array(np.arange(0, 2 * len(starts), 2)))
     content = gathered.buffers()[2]
     total_bytes = int((ends - starts).sum())

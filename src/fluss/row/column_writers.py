@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.errors import FlussError
-from fluss.row.byte_ranges import offsets_of, unaligned
+from fluss.row.byte_ranges import large_binary_array, offsets_of, unaligned
 from fluss.row.compacted import encode_nested
 from fluss.row.decimal_columns import has_digits, unscaled_lengths, write_unscaled
 from fluss.row.null_columns import ValidMask, unpacked_bits
@@ -224,12 +224,6 @@ def _check_rows(
         row = int(bad.argmax())
         found = "" if numbers is None else f": {numbers[row]}"
         raise FlussError(f"The {data_type} of row {row} {trouble}{found}")
-
-
-def large_binary_array(data: bytes | UInt8Array, offsets: Int64Array) -> pa.Array:
-    """Describe byte strings that follow each other as an Arrow array, without copying."""
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def _numbers(column: pa.Array, dtype: str, *, extra: int = 0) -> npt.NDArray[Any]:

@@ -42,6 +42,7 @@ from fluss.row.scalars import (
     encode_text,
     encode_unscaled,
     fixed_struct,
+    null_byte_count,
 )
 from fluss.row.values import NANOS_PER_MILLI, Timestamp
 from fluss.row.varint import encode_varint32, encode_varint64
@@ -54,7 +55,7 @@ def encode_row(types: Sequence[DataType], values: Sequence[Any]) -> bytes:
     Null in a NOT NULL column is an error. A row that leaves columns out on purpose (a partial update) is encoded with
     nullable types for them.
     """
-    null_bits = bytearray(_null_bytes(len(types)))
+    null_bits = bytearray(null_byte_count(len(types)))
     fields = bytearray()
     for index, (data_type, value) in enumerate(zip(types, values, strict=True)):
         if value is not None:
@@ -72,7 +73,7 @@ def decode_row(types: Sequence[DataType], data: BytesLike) -> tuple[Any, ...]:
     A null in a NOT NULL column and bytes behind the last field are damage, or the wrong schema.
     """
     cursor = Cursor(data)
-    null_bits = cursor.take(_null_bytes(len(types)))
+    null_bits = cursor.take(null_byte_count(len(types)))
     values: list[Any] = []
     for index, data_type in enumerate(types):
         if not null_bits[index >> 3] & 1 << (index & 7):
@@ -115,10 +116,6 @@ def decode_nested(data_type: DataType, data: BytesLike) -> Any:
 
 # Rows inside the arrays and maps of a compacted row are compacted, too.
 _ROWS: Final = RowCodec(encode_row, decode_row)
-
-
-def _null_bytes(column_count: int) -> int:
-    return (column_count + 7) // 8
 
 
 # A writer appends a value that is not null; the reader of the same type takes it off again.

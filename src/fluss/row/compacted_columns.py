@@ -17,20 +17,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from fluss.buffers import byte_array
 from fluss.errors import FlussError
-from fluss.row.byte_ranges import offsets_of
+from fluss.row.byte_ranges import join_rows, large_binary_array, offsets_of, rows_of
 from fluss.row.column_readers import read_column
-from fluss.row.column_writers import BodyPart, BytesPart, NumberPart, Part, column_parts, large_binary_array
+from fluss.row.column_writers import BodyPart, BytesPart, NumberPart, Part, column_parts
 from fluss.row.cursor_columns import ColumnCursor
 from fluss.row.encoded import EncodedRows
 from fluss.row.null_columns import ValidMask, mask_from_arrow, masks_to_null_planes
 from fluss.schema.arrow import arrow_type
 from fluss.schema.types import DataType
-
-_NOTHING = pa.scalar(b"", pa.large_binary())
 
 
 def encode_rows(columns: Sequence[pa.Array], types: Sequence[DataType]) -> EncodedRows:
@@ -119,13 +115,7 @@ def _joined(parts: Sequence[Part], row_count: int) -> EncodedRows:
             segment.append(part)
     if segment or not pieces:
         pieces.append(_segment(segment, row_count))
-    if len(pieces) == 1:
-        joined = pieces[0]
-    else:
-        joined = pc.binary_join_element_wise(*pieces, _NOTHING, null_handling="replace", null_replacement="")
-    _, offset_buffer, data = joined.buffers()
-    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[: row_count + 1]
-    return EncodedRows.from_offsets(byte_array(data)[: offsets[-1]] if data else np.empty(0, np.uint8), offsets)
+    return rows_of(pieces[0]) if len(pieces) == 1 else join_rows(pieces)
 
 
 def _segment(parts: Sequence[NumberPart], row_count: int) -> pa.Array:

@@ -12,7 +12,8 @@ from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError
 from fluss.row.byte_ranges import unaligned
 from fluss.row.encoded import EncodedRows
-from fluss.row.null_columns import BoolArray, ValidMask, masks_from_null_planes, null_byte_count
+from fluss.row.null_columns import BoolArray, ValidMask, masks_from_null_planes
+from fluss.row.scalars import null_byte_count
 from fluss.row.varint_columns import WORD_BYTES, UInt64Array, read_varints
 from fluss.schema.types import DataType
 

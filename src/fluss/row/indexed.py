@@ -45,6 +45,7 @@ from fluss.row.scalars import (
     encode_text,
     encode_unscaled,
     fixed_struct,
+    null_byte_count,
 )
 from fluss.row.values import NANOS_PER_MILLI, Timestamp
 from fluss.schema.types import (
@@ -67,7 +68,7 @@ def encode_row(types: Sequence[DataType], values: Sequence[Any]) -> bytes:
     Null in a NOT NULL column is an error. A row that leaves columns out on purpose (a partial update) is encoded with
     nullable types for them.
     """
-    null_bits = bytearray(_null_bytes(len(types)))
+    null_bits = bytearray(null_byte_count(len(types)))
     lengths = bytearray()
     fields = bytearray()
     for index, (data_type, value) in enumerate(zip(types, values, strict=True)):
@@ -89,7 +90,7 @@ def decode_row(types: Sequence[DataType], data: BytesLike) -> tuple[Any, ...]:
     A null in a NOT NULL column and bytes behind the last field are damage, or the wrong schema.
     """
     cursor = Cursor(data)
-    null_bits = cursor.take(_null_bytes(len(types)))
+    null_bits = cursor.take(null_byte_count(len(types)))
     lengths = Cursor(cursor.take(_lengths_bytes(types)))
     values: list[Any] = []
     for index, data_type in enumerate(types):
@@ -104,10 +105,6 @@ def decode_row(types: Sequence[DataType], data: BytesLike) -> tuple[Any, ...]:
 
 
 _ROWS: Final = RowCodec(encode_row, decode_row)
-
-
-def _null_bytes(column_count: int) -> int:
-    return (column_count + 7) // 8
 
 
 def _lengths_bytes(types: Sequence[DataType]) -> int:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
+from fluss.row.scalars import null_byte_count
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 # True where a row has a value; None when all rows have one, which most columns are and which is much less work.
@@ -36,11 +37,6 @@ def unpacked_bits(bitmap: pa.Buffer, bit_offset: int, count: int) -> BoolArray:
     packed = np.frombuffer(bitmap, dtype=np.uint8)[bit_offset >> 3 : (bit_offset + count + 7) >> 3]
     bits = np.unpackbits(packed, bitorder="little")[bit_offset & 7 :]
     return bits[:count].view(np.bool_)
-
-
-def null_byte_count(column_count: int) -> int:
-    """Return how many bytes of null bits a row of so many columns starts with."""
-    return (column_count + 7) // 8
 
 
 def masks_to_null_planes(masks: Sequence[ValidMask], row_count: int) -> list[UInt8Array]:

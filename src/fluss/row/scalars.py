@@ -23,7 +23,6 @@ from fluss.schema.types import DataType, DecimalType, TimestampLtzType, Timestam
 
 # 38 decimal digits need 127 bits.
 UNSCALED_BYTES_MAX: Final = 16
-INT32_MAX: Final = 2**31 - 1
 
 INT32: Final = struct.Struct("<i")
 INT64: Final = struct.Struct("<q")
@@ -39,6 +38,11 @@ _FIXED: Final[dict[TypeRoot, struct.Struct]] = {
     TypeRoot.FLOAT: struct.Struct("<f"),
     TypeRoot.DOUBLE: struct.Struct("<d"),
 }
+
+
+def null_byte_count(column_count: int) -> int:
+    """Return how many bytes of null bits a compacted or indexed row of so many columns starts with."""
+    return (column_count + 7) // 8
 
 
 def fixed_struct(data_type: DataType) -> struct.Struct | None:

@@ -27,7 +27,6 @@ from typing import Any, Final
 
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.row.scalars import (
-    INT32_MAX,
     INT64,
     UNSCALED_BYTES_MAX,
     check_nanos,
@@ -40,6 +39,7 @@ from fluss.row.scalars import (
     fixed_struct,
 )
 from fluss.row.values import NANOS_PER_MILLI, Timestamp
+from fluss.schema.integers import INT32_MAX
 from fluss.schema.types import (
     BinaryType,
     BytesType,

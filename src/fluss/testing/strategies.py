@@ -19,7 +19,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("fluss.testing.strategies needs hypothesis: pip install hypothesis") from error
 
-from fluss.row.values import Timestamp, arrow_from_internal
+from fluss.row.values import DAY_MS, Timestamp, arrow_from_internal
 from fluss.schema.types import (
     ArrayType,
     BigIntType,
@@ -44,7 +44,6 @@ from fluss.schema.types import (
     TinyIntType,
 )
 
-DAY_MS = 86_400_000
 # Years 0001 to 9999: what Python and Arrow's text forms can show.
 _MILLIS_LOWEST, _MILLIS_HIGHEST = -62_135_596_800_000, 253_402_300_799_999
 # What fits 64-bit nanoseconds: 1677-09-22 to 2262-04-11.

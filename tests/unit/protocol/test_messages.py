@@ -17,6 +17,7 @@ from fluss.errors import CorruptMessageError
 from fluss.protocol.api import APIS
 from fluss.protocol.codec import MESSAGE_BYTES_MAX, MessageCodec
 from fluss.protocol.messages import fluss_pb2 as pb
+from tests.damage import bit_flips, truncations
 
 FACTS = Path(__file__).parents[2] / "golden" / "messages.csv"
 
@@ -173,13 +174,7 @@ def _metadata_bytes() -> bytes:
 def test_every_truncation_and_every_flipped_bit_gives_a_message_or_the_right_error():
     codec = MessageCodec(pb.MetadataResponse)
     body = _metadata_bytes()
-    damaged = [body[:size] for size in range(len(body))]
-    damaged += [
-        body[:position] + bytes((body[position] ^ 1 << bit,)) + body[position + 1 :]
-        for position in range(len(body))
-        for bit in range(8)
-    ]
-    outcomes = {_outcome(codec, candidate) for candidate in damaged}
+    outcomes = {_outcome(codec, candidate) for candidate in (*truncations(body), *bit_flips(body))}
     assert outcomes == {"message", "error"}
 
 

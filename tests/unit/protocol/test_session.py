@@ -29,6 +29,7 @@ from fluss.protocol.session import (
     ServerSession,
     StrayResponse,
 )
+from tests.damage import bit_flips
 
 API_VERSIONS_REQUEST = "0000001b 03e8 0000 00000000 0a0a666c7573732d727573741205312e302e30"
 API_VERSIONS_SUCCESS = "00000019 00 00000000 0a0708e807100018000a0708f80710001802 1002"
@@ -429,8 +430,5 @@ def test_no_bytes_make_a_session_raise(chunks):
 
 def test_every_flipped_bit_of_a_conversation_gives_events_and_no_exception():
     conversation = _conversation()
-    for position in range(len(conversation)):
-        for bit in range(8):
-            damaged = bytearray(conversation)
-            damaged[position] ^= 1 << bit
-            _sasl_server().feed(damaged)
+    for damaged in bit_flips(conversation):
+        _sasl_server().feed(damaged)

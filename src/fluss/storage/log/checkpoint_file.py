@@ -15,13 +15,12 @@ import re
 from collections.abc import Mapping
 
 from fluss.buffers import BytesLike
+from fluss.schema.integers import INT32_MAX, INT64_MAX
 from fluss.schema.table import TableBucket
 from fluss.storage.log.damage import damaged
 
 VERSION = 0
 _WHAT = "checkpoint file"
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
 
@@ -29,7 +28,7 @@ def encode_checkpoint(offsets: Mapping[TableBucket, int]) -> bytes:
     """Write the offsets in the order of the mapping."""
     lines = [str(VERSION), str(len(offsets))]
     for bucket, offset in offsets.items():
-        assert 0 <= offset <= _INT64_MAX, f"{offset} is not an offset"
+        assert 0 <= offset <= INT64_MAX, f"{offset} is not an offset"
         numbers = (bucket.table_id, bucket.partition_id, bucket.bucket_id, offset)
         lines.append(" ".join(str(number) for number in numbers if number is not None))
     return "".join(f"{line}\n" for line in lines).encode("ascii")
@@ -62,7 +61,7 @@ def decode_checkpoint(data: BytesLike, file_name: str | None = None) -> dict[Tab
 def _entry(line: str, line_number: int, file_name: str | None) -> tuple[TableBucket, int]:
     words = line.split(" ")
     numbers = [int(word) for word in words if _NUMBER.fullmatch(word)]
-    if not 3 <= len(numbers) == len(words) <= 4 or max(numbers) > _INT64_MAX or numbers[-2] > _INT32_MAX:
+    if not 3 <= len(numbers) == len(words) <= 4 or max(numbers) > INT64_MAX or numbers[-2] > INT32_MAX:
         reason = f"line {line_number} is {line[:80]!r}, not the ids of a bucket and an offset"
         raise damaged(_WHAT, reason, file_name)
     partition_id = numbers[1] if len(numbers) == 4 else None

@@ -8,10 +8,8 @@ from typing import Any
 
 from fluss.buffers import BytesLike
 from fluss.errors import FlussError
+from fluss.schema.integers import INT32_MAX, INT64_MAX
 from fluss.storage.log.damage import damaged
-
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 
 
 def write_json(fields: Mapping[str, Any]) -> bytes:
