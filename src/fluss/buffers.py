@@ -24,3 +24,19 @@ def byte_array(data: BytesLike | UInt8Array | pa.Buffer) -> UInt8Array:
     """Return a numpy view of the bytes, without copying. It is read-only if the memory is."""
     array: npt.NDArray[Any] = np.frombuffer(data, dtype=np.uint8)
     return array
+
+
+def new_memory(byte_count: int) -> pa.Buffer:
+    """Return writable memory from Arrow's pool: aligned to 64 bytes, not cleared, and given back to the pool.
+
+    For megabytes that come and go: the system would clear every page of fresh memory, which takes as long as filling
+    it, while the pool hands out again what was used a moment ago.
+    """
+    return pa.allocate_buffer(byte_count)
+
+
+def copied(data: BytesLike) -> pa.Buffer:
+    """Return a copy in new memory. Other threads run while it is made."""
+    memory = new_memory(len(data))
+    np.copyto(byte_array(memory), byte_array(data))
+    return memory

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from operator import index
@@ -26,7 +26,8 @@ _INTEGER = re.compile(r"(?P<sign>[+-]?)(?=[0-9])0*+(?P<digits>[0-9]*+)")
 _UNSIGNED_INTEGER = re.compile(r"(?P<sign>\+?)(?=[0-9])0*+(?P<digits>[0-9]*+)")
 # More significant digits than any option has; longer numbers are out of range without looking.
 _DIGITS_MAX: Final = 20
-_HIDDEN: Final = "***"
+# What is shown instead of a secret.
+HIDDEN: Final = "***"
 _CLOSE_KEY_CHARS_MAX: Final = 100
 
 
@@ -137,7 +138,7 @@ class ConfigOption(Generic[T]):
 
     def _invalid(self, text: str) -> FlussError:
         expected = f"one of {', '.join(self.choices)}" if self.choices else self.kind.value
-        shown = _HIDDEN if self.secret else text
+        shown = HIDDEN if self.secret else text
         return FlussError(f"Invalid value '{shown}' for '{self.key}': expected {expected}")
 
 
@@ -367,7 +368,7 @@ class Config:
             raise TypeError(f"property keys must be str, got {type(key).__name__}")
         option = _OPTION_BY_KEY.get(key)
         if option is None:
-            raise FlussError(f"Unknown property: {key}{_suggestion(key)}")
+            raise FlussError(f"Unknown property: {key}{suggestion(key, (option.key for option in Config.options()))}")
         if option.key in self._values:
             raise FlussError(f"'{key}' and another spelling of it are both given; keep one")
         self._values[option.key] = option.parse(_property_text(key, value))
@@ -487,7 +488,7 @@ class Config:
         return Config._restored, (dict(self._values),)
 
     def __repr__(self) -> str:
-        shown = {key: _HIDDEN if _OPTION_BY_KEY[key].secret else value for key, value in self._values.items()}
+        shown = {key: HIDDEN if _OPTION_BY_KEY[key].secret else value for key, value in self._values.items()}
         return f"Config({shown!r})"
 
 
@@ -506,8 +507,9 @@ def _property_text(key: str, value: object) -> str:
     raise TypeError(f"the value of '{key}' must be str, int or bool, got {type(value).__name__}")
 
 
-def _suggestion(key: str) -> str:
+def suggestion(key: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown key: the known one that looks most like it, if any does."""
     if len(key) > _CLOSE_KEY_CHARS_MAX:
         return ""
-    close = difflib.get_close_matches(key, [option.key for option in Config.options()], n=1)
+    close = difflib.get_close_matches(key, list(known), n=1)
     return f"; did you mean '{close[0]}'?" if close else ""

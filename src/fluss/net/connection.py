@@ -12,7 +12,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeAlias, cast
 
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import AuthenticationError, ErrorCode, FlussError
+from fluss.net.login_throttle import LoginThrottle
 from fluss.net.outbox import Outbox
 from fluss.protocol.api import Api, ApiKey, ServerType
 from fluss.protocol.codec import Parts
@@ -22,6 +23,8 @@ from fluss.protocol.session import AnswerReady, RequestReceived, ServerSession
 
 # How long a client may take to read the last word and to close its side.
 _LINGER_S = 1.0
+# After so many wrong passwords a client has to connect again. Without it, one packet could carry hundreds of guesses.
+_FAILED_LOGINS_MAX = 5
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +40,15 @@ class RequestContext:
     peer_address: str
 
 
-# Carries out the requests of one API. It returns the response message, or an awaitable of it.
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A response whose handler wants to know when its bytes have left, or never will; both are told once."""
+
+    response: Any
+    on_sent: Callable[[], None]
+
+
+# Carries out the requests of one API. It returns the response message (or an Answer), or an awaitable of it.
 Handler: TypeAlias = Callable[[RequestContext, Any], Any]
 
 
@@ -126,6 +137,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         handlers: Mapping[ApiKey, Handler],
         served: Mapping[int, Api[Any, Any]],
         budget: ByteBudget,
+        throttle: LoginThrottle,
         clock: Callable[[], float],
         on_connected: Callable[[ServerConnection], FlussError | None],
         on_disconnected: Callable[[ServerConnection], None],
@@ -133,6 +145,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._settings = settings
         self._handlers = handlers
         self._budget = budget
+        self._throttle = throttle
         self._clock = clock
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
@@ -140,7 +153,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._session = ServerSession(
             served,
             server_type=settings.server_type,
-            check_credentials=settings.check_credentials,
+            check_credentials=None if settings.check_credentials is None else self._check_credentials,
             frame_bytes_max=settings.frame_bytes_max,
         )
         self._transport: asyncio.Transport
@@ -152,6 +165,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_start_scheduled = False
         self._is_reading = True
         self._linger_timer: asyncio.TimerHandle | None = None
+        self._failed_login_count = 0
+        # While answers are held back, nothing is read.
+        self._held_back: Parts = []
+        self._held_back_s = 0.0
+        self._held_back_timer: asyncio.TimerHandle | None = None
         self._active_at = clock()
         self._progressed_at = self._active_at
         self._sent_bytes_seen = 0
@@ -194,7 +212,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             elif isinstance(event, AnswerReady):
                 if event.error is not None:
                     logger.info("refused a request of %s: %s", self._peer_address, event.error)
-                self._outbox.write(event.parts)
+                if self._held_back_s:
+                    self._hold_back(event.parts)
+                else:
+                    self._outbox.write(event.parts)
             else:
                 logger.warning("gave up the connection of %s: %s", self._peer_address, event.error)
                 self._end_with(event.parts)
@@ -209,12 +230,38 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase = _Phase.SILENT
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        for timer in (self._linger_timer, self._held_back_timer):
+            if timer is not None:
+                timer.cancel()
         self._outbox.clear()
         self._budget.leave(self)
         self._give_up_requests()
         self._on_disconnected(self)
+
+    # Logging in
+
+    def _check_credentials(self, username: str, password: str) -> bool:
+        assert self._settings.check_credentials is not None, "only a listener with users asks for them"
+        if self._failed_login_count >= _FAILED_LOGINS_MAX:
+            raise AuthenticationError("too many failed logins; connect again")
+        is_right = self._settings.check_credentials(username, password)
+        if not is_right:
+            self._failed_login_count += 1
+            self._held_back_s = self._throttle.failed(self._peer_address.rpartition(":")[0])
+        return is_right
+
+    def _hold_back(self, parts: Parts) -> None:
+        """Answer after a while, and read nothing more until then."""
+        self._held_back.extend(parts)
+        if self._held_back_timer is None:
+            self._held_back_timer = self._loop.call_later(self._held_back_s, self._answer_held_back)
+
+    def _answer_held_back(self) -> None:
+        parts, self._held_back = self._held_back, []
+        self._held_back_s, self._held_back_timer = 0.0, None
+        if not self._is_silent():
+            self._outbox.write(parts)
+        self.regulate_reading()
 
     # Carrying out requests
 
@@ -279,14 +326,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         return RequestContext(request.api.key, request.api_version, principal, self._settings.name, self._peer_address)
 
     def _answer(self, request: RequestReceived, response: Any) -> None:
-        if self._is_silent():
-            return
+        on_sent = None
+        if isinstance(response, Answer):
+            response, on_sent = response.response, response.on_sent
         try:
-            parts = self._session.response(request, response)
+            parts = [] if self._is_silent() else self._session.response(request, response)
         except Exception as error:
             self._answer_error(request, error)
-        else:
-            self._outbox.write(parts)
+            parts = []
+        if parts:
+            self._outbox.write(parts, on_sent)
+        elif on_sent is not None:
+            on_sent()
 
     def _answer_error(self, request: RequestReceived, error: BaseException) -> None:
         if self._is_silent():
@@ -325,6 +376,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_reading = should_read
 
     def _has_room(self) -> bool:
+        if self._held_back_timer is not None:
+            return False
         if self._budget.is_exhausted:
             self._budget.wait(self)
             return False

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.connection import ByteBudget, Handler, ListenerSettings, RequestContext, ServerConnection
+from fluss.net.connection import Answer, ByteBudget, Handler, ListenerSettings, RequestContext, ServerConnection
+from fluss.net.login_throttle import LoginThrottle
 from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey
 
-__all__ = ["Handler", "Listener", "ListenerSettings", "RequestContext"]
+__all__ = ["Answer", "Handler", "Listener", "ListenerSettings", "RequestContext"]
 
 _BACKLOG = 512
 # Clients above the limit that are being told so at the same time; more of them are cut off without a word.
@@ -30,8 +32,8 @@ class Listener:
 
     A handler is called with a RequestContext and the decoded request, in the order in which requests arrive on a
     connection. It returns the response, or an awaitable of it when it has to wait; see ServerConnection for what is
-    guaranteed. FlussErrors are answered with their code and text. Anything else a handler raises is logged and
-    answered with code -1.
+    guaranteed. A response inside an Answer reports when it has been sent. FlussErrors are answered with their code and
+    text. Anything else a handler raises is logged and answered with code -1.
 
     ApiVersions and Authenticate need no handlers. ApiVersions announces exactly the APIs that have one.
     """
@@ -49,6 +51,7 @@ class Listener:
         self._handlers = handlers
         self._served: dict[int, Api[Any, Any]] = {key: APIS[key] for key in handlers}
         self._clock = clock
+        self._throttle = LoginThrottle(clock or time.monotonic)
         self._budget = ByteBudget(settings.in_flight_bytes_max)
         self._connections: set[ServerConnection] = set()
         self._all_disconnected = asyncio.Event()
@@ -127,6 +130,7 @@ class Listener:
             self._handlers,
             self._served,
             self._budget,
+            self._throttle,
             self._clock or asyncio.get_running_loop().time,
             self._connected,
             self._disconnected,

@@ -23,7 +23,8 @@ class Outbox:
 
     Parts are kept as they are until the socket takes them, so their memory must not change before ``unsent_bytes`` is
     back at zero. Small parts that are written in one turn of the event loop leave together. Nothing limits the amount:
-    owners look at ``unsent_bytes`` and stop writing; ``on_progress`` tells them to look again.
+    owners look at ``unsent_bytes`` and stop writing; ``on_progress`` tells them to look again. Whoever answers for
+    memory says so with ``on_sent``, which is called exactly once: when the bytes have left, or when they never will.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class Outbox:
         self._is_paused = False
         self._is_flush_scheduled = False
         self._on_empty: Callable[[], None] | None = None
+        # What to call when so many bytes have been sent since the beginning.
+        self._on_sent: deque[tuple[int, Callable[[], None]]] = deque()
 
     @property
     def unsent_bytes(self) -> int:
@@ -51,7 +54,7 @@ class Outbox:
         """Bytes that the operating system has taken since the beginning."""
         return self._written_bytes - self.unsent_bytes
 
-    def write(self, parts: Parts) -> None:
+    def write(self, parts: Parts, on_sent: Callable[[], None] | None = None) -> None:
         """Add parts to the end."""
         for part in parts:
             byte_count = len(part)
@@ -59,6 +62,8 @@ class Outbox:
                 self._parts.append(part)
                 self._queued_bytes += byte_count
                 self._written_bytes += byte_count
+        if on_sent is not None:
+            self._on_sent.append((self._written_bytes, on_sent))
         self._schedule_flush()
 
     def when_empty(self, callback: Callable[[], None]) -> None:
@@ -80,6 +85,8 @@ class Outbox:
         self._parts.clear()
         self._queued_bytes = 0
         self._on_empty = None
+        while self._on_sent:
+            self._on_sent.popleft()[1]()
 
     def _schedule_flush(self) -> None:
         # A paused transport asks for more by itself.
@@ -100,6 +107,9 @@ class Outbox:
         elif self._on_empty is not None:
             callback, self._on_empty = self._on_empty, None
             callback()
+        sent_bytes = self.sent_bytes
+        while self._on_sent and self._on_sent[0][0] <= sent_bytes:
+            self._on_sent.popleft()[1]()
         self._on_progress()
 
     def _next_piece(self, bytes_max: int) -> BytesLike:

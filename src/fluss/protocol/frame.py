@@ -17,9 +17,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-import numpy as np
-
-from fluss.buffers import BytesLike, byte_view
+from fluss.buffers import BytesLike, byte_view, new_memory
 from fluss.errors import CorruptMessageError, FlussError, FrameTooLargeError, NegativeFrameLengthError
 from fluss.protocol.codec import Parts
 
@@ -161,7 +159,7 @@ class FrameReader:
         self._frame_bytes_max = frame_bytes_max
         self._fields_bytes_min = fields_bytes_min
         # Bytes not yet cut are received[start:end].
-        self._received = _new_memory(self._RECEIVE_BUFFER_BYTES)
+        self._received = byte_view(new_memory(self._RECEIVE_BUFFER_BYTES))
         self._start = 0
         self._end = 0
         # The frame that does not fit there, if one is under way: large[:large_end] has arrived.
@@ -251,7 +249,7 @@ class FrameReader:
     def _start_large_frame(self, length: int) -> None:
         arrived = self._received[self._start + LENGTH_BYTES : self._end]
         self._large_bytes = length
-        self._large = _new_memory(min(length, self._EAGER_BYTES_MAX))
+        self._large = byte_view(new_memory(min(length, self._EAGER_BYTES_MAX)))
         self._large[: len(arrived)] = arrived
         self._large_end = len(arrived)
         self._start = self._end = 0
@@ -262,12 +260,7 @@ class FrameReader:
             self._large = None
             return [large.toreadonly()]
         if self._large_end == len(large):
-            grown = _new_memory(min(self._large_bytes, len(large) * self._GROWTH_FACTOR))
+            grown = byte_view(new_memory(min(self._large_bytes, len(large) * self._GROWTH_FACTOR)))
             grown[: len(large)] = large
             self._large = grown
         return []
-
-
-def _new_memory(byte_count: int) -> memoryview:
-    """Return writable memory that is not cleared first, and that the system provides only as it is written to."""
-    return byte_view(np.empty(byte_count, dtype=np.uint8))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from fluss.buffers import Int64Array, UInt8Array
+from fluss.buffers import Int64Array, UInt8Array, copied
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.arrow_ipc import (
     BUFFER_ALIGNMENT_BYTES,
@@ -122,7 +122,7 @@ def _readable(view: memoryview, message: RecordBatchMessage, contents: BufferCon
             metadata = build_metadata(message.length, message.nodes, buffers, codec, message.body_length)
             return pa.py_buffer(b"".join((metadata, view[message.body_offset :])))
     buffer = pa.py_buffer(view)
-    return pa.py_buffer(bytes(view)) if buffer.address % BUFFER_ALIGNMENT_BYTES else buffer
+    return copied(view) if buffer.address % BUFFER_ALIGNMENT_BYTES else buffer
 
 
 def _check_memory(batch: pa.RecordBatch, layout: ColumnLayout, nodes: Int64Array) -> None:

@@ -123,11 +123,7 @@ def compress_message(message: pa.Buffer, compression: ArrowCompression) -> pa.Bu
     parsed = parse_message(view)
     body = view[parsed.body_offset :]
     buffers = [body[offset : offset + length] for offset, length in parsed.buffers.tolist()]
-    compress = partial(_compress_buffer, compression=compression)
-    if parsed.body_length >= _THREADED_BYTES_MIN and pa.cpu_count() > 1:
-        compressed = list(_thread_pool().map(compress, buffers))
-    else:
-        compressed = list(map(compress, buffers))
+    compressed = _compress_buffers(buffers, compression, with_threads=parsed.body_length >= _THREADED_BYTES_MIN)
 
     parts: list[BytesLike] = [b""]  # Where the metadata will be.
     descriptors: list[tuple[int, int]] = []
@@ -185,6 +181,19 @@ def _examine_prefixes(message: memoryview, parsed: RecordBatchMessage, expansion
             f"Buffer {index} of a compressed Arrow body claims to hold {lengths[index]} bytes in {payload_sizes[index]}"
         )
     return BufferContents(lengths, declared > 0)
+
+
+def _compress_buffers(
+    buffers: Sequence[memoryview], compression: ArrowCompression, *, with_threads: bool
+) -> list[Sequence[BytesLike]]:
+    compress = partial(_compress_buffer, compression=compression)
+    if with_threads and pa.cpu_count() > 1:
+        try:
+            return list(_thread_pool().map(compress, buffers))
+        except RuntimeError:
+            # The interpreter is about to end, and starts no threads any more.
+            pass
+    return list(map(compress, buffers))
 
 
 def _compress_buffer(buffer: memoryview, compression: ArrowCompression) -> Sequence[BytesLike]:

@@ -32,6 +32,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -100,6 +101,7 @@ HEADER_LAYOUTS: tuple[HeaderLayout, ...] = tuple(HeaderLayout.of(magic) for magi
 _V0_OFFSETS = HEADER_LAYOUTS[MAGIC_V0].offsets
 LENGTH_END = _V0_OFFSETS["magic"]
 HEADER_BYTES_MIN = HEADER_LAYOUTS[MAGIC_V0].size
+HEADER_BYTES_MAX = HEADER_LAYOUTS[MAGIC_NEWEST].size
 _LENGTH = struct.Struct("<i")
 _INT64 = struct.Struct("<q")
 
@@ -205,8 +207,8 @@ class LogBatch:
         return self.records[len(self.change_type_bytes) :]
 
 
-def read_batch(data: BytesLike, position: int = 0, size_max: int = BATCH_BYTES_MAX) -> LogBatch:
-    """Return a view of the batch that starts at ``position``; a batch that is not whole is an error.
+def read_header(data: BytesLike, position: int = 0, size_max: int = BATCH_BYTES_MAX) -> LogBatchHeader:
+    """Return the header of the batch that starts at ``position``; the rest of the batch need not be there.
 
     A batch larger than ``size_max`` bytes is refused with ``SizeLimitError``.
     """
@@ -218,21 +220,33 @@ def read_batch(data: BytesLike, position: int = 0, size_max: int = BATCH_BYTES_M
             f"A log batch needs at least {HEADER_BYTES_MIN} bytes, only {remaining} follow at byte {position}"
         )
     size = _batch_size(view, position, size_max)
-    if size > remaining:
-        raise CorruptRecordError(f"The log batch at byte {position} has {size} bytes, only {remaining} follow")
     magic = view[position + _V0_OFFSETS["magic"]]
     if magic > MAGIC_NEWEST:
         raise CorruptRecordError(
             f"The log batch at byte {position} has the magic {magic}, this version reads 0 to {MAGIC_NEWEST}"
         )
     layout = HEADER_LAYOUTS[magic]
-    if size < layout.size:
+    if min(size, remaining) < layout.size:
         raise CorruptRecordError(
-            f"The log batch at byte {position} has {size} bytes, a header of magic {magic} alone has {layout.size}"
+            f"The log batch at byte {position} has {min(size, remaining)} bytes, "
+            f"a header of magic {magic} alone has {layout.size}"
         )
     header = LogBatchHeader(**dict(zip(layout.offsets, layout.packer.unpack_from(view, position), strict=True)))
     _check_header(header, position)
-    return LogBatch(header, view[position : position + size])
+    return header
+
+
+def read_batch(data: BytesLike, position: int = 0, size_max: int = BATCH_BYTES_MAX) -> LogBatch:
+    """Return a view of the batch that starts at ``position``; a batch that is not whole is an error.
+
+    A batch larger than ``size_max`` bytes is refused with ``SizeLimitError``.
+    """
+    view = byte_view(data)
+    header = read_header(view, position, size_max)
+    remaining = len(view) - position
+    if header.size > remaining:
+        raise CorruptRecordError(f"The log batch at byte {position} has {header.size} bytes, only {remaining} follow")
+    return LogBatch(header, view[position : position + header.size])
 
 
 def iter_batches(data: BytesLike, size_max: int = BATCH_BYTES_MAX) -> Iterator[LogBatch]:
@@ -248,6 +262,28 @@ def iter_batches(data: BytesLike, size_max: int = BATCH_BYTES_MAX) -> Iterator[L
         batch = read_batch(view, position, size_max)
         yield batch
         position += batch.header.size
+
+
+class BatchRun(NamedTuple):
+    """The batches at the start of a buffer that are whole."""
+
+    byte_count: int
+    offset_next: int | None  # the offset after the last of them; None when there are none
+
+
+def measure_batches(data: BytesLike, size_max: int = BATCH_BYTES_MAX) -> BatchRun:
+    """Find where the whole batches end and which offset follows, looking at no header but the last.
+
+    Damage and sizes over ``size_max`` are raised as by ``iter_batches``, as far as they show in the lengths.
+    """
+    view = byte_view(data)
+    last, position = None, 0
+    while len(view) - position >= LENGTH_END:
+        size = _batch_size(view, position, size_max)
+        if size > len(view) - position:
+            break
+        last, position = position, position + size
+    return BatchRun(position, None if last is None else read_batch(view, last, size_max).header.offset_next)
 
 
 def verify_crc(batch: LogBatch) -> None:

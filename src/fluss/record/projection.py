@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from fluss.buffers import BytesLike, Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
-from fluss.record.arrow_ipc import ColumnLayout, build_metadata, column_layout, parse_message
-from fluss.record.log_batch import LogBatch, sealed_header
+from fluss.record.arrow_ipc import ColumnLayout, RecordBatchMessage, build_metadata, column_layout, parse_message
+from fluss.record.log_batch import MAGIC_V0, LogBatch, downgrade_to_v0, sealed_header
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,28 +52,22 @@ class ColumnProjection:
         )
 
 
-def project_batch(batch: LogBatch, projection: ColumnProjection, *, recompute_crc: bool = True) -> list[BytesLike]:
+def project_batch(
+    batch: LogBatch, projection: ColumnProjection, *, recompute_crc: bool = True, as_v0: bool = False
+) -> list[BytesLike]:
     """Return the projected batch in parts, to be sent or joined in order. Buffers are views of the stored batch.
 
     Without ``recompute_crc`` the checksum stays that of the stored batch and does not match. A batch without records
-    is returned as it is.
+    is returned as it is. ``as_v0`` is for readers that know no other layout of the header.
     """
     if not batch.header.record_count:
-        return [batch.data]
+        return [downgrade_to_v0(batch) if as_v0 else batch.data]
     view = batch.arrow_message
     message = parse_message(view)
     projection.layout.check(message)
 
-    # A buffer with its padding reaches to the start of the next one, the last one to the end of the body.
-    bounds = np.append(message.buffers[:, 0], message.body_length)
-    padded = bounds[1:] - bounds[:-1]
-    if (padded < message.buffers[:, 1]).any():
-        index = int(np.argmax(padded < message.buffers[:, 1]))
-        raise CorruptRecordError(
-            f"Buffers {index} and {index + 1} of the log batch at offset {batch.header.base_offset} overlap, "
-            f"columns cannot be cut out of it"
-        )
-    kept = padded[projection.buffers]
+    bounds = buffer_bounds(message)
+    kept = (bounds[1:] - bounds[:-1])[projection.buffers]
     ends = np.cumsum(kept)
     buffers = np.stack((ends - kept, message.buffers[projection.buffers, 1]), axis=1)
     nodes = message.nodes[projection.nodes]
@@ -82,8 +76,23 @@ def project_batch(batch: LogBatch, projection: ColumnProjection, *, recompute_cr
     body = view[message.body_offset :]
     runs = zip(bounds[projection.run_starts].tolist(), bounds[projection.run_ends].tolist(), strict=True)
     parts: list[BytesLike] = [batch.change_type_bytes, metadata, *(body[start:end] for start, end in runs)]
-    header = replace(batch.header, statistics_length=0)
+    header = replace(batch.header, statistics_length=0, magic=MAGIC_V0 if as_v0 else batch.header.magic)
     return [sealed_header(header, parts, keep_crc=not recompute_crc), *parts]
+
+
+def buffer_bounds(message: RecordBatchMessage) -> Int64Array:
+    """Return where each buffer starts, and where the body ends; the padding belongs to the buffer before it.
+
+    Columns can only be cut out of a body whose buffers follow each other: others are a ``CorruptRecordError``.
+    """
+    bounds = np.append(message.buffers[:, 0], message.body_length)
+    overlaps = bounds[1:] - bounds[:-1] < message.buffers[:, 1]
+    if overlaps.any():
+        index = int(np.argmax(overlaps))
+        raise CorruptRecordError(
+            f"Buffers {index} and {index + 1} of an Arrow body overlap, columns cannot be cut out of it"
+        )
+    return bounds
 
 
 def _ranges(starts: Int64Array, ends: Int64Array) -> Int64Array:

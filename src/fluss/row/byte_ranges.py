@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 from fluss.buffers import Int64Array, UInt8Array, byte_array
 from fluss.row.encoded import EncodedRows
 
-_NOTHING = pa.scalar(b"", pa.large_binary())
+# Taken from an array: making a scalar from a Python value imports pandas if that is installed, which takes longer than
+# starting a whole server.
+_NOTHING = pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])[0]
 
 # Ranges out of order are gathered with one index per byte. Blocks keep those indexes in the processor's cache.
 _BLOCK_BYTES = 1 << 18

@@ -1,9 +1,9 @@
-"""The servers of a cluster."""
+"""The servers of a cluster, how they are, and what they are configured to do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final
 
 from fluss.schema.server_made import ServerMade
@@ -38,3 +38,65 @@ class ServerNode(ServerMade):
         """A name that is unique in the cluster; a server of unknown type is named by its address."""
         prefix = _UID_PREFIX.get(self.server_type)
         return f"unknown-{self.host}:{self.port}" if prefix is None else f"{prefix}-{self.id}"
+
+
+class ServerTag(IntEnum):
+    """Marks that keep buckets away from a server, by their number on the wire."""
+
+    PERMANENT_OFFLINE = 0
+    TEMPORARY_OFFLINE = 1
+
+
+class HealthStatus(IntEnum):
+    """The state of a cluster in one word, by its number on the wire."""
+
+    GREEN = 0
+    YELLOW = 1
+    RED = 2
+    UNKNOWN = 3
+
+    @classmethod
+    def _missing_(cls, value: object) -> HealthStatus:
+        """Servers of later generations may know more words."""
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ClusterHealth(ServerMade):
+    """How many replicas should be there and are: green if all are, red if a bucket has no working leader."""
+
+    status: HealthStatus
+    num_replicas: int
+    in_sync_replicas: int
+    num_leader_replicas: int
+    active_leader_replicas: int
+
+    @classmethod
+    def _create(
+        cls,
+        status: HealthStatus,
+        num_replicas: int,
+        in_sync_replicas: int,
+        num_leader_replicas: int,
+        active_leader_replicas: int,
+    ) -> ClusterHealth:
+        return cls._with_fields(
+            status=status,
+            num_replicas=num_replicas,
+            in_sync_replicas=in_sync_replicas,
+            num_leader_replicas=num_leader_replicas,
+            active_leader_replicas=active_leader_replicas,
+        )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ClusterConfigEntry(ServerMade):
+    """An option of the servers: its value, and whether it was set while they were running (``is_dynamic``)."""
+
+    key: str
+    value: str | None
+    is_dynamic: bool
+
+    @classmethod
+    def _create(cls, key: str, value: str | None, is_dynamic: bool) -> ClusterConfigEntry:
+        return cls._with_fields(key=key, value=value, is_dynamic=is_dynamic)

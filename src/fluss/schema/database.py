@@ -92,3 +92,16 @@ class DatabaseInfo(ServerMade):
             f"DatabaseInfo(database_name={self.database_name!r}, created_time={self.created_time}, "
             f"modified_time={self.modified_time})"
         )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class DatabaseSummary(ServerMade):
+    """A line in a list of databases. The time is epoch milliseconds."""
+
+    database_name: str
+    created_time: int
+    table_count: int
+
+    @classmethod
+    def _create(cls, database_name: str, created_time: int, table_count: int) -> DatabaseSummary:
+        return cls._with_fields(database_name=database_name, created_time=created_time, table_count=table_count)

@@ -102,3 +102,20 @@ class LakeSnapshot:
 
     def __repr__(self) -> str:
         return f"LakeSnapshot(snapshot_id={self.snapshot_id}, buckets_count={len(self._offsets)})"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ProducerOffsets(ServerMade):
+    """Positions that a producer has registered. They are kept until a time in epoch milliseconds."""
+
+    producer_id: str
+    expiration_time: int
+    _offsets: FrozenDict[TableBucket, int]
+
+    @classmethod
+    def _create(cls, producer_id: str, expiration_time: int, offsets: Mapping[TableBucket, int]) -> ProducerOffsets:
+        return cls._with_fields(producer_id=producer_id, expiration_time=expiration_time, _offsets=FrozenDict(offsets))
+
+    @property
+    def offsets(self) -> dict[TableBucket, int]:
+        return dict(self._offsets)

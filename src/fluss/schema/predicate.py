@@ -26,8 +26,9 @@ from fluss.schema.literal import BoundLiteral, Literal, bind_literal, literal
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.types import DataType, TypeRoot
 
-# Deeper trees would exhaust the stack of whoever walks them; real filters have a handful of levels.
-PREDICATE_DEPTH_MAX: Final = 64
+# Deeper trees would exhaust the stack of whoever walks them; real filters have a handful of levels. A level is two
+# nested messages in a request, of which protobuf runtimes read 100.
+PREDICATE_DEPTH_MAX: Final = 32
 
 
 class LeafFunction(IntEnum):

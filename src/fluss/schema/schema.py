@@ -61,7 +61,7 @@ class Schema:
             raise FlussError(
                 f"Failed to convert PyArrow schema: expected a pyarrow.Schema, got {type(schema).__name__}"
             )
-        columns = [_column_from_arrow(arrow) for arrow in schema]
+        columns = [column_from_arrow(arrow) for arrow in schema]
         auto_increment = () if auto_increment_column is None else (auto_increment_column,)
         self._init(
             columns,
@@ -275,7 +275,7 @@ class SchemaBuilder:
         return schema
 
 
-def string_list(what: str, values: Sequence[str] | None) -> list[str]:
+def string_list(what: str, values: Iterable[str] | None) -> list[str]:
     """Copy a sequence of names; a bare string is a mistake, not a sequence of letters."""
     if values is None:
         return []
@@ -295,7 +295,8 @@ def shown_names(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in shown[:_SHOWN_NAMES_MAX]) + more
 
 
-def _column_from_arrow(arrow: pa.Field) -> Column:
+def column_from_arrow(arrow: pa.Field) -> Column:
+    """Return the column that an Arrow field describes, without an id; its metadata may hold a comment."""
     comment = (arrow.metadata or {}).get(COMMENT_METADATA_KEY)
     try:
         data_type = data_type_from_arrow(arrow.type, arrow.nullable)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.formats import KvFormat, LogFormat
+from fluss.schema.frozen_dict import FrozenDict
 from fluss.schema.integers import int32, int64
 from fluss.schema.schema import Schema
 from fluss.schema.server_made import ServerMade
@@ -209,3 +211,37 @@ class TableInfo(ServerMade):
             f"TableInfo(table_path={self.table_path!r}, table_id={self.table_id}, schema_id={self.schema_id}, "
             f"num_buckets={self.num_buckets})"
         )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class SchemaInfo(ServerMade):
+    """One of the schemas that a table has had, and its number."""
+
+    schema_id: int
+    schema: Schema
+
+    @classmethod
+    def _create(cls, schema_id: int, schema: Schema) -> SchemaInfo:
+        return cls._with_fields(schema_id=schema_id, schema=schema)
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class TableStats(ServerMade):
+    """How many rows are in a table now: in all, and per bucket."""
+
+    _row_counts: FrozenDict[TableBucket, int]
+
+    @classmethod
+    def _create(cls, row_counts: Mapping[TableBucket, int]) -> TableStats:
+        return cls._with_fields(_row_counts=FrozenDict(row_counts))
+
+    @property
+    def row_count(self) -> int:
+        return sum(self._row_counts.values())
+
+    @property
+    def row_count_by_bucket(self) -> dict[TableBucket, int]:
+        return dict(self._row_counts)
+
+    def __repr__(self) -> str:
+        return f"TableStats(row_count={self.row_count}, buckets_count={len(self._row_counts)})"

@@ -17,7 +17,8 @@ import pytest
 from fluss.errors import AuthenticationError, FlussError, NetworkError
 from fluss.net.channel import Channel
 from fluss.net.connection import ByteBudget, ServerConnection
-from fluss.net.listener import Listener, ListenerSettings, RequestContext
+from fluss.net.listener import Answer, Listener, ListenerSettings, RequestContext
+from fluss.net.login_throttle import LoginThrottle
 from fluss.net.loop import new_event_loop
 from fluss.net.loop import run as run_on_default_loop
 from fluss.protocol import api as apis
@@ -393,6 +394,7 @@ def test_a_handler_that_never_began_is_put_away_without_a_trace(run, scripted_tr
             {ApiKey.TABLE_EXISTS: handle},
             {ApiKey.TABLE_EXISTS: apis.TABLE_EXISTS},
             budget,
+            LoginThrottle(asyncio.get_running_loop().time),
             asyncio.get_running_loop().time,
             lambda connection: None,
             lambda connection: None,
@@ -528,6 +530,41 @@ def test_a_client_that_does_not_read_is_paused_and_then_disconnected(run):
                 assert paused_at < 30, "answers pile up for a client that does not read them"
                 await _until(lambda: listener.connection_count == 0)
                 assert served == paused_at
+
+    run(main())
+
+
+def test_a_handler_learns_when_its_answer_has_left_or_never_will(run):
+    async def main():
+        sent = []
+        bucket = records.FetchedBucket(0, high_watermark=1, records=bytes(32 * MIB))
+        responses = {
+            1: records.FetchLogResponse(),
+            2: "not a message",
+            3: records.FetchLogResponse([records.FetchedTable(1, [bucket])]),
+        }
+
+        def fetch(context, request):
+            return Answer(responses[request.max_bytes], lambda: sent.append(request.max_bytes))
+
+        def request(number):
+            return pb.FetchLogRequest(follower_server_id=-1, max_bytes=number)
+
+        async with Listener(ListenerSettings(), {ApiKey.FETCH_LOG: fetch}) as listener:
+            async with await _connect(listener) as channel:
+                await channel.request(apis.FETCH_LOG, request(1), timeout_s=5)
+                with pytest.raises(FlussError, match="failed inside the server"):
+                    await channel.request(apis.FETCH_LOG, request(2), timeout_s=5)
+            assert sent == [1, 2]
+            with socket.socket() as client:
+                client.setblocking(False)
+                loop = asyncio.get_running_loop()
+                await loop.sock_connect(client, (LOCALHOST, listener.port))
+                await loop.sock_sendall(client, _request_bytes(apis.FETCH_LOG, request(3)))
+                await loop.sock_recv(client, 1)
+                assert sent == [1, 2], "most of the answer is still here"
+            await _until(lambda: listener.connection_count == 0)
+            assert sent == [1, 2, 3]
 
     run(main())
 

@@ -94,6 +94,38 @@ def test_the_empty_callback_comes_once_and_after_everything(run, scripted_transp
     run(main())
 
 
+def test_whoever_wrote_is_told_when_the_bytes_have_left(run, scripted_transport):
+    async def main():
+        transport = scripted_transport()
+        outbox = _outbox(transport)
+        told = []
+        outbox.write([b"first"], lambda: told.append("first"))
+        outbox.write([b"second"], lambda: told.append("second"))
+        assert told == []
+        transport.unsent_bytes = 3  # Of "second".
+        await asyncio.sleep(0)
+        assert told == ["first"]
+        outbox.pause()
+        transport.unsent_bytes = 0
+        outbox.resume()
+        assert told == ["first", "second"]
+
+    run(main())
+
+
+def test_whoever_wrote_is_told_when_the_connection_is_gone(run, scripted_transport):
+    async def main():
+        outbox = _outbox(scripted_transport())
+        told = []
+        outbox.write([b"never sent"], lambda: told.append(1))
+        outbox.write([], lambda: told.append(2))
+        outbox.clear()
+        await asyncio.sleep(0)
+        assert told == [1, 2]
+
+    run(main())
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     writes=st.lists(

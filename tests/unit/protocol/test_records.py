@@ -338,3 +338,15 @@ def test_payloads_do_not_appear_in_a_repr():
 def test_encoding_the_wrong_message_is_a_type_error():
     with pytest.raises(TypeError, match="expected a ProduceLogRequest with records"):
         records.PRODUCE_LOG_REQUEST.encode(pb.ProduceLogRequest())
+
+
+@given(buckets=st.lists(FETCHED_BUCKETS, max_size=4), encoded=st.lists(FETCHED_BUCKETS, max_size=4))
+@settings(max_examples=50)
+def test_buckets_that_were_encoded_before_arrive_like_all_others(buckets, encoded):
+    ready = b"".join(map(records.encode_fetched_bucket, encoded))
+    some = records.FetchLogResponse([records.FetchedTable(1, buckets, ready), records.FetchedTable(2, [], ready)])
+    all_at_once = records.FetchLogResponse(
+        [records.FetchedTable(1, buckets + encoded), records.FetchedTable(2, encoded)]
+    )
+    codec = records.FETCH_LOG_RESPONSE
+    assert b"".join(codec.encode(some)) == b"".join(codec.encode(all_at_once))

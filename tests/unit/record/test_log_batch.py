@@ -22,6 +22,7 @@ from fluss.record.log_batch import (
     downgrade_to_v0,
     encode_header,
     iter_batches,
+    measure_batches,
     read_batch,
     sealed_header,
     verify_crc,
@@ -107,6 +108,9 @@ def test_batches_are_iterated_until_the_last_whole_one_wherever_the_bytes_end() 
     for length in range(len(whole) + 1):
         offsets = [batch.header.base_offset for batch in iter_batches(whole[:length])]
         assert offsets == list(range(sum(end <= length for end in ends)))
+        run = measure_batches(whole[:length])
+        assert run.byte_count == max((end for end in ends if end <= length), default=0)
+        assert run.offset_next == (offsets[-1] + len(CHANGES) if offsets else None)
 
 
 def test_a_batch_that_is_not_whole_cannot_be_read_alone() -> None:
@@ -123,6 +127,8 @@ def test_a_length_without_room_for_a_header_never_makes_a_reader_loop(length: in
     with pytest.raises(CorruptRecordError, match=f"has the length {length}"):
         list(iter_batches(data))
     with pytest.raises(CorruptRecordError, match=f"has the length {length}"):
+        measure_batches(data)
+    with pytest.raises(CorruptRecordError, match=f"has the length {length}"):
         read_batch(data)
 
 
@@ -132,6 +138,8 @@ def test_sizes_over_the_limit_are_refused_even_when_the_batch_is_not_whole() -> 
     for part in (data, data[:20]):
         with pytest.raises(SizeLimitError, match=f"at most {len(data) - 1}"):
             list(iter_batches(part, size_max=len(data) - 1))
+        with pytest.raises(SizeLimitError, match=f"at most {len(data) - 1}"):
+            measure_batches(part, size_max=len(data) - 1)
     with pytest.raises(SizeLimitError):
         read_batch(with_field(data, "length", "i", 2**31 - 1))
 

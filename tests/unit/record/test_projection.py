@@ -14,7 +14,7 @@ from fluss.record import compression as compression_module
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
 from fluss.record.arrow_ipc import BodyCodec, build_metadata, parse_message
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
-from fluss.record.log_batch import LogBatch, build_batch, read_batch, verify_crc
+from fluss.record.log_batch import MAGIC_V0, MAGIC_V1, MAGIC_V2, LogBatch, build_batch, read_batch, verify_crc
 from fluss.record.projection import ColumnProjection, project_batch
 from fluss.testing.strategies import arrow_batches
 from tests.damage import count_refusals
@@ -69,6 +69,29 @@ def test_large_batches_are_projected(compression: ArrowCompression) -> None:
     for wanted in ([0], [1, 2, 3], [0, 2, 4], [0, 1, 2, 3, 4]):
         expected = select(batch, wanted)
         assert decode_arrow_batch(project(stored, batch.schema, wanted), expected.schema).equals(expected)
+
+
+@pytest.mark.parametrize("magic", [MAGIC_V0, MAGIC_V1, MAGIC_V2])
+@pytest.mark.parametrize("row_count", [0, 3])
+def test_readers_that_know_the_oldest_header_only_are_served(magic: int, row_count: int) -> None:
+    batch = nested_batch().slice(0, row_count)
+    stored = read_batch(
+        build_batch(
+            [batch.serialize()] if row_count else [],
+            schema_id=9,
+            record_count=row_count,
+            append_only=True,
+            base_offset=7,
+            magic=magic,
+            statistics=b"statistics" if row_count and magic > MAGIC_V0 else b"",
+        )
+    )
+    projection = ColumnProjection.of(batch.schema, [1, 3])
+    projected = read_batch(b"".join(project_batch(stored, projection, as_v0=True)))
+    verify_crc(projected)
+    assert (projected.header.magic, projected.header.base_offset) == (MAGIC_V0, 7)
+    expected = select(batch, [1, 3])
+    assert decode_arrow_batch(projected, expected.schema).equals(expected)
 
 
 def test_neighbouring_columns_move_as_one_run_that_is_not_copied() -> None:

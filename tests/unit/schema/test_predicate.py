@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss import ColumnRef, FlussError, Predicate, Schema, col
-from fluss.schema.predicate import BoundCompound, BoundLeaf, CompoundFunction, LeafFunction
+from fluss.schema.predicate import PREDICATE_DEPTH_MAX, BoundCompound, BoundLeaf, CompoundFunction, LeafFunction
 from fluss.schema.type_text import parse_type
 
 
@@ -256,10 +256,10 @@ def test_only_text_is_looked_for_in_text(method: str, text: object) -> None:
 
 def test_filters_are_not_endlessly_deep_but_may_be_wide() -> None:
     deep: Predicate = col("c") == 0
-    for i in range(63):
+    for i in range(PREDICATE_DEPTH_MAX - 1):
         deep = (deep & (col("c") > i)) if i % 2 else (deep | (col("c") < i))
     deep.bind(schema_for("int"))
-    with pytest.raises(FlussError, match="nested at most 64 levels"):
+    with pytest.raises(FlussError, match=f"nested at most {PREDICATE_DEPTH_MAX} levels"):
         deep.and_(col("c") == 0)
     wide: Predicate = col("c") == 0
     for i in range(500):
