@@ -23,9 +23,13 @@ segment, named by the segment's id:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Self
+
+from fluss.schema.table import TableBucket
 
 OFFSET_DIGITS = 20
 OFFSET_MAX = 2**63 - 1
@@ -137,6 +141,11 @@ class TabletLocation:
         if partition is None:
             return None
         return cls(parts[0], table[1], int(table[2]), int(bucket[2]), partition[1], int(partition[2])), kind
+
+
+def directories_above(directory: Path, bucket: TableBucket) -> Sequence[Path]:
+    """Return the directories that must be durable for a tablet directory to be found, that of all data last."""
+    return directory.parents[: 3 if bucket.partition_id is None else 4]
 
 
 def is_uuid(text: str) -> bool:

@@ -11,6 +11,7 @@ the last one, so a lookup finds a place at or before the wanted batch and the re
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -21,6 +22,7 @@ from fluss.storage.log.index_file import absolute_offsets, check_ascending, read
 
 _WHAT = "offset index"
 _ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+_PACKED = struct.Struct(">ii")
 OFFSET_ENTRY_BYTES = _ENTRY.itemsize
 
 
@@ -56,6 +58,12 @@ class OffsetIndex:
         if index < 0:
             return OffsetEntry(self.base_offset, 0)
         return OffsetEntry(int(self.offsets[index]), int(self.positions[index]))
+
+
+def read_offset_entry(data: BytesLike, base_offset: int) -> OffsetEntry:
+    """Read one entry, believing it."""
+    relative_offset, position = _PACKED.unpack(data)
+    return OffsetEntry(base_offset + relative_offset, position)
 
 
 def encode_offset_entries(base_offset: int, offsets: Int64Array, positions: Int64Array) -> bytes:

@@ -12,8 +12,9 @@ that the segment starts at its base.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -22,7 +23,13 @@ from fluss.storage.log.index_file import absolute_offsets, check_ascending, read
 
 _WHAT = "time index"
 _ENTRY = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
+_PACKED = struct.Struct(">qi")
 TIME_ENTRY_BYTES = _ENTRY.itemsize
+
+
+class TimeEntry(NamedTuple):
+    timestamp_ms: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +57,12 @@ class TimeIndex:
         """Return an offset at or before the first batch of that commit time or a later one."""
         index = int(np.searchsorted(self.timestamps_ms, timestamp_ms, side="right")) - 1
         return self.base_offset if index < 0 else int(self.offsets[index])
+
+
+def read_time_entry(data: BytesLike, base_offset: int) -> TimeEntry:
+    """Read one entry, believing it."""
+    timestamp_ms, relative_offset = _PACKED.unpack(data)
+    return TimeEntry(timestamp_ms, base_offset + relative_offset)
 
 
 def encode_time_entries(base_offset: int, timestamps_ms: Int64Array, offsets: Int64Array) -> bytes:

@@ -1,0 +1,290 @@
+"""What was appended to a log and is not on its way to the disk yet, and the way there.
+
+The event loop puts appends in, one after the other. The thread of the committer takes them out and writes them, in
+rounds: see ``committer``. A round that cannot be written is undone, so that the files end again where they did before.
+Whatever cannot be undone is left as it is, and the log takes no more writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fluss.buffers import BytesLike
+from fluss.schema.table import TableBucket
+from fluss.storage.log.names import LogFileKind, directories_above, log_file_name
+from fluss.storage.log.segment import Segment
+from fluss.storage.log.writer_snapshot import WriterEntry, encode_writer_snapshot
+from fluss.storage.vfs import Files
+
+_SNAPSHOTS_KEPT: Final = 2
+
+logger = logging.getLogger(__name__)
+
+
+class LogEnd(NamedTuple):
+    """A point between two batches. The durable one is replaced as a whole, so that any thread may look at it."""
+
+    segment: Segment | None
+    position: int
+    offset_next: int
+    timestamp_max_ms: int
+
+
+class Write(NamedTuple):
+    """Bytes on their way to a segment, and where the log ends after them."""
+
+    records: BytesLike
+    position: int
+    offset_base: int
+    end: LogEnd
+
+    @property
+    def segment(self) -> Segment:
+        assert self.end.segment is not None
+        return self.end.segment
+
+
+class Roll(NamedTuple):
+    """A segment is complete; what the writers had done by then."""
+
+    segment: Segment
+    offset_next: int
+    writers: Sequence[WriterEntry]
+    # Whether rows have left the log, so that nothing else tells who wrote them.
+    is_snapshot_needed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round of the committer wrote, or why it did not."""
+
+    # To be made durable.
+    files: Sequence[Path] = ()
+    directories: Sequence[Path] = ()
+    byte_count: int = 0
+    # Where the log ends now; None if nothing was written.
+    end: LogEnd | None = None
+    failure: OSError | None = None
+    # After a failure: whether the files are as they were before the round.
+    is_undone: bool = False
+
+
+class PendingWrites:
+    """The writes of one log. ``put``, ``clear`` and ``resume`` are for its event loop, the rest for the thread."""
+
+    __slots__ = (
+        "_bucket",
+        "_directory",
+        "_files",
+        "_is_directory_made",
+        "_is_halted",
+        "_is_synced",
+        "_items",
+        "_snapshot_offsets",
+        "end_written",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        bucket: TableBucket,
+        *,
+        is_synced: bool,
+        end_written: LogEnd,
+        snapshot_offsets: list[int],
+    ) -> None:
+        # Everything before it has been written.
+        self.end_written = end_written
+        self._files = files
+        self._directory = directory
+        self._bucket = bucket
+        self._is_synced = is_synced
+        self._is_directory_made = end_written.segment is not None
+        # Of the snapshots that exist, ascending.
+        self._snapshot_offsets = snapshot_offsets
+        self._items: deque[Write | Roll] = deque()
+        # Set by the thread after a failure, taken back by the event loop when memory and disk agree again.
+        self._is_halted = False
+
+    def put(self, item: Write | Roll) -> None:
+        self._items.append(item)
+
+    def clear(self) -> None:
+        """Forget what was not written yet."""
+        self._items.clear()
+
+    def resume(self) -> None:
+        """Write again after a failure that was undone."""
+        self._is_halted = False
+
+    def halt(self) -> None:
+        """Write nothing more until ``resume``."""
+        self._is_halted = True
+
+    def write(self) -> Round:
+        """Write everything that is waiting. OSErrors are part of the result."""
+        if self._is_halted:
+            return Round()
+        writer = _RoundWriter(self)
+        try:
+            while (item := self._next()) is not None:
+                writer.take(item)
+            written = writer.complete()
+        except OSError as error:
+            self.halt()
+            return Round(failure=error, is_undone=writer.undo())
+        if written.end is not None:
+            self.end_written = written.end
+        return written
+
+    def _next(self) -> Write | Roll | None:
+        try:
+            return self._items.popleft()
+        except IndexError:
+            return None
+
+    def write_caches(
+        self, segment: Segment, offset: int, writers: Sequence[WriterEntry], *, is_snapshot_needed: bool
+    ) -> None:
+        """Write the indexes of a segment that ends at an offset, and what is known about the writers before it.
+
+        On a full disk the log does without.
+        """
+        try:
+            segment.store_index()
+        except OSError as error:
+            logger.warning("cannot write the indexes of %s: %s", segment.path, error)
+        try:
+            self._write_snapshot(offset, writers, durably=is_snapshot_needed)
+        except OSError as error:
+            logger.warning("cannot write what is known about the writers of %s: %s", self._directory, error)
+
+    def _write_snapshot(self, offset: int, writers: Sequence[WriterEntry], *, durably: bool) -> None:
+        """Write what is known about the writers before an offset, and remove all but the newest snapshots."""
+        self._files.replace(self._snapshot_path(offset), encode_writer_snapshot(writers), durably=durably)
+        if offset not in self._snapshot_offsets:
+            self._snapshot_offsets.append(offset)
+        while len(self._snapshot_offsets) > _SNAPSHOTS_KEPT:
+            self._files.remove(self._snapshot_path(self._snapshot_offsets[0]))
+            del self._snapshot_offsets[0]
+
+    def sync_snapshot(self) -> None:
+        """Make the newest snapshot durable. Any thread may call this."""
+        for offset in self._snapshot_offsets[-1:]:
+            with suppress(FileNotFoundError):  # A newer one has taken its place.
+                self._files.sync(self._snapshot_path(offset))
+
+    def _remove_snapshots_after(self, offset: int) -> None:
+        while self._snapshot_offsets and self._snapshot_offsets[-1] > offset:
+            self._files.remove(self._snapshot_path(self._snapshot_offsets[-1]))
+            del self._snapshot_offsets[-1]
+
+    def _snapshot_path(self, offset: int) -> Path:
+        return self._directory / log_file_name(offset, LogFileKind.WRITER_SNAPSHOT)
+
+
+class _RoundWriter:
+    """One round of one log."""
+
+    def __init__(self, pending: PendingWrites) -> None:
+        self._pending = pending
+        self._files = pending._files
+        # Consecutive writes to one segment are collected here and become one call.
+        self._run: list[Write] = []
+        self._begin: Write | None = None
+        self._end: LogEnd | None = None
+        self._byte_count = 0
+        self._segments: dict[Segment, None] = {}
+        self._unsynced_files: dict[Path, None] = {}
+        self._unsynced_directories: dict[Path, None] = {}
+        self._is_sync_failed = False
+
+    def take(self, item: Write | Roll) -> None:
+        if isinstance(item, Roll):
+            self._write_run()
+            self._finish(item)
+            return
+        if self._run and self._run[-1].segment is not item.segment:
+            self._write_run()
+        self._run.append(item)
+        self._begin = self._begin or item
+
+    def complete(self) -> Round:
+        self._write_run()
+        return Round(tuple(self._unsynced_files), tuple(self._unsynced_directories), self._byte_count, self._end)
+
+    def _write_run(self) -> None:
+        if not self._run:
+            return
+        run, self._run = self._run, []
+        segment = run[0].segment
+        if not self._pending._is_directory_made:
+            self._make_directory()
+        self._segments[segment] = None
+        self._files.write(segment.path, [write.records for write in run], run[0].position)
+        self._unsynced_files[segment.path] = None
+        if run[0].position == 0:
+            self._unsynced_directories[self._pending._directory] = None
+        self._byte_count += sum(len(write.records) for write in run)
+        self._end = run[-1].end
+
+    def _make_directory(self) -> None:
+        """Make the directory of the log. All above it are made durable, too: another log may just have made them."""
+        pending = self._pending
+        self._files.make_directory(pending._directory, durably=False)
+        self._unsynced_directories.update(dict.fromkeys(directories_above(pending._directory, pending._bucket)))
+        pending._is_directory_made = True
+
+    def _finish(self, roll: Roll) -> None:
+        """Complete a segment before anything goes to the next one."""
+        try:
+            self._sync_before_next(roll.segment)
+        except OSError:
+            self._is_sync_failed = True
+            raise
+        self._pending.write_caches(
+            roll.segment, roll.offset_next, roll.writers, is_snapshot_needed=roll.is_snapshot_needed
+        )
+
+    def _sync_before_next(self, segment: Segment) -> None:
+        """Have a segment durable before the next one is begun, so that a segment with others behind it is whole.
+
+        Without syncs that is said of its name only: a log may then lose its end, but not its beginning.
+        """
+        if self._pending._is_synced and segment.path in self._unsynced_files:
+            self._files.sync(segment.path)
+            del self._unsynced_files[segment.path]
+        if self._pending._directory in self._unsynced_directories or not self._pending._is_synced:
+            self._files.sync_directory(self._pending._directory)
+            self._unsynced_directories.pop(self._pending._directory, None)
+
+    def undo(self) -> bool:
+        """Take back from the disk what this round wrote, and for good; return whether that worked.
+
+        A file that came back after a crash would say that the log goes on with it.
+        """
+        begin = self._begin
+        if self._is_sync_failed:
+            return False
+        if begin is None or not self._pending._is_directory_made:
+            return True
+        try:
+            for segment in self._segments:
+                if segment is self._pending.end_written.segment:
+                    self._files.truncate(segment.path, begin.position)
+                    self._files.sync(segment.path)
+                else:
+                    segment.remove()
+            self._pending._remove_snapshots_after(begin.offset_base)
+            for directory in (*self._unsynced_directories, self._pending._directory):
+                self._files.sync_directory(directory)
+        except OSError:
+            return False
+        return True

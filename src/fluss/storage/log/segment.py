@@ -1,0 +1,305 @@
+"""One segment of a log: a file of batches whose name says its first offset.
+
+The last segment is live: batches are added at its end, and its index is in memory. When the next one has taken over,
+its index lives on in files. A segment that was found on disk is not believed: what is read from it is checked first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fluss.errors import CorruptRecordError, FlussError
+from fluss.record.log_batch import HEADER_BYTES_MAX, LogBatch, LogBatchHeader, read_header
+from fluss.schema.integers import INT32_MAX
+from fluss.storage.log.names import LogFileKind, log_file_name
+from fluss.storage.log.offset_index import OffsetEntry
+from fluss.storage.log.scan import BatchChain, ScanResult, Visit, damage_at, scan
+from fluss.storage.log.sparse_index import SparseIndex
+from fluss.storage.log.stored_index import StoredIndex
+from fluss.storage.log.tail import scan_tail
+from fluss.storage.log.time_index import TimeEntry
+from fluss.storage.vfs import Files
+
+# Read at once while looking for a batch: the distance of two index entries, and a header.
+_WALK_BYTES: Final = 8 * 1024
+# Indexes are made again one at a time: whoever waits for the same one finds it done.
+_rebuilding: Final = threading.Lock()
+
+
+class Place(NamedTuple):
+    """Where a batch lies in its segment."""
+
+    position: int
+    header: LogBatchHeader
+
+
+class Segment:
+    """Knows its file and its place in the log. Adding and cutting are for the owner; reading is for any thread."""
+
+    __slots__ = (
+        "_files",
+        "_index",
+        "_interval_bytes",
+        "_is_index_stored",
+        "_verified_bytes",
+        "base_offset",
+        "offset_next",
+        "path",
+        "size_bytes",
+        "timestamp_max_ms",
+    )
+
+    def __init__(self, files: Files, directory: Path, base_offset: int, *, interval_bytes: int) -> None:
+        self._files = files
+        self._interval_bytes = interval_bytes
+        self.path = directory / log_file_name(base_offset, LogFileKind.SEGMENT)
+        self.base_offset = base_offset
+        # All three include what is on its way to the disk.
+        self.offset_next = base_offset
+        self.size_bytes = 0
+        self.timestamp_max_ms = -1
+        # None: it is in the files, or has to be made again.
+        self._index: SparseIndex | None = SparseIndex(base_offset, interval_bytes)
+        self._is_index_stored = False
+        # How far the file has been checked, from its beginning; None: this process wrote it.
+        self._verified_bytes: int | None = None
+
+    @classmethod
+    def found(cls, files: Files, directory: Path, base_offset: int, *, interval_bytes: int) -> Segment:
+        """Return a segment that was found on disk, of which only the size is known. The caller fills in the rest."""
+        segment = cls(files, directory, base_offset, interval_bytes=interval_bytes)
+        segment.size_bytes = files.size(segment.path)
+        segment._index = None
+        segment._verified_bytes = 0
+        return segment
+
+    @property
+    def is_live(self) -> bool:
+        """Whether batches may be added."""
+        return self._index is not None
+
+    # Writing
+
+    def has_room_for(self, byte_count: int, offset_last: int, *, bytes_max: int, index_entries_max: int) -> bool:
+        """Tell whether an append may go here. An empty segment takes any size."""
+        return self._index is not None and (
+            self.size_bytes == 0
+            or (
+                self.size_bytes + byte_count <= bytes_max
+                and offset_last - self.base_offset <= INT32_MAX
+                and len(self._index) < index_entries_max
+            )
+        )
+
+    def add(self, *, offset_next: int, byte_count: int, timestamp_ms: int) -> None:
+        """Take note of an append of so many bytes at the end."""
+        assert self._index is not None, "a segment that is not live takes no appends"
+        self._index.add(
+            offset_base=self.offset_next,
+            offset_last=offset_next - 1,
+            position=self.size_bytes,
+            byte_count=byte_count,
+            timestamp_ms=timestamp_ms,
+        )
+        self.size_bytes += byte_count
+        self.offset_next = offset_next
+        self.timestamp_max_ms = timestamp_ms
+
+    def cut(self, *, size_bytes: int, offset_next: int, timestamp_max_ms: int) -> None:
+        """Forget what was added after a point."""
+        if self._index is not None:
+            self._index.cut(size_bytes, offset_next)
+        self._is_index_stored = False
+        self.size_bytes, self.offset_next, self.timestamp_max_ms = size_bytes, offset_next, timestamp_max_ms
+
+    def store_index(self) -> None:
+        """Write the index files of a live segment. They are caches: a crash may lose them."""
+        if self._index is not None:
+            self._write_index_files(self._index)
+            self._is_index_stored = True
+
+    def release_index(self) -> None:
+        """The segment takes no more appends: from now on its index is looked up in the files, if they were written."""
+        if self._is_index_stored:
+            self._index = None
+
+    def remove(self) -> None:
+        for kind in (LogFileKind.SEGMENT, LogFileKind.OFFSET_INDEX, LogFileKind.TIME_INDEX):
+            self._files.remove(self._beside(kind))
+
+    # Loading
+
+    def load(self, visit: Visit) -> ScanResult:
+        """Read and check a segment that was found on disk. Whatever is good of it may be added to."""
+        index = SparseIndex(self.base_offset, self._interval_bytes)
+
+        def visit_and_index(position: int, batch: LogBatch) -> None:
+            _add_batch(index, position, batch)
+            visit(position, batch)
+
+        result = self.scan(visit_and_index)
+        self._index = index
+        self._verified_bytes = None
+        return result
+
+    def scan(self, visit: Visit) -> ScanResult:
+        return scan(self._files, self.path, start=0, end=self.size_bytes, offset_next=self.base_offset, visit=visit)
+
+    def scan_tail(self) -> ScanResult:
+        """Read no more of a segment that was found on disk than is needed to know its end."""
+        return scan_tail(self._files, self.path.parent, self.base_offset, self.size_bytes)
+
+    def load_timestamp_max(self) -> int:
+        """Return the commit time of the last batch, reading the end of a segment that was found on disk."""
+        if self.timestamp_max_ms < 0 and self.size_bytes:
+            result = self.scan_tail()
+            if result.problem is not None:
+                raise result.problem
+            self.timestamp_max_ms = result.timestamp_max_ms
+        return self.timestamp_max_ms
+
+    # Reading
+
+    def find(self, offset: int, position_end: int) -> Place:
+        """Return the batch with an offset that lies before ``position_end``."""
+
+        def has_offset(header: LogBatchHeader) -> bool:
+            return header.offset_last >= offset
+
+        return self._use_index(lambda index: self._walk(index.lookup(offset), position_end, has_offset))
+
+    def find_time(self, timestamp_ms: int, position_end: int) -> Place:
+        """Return the first batch before ``position_end`` with that commit time or a later one; there must be one."""
+
+        def is_wanted(header: LogBatchHeader) -> bool:
+            return header.commit_timestamp >= timestamp_ms
+
+        def search(index: SparseIndex | StoredIndex) -> Place:
+            entry = index.lookup_time(timestamp_ms)
+            if entry is None:
+                return self._walk(OffsetEntry(self.base_offset, 0), position_end, is_wanted)
+            place = self._walk(
+                index.lookup(entry.offset), position_end, lambda header: header.offset_last >= entry.offset
+            )
+            self._check_time(place, entry)
+            start = OffsetEntry(place.header.offset_last, place.position)
+            return self._walk(start, position_end, is_wanted)
+
+        return self._use_index(search)
+
+    def position_before(self, offset: int) -> int | None:
+        """Return a position at or before the batch with an offset, if it is known without reading."""
+        index = self._index
+        return None if index is None else index.lookup(offset).position
+
+    def read(self, place: Place, byte_count: int) -> bytes:
+        """Return the bytes from a batch on. Batches that are whole in them have been checked, or were written here."""
+        data = self._files.read(self.path, place.position, byte_count)
+        if len(data) < byte_count:
+            raise damage_at(self.path, place.position + len(data), "the file ends before its last batch")
+        verified_bytes = self._verified_bytes
+        if verified_bytes is not None and verified_bytes < place.position + byte_count:
+            self._verify(data, place, verified_bytes)
+        return data
+
+    def _verify(self, data: bytes, place: Place, verified_bytes: int) -> None:
+        chain = BatchChain(self.path, place.position, place.header.base_offset, timestamp_min_ms=0)
+        for _ in chain.follow(data):
+            pass
+        if chain.position == self.size_bytes and chain.offset_next != self.offset_next:
+            raise self._gap(chain.position, chain.offset_next)
+        if place.position <= verified_bytes < chain.position:
+            self._verified_bytes = chain.position
+
+    # The index
+
+    def _use_index(self, search: Callable[[SparseIndex | StoredIndex], Place]) -> Place:
+        """Search with the index. If its files are missing or lead astray, they are made again."""
+        index = self._index
+        if index is not None:
+            return search(index)
+        stored = StoredIndex(self._files, self.path.parent, self.base_offset)
+        try:
+            return search(stored)
+        except (FlussError, FileNotFoundError):
+            pass
+        with _rebuilding:
+            try:
+                return search(stored)
+            except (FlussError, FileNotFoundError):
+                return search(self._rebuilt_index())
+
+    def _rebuilt_index(self) -> SparseIndex:
+        """Read the segment from one end to the other. Raises CorruptRecordError for a bad place in it."""
+        index = SparseIndex(self.base_offset, self._interval_bytes)
+        result = self.scan(lambda position, batch: _add_batch(index, position, batch))
+        if result.problem is not None:
+            raise result.problem
+        if result.offset_next != self.offset_next:
+            raise self._gap(result.position_end, result.offset_next)
+        self._verified_bytes = None
+        try:
+            self._write_index_files(index)
+        except OSError:
+            # A full disk; the index is kept in memory instead.
+            self._index = index
+        return index
+
+    def _write_index_files(self, index: SparseIndex) -> None:
+        self._files.replace(self._beside(LogFileKind.OFFSET_INDEX), index.offset_file(), durably=False)
+        self._files.replace(self._beside(LogFileKind.TIME_INDEX), index.time_file(), durably=False)
+
+    def _walk(self, entry: OffsetEntry, position_end: int, is_wanted: Callable[[LogBatchHeader], bool]) -> Place:
+        """Go from header to header, from an index entry to the first wanted batch that is not before it.
+
+        On the way there must be the batch that the entry speaks of, and no gap.
+        """
+        position, offset_next = entry.position, self.base_offset if entry.position == 0 else None
+        is_confirmed = entry.position == 0
+        window, window_start = b"", position
+        while position < position_end:
+            if position + HEADER_BYTES_MAX > window_start + len(window):
+                window, window_start = self._files.read(self.path, position, _WALK_BYTES), position
+            try:
+                header = read_header(window, position - window_start)
+            except FlussError as error:
+                raise damage_at(self.path, position, error.message) from error
+            if offset_next is not None and header.base_offset != offset_next:
+                raise damage_at(self.path, position, f"offset {offset_next}: found offset {header.base_offset}")
+            if position + header.size > position_end:
+                raise damage_at(self.path, position, f"offset {header.base_offset}: the batch is not whole")
+            is_confirmed |= header.offset_last == entry.offset
+            if is_confirmed and is_wanted(header):
+                return Place(position, header)
+            position, offset_next = position + header.size, header.offset_next
+        raise damage_at(self.path, position, f"offset {offset_next}: no batch follows where the index says one does")
+
+    def _check_time(self, place: Place, entry: TimeEntry) -> None:
+        if place.header.base_offset != entry.offset or place.header.commit_timestamp != entry.timestamp_ms:
+            raise damage_at(self.path, place.position, f"the index has another commit time, {entry.timestamp_ms}")
+
+    def _gap(self, position: int, offset_next: int) -> CorruptRecordError:
+        return damage_at(
+            self.path,
+            position,
+            f"offset {offset_next}: the file ends here, but the log goes on at offset {self.offset_next}; a part of "
+            "the file or a segment is missing",
+        )
+
+    def _beside(self, kind: LogFileKind) -> Path:
+        return self.path.with_name(log_file_name(self.base_offset, kind))
+
+
+def _add_batch(index: SparseIndex, position: int, batch: LogBatch) -> None:
+    """Add a batch that was found in a file as if it had been appended alone."""
+    header = batch.header
+    index.add(
+        offset_base=header.base_offset,
+        offset_last=header.offset_last,
+        position=position,
+        byte_count=header.size,
+        timestamp_ms=header.commit_timestamp,
+    )

@@ -1,0 +1,635 @@
+"""The log of one bucket: appends at one end, reads anywhere, old segments leave at the other end.
+
+    append (event loop)    check, give offset and time, remember the bytes         offset_next moves
+    write_pending (thread) one write per segment, then the disk                    see ``committer``
+    durable (event loop)   tell whoever waits, show the rows to readers            offset_high_watermark moves
+
+What is between the high watermark and the next offset is on its way to the disk and visible to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from fluss.buffers import BytesLike
+from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
+from fluss.record.log_batch import NO_WRITER_ID, LogBatchHeader, assign_offset, iter_batches, verify_crc
+from fluss.schema.integers import INT32_MAX
+from fluss.schema.table import TableBucket
+from fluss.storage.log.committer import Committer
+from fluss.storage.log.loader import LoadedLog, LoadResult, load_log
+from fluss.storage.log.names import DELETED_SUFFIX, OFFSET_MAX, directories_above
+from fluss.storage.log.pending_writes import LogEnd, PendingWrites, Roll, Round, Write
+from fluss.storage.log.segment import Segment
+from fluss.storage.log.settings import LogSettings
+from fluss.storage.log.time_index import TIME_ENTRY_BYTES
+from fluss.storage.log.waiters import OffsetWaiters, copied
+from fluss.storage.log.writer_snapshot import WriterEntry
+from fluss.storage.vfs import Files
+
+# What was written so recently is in the page cache: reading it takes no longer than asking another thread to.
+_CACHED_BYTES: Final = 1024 * 1024
+_CACHED_READ_BYTES: Final = 256 * 1024
+
+logger = logging.getLogger(__name__)
+
+
+class History:
+    """The appends between two failures to write.
+
+    After a failure offsets are given out again, so an offset alone does not say whose rows it will hold.
+    """
+
+    __slots__ = ("failure", "offset_kept")
+
+    def __init__(self) -> None:
+        self.failure: FlussError | None = None
+        # Once it has failed: where that which is kept of it ends.
+        self.offset_kept = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where an append lies in the log. A duplicate lies where its first copy does."""
+
+    offset_base: int
+    offset_next: int
+    commit_timestamp_ms: int
+    is_duplicate: bool
+    history: History = field(repr=False, compare=False)
+
+
+class LogTablet:
+    """One log. It belongs to an event loop; ``read`` and the lookups may be called from any thread."""
+
+    __slots__ = (
+        "_clock",
+        "_committer",
+        "_durable",
+        "_files",
+        "_history",
+        "_is_closed",
+        "_listeners",
+        "_offset_next",
+        "_offset_synced",
+        "_pending",
+        "_pending_bytes",
+        "_segments",
+        "_settings",
+        "_timestamp_max_ms",
+        "_waiters",
+        "_waiters_written",
+        "_writers",
+        "bucket",
+        "directory",
+        "failure",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        bucket: TableBucket,
+        settings: LogSettings,
+        files: Files,
+        committer: Committer,
+        clock: Callable[[], int],
+        loaded: LoadedLog,
+    ) -> None:
+        self.bucket = bucket
+        self.directory = directory
+        # Why the log takes no more writes. Reading goes on.
+        self.failure: FlussError | None = None
+        self._settings = settings
+        self._files = files
+        self._committer = committer
+        self._clock = clock
+        self._writers = loaded.writers
+        self._segments: tuple[Segment, ...] = tuple(loaded.segments)
+        self._durable = loaded.end
+        self._offset_next = self._offset_synced = self._durable.offset_next
+        self._timestamp_max_ms = self._durable.timestamp_max_ms
+        self._pending = PendingWrites(
+            files,
+            directory,
+            bucket,
+            is_synced=committer.is_synced,
+            end_written=loaded.end,
+            snapshot_offsets=loaded.snapshot_offsets,
+        )
+        self._pending_bytes = 0
+        self._history = History()
+        self._waiters = OffsetWaiters()
+        self._waiters_written = OffsetWaiters()
+        self._listeners: list[Callable[[LogTablet], None]] = []
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        bucket: TableBucket,
+        settings: LogSettings,
+        *,
+        files: Files,
+        committer: Committer,
+        clock: Callable[[], int],
+        recovery_offset: int = 0,
+        was_clean: bool = False,
+    ) -> tuple[LogTablet, LoadResult]:
+        """Load a log; this takes time and belongs into a thread. A directory that does not exist is an empty log.
+
+        Everything before ``recovery_offset`` is known to have been durable. Raises CorruptRecordError for damage,
+        OSError for a disk that does not work.
+        """
+        loaded = load_log(
+            files,
+            directory,
+            bucket,
+            recovery_offset=recovery_offset,
+            was_clean=was_clean,
+            is_synced=committer.is_synced,
+            interval_bytes=settings.index_interval_bytes,
+            writers_since_ms=clock() - settings.writer_expiration_ms,
+        )
+        return cls(directory, bucket, settings, files, committer, clock, loaded), loaded.result
+
+    def __repr__(self) -> str:
+        return f"LogTablet({self.bucket}, {self.offset_start} to {self.offset_high_watermark})"
+
+    @property
+    def offset_start(self) -> int:
+        """The first offset that is still there."""
+        segments = self._segments
+        return segments[0].base_offset if segments else 0
+
+    @property
+    def offset_high_watermark(self) -> int:
+        """Readers see what is before it."""
+        return self._durable.offset_next
+
+    @property
+    def offset_next(self) -> int:
+        """The offset that the next row will get."""
+        return self._offset_next
+
+    @property
+    def recovery_offset(self) -> int:
+        """Everything before it is on the disk, even if the machine stops now."""
+        return self._offset_synced
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def timestamp_max_ms(self) -> int:
+        """The commit time of the last batch; -1 in an empty log."""
+        return self._timestamp_max_ms
+
+    @property
+    def writer_count(self) -> int:
+        return len(self._writers)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes on their way to the disk."""
+        return self._pending_bytes
+
+    # Appending
+
+    def append(self, records: BytesLike) -> AppendResult:
+        """Take batches into the log. No I/O happens here: wait with ``wait_durable`` or ``wait_written``.
+
+        Offsets and commit times are written into ``records`` itself, which must not change from now on. All batches are
+        taken, or none; bytes behind the last whole batch are left out. Raises code 14 for damage, 13 for a batch that
+        is too large, 31 for a batch out of order, and ``failure``.
+        """
+        self._check_open()
+        view = memoryview(records)
+        if view.readonly:
+            view = memoryview(bytearray(view))
+        headers = self._checked_headers(view)
+        if not headers:
+            return AppendResult(self._offset_next, self._offset_next, self._timestamp_max_ms, False, self._history)
+        duplicate = self._writers.find_duplicate(headers)
+        if duplicate is not None:
+            return AppendResult(
+                duplicate.offset_base, duplicate.offset_last + 1, duplicate.commit_time_ms, True, self._history
+            )
+        offset_base = self._offset_next
+        offset_next = offset_base + _offset_count(headers)
+        if offset_next > OFFSET_MAX:
+            raise CorruptRecordError(f"the append would end at offset {offset_next}, the last one is {OFFSET_MAX}")
+        byte_count = sum([header.size for header in headers])
+        segment = self._segment_for(byte_count, offset_next - 1)
+        timestamp_ms = max(self._timestamp_max_ms, self._clock())
+        self._stamp(view, headers, timestamp_ms)
+        position = segment.size_bytes
+        segment.add(offset_next=offset_next, byte_count=byte_count, timestamp_ms=timestamp_ms)
+        self._offset_next = offset_next
+        self._timestamp_max_ms = timestamp_ms
+        self._pending_bytes += byte_count
+        end = LogEnd(segment, segment.size_bytes, offset_next, timestamp_ms)
+        self._pending.put(Write(view[:byte_count], position, offset_base, end))
+        self._committer.submit(self)
+        return AppendResult(offset_base, offset_next, timestamp_ms, False, self._history)
+
+    def _checked_headers(self, view: memoryview) -> list[LogBatchHeader]:
+        headers = []
+        try:
+            for batch in iter_batches(view, self._settings.batch_bytes_max):
+                verify_crc(batch)
+                headers.append(batch.header)
+        except SizeLimitError as error:
+            raise FlussError(error.message, ErrorCode.RECORD_TOO_LARGE_EXCEPTION) from error
+        return headers
+
+    def _stamp(self, view: memoryview, headers: Sequence[LogBatchHeader], timestamp_ms: int) -> None:
+        """Give every batch its offset and time, and remember it for its writer."""
+        position, offset_next = 0, self._offset_next
+        for header in headers:
+            assign_offset(view, offset_next, timestamp_ms, position)
+            position += header.size
+            offset_next += header.last_offset_delta + 1
+            if header.writer_id != NO_WRITER_ID:
+                entry = WriterEntry(
+                    header.writer_id, header.batch_sequence, offset_next - 1, header.last_offset_delta, timestamp_ms
+                )
+                self._writers.add(entry, offset_durable=self._durable.offset_next)
+
+    def _segment_for(self, byte_count: int, offset_last: int) -> Segment:
+        """Return the segment that an append goes to, beginning a new one where needed."""
+        if self._segments and self._segments[-1].has_room_for(
+            byte_count,
+            offset_last,
+            bytes_max=self._settings.segment_bytes_max,
+            index_entries_max=self._settings.index_bytes_max // TIME_ENTRY_BYTES,
+        ):
+            return self._segments[-1]
+        return self._roll()
+
+    def _roll(self) -> Segment:
+        if self._segments:
+            is_snapshot_needed = self.offset_start > 0
+            self._pending.put(Roll(self._segments[-1], self._offset_next, self._writers.entries(), is_snapshot_needed))
+        segment = Segment(
+            self._files, self.directory, self._offset_next, interval_bytes=self._settings.index_interval_bytes
+        )
+        self._segments = (*self._segments, segment)
+        return segment
+
+    # Waiting
+
+    async def wait_durable(self, append: AppendResult | int) -> None:
+        """Wait until an append, or everything before an offset, is visible to readers; or raise why it never will be.
+
+        An offset means the append that has it now. Whoever waits for an append of his own must say so: after a failed
+        write its offset may belong to another.
+        """
+        if waiting := self._wait(append, self._waiters):
+            await waiting
+
+    async def wait_written(self, append: AppendResult | int) -> None:
+        """Wait until an append, or everything before an offset, is in the operating system, if not on the disk."""
+        if waiting := self._wait(append, self._waiters_written):
+            # The thread may have written it before it saw that somebody waits for it.
+            self._waiters_written.wake(self._pending.end_written.offset_next)
+            await waiting
+
+    def _wait(self, append: AppendResult | int, waiters: OffsetWaiters) -> asyncio.Future[None] | None:
+        if isinstance(append, int):
+            append = AppendResult(append, append, 0, False, self._history)
+        if self.is_durable(append):
+            return None
+        if append.history.failure is not None:
+            raise copied(append.history.failure)
+        return waiters.add(append.offset_next)
+
+    def is_durable(self, append: AppendResult) -> bool:
+        """Tell whether an append is visible to readers."""
+        if append.history.failure is not None:
+            return append.offset_next <= append.history.offset_kept
+        return append.offset_next <= self._durable.offset_next
+
+    def on_advance(self, listener: Callable[[LogTablet], None]) -> Callable[[], None]:
+        """Have a function called on the loop whenever the high watermark has moved; returns what takes it back."""
+        self._listeners.append(listener)
+
+        def remove() -> None:
+            with suppress(ValueError):
+                self._listeners.remove(listener)
+
+        return remove
+
+    # What the committer does and reports
+
+    @property
+    def is_written_awaited(self) -> bool:
+        return len(self._waiters_written) > 0
+
+    def write_pending(self) -> Round:
+        return self._pending.write()
+
+    def halt(self) -> None:
+        self._pending.halt()
+
+    def written(self, written: Round) -> None:
+        if written.end is not None:
+            self._waiters_written.wake(written.end.offset_next)
+
+    def durable(self, written: Round) -> None:
+        end, before = written.end, self._durable
+        if end is None or self._history.failure is not None:
+            return
+        self._durable = end
+        if self._committer.is_synced:
+            self._offset_synced = end.offset_next
+        self._pending_bytes -= written.byte_count
+        self.written(written)
+        self._waiters.wake(end.offset_next)
+        if end.segment is not before.segment:
+            self._release_indexes(end)
+        if end.offset_next > before.offset_next:
+            for listener in tuple(self._listeners):
+                listener(self)
+
+    def _release_indexes(self, end: LogEnd) -> None:
+        for segment in self._segments:
+            if segment is end.segment:
+                return
+            segment.release_index()
+
+    def failed(self, error: OSError, *, is_undone: bool) -> None:
+        """Go back to what is durable; if nobody can tell what that is, take no more writes."""
+        if self._history.failure is not None:
+            return
+        if is_undone:
+            refusal = FlussError(
+                f"cannot write to {self.directory}: {error}; nothing of this append was stored",
+                ErrorCode.LOG_STORAGE_EXCEPTION,
+            )
+            logger.error("%s", refusal.message)
+        else:
+            refusal = FlussError(
+                f"{self.directory} is read-only since a write to it failed ({error}); check the disk and restart the "
+                "server",
+                ErrorCode.STORAGE_EXCEPTION,
+            )
+            logger.critical("%s", refusal.message)
+        refusal.__cause__ = error
+        self._end_history(refusal)
+        if is_undone:
+            self._go_back_to_durable()
+            self._history = History()
+            self._pending.resume()
+        else:
+            self.failure = refusal
+
+    def _end_history(self, refusal: FlussError) -> None:
+        """Forget what was not written, and tell those who wait for it."""
+        self._history.failure = refusal
+        self._history.offset_kept = self._durable.offset_next
+        self._pending.clear()
+        self._pending_bytes = 0
+        self._waiters.fail(refusal)
+        self._waiters_written.fail(refusal)
+
+    def _go_back_to_durable(self) -> None:
+        end = self._durable
+        if end.segment is None:
+            self._segments = ()
+        else:
+            self._segments = tuple(
+                segment for segment in self._segments if segment.base_offset <= end.segment.base_offset
+            )
+            end.segment.cut(size_bytes=end.position, offset_next=end.offset_next, timestamp_max_ms=end.timestamp_max_ms)
+        self._writers.undo_from(end.offset_next)
+        self._offset_next = end.offset_next
+        self._timestamp_max_ms = end.timestamp_max_ms
+
+    # Reading
+
+    def read(self, offset: int, bytes_max: int, *, at_least_one_batch: bool) -> memoryview:
+        """Return stored bytes from the batch with an offset on, all from one segment; any thread may call.
+
+        The last batch may be cut off by the limit; the first one is whole if ``at_least_one_batch``. Nothing is
+        returned at the high watermark. Raises code 19 outside of the log, CorruptRecordError for damage on the disk.
+        """
+        end, offset_next = self._durable, self._offset_next
+        if not self.offset_start <= offset <= max(offset_next, end.offset_next):
+            raise self._out_of_range(offset, end)
+        if offset >= end.offset_next:
+            return memoryview(b"")
+        try:
+            return self._read_segment(self._segment_with(offset), end, offset, bytes_max, at_least_one_batch)
+        except FileNotFoundError as error:
+            if offset < self.offset_start:
+                raise self._out_of_range(offset, end) from None
+            raise CorruptRecordError(f"{error.filename} is missing; offset {offset} was in it") from error
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _read_segment(
+        self, segment: Segment, end: LogEnd, offset: int, bytes_max: int, at_least_one_batch: bool
+    ) -> memoryview:
+        if segment.base_offset > offset:
+            raise self._out_of_range(offset, end)
+        position_end = end.position if segment is end.segment else segment.size_bytes
+        place = segment.find(offset, position_end)
+        if at_least_one_batch:
+            bytes_max = max(bytes_max, place.header.size)
+        return memoryview(segment.read(place, min(bytes_max, position_end - place.position)))
+
+    def is_cached(self, offset: int, bytes_max: int) -> bool:
+        """Tell whether a read needs only bytes written moments ago, so that it may happen on the event loop."""
+        end = self._durable
+        if end.segment is None or offset < end.segment.base_offset or offset >= end.offset_next:
+            return offset >= end.offset_next
+        position = end.segment.position_before(offset)
+        return (
+            position is not None
+            and end.position - position <= _CACHED_BYTES
+            and min(bytes_max, end.position - position) <= _CACHED_READ_BYTES
+        )
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int:
+        """Return the first offset of the first batch with that commit time or a later one, else the high watermark."""
+        end = self._durable
+        for segment in self._segments:
+            try:
+                if segment is end.segment:
+                    if end.timestamp_max_ms >= timestamp_ms and end.position:
+                        return segment.find_time(timestamp_ms, end.position).header.base_offset
+                    break
+                if segment.load_timestamp_max() >= timestamp_ms:
+                    return segment.find_time(timestamp_ms, segment.size_bytes).header.base_offset
+            except OSError as error:
+                # It may have expired meanwhile; then the answer is in a later one.
+                if segment.base_offset >= self.offset_start:
+                    raise self._unreadable(error) from error
+        return end.offset_next
+
+    def _segment_with(self, offset: int) -> Segment:
+        segments = self._segments
+        index = bisect_right(segments, offset, key=_base_offset) - 1
+        return segments[max(index, 0)]
+
+    def _out_of_range(self, offset: int, end: LogEnd) -> FlussError:
+        return FlussError(
+            f"offset {offset} of {self.bucket} is out of range: the log has {self.offset_start} to {end.offset_next}",
+            ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+        )
+
+    def _unreadable(self, error: OSError) -> FlussError:
+        return FlussError(f"cannot read {self.directory}: {error}", ErrorCode.LOG_STORAGE_EXCEPTION)
+
+    # Care
+
+    async def expire_segments(self, expired_before_ms: int, *, roll_active: bool = False) -> int:
+        """Remove the segments, oldest first, in which everything is older; return how many they were.
+
+        The last segment stays, unless it may be rolled, which needs the new one on disk first. Raises OSError.
+        """
+        self._check_open()
+        segments = self._durable_segments()
+        if not segments or not segments[0].size_bytes or segments[0].timestamp_max_ms >= expired_before_ms:
+            return 0
+        expired = await asyncio.to_thread(_expired_count, segments, expired_before_ms)
+        if expired == len(segments) and not (roll_active and await self._roll_empty(segments[-1])):
+            expired -= 1
+        if expired <= 0 or self._is_closed or self._segments[:expired] != segments[:expired]:
+            return 0
+        self._segments = self._segments[expired:]
+        await asyncio.to_thread(self._remove_segments, segments[:expired])
+        return expired
+
+    def _durable_segments(self) -> tuple[Segment, ...]:
+        """Return the segments up to the one in which the durable part of the log ends."""
+        end = self._durable.segment
+        return tuple(segment for segment in self._segments if end and segment.base_offset <= end.base_offset)
+
+    async def _roll_empty(self, active: Segment) -> bool:
+        """Begin a new segment that holds nothing yet, if nothing is being written; return whether that was done."""
+        end = self._durable
+        if self._is_closed or end.offset_next != self._offset_next or self._segments[-1] is not active:
+            return False
+        segment = self._roll()
+        self._pending.put(Write(b"", 0, end.offset_next, LogEnd(segment, 0, end.offset_next, end.timestamp_max_ms)))
+        self._committer.submit(self)
+        await self._waiters.add(end.offset_next)
+        return self._durable.segment is not active
+
+    def _remove_segments(self, segments: Sequence[Segment]) -> None:
+        # From now on the log alone no longer tells what the writers have done.
+        self._pending.sync_snapshot()
+        self._files.sync_directory(self.directory)
+        for segment in segments:
+            segment.remove()
+            # One after the other: a log whose middle is gone and whose beginning came back could not be opened.
+            self._files.sync_directory(self.directory)
+
+    def expire_writers(self) -> int:
+        """Forget writers that have been silent for too long; return how many."""
+        return self._writers.expire(self._clock() - self._settings.writer_expiration_ms)
+
+    async def flush(self) -> None:
+        """Have everything that was appended on the disk, whatever the durability of single appends."""
+        await self.wait_durable(self._offset_next)
+        end = self._durable
+        if self._offset_synced < end.offset_next:
+            try:
+                await asyncio.to_thread(self._sync_after, self._offset_synced)
+            except OSError as error:
+                self.halt()
+                self.failed(error, is_undone=False)
+                self._check_open()
+            self._offset_synced = max(self._offset_synced, end.offset_next)
+
+    def _sync_after(self, offset: int) -> None:
+        """Make durable what lies after an offset."""
+        for segment in self._segments:
+            if segment.offset_next > offset:
+                try:
+                    self._files.sync(segment.path)
+                except FileNotFoundError:
+                    # Expired meanwhile.
+                    if segment.base_offset >= self.offset_start:
+                        raise
+        self._files.sync_directory(self.directory)
+        if offset == 0:
+            for directory in directories_above(self.directory, self.bucket):
+                self._files.sync_directory(directory)
+
+    async def close(self) -> None:
+        """Flush, write the indexes and the state of the writers, and let go of the files. May be called again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self.failure is None:
+                await self.flush()
+                if self._segments:
+                    await asyncio.to_thread(
+                        self._pending.write_caches,
+                        self._segments[-1],
+                        self._offset_next,
+                        self._writers.entries(),
+                        is_snapshot_needed=self.offset_start > 0,
+                    )
+        finally:
+            self._files.forget(self.directory)
+
+    async def delete(self) -> None:
+        """Take no more requests, and remove the directory with everything in it. Raises OSError."""
+        self._is_closed = True
+        self._end_history(FlussError(f"{self.bucket} was dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
+        # What the thread is writing at this moment must not come back after the directory is gone.
+        await self._committer.settle()
+        await asyncio.to_thread(self._remove_directory)
+
+    def _remove_directory(self) -> None:
+        if self._files.exists(self.directory):
+            # The new name first: whoever sees the directory after a crash knows that it was to go.
+            doomed = self.directory.with_name(self.directory.name + DELETED_SUFFIX)
+            self._files.remove_tree(doomed)
+            self._files.rename(self.directory, doomed)
+            self._files.remove_tree(doomed)
+
+    def _check_open(self) -> None:
+        if self.failure is not None:
+            raise copied(self.failure)
+        if self._is_closed:
+            raise FlussError(f"{self.bucket} is closed", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def _offset_count(headers: Sequence[LogBatchHeader]) -> int:
+    """Return how many offsets batches take. The indexes of a segment have 32 bits for the distance of two."""
+    count = sum([header.last_offset_delta + 1 for header in headers])
+    if count > INT32_MAX:
+        raise CorruptRecordError(f"the append spans {count} offsets, at most {INT32_MAX} are allowed")
+    return count
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _expired_count(segments: Sequence[Segment], expired_before_ms: int) -> int:
+    """Count the segments at the start of the log in which everything is older."""
+    count = 0
+    for segment in segments:
+        if segment.load_timestamp_max() >= expired_before_ms or not segment.size_bytes:
+            break
+        count += 1
+    return count

@@ -1,0 +1,112 @@
+"""What a log knows about its idempotent writers: which of their batches it has, and which must come next.
+
+A writer numbers the batches it sends to a bucket 0, 1, 2, ..., and may have five of them on the way. After a lost
+answer it sends a batch again; the log recognises it by its number and answers what it answered first. Per writer the
+last five batches are remembered. Their snapshots are files beside the log: see ``writer_snapshot``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.record.log_batch import NO_WRITER_ID, LogBatchHeader
+from fluss.schema.integers import INT32_MAX
+from fluss.storage.log.names import OFFSET_MAX
+from fluss.storage.log.writer_snapshot import WriterEntry
+
+BATCHES_REMEMBERED: Final = 5
+
+
+class WriterState:
+    """The latest batches per writer id. Not idempotent writers (id -1) leave no trace. Belongs to one thread."""
+
+    __slots__ = ("_batches",)
+
+    def __init__(self) -> None:
+        self._batches: dict[int, list[WriterEntry]] = {}
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def find_duplicate(self, headers: Sequence[LogBatchHeader]) -> WriterEntry | None:
+        """Return the remembered batch that one of these repeats, or None if all of them are next in their order.
+
+        Raises code 31 for a batch that is neither. Changes nothing.
+        """
+        sequence_latest: dict[int, int] = {}
+        for header in headers:
+            if header.writer_id == NO_WRITER_ID:
+                continue
+            known = self._batches.get(header.writer_id)
+            if known is not None and (duplicate := _with_sequence(known, header.batch_sequence)) is not None:
+                return duplicate
+            latest = sequence_latest.get(header.writer_id, known[-1].batch_sequence if known else None)
+            _check_next(header, latest)
+            sequence_latest[header.writer_id] = header.batch_sequence
+        return None
+
+    def add(self, entry: WriterEntry, *, offset_durable: int = OFFSET_MAX) -> None:
+        """Remember a batch that is in the log now, whatever its sequence: the log is right.
+
+        Batches at or after ``offset_durable`` may be undone. However many they are, the five before them stay known.
+        """
+        known = self._batches.setdefault(entry.writer_id, [])
+        known.append(entry)
+        while len(known) > BATCHES_REMEMBERED and known[BATCHES_REMEMBERED].offset_last < offset_durable:
+            del known[0]
+
+    def undo_from(self, offset: int) -> None:
+        """Forget the batches at or after an offset: they did not reach the log."""
+        for writer_id, known in list(self._batches.items()):
+            while known and known[-1].offset_last >= offset:
+                known.pop()
+            if not known:
+                del self._batches[writer_id]
+
+    def expire(self, expired_before_ms: int) -> int:
+        """Forget the writers whose last batch is older; return how many they were."""
+        expired = [
+            writer_id for writer_id, known in self._batches.items() if known[-1].commit_time_ms < expired_before_ms
+        ]
+        for writer_id in expired:
+            del self._batches[writer_id]
+        return len(expired)
+
+    def entries(self) -> list[WriterEntry]:
+        """Return what a snapshot holds: the remembered batches of every writer, oldest first.
+
+        A reader that knows one batch per writer takes the last of them, which is right.
+        """
+        return [entry for known in self._batches.values() for entry in _recent(known)]
+
+
+def entry_of(header: LogBatchHeader) -> WriterEntry:
+    """Return what is remembered of a batch that has its place in the log."""
+    return WriterEntry(
+        writer_id=header.writer_id,
+        batch_sequence=header.batch_sequence,
+        offset_last=header.offset_last,
+        offset_delta=header.last_offset_delta,
+        commit_time_ms=header.commit_timestamp,
+    )
+
+
+def _with_sequence(known: list[WriterEntry], sequence: int) -> WriterEntry | None:
+    return next((entry for entry in _recent(known) if entry.batch_sequence == sequence), None)
+
+
+def _recent(known: list[WriterEntry]) -> list[WriterEntry]:
+    return known[-BATCHES_REMEMBERED:]
+
+
+def _check_next(header: LogBatchHeader, latest: int | None) -> None:
+    expected = 0 if latest is None or latest == INT32_MAX else latest + 1
+    if header.batch_sequence != expected:
+        known = "has written nothing here yet" if latest is None else f"wrote {latest} last"
+        raise FlussError(
+            f"Out of order batch sequence {header.batch_sequence} of writer {header.writer_id}, which {known}; "
+            f"{expected} is expected",
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
+        )

@@ -1,0 +1,266 @@
+"""The one door to the disk: every open, write, sync, rename and unlink of the log goes through ``Files``.
+
+``OsFiles`` is the real one. A fault-injecting twin with the same methods lives in ``fluss.testing.faultfs``.
+
+Files are named by path, not held open: an idle log costs no descriptor. ``OsFiles`` keeps the descriptors that were
+used last, up to a limit. Errors of the operating system come out as OSError, with the name of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from fluss.buffers import BytesLike
+
+DESCRIPTORS_MAX: Final = 512
+# What a file is called until its new content is complete.
+TEMPORARY_SUFFIX: Final = ".tmp"
+# What the operating system takes in one call (IOV_MAX).
+_PARTS_PER_WRITE: Final = 1024
+
+
+class Files(Protocol):
+    """What the log needs of a file system. All methods may be called from any thread."""
+
+    def size(self, path: Path) -> int: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def names(self, directory: Path) -> list[str]:
+        """List a directory in no particular order; one that does not exist is empty."""
+        ...
+
+    def read(self, path: Path, position: int, byte_count: int) -> bytes:
+        """Return the bytes from a position on; fewer only at the end of the file."""
+        ...
+
+    def write(self, path: Path, parts: Sequence[BytesLike], position: int) -> None:
+        """Write all parts one after the other, creating the file if it is missing.
+
+        The content is durable after ``sync``, the name of a new file after ``sync_directory``. An error may leave a
+        part of it written.
+        """
+        ...
+
+    def sync(self, path: Path) -> None:
+        """Make the content and size of a file durable. After an error nobody knows what is on the disk."""
+        ...
+
+    def truncate(self, path: Path, byte_count: int) -> None: ...
+
+    def replace(self, path: Path, data: bytes, *, durably: bool = True) -> None:
+        """Give a file a new content, all or nothing. Without ``durably`` a lost machine may lose new and old."""
+        ...
+
+    def make_directory(self, path: Path, *, durably: bool = True) -> None:
+        """Create a directory and its parents; existing ones are left alone.
+
+        Without ``durably`` it is left to the caller to ``sync_directory`` those above.
+        """
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable, and that others are gone from it."""
+        ...
+
+    def rename(self, path: Path, new_path: Path) -> None: ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; a missing one is not an error."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with everything in it; a missing one is not an error."""
+        ...
+
+    def forget(self, path: Path) -> None:
+        """Close what is held open of a file, or of everything below a directory."""
+        ...
+
+
+class _Descriptor:
+    """An open file. It is closed when it was dropped and nobody uses it any more."""
+
+    __slots__ = ("is_dropped", "number", "user_count")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.user_count = 0
+        self.is_dropped = False
+
+
+class OsFiles:
+    """The file system of the machine, with the descriptors used last kept open."""
+
+    def __init__(self, *, descriptors_max: int = DESCRIPTORS_MAX) -> None:
+        self._descriptors_max = descriptors_max
+        # By path as text: hashing a Path costs more than reading a few kilobytes.
+        self._descriptors: OrderedDict[str, _Descriptor] = OrderedDict()
+        # How often names have changed their meaning. A file that was opened meanwhile may be the old one.
+        self._forget_count = 0
+        self._lock = threading.Lock()
+
+    @property
+    def descriptor_count(self) -> int:
+        """How many files are held open. Those in use at this moment may exceed the limit."""
+        return len(self._descriptors)
+
+    def size(self, path: Path) -> int:
+        return os.stat(path).st_size
+
+    def exists(self, path: Path) -> bool:
+        return os.path.exists(path)
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            return os.listdir(directory)
+        except FileNotFoundError:
+            return []
+
+    def read(self, path: Path, position: int, byte_count: int) -> bytes:
+        with self._open(path, os.O_RDWR) as descriptor:
+            data = os.pread(descriptor, byte_count, position)
+            if len(data) == byte_count:
+                return data
+            # A read may be cut short by a signal or a limit of the operating system; nothing comes only at the end.
+            pieces = [data]
+            while data and (missing := byte_count - sum(map(len, pieces))):
+                data = os.pread(descriptor, missing, position + byte_count - missing)
+                pieces.append(data)
+            return b"".join(pieces)
+
+    def write(self, path: Path, parts: Sequence[BytesLike], position: int) -> None:
+        with self._open(path, os.O_RDWR | os.O_CREAT) as descriptor:
+            for first in range(0, len(parts), _PARTS_PER_WRITE):
+                position = _write_all(descriptor, list(parts[first : first + _PARTS_PER_WRITE]), position)
+
+    def sync(self, path: Path) -> None:
+        with self._open(path, os.O_RDWR) as descriptor:
+            os.fdatasync(descriptor)
+
+    def truncate(self, path: Path, byte_count: int) -> None:
+        with self._open(path, os.O_RDWR) as descriptor:
+            os.ftruncate(descriptor, byte_count)
+
+    def replace(self, path: Path, data: bytes, *, durably: bool = True) -> None:
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                if durably:
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            # A full disk must not keep the half of a file that nobody will read.
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        self.forget(path)
+        if durably:
+            self.sync_directory(path.parent)
+
+    def make_directory(self, path: Path, *, durably: bool = True) -> None:
+        missing = [path]
+        while not missing[-1].parent.exists():
+            missing.append(missing[-1].parent)
+        for directory in reversed(missing):
+            with suppress(FileExistsError):
+                directory.mkdir()
+                if durably:
+                    self.sync_directory(directory.parent)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, path: Path, new_path: Path) -> None:
+        os.rename(path, new_path)
+        self.forget(path)
+
+    def remove(self, path: Path) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        self.forget(path)
+
+    def remove_tree(self, path: Path) -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)
+        self.forget(path)
+
+    def forget(self, path: Path) -> None:
+        text = os.fspath(path)
+        below = text + os.sep
+        with self._lock:
+            self._forget_count += 1
+            for known in [known for known in self._descriptors if known == text or known.startswith(below)]:
+                self._drop(self._descriptors.pop(known))
+
+    @contextmanager
+    def _open(self, path: Path, flags: int) -> Iterator[int]:
+        """Lend a descriptor. It stays open while it is lent, whatever else is opened meanwhile."""
+        text = os.fspath(path)
+        with self._lock:
+            descriptor = self._descriptors.get(text)
+            forget_count = self._forget_count
+            if descriptor is not None:
+                self._descriptors.move_to_end(text)
+                descriptor.user_count += 1
+        if descriptor is None:
+            # Opening may wait for the disk; those who have their descriptors go on meanwhile.
+            opened = _Descriptor(os.open(text, flags | os.O_CLOEXEC, 0o644))
+            descriptor = self._keep(text, opened, forget_count)
+        try:
+            yield descriptor.number
+        finally:
+            with self._lock:
+                descriptor.user_count -= 1
+                self._close_if_unused(descriptor)
+
+    def _keep(self, text: str, opened: _Descriptor, forget_count: int) -> _Descriptor:
+        """Lend a descriptor that was just opened, or the one of a thread that was faster, and remember it."""
+        with self._lock:
+            if forget_count != self._forget_count:
+                opened.is_dropped = True
+                opened.user_count += 1
+                return opened
+            descriptor = self._descriptors.setdefault(text, opened)
+            descriptor.user_count += 1
+            if descriptor is not opened:
+                self._drop(opened)
+            elif len(self._descriptors) > self._descriptors_max:
+                self._drop(self._descriptors.popitem(last=False)[1])
+            return descriptor
+
+    def _drop(self, descriptor: _Descriptor) -> None:
+        descriptor.is_dropped = True
+        self._close_if_unused(descriptor)
+
+    def _close_if_unused(self, descriptor: _Descriptor) -> None:
+        if descriptor.is_dropped and descriptor.user_count == 0:
+            os.close(descriptor.number)
+
+
+def _write_all(descriptor: int, parts: list[BytesLike], position: int) -> int:
+    """Write parts until all of them are written, and return the position behind them."""
+    while parts:
+        written = os.pwritev(descriptor, parts, position)
+        position += written
+        done = 0
+        while done < len(parts) and written >= len(parts[done]):
+            written -= len(parts[done])
+            done += 1
+        del parts[:done]
+        if written:
+            parts[0] = memoryview(parts[0])[written:]
+    return position
