@@ -1,0 +1,164 @@
+"""``python -m fluss.server``: one server in one process, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from fluss._version import __version__
+from fluss.errors import FlussError
+from fluss.net.loop import run
+from fluss.server.listener_texts import PORT_MAX, address_text
+from fluss.server.logs import LOG_LEVELS, log_to_stderr
+from fluss.server.options import DEFAULT_LISTENER_NAME, DEFAULT_PORT, Durability, ServerOptions
+from fluss.server.options_file import Setting
+from fluss.server.process import FlussServer, request_stop, serve
+
+_PROGRAM: Final = "python -m fluss.server"
+_DEFAULT_HOST: Final = "127.0.0.1"
+_DESCRIPTION: Final = """\
+Start a Flussbett server: streaming tables on this machine, for every client that speaks the Apache Fluss protocol.
+It says one line on standard output when clients can connect; everything else it has to say goes to standard error.
+SIGTERM or Ctrl-C stops it in order, a second one at once.
+"""
+_EPILOG: Final = f"""\
+examples:
+  Keep data in ./data and listen on {_DEFAULT_HOST}:{DEFAULT_PORT}:
+    {_PROGRAM} --data-dir ./data
+
+  Let other machines in, on another port:
+    {_PROGRAM} --data-dir ./data --host 0.0.0.0 --port 9200
+
+  Ask users for a password (the file server.yaml):
+    bind.listeners: CLIENT://0.0.0.0:9123
+    security.protocol.map: CLIENT:SASL
+    security.sasl.plain.credentials: alice:secret,bob:secret2
+  and:
+    {_PROGRAM} --data-dir ./data --config server.yaml
+
+  Change one option, and look at what all of them are:
+    {_PROGRAM} --data-dir ./data -D log.segment.file-size=256mb --print-config
+
+An option has the value of the command line, else of the environment (data.dir is FLUSS_DATA_DIR), else of the file,
+else its default.
+
+exit codes: 0 stopped in order, 1 could not start or failed, 2 wrong usage
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a server until it is stopped; return the exit code."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    log_to_stderr(arguments.log_level)
+    try:
+        options = _options(arguments, parser)
+        if arguments.print_config:
+            sys.stdout.write(options.explained())
+            return 0
+        run(_serve_until_signal(options))
+    except (FlussError, OSError) as error:
+        print(f"{_PROGRAM}: {error.message if isinstance(error, FlussError) else error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help="where everything is kept; made if it is not there")
+    parser.add_argument("--host", help=f"the address to listen on (default {_DEFAULT_HOST}: this machine only)")
+    parser.add_argument(
+        "--port", type=_port, help=f"the port to listen on (default {DEFAULT_PORT}; 0 takes a free one)"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="options as YAML with dotted keys")
+    parser.add_argument(
+        "--durability",
+        choices=[choice.value for choice in Durability],
+        help="when a write counts: fsync when it is on the disk (default), os when the operating system has it",
+    )
+    parser.add_argument(
+        "-D",
+        dest="definitions",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set an option; may be repeated",
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="print every option with its value and where it comes from, and end"
+    )
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="(default info)")
+    parser.add_argument("--version", action="version", version=f"Flussbett {__version__}")
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port; take one from 0 to {PORT_MAX}")
+    return int(text)
+
+
+def _options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> ServerOptions:
+    """Put the command line, the environment and the file together."""
+    given: dict[str, Setting] = {}
+    for definition in arguments.definitions:
+        key, equals, value = definition.partition("=")
+        if not equals:
+            parser.error(f"-D {key}: expected KEY=VALUE")
+        given[key.strip()] = Setting(value.strip(), "command line")
+    if arguments.data_dir is not None:
+        given[ServerOptions.data_dir.key] = Setting(arguments.data_dir, "--data-dir")
+    if arguments.durability is not None:
+        given[ServerOptions.durability.key] = Setting(arguments.durability, "--durability")
+    options = ServerOptions.load(given, file=arguments.config)
+    if arguments.host is not None or arguments.port is not None:
+        listeners = options.setting(ServerOptions.bind_listeners)
+        if not listeners.is_default:
+            parser.error(f"--host and --port do not go with '{ServerOptions.bind_listeners.key}' ({listeners.origin})")
+        host = arguments.host or _DEFAULT_HOST
+        port = DEFAULT_PORT if arguments.port is None else arguments.port
+        address = Setting(f"{DEFAULT_LISTENER_NAME}://{address_text(host, port)}", "--host and --port")
+        options = ServerOptions.load({**given, ServerOptions.bind_listeners.key: address}, file=arguments.config)
+    if not options.data_dir and not arguments.print_config:
+        parser.error("say where to keep the data, for example --data-dir ./data")
+    return options
+
+
+async def _serve_until_signal(options: ServerOptions) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            # Whoever asks twice does not want to wait for the order.
+            os._exit(128 + number)
+        request_stop(stop)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    await serve(options, stop=stop, on_ready=_say_ready)
+
+
+def _say_ready(server: FlussServer) -> None:
+    where = ", ".join(str(listener) for listener in server.listeners)
+    options = server.options
+    print(
+        f"Flussbett {__version__} ready on {where}, data in {server.data_dir}, durability {options.durability}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

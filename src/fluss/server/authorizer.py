@@ -1,0 +1,150 @@
+"""Who may do what: access control entries, and the check that every request goes through.
+
+An entry allows one principal, from one host, one operation on one resource. Resources are nested: what is allowed on
+the cluster is allowed on every database, and what is allowed on a database on each of its tables. ``ALL`` allows every
+operation; ``READ``, ``WRITE``, ``CREATE``, ``DROP`` and ``ALTER`` include ``DESCRIBE``. What no entry allows is denied.
+
+Super users are never asked. Neither are requests that arrive on the listener for the cluster's own traffic; but lists
+of databases and tables are filtered there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.net.connection import RequestContext
+from fluss.protocol.sasl import Principal
+from fluss.schema.acl import WILDCARD, AclBinding, AclOperation, AclResource, AclResourceType
+
+# Who asks for rights writes these all the time.
+Operation = AclOperation
+Resource = AclResource
+
+CLUSTER: Final = AclResource.cluster()
+_EVERYBODY: Final = f"{WILDCARD}:{WILDCARD}"
+_IMPLY_DESCRIBE: Final = frozenset(
+    {Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DROP, Operation.ALTER, Operation.DESCRIBE}
+)
+# Operation -> the operations of entries that allow it.
+_GRANTED_BY: Final = {
+    operation: frozenset({Operation.ALL, operation})
+    | (_IMPLY_DESCRIBE if operation is Operation.DESCRIBE else frozenset())
+    for operation in Operation
+}
+
+
+def parent_of(resource: AclResource) -> AclResource | None:
+    """Return the resource whose entries count for this one, too."""
+    if resource.resource_type is AclResourceType.TABLE:
+        return AclResource.database(resource.name.partition(".")[0])
+    return CLUSTER if resource.resource_type is AclResourceType.DATABASE else None
+
+
+def parse_super_users(text: str) -> frozenset[Principal]:
+    """Read ``User:alice;User:bob``; anything else is a FlussError with code 39."""
+    users = set()
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        principal_type, separator, name = part.partition(":")
+        if not separator or not principal_type.strip() or not name.strip():
+            raise FlussError(
+                f"Invalid super user '{part}': expected type and name, such as 'User:admin', separated by ';'",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+        users.add(Principal(principal_type.strip(), name.strip()))
+    return frozenset(users)
+
+
+def host_of(peer_address: str) -> str:
+    """Return the address without the port, as entries name it."""
+    return peer_address.rpartition(":")[0] or peer_address
+
+
+class Authorizer:
+    """Decides from the entries in memory; whoever stores them keeps this up to date. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        super_users: Collection[Principal] = (),
+        internal_listener_name: str | None = None,
+        ignore_case: bool = False,
+        is_enabled: bool = True,
+    ) -> None:
+        self._ignore_case = ignore_case
+        self._super_users = frozenset(self._folded(str(user)) for user in super_users)
+        self._internal_listener_name = internal_listener_name
+        self._is_enabled = is_enabled
+        # In the order in which they were added.
+        self._acls: dict[AclResource, dict[AclBinding, None]] = {}
+
+    @classmethod
+    def disabled(cls) -> Authorizer:
+        """Return one that allows everything to everybody."""
+        return cls(is_enabled=False)
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._is_enabled
+
+    def allows(self, context: RequestContext, operation: AclOperation, resource: AclResource) -> bool:
+        """Whether the sender of a request may do something."""
+        return context.listener_name == self._internal_listener_name or self.shows(context, operation, resource)
+
+    def shows(self, context: RequestContext, operation: AclOperation, resource: AclResource) -> bool:
+        """Whether something belongs into a list for the sender; the internal listener is no exception here."""
+        if not self._is_enabled:
+            return True
+        principal = self._folded(str(context.principal))
+        return principal in self._super_users or self._grants(
+            principal, host_of(context.peer_address), operation, resource
+        )
+
+    def check(self, context: RequestContext, operation: AclOperation, resource: AclResource) -> None:
+        """Refuse a request whose sender may not do something (code 48)."""
+        if not self.allows(context, operation, resource):
+            raise FlussError(
+                f"Principal {context.principal} has no authorization for {operation.name} on "
+                f"{resource.resource_type.name.lower()} '{resource.name}'; an administrator can grant it with an ACL",
+                ErrorCode.AUTHORIZATION_EXCEPTION,
+            )
+
+    def _folded(self, principal: str) -> str:
+        return principal.lower() if self._ignore_case else principal
+
+    def _grants(self, principal: str, host: str, operation: AclOperation, resource: AclResource) -> bool:
+        operations = _GRANTED_BY[operation]
+        return any(
+            acl.operation in operations
+            and acl.host in (WILDCARD, host)
+            and (acl.principal == _EVERYBODY or self._folded(acl.principal) == principal)
+            for acl in self._entries_about(resource)
+        )
+
+    def _entries_about(self, resource: AclResource) -> Iterator[AclBinding]:
+        place: AclResource | None = resource
+        while place is not None:
+            yield from self._acls.get(place, ())
+            yield from self._acls.get(AclResource(place.resource_type, WILDCARD), ())
+            place = parent_of(place)
+
+    # The entries
+
+    def acls(self) -> Iterator[AclBinding]:
+        """Yield every entry."""
+        for entries in self._acls.values():
+            yield from entries
+
+    def add(self, acls: Iterable[AclBinding]) -> None:
+        """Take entries in; those that are there already change nothing."""
+        for acl in acls:
+            self._acls.setdefault(acl.resource, {})[acl] = None
+
+    def remove(self, acls: Iterable[AclBinding]) -> None:
+        """Forget entries; those that are not there change nothing."""
+        for acl in acls:
+            entries = self._acls.get(acl.resource, {})
+            entries.pop(acl, None)
+            if not entries:
+                self._acls.pop(acl.resource, None)

@@ -1,0 +1,245 @@
+"""Databases, tables and partitions: every change on disk first, then in memory.
+
+Changes happen one after the other. New buckets are made ready before their table or partition can be seen, and the
+bytes of dropped ones are deleted after it has disappeared. So whatever a client can see works, and a crash in between
+leaves at most bytes without a table, which the tablet server removes when it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Final
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.database import DatabaseDescriptor
+from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.table import TablePath
+from fluss.server.coordinator.catalog_image import CatalogImage
+from fluss.server.coordinator.entities import Database
+from fluss.server.coordinator.metadata_store import MetadataStore
+from fluss.server.model import BucketHost, Clock, Partition, Table
+
+DEFAULT_DATABASE: Final = "fluss"
+_SCHEMA_ID_FIRST: Final = 1
+
+logger = logging.getLogger(__name__)
+
+
+class Catalog(CatalogImage):
+    """The catalog of a cluster. It belongs to one event loop; a change that was begun must be let run to its end."""
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        super().__init__()
+        self._store = store
+        self._clock = clock
+        self._host: BucketHost | None = None
+        self._lock = asyncio.Lock()
+        self._table_id_next = 0
+        self._partition_id_next = 0
+
+    @classmethod
+    async def open(cls, store: MetadataStore, *, clock: Clock) -> Catalog:
+        """Load the catalog; one without any database gets the default one."""
+        catalog = cls(store, clock)
+        await catalog._load()
+        if not catalog.database_names():
+            await catalog.create_database(DEFAULT_DATABASE, DatabaseDescriptor(), ignore_if_exists=True)
+        return catalog
+
+    def attach(self, host: BucketHost) -> None:
+        """Say who keeps the buckets. Tables and partitions can be created and dropped from then on."""
+        self._host = host
+
+    @property
+    def _buckets(self) -> BucketHost:
+        assert self._host is not None, "the catalog was attached to a bucket host"
+        return self._host
+
+    async def _load(self) -> None:
+        stored = await self._store.load_catalog()
+        for database in stored.databases:
+            self._put_database(database)
+        for table in stored.tables:
+            self._put_table(table)
+        partitions: defaultdict[int, list[Partition]] = defaultdict(list)
+        for partition in stored.partitions:
+            partitions[partition.table_id].append(partition)
+        for table_id, of_table in partitions.items():
+            self._put_partitions(table_id, of_table)
+        self._table_id_next = stored.table_id_next
+        self._partition_id_next = stored.partition_id_next
+
+    # Databases
+
+    async def create_database(self, name: str, descriptor: DatabaseDescriptor, *, ignore_if_exists: bool) -> None:
+        async with self._lock:
+            if self.database(name) is not None:
+                if ignore_if_exists:
+                    return
+                raise FlussError(f"Database {name} already exists.", ErrorCode.DATABASE_ALREADY_EXIST)
+            now_ms = self._clock()
+            database = Database(name, descriptor, now_ms, now_ms)
+            await self._store.create_database(database)
+            self._put_database(database)
+
+    async def alter_database(
+        self, name: str, change: Callable[[DatabaseDescriptor], DatabaseDescriptor], *, ignore_if_not_exists: bool
+    ) -> None:
+        """Give a database another descriptor; an equal one changes nothing, not even the time of modification."""
+        async with self._lock:
+            if ignore_if_not_exists and self.database(name) is None:
+                return
+            database = self.existing_database(name)
+            descriptor = change(database.descriptor)
+            if descriptor == database.descriptor:
+                return
+            database = replace(database, descriptor=descriptor, modified_ms=self._clock())
+            await self._store.update_database(database)
+            self._put_database(database)
+
+    async def drop_database(self, name: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
+        async with self._lock:
+            if name == DEFAULT_DATABASE:
+                raise FlussError(
+                    f"Database {name} is the default database and cannot be dropped; drop its tables one by one",
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                )
+            if ignore_if_not_exists and self.database(name) is None:
+                return
+            self.existing_database(name)
+            tables = self.tables_of(name)
+            if tables and not cascade:
+                raise FlussError(
+                    f"Database {name} is not empty. Drop its tables first, or drop it with cascade",
+                    ErrorCode.DATABASE_NOT_EMPTY,
+                )
+            partitions = {table.table_id: tuple(self.partitions_of(table.table_id).values()) for table in tables}
+            await self._store.drop_database(name)
+            self._remove_database(name)
+            for table in tables:
+                await self._drop_buckets(table, partitions[table.table_id])
+
+    # Tables
+
+    async def create_table(
+        self, path: TablePath, descriptor: TableDescriptor, *, ignore_if_exists: bool
+    ) -> Table | None:
+        """Create a table from a complete, validated descriptor. Returns None if it existed and that was allowed."""
+        async with self._lock:
+            if ignore_if_exists and self.table_by_path(path) is not None:
+                return None
+            self.existing_database(path.database_name)
+            if self.table_by_path(path) is not None:
+                raise FlussError(f"Table {path} already exists.", ErrorCode.TABLE_ALREADY_EXIST)
+            now_ms = self._clock()
+            schemas = {_SCHEMA_ID_FIRST: descriptor.schema}
+            table = Table(path, self._table_id_next, _SCHEMA_ID_FIRST, descriptor, schemas, now_ms, now_ms)
+            # The id is spent even if something fails now: bytes under it may exist.
+            self._table_id_next += 1
+            partitions = () if table.is_partitioned else (None,)
+            await self._with_open_buckets(table, partitions, lambda: self._store.create_table(table))
+            self._put_table(table)
+            return table
+
+    async def alter_table(
+        self, path: TablePath, change: Callable[[Table], Table], *, ignore_if_not_exists: bool
+    ) -> Table | None:
+        """Apply a change and return the changed table; None if there was nothing to do."""
+        async with self._lock:
+            if ignore_if_not_exists and self.table_by_path(path) is None:
+                return None
+            before = self.existing_table(path)
+            table = change(before)
+            if table is before:
+                return None
+            if table.schema_id != before.schema_id:
+                await self._store.add_schema(table)
+            else:
+                await self._store.update_table_properties(table)
+            self._put_table(table)
+            self._buckets.table_altered(table)
+            return table
+
+    async def drop_table(self, path: TablePath, *, ignore_if_not_exists: bool) -> None:
+        async with self._lock:
+            table = self.table_by_path(path)
+            if table is None:
+                if ignore_if_not_exists:
+                    return
+                raise FlussError(f"Table {path} does not exist.", ErrorCode.TABLE_NOT_EXIST)
+            partitions = tuple(self.partitions_of(table.table_id).values())
+            await self._store.drop_table(table.table_id)
+            self._remove_table(table)
+            await self._drop_buckets(table, partitions)
+
+    # Partitions
+
+    async def create_partitions(self, table_id: int, names: Iterable[str], *, count_max: int) -> list[Partition]:
+        """Create the partitions of a table that do not exist yet, and return them. None is created if one fails.
+
+        Raises code 7 if the table has gone and 45 if it would have more than ``count_max`` partitions.
+        """
+        async with self._lock:
+            table = self.table_by_id(table_id)
+            if table is None:
+                raise FlussError(f"The table of id {table_id} does not exist.", ErrorCode.TABLE_NOT_EXIST)
+            existing = self.partitions_of(table_id)
+            names = [name for name in dict.fromkeys(names) if name not in existing]
+            if not names:
+                return []
+            if len(existing) + len(names) > count_max:
+                raise FlussError(
+                    f"Table {table.path} has {len(existing)} partitions and cannot have {len(names)} more: the maximum "
+                    f"is {count_max}; drop old ones or raise 'max.partition.num' of the server",
+                    ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
+                )
+            first_id = self._partition_id_next
+            partitions = [Partition(first_id + index, table_id, name) for index, name in enumerate(names)]
+            self._partition_id_next += len(partitions)
+            await self._with_open_buckets(table, partitions, lambda: self._store.create_partitions(partitions))
+            self._put_partitions(table_id, partitions)
+            return partitions
+
+    async def drop_partitions(self, table_id: int, names: Collection[str]) -> list[Partition]:
+        """Drop the partitions of a table that exist, and return them."""
+        async with self._lock:
+            table = self.table_by_id(table_id)
+            existing = self.partitions_of(table_id)
+            partitions = [existing[name] for name in names if name in existing]
+            if table is None or not partitions:
+                return []
+            await self._store.drop_partitions(partition.partition_id for partition in partitions)
+            self._remove_partitions(table_id, partitions)
+            await self._drop_buckets(table, partitions)
+            return partitions
+
+    # Buckets
+
+    async def _with_open_buckets(
+        self, table: Table, partitions: Iterable[Partition | None], store: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Make buckets ready, then store what they belong to; if either fails, nothing is left of them."""
+        opened: list[Partition | None] = []
+        try:
+            for partition in partitions:
+                opened.append(partition)
+                await self._buckets.open_buckets(table, partition)
+            await store()
+        except BaseException:
+            await self._drop_opened(table, opened)
+            raise
+
+    async def _drop_opened(self, table: Table, opened: Iterable[Partition | None]) -> None:
+        for partition in opened:
+            try:
+                await self._buckets.drop_buckets(table, partition)
+            except Exception:
+                logger.exception("the buckets of %s could not be dropped again", table.path)
+
+    async def _drop_buckets(self, table: Table, partitions: Collection[Partition]) -> None:
+        """Let go of the buckets of what was dropped. Failures are logged: the next start removes the bytes."""
+        await self._drop_opened(table, partitions if table.is_partitioned else (None,))

@@ -1,0 +1,88 @@
+"""The coordinator's state as a whole: everything that is loaded from disk when a server starts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fluss.server.authorizer import Authorizer
+from fluss.server.coordinator.catalog import Catalog
+from fluss.server.coordinator.dynamic_configs import DynamicConfigs
+from fluss.server.coordinator.metadata_store import FILE_NAME, MetadataStore
+from fluss.server.coordinator.nodes import Nodes
+from fluss.server.coordinator.producer_registry import ProducerRegistry
+from fluss.server.coordinator.server_tags import ServerTags
+from fluss.server.coordinator.settings import CoordinatorSettings
+from fluss.server.coordinator.writer_ids import WriterIds
+from fluss.server.model import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The parts of a coordinator. A server uses them in this order:
+
+        coordinator = await Coordinator.open(data_dir, settings, nodes, authorizer, initial_configs, clock=clock)
+        # A bucket host over coordinator.catalog is started. Then:
+        service = CoordinatorService(coordinator, bucket_host)
+        await service.start()
+        # Listeners with service.handlers() are started, and stopped at the end.
+        await service.stop()
+        # The bucket host is stopped.
+        await coordinator.close()
+
+    The stored entries of the access control list are in the authorizer as soon as the coordinator is open.
+    """
+
+    store: MetadataStore
+    catalog: Catalog
+    nodes: Nodes
+    authorizer: Authorizer
+    configs: DynamicConfigs
+    tags: ServerTags
+    writer_ids: WriterIds
+    producers: ProducerRegistry
+    settings: CoordinatorSettings
+    clock: Clock
+    rng: random.Random
+
+    @classmethod
+    async def open(
+        cls,
+        data_dir: Path,
+        settings: CoordinatorSettings,
+        nodes: Nodes,
+        authorizer: Authorizer,
+        initial_configs: Mapping[str, str],
+        *,
+        clock: Clock,
+        rng: random.Random | None = None,
+    ) -> Coordinator:
+        """Load everything. A file that is damaged or of a newer version is refused with a FlussError.
+
+        ``initial_configs`` are the texts of the server's own configuration by key.
+        """
+        store = await MetadataStore.open(data_dir / FILE_NAME)
+        try:
+            authorizer.add(await store.load_acls())
+            return cls(
+                store=store,
+                catalog=await Catalog.open(store, clock=clock),
+                nodes=nodes,
+                authorizer=authorizer,
+                configs=await DynamicConfigs.open(store, initial_configs),
+                tags=await ServerTags.open(store, [nodes.tablet_server_id]),
+                writer_ids=await WriterIds.open(store),
+                producers=await ProducerRegistry.open(store, clock=clock, ttl_ms=settings.producer_offsets_ttl_ms),
+                settings=settings,
+                clock=clock,
+                rng=rng or random.Random(),
+            )
+        except BaseException:
+            await store.close()
+            raise
+
+    async def close(self) -> None:
+        """Close the file. Nothing can be changed any more; what is in memory can still be read."""
+        await self.store.close()

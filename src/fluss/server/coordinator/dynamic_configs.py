@@ -1,0 +1,231 @@
+"""Configuration of the cluster that can be changed while it runs.
+
+A value set by request is stored and wins over the one in the server's configuration file, also after a restart. Only
+the keys below can be changed; what a change means is up to those who asked to be told about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, TypeAlias
+
+from fluss.config import HIDDEN, suggestion
+from fluss.errors import ErrorCode, FlussError
+from fluss.server.coordinator.config_changes import ConfigChange, ConfigOp
+from fluss.server.coordinator.lake_config import (
+    CLUSTER_LAKE_ENABLED_KEY,
+    CLUSTER_LAKE_FORMAT_KEY,
+    CLUSTER_LAKE_PREFIX,
+)
+from fluss.server.coordinator.metadata_store import MetadataStore
+from fluss.server.listener_texts import parse_users
+from fluss.server.option_values import BOOLEAN, DURATION_MS, INT32, MEMORY_BYTES, RATIO, TEXT, ValueType, choice_of
+from fluss.server.table_options import LakeFormat
+
+CREDENTIALS_KEY: Final = "security.sasl.plain.credentials"
+DISK_WRITE_LIMIT_KEY: Final = "server.data-disk.write-limit-ratio"
+DISK_WRITE_RECOVER_KEY: Final = "server.data-disk.write-recover-ratio"
+_SECRET_KEY: Final = re.compile(r"password|secret|credential|jaas|token|access[.-]?key", re.IGNORECASE)
+
+# Told the new text of a key, None if it has none any more. Called on the event loop after the change was stored.
+OnChange: TypeAlias = Callable[[str | None], None]
+# Asked before anything changes; raises FlussError to refuse the new text of a key.
+CheckChange: TypeAlias = Callable[[str | None], None]
+
+logger = logging.getLogger(__name__)
+
+
+class _Shape(Enum):
+    SINGLE = auto()
+    LIST = auto()  # Values separated by commas.
+    MAP = auto()  # key:value, separated by commas.
+
+
+@dataclass(frozen=True, slots=True)
+class _DynamicOption:
+    value_type: ValueType[Any]
+    shape: _Shape = _Shape.SINGLE
+
+
+def _read_map(text: str) -> dict[str, str]:
+    pairs = (item.partition(":") for item in _items(text))
+    return {key.strip(): value for key, _, value in pairs}
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+_CREDENTIALS: Final = ValueType("user:password, several separated by commas", parse_users)
+_OPTIONS: Final[dict[str, _DynamicOption]] = {
+    CLUSTER_LAKE_FORMAT_KEY: _DynamicOption(choice_of(LakeFormat)),
+    CLUSTER_LAKE_ENABLED_KEY: _DynamicOption(BOOLEAN),
+    "kv.rocksdb.shared-rate-limiter.bytes-per-sec": _DynamicOption(MEMORY_BYTES),
+    "kv.snapshot.interval": _DynamicOption(DURATION_MS),
+    "kv.leader-replica.memory-reserved": _DynamicOption(MEMORY_BYTES),
+    "log.replica.min-in-sync-replicas-number": _DynamicOption(INT32),
+    "log.retention.roll-active-segment.enabled": _DynamicOption(BOOLEAN),
+    DISK_WRITE_LIMIT_KEY: _DynamicOption(RATIO),
+    DISK_WRITE_RECOVER_KEY: _DynamicOption(RATIO),
+    "remote.data.dirs": _DynamicOption(TEXT, _Shape.LIST),
+    "remote.data.dirs.weights": _DynamicOption(TEXT, _Shape.LIST),
+    "remote.data.dirs.strategy": _DynamicOption(TEXT),
+    CREDENTIALS_KEY: _DynamicOption(_CREDENTIALS, _Shape.MAP),
+}
+
+
+def _option(key: str) -> _DynamicOption:
+    option = _OPTIONS.get(key)
+    if option is not None:
+        return option
+    if key.startswith(CLUSTER_LAKE_PREFIX) and key != CLUSTER_LAKE_PREFIX:
+        return _DynamicOption(TEXT)
+    raise _invalid(f"'{key}' cannot be changed while the cluster runs{suggestion(key, _OPTIONS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One key as it may be shown: secrets are masked."""
+
+    key: str
+    value: str
+    is_dynamic: bool
+
+
+class DynamicConfigs:
+    """The configuration of the cluster. It belongs to one event loop."""
+
+    def __init__(self, store: MetadataStore, initial: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
+        self._store = store
+        self._initial = dict(initial)
+        self._dynamic = dict(dynamic)
+        self._watchers: list[tuple[str, OnChange, CheckChange | None]] = []
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, store: MetadataStore, initial: Mapping[str, str]) -> DynamicConfigs:
+        """Load what was set by request; ``initial`` are the texts of the server's own configuration (code 64)."""
+        for key, text in initial.items():
+            if key in _OPTIONS:
+                _check_value(key, _OPTIONS[key], text)
+        return cls(store, initial, await store.load_configs())
+
+    def texts(self) -> dict[str, str]:
+        """Return every key with the text that counts."""
+        return {**self._initial, **self._dynamic}
+
+    def text(self, key: str) -> str | None:
+        """Return the text of a key that counts, None if nobody has set it."""
+        return self._dynamic.get(key, self._initial.get(key))
+
+    def on_change(self, key: str, callback: OnChange, *, check: CheckChange | None = None) -> Callable[[], None]:
+        """Be told when the text of a key changes, and be asked before if there is a ``check``.
+
+        Returns a function that ends it.
+        """
+        watcher = (key, callback, check)
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    def describe(self) -> list[ConfigEntry]:
+        """Return all keys in alphabetical order, fit for showing."""
+        return [ConfigEntry(key, _shown(key, text), key in self._dynamic) for key, text in sorted(self.texts().items())]
+
+    async def alter(self, changes: Iterable[ConfigChange]) -> None:
+        """Apply changes, all or none. What cannot be changed, or not to this value, is refused with code 64."""
+        async with self._lock:
+            dynamic = dict(self._dynamic)
+            for change in changes:
+                self._apply(change, dynamic)
+            before, after = self.texts(), {**self._initial, **dynamic}
+            _check_together(after)
+            changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+            self._check_with_watchers(changed, after)
+            if dynamic == self._dynamic:
+                return
+            await self._store.replace_configs(dynamic)
+            self._dynamic = dynamic
+            logger.info("configuration of the cluster changed: %s", ", ".join(sorted(changed)) or "same values")
+            self._tell_watchers(changed)
+
+    def _apply(self, change: ConfigChange, dynamic: dict[str, str]) -> None:
+        option = _option(change.key)
+        if change.op is ConfigOp.DELETE:
+            dynamic.pop(change.key, None)
+            return
+        text = change.value
+        if change.op is not ConfigOp.SET:
+            if option.shape is _Shape.SINGLE:
+                raise _invalid(
+                    f"'{change.key}' is a single value: it can be set and deleted, not {change.op.name.lower()}ed"
+                )
+            text = _combined(option.shape, change, dynamic.get(change.key, self._initial.get(change.key, "")))
+        if not text and option.shape is not _Shape.SINGLE:
+            dynamic.pop(change.key, None)
+            return
+        _check_value(change.key, option, text)
+        dynamic[change.key] = text
+
+    def _check_with_watchers(self, changed: set[str], after: Mapping[str, str]) -> None:
+        for key, _, check in self._watchers:
+            if key in changed and check is not None:
+                try:
+                    check(after.get(key))
+                except FlussError as error:
+                    raise _invalid(error.message) from None
+
+    def _tell_watchers(self, changed: set[str]) -> None:
+        for key, callback, _ in tuple(self._watchers):
+            if key in changed:
+                try:
+                    callback(self.text(key))
+                except Exception:
+                    # The change is stored; one who cannot follow it must not keep others from it.
+                    logger.exception("a change of '%s' could not be followed", key)
+
+
+def _combined(shape: _Shape, change: ConfigChange, before: str) -> str:
+    """Return a list or map with items added or taken out. A map item is taken out by its key."""
+    if shape is _Shape.LIST:
+        items, others = _items(before), _items(change.value)
+        if change.op is ConfigOp.APPEND:
+            return ",".join([*items, *(item for item in others if item not in items)])
+        return ",".join(item for item in items if item not in others)
+    pairs, other_pairs = _read_map(before), _read_map(change.value)
+    if change.op is ConfigOp.APPEND:
+        pairs.update(other_pairs)
+    else:
+        pairs = {key: value for key, value in pairs.items() if key not in other_pairs}
+    return ",".join(f"{key}:{value}" for key, value in pairs.items())
+
+
+def _check_value(key: str, option: _DynamicOption, text: str) -> None:
+    try:
+        option.value_type.read(text)
+    except (ValueError, FlussError):
+        raise _invalid(
+            f"'{_shown(key, text)}' is no value for '{key}': expected {option.value_type.expected}"
+        ) from None
+
+
+def _check_together(texts: Mapping[str, str]) -> None:
+    if BOOLEAN.read(texts.get(CLUSTER_LAKE_ENABLED_KEY, "false")) and CLUSTER_LAKE_FORMAT_KEY not in texts:
+        raise _invalid(f"'{CLUSTER_LAKE_ENABLED_KEY}' needs '{CLUSTER_LAKE_FORMAT_KEY}' to be set, too")
+    limit, recover = texts.get(DISK_WRITE_LIMIT_KEY), texts.get(DISK_WRITE_RECOVER_KEY)
+    if limit is not None and recover is not None and RATIO.read(recover) >= RATIO.read(limit):
+        raise _invalid(f"'{DISK_WRITE_RECOVER_KEY}' must be below '{DISK_WRITE_LIMIT_KEY}'")
+
+
+def _shown(key: str, text: str) -> str:
+    if key == CREDENTIALS_KEY and all(":" in item for item in _items(text)):
+        return ",".join(f"{user}:{HIDDEN}" for user in _read_map(text))
+    return HIDDEN if _SECRET_KEY.search(key) else text
+
+
+def _invalid(text: str) -> FlussError:
+    return FlussError(text, ErrorCode.CONFIG_EXCEPTION)

@@ -1,0 +1,142 @@
+"""The directory that holds everything a server keeps: made on first use, and used by one process at a time.
+
+file                  content
+``.lock``               locked as long as a server runs; holds the number of its process
+``flussbett-format``    the version of the layout of everything else, as a decimal number
+
+What else is in there belongs to the roles of the server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from fluss.errors import FlussError
+from fluss.storage.vfs import OsFiles
+
+FORMAT_VERSION: Final = 1
+FORMAT_FILE: Final = "flussbett-format"
+LOCK_FILE: Final = ".lock"
+# A mount point has one of its own, and a directory that was only locked so far is as good as empty.
+_OVERLOOKED: Final = frozenset({LOCK_FILE, f"{FORMAT_FILE}.tmp", "lost+found"})
+# Longer than any process number or version; whoever wrote more than that was not this program.
+_NUMBER_BYTES_MAX: Final = 20
+
+
+class DataDirectory:
+    """A data directory that this process holds. Made by ``acquire``; ``release`` lets the next one in."""
+
+    def __init__(self, path: Path, lock_fd: int) -> None:
+        self.path = path
+        self._lock_fd: int | None = lock_fd
+
+    @classmethod
+    def acquire(cls, path: Path) -> DataDirectory:
+        """Make the directory if need be, lock it, and check that its content is ours and of a known version.
+
+        Raises FlussError if another server holds it, if it holds something else, or if it cannot be used at all.
+        """
+        path = path.absolute()
+        try:
+            OsFiles().make_directory(path)
+            _refuse_foreign(path)
+            lock_fd = _lock(path)
+        except OSError as error:
+            raise FlussError(
+                f"the data directory {path} cannot be used: {error.strerror}; choose another one or correct its rights"
+            ) from error
+        try:
+            _check_format(path)
+        except BaseException:
+            _unlock(lock_fd)
+            raise
+        return cls(path, lock_fd)
+
+    def release(self) -> None:
+        """Let another process use the directory. May be called again."""
+        if self._lock_fd is not None:
+            _unlock(self._lock_fd)
+            self._lock_fd = None
+
+    def __enter__(self) -> DataDirectory:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise if there is something else in the directory; not even a lock is left there."""
+    if (path / FORMAT_FILE).exists():
+        return
+    foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in _OVERLOOKED)
+    if foreign:
+        raise FlussError(
+            f"{path} holds something else ({', '.join(foreign[:3])}), no data of this server; "
+            "choose an empty or a new directory"
+        )
+
+
+def _lock(path: Path) -> int:
+    fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    except BlockingIOError:
+        holder = os.pread(fd, _NUMBER_BYTES_MAX, 0).decode("ascii", "replace").strip()
+        os.close(fd)
+        raise FlussError(_held_by(path, holder)) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _held_by(path: Path, holder: str) -> str:
+    if not holder.isdecimal():
+        return f"the data directory {path} is in use by another process; stop that one or choose another directory"
+    if int(holder) == os.getpid():
+        return f"the data directory {path} is in use by a server in this process; stop that one first"
+    return (
+        f"the data directory {path} is in use by process {holder}; stop it (kill {holder}) and try again, "
+        "or choose another directory"
+    )
+
+
+def _unlock(fd: int) -> None:
+    # The lock is given back by name and not only by closing: a forked process may still have the file open.
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
+def _check_format(path: Path) -> None:
+    try:
+        found = (path / FORMAT_FILE).read_bytes()[: _NUMBER_BYTES_MAX + 1].decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        _claim(path)
+        return
+    except OSError as error:
+        raise FlussError(f"{path / FORMAT_FILE} cannot be read: {error.strerror}") from error
+    if not found.isdecimal() or len(found) > _NUMBER_BYTES_MAX:
+        raise FlussError(
+            f"{path / FORMAT_FILE} is damaged: it should hold the version of the layout ({FORMAT_VERSION}); "
+            "restore the directory from a copy"
+        )
+    if int(found) != FORMAT_VERSION:
+        raise FlussError(
+            f"the data directory {path} has layout version {found}, and this server knows version {FORMAT_VERSION}; "
+            "start it with the release that wrote it"
+        )
+
+
+def _claim(path: Path) -> None:
+    """Write the version into an empty directory."""
+    try:
+        _refuse_foreign(path)
+        OsFiles().replace(path / FORMAT_FILE, f"{FORMAT_VERSION}\n".encode())
+    except OSError as error:
+        raise FlussError(f"the data directory {path} cannot be set up: {error.strerror}") from error

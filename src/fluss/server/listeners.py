@@ -1,0 +1,151 @@
+"""The listeners a configuration asks for: where each one binds, whom it lets in, and what address clients are told."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fluss.config import suggestion
+from fluss.errors import ErrorCode, FlussError
+from fluss.protocol.sasl import MECHANISM, UserTable
+from fluss.server.listener_texts import Endpoint, SecurityProtocol, address_text, parse_users
+from fluss.server.options import ServerOption, ServerOptions
+
+# What binds to every address of the machine, but is not an address one can connect to.
+_WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})
+_LOOPBACK_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerPlan:
+    """One listener before it is started."""
+
+    endpoint: Endpoint
+    protocol: SecurityProtocol
+    # The users of this listener alone, with their passwords; None if it has those of all listeners.
+    own_users: Mapping[str, str] | None = field(repr=False)
+    advertised: Endpoint | None
+
+    @property
+    def needs_shared_users(self) -> bool:
+        return self.protocol is SecurityProtocol.SASL and self.own_users is None
+
+    def advertised_address(self, port: int) -> tuple[str, int]:
+        """Return host and port for clients. ``port`` is the one that is listened on."""
+        if self.advertised is not None:
+            return self.advertised.host, self.advertised.port or port
+        host = self.endpoint.host
+        return (_machine_name() if host in _WILDCARD_HOSTS else host), port
+
+
+@dataclass(frozen=True, slots=True)
+class RunningListener:
+    """One listener that takes clients in: where it listens, and the address they are told."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+    advertised_host: str
+    advertised_port: int
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.name, self.host, self.port)
+
+    def __str__(self) -> str:
+        return f"{address_text(self.host, self.port)} ({self.name}, {self.protocol})"
+
+
+def plan_listeners(options: ServerOptions) -> tuple[ListenerPlan, ...]:
+    """Check what the options say about listeners; everything that is wrong is a FlussError with code 39."""
+    endpoints = options.bind_listeners
+    if not endpoints:
+        raise _invalid(ServerOptions.bind_listeners, "it names no listener; give at least one NAME://host:port")
+    names = [endpoint.name for endpoint in endpoints]
+    # A name that is misspelt must not leave a listener without protection.
+    _check_known(ServerOptions.security_protocols, options.security_protocols, names)
+    advertised = {endpoint.name: endpoint for endpoint in options.advertised_listeners}
+    _check_known(ServerOptions.advertised_listeners, advertised, names)
+    _check_own_users(options, names)
+    plans = []
+    for endpoint in endpoints:
+        protocol = options.security_protocols.get(endpoint.name, SecurityProtocol.PLAINTEXT)
+        own_users = options.listener_users.get(endpoint.name.lower())
+        if protocol is SecurityProtocol.SASL:
+            _check_users(options, endpoint.name, own_users)
+        plans.append(ListenerPlan(endpoint, protocol, own_users, advertised.get(endpoint.name)))
+    return tuple(plans)
+
+
+class SharedUsers:
+    """The users of all SASL listeners that have none of their own, to be used as a CredentialsChecker.
+
+    There are two kinds: those of the JAAS text, which stay, and those of the credentials, which can be replaced while
+    the server runs. A user that is in both has the password of the credentials.
+    """
+
+    def __init__(self, fixed: Mapping[str, str], credentials: str | None = None, *, is_needed: bool = True) -> None:
+        self._fixed = fixed
+        # Whether there is a listener whose clients would be locked out without them.
+        self._is_needed = is_needed
+        self.replace(credentials)
+
+    def check(self, credentials: str | None) -> None:
+        """Refuse credentials that cannot be read, or that would leave nobody who can log in."""
+        users = {**self._fixed, **parse_users(credentials or "")}
+        if self._is_needed and not users:
+            raise FlussError("nobody could log in any more")
+
+    def replace(self, credentials: str | None) -> None:
+        self._table = UserTable({**self._fixed, **parse_users(credentials or "")})
+
+    def __call__(self, username: str, password: str) -> bool:
+        return self._table(username, password)
+
+
+def _check_users(options: ServerOptions, listener_name: str, own_users: Mapping[str, str] | None) -> None:
+    unknown = [name for name in options.sasl_mechanisms if name.upper() != MECHANISM]
+    if unknown or not options.sasl_mechanisms:
+        raise _invalid(ServerOptions.sasl_mechanisms, f"{MECHANISM} is the one mechanism there is; set it to that")
+    if not (own_users if own_users is not None else {**options.sasl_jaas_users, **options.sasl_users}):
+        raise _invalid(
+            ServerOptions.security_protocols,
+            f"the listener {listener_name} asks for user name and password, but there are no users; "
+            f"set '{ServerOptions.sasl_users.key}' to user:password",
+        )
+
+
+def _check_known(option: ServerOption[Any], given: Collection[str], names: Collection[str]) -> None:
+    for name in given:
+        if name not in names:
+            raise _invalid(
+                option, f"there is no listener {name} in '{ServerOptions.bind_listeners.key}'{suggestion(name, names)}"
+            )
+
+
+def _check_own_users(options: ServerOptions, names: Collection[str]) -> None:
+    known = {name.lower() for name in names}
+    for name in options.listener_users:
+        if name not in known:
+            raise FlussError(
+                f"'security.sasl.listener.name.{name}.plain.jaas.config': there is no listener of that name"
+                f"{suggestion(name, known)}",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+
+
+def _machine_name() -> str:
+    """Return a name for this machine: its host name if that leads anywhere, so that clients elsewhere can connect."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return _LOOPBACK_HOST
+    return name
+
+
+def _invalid(option: ServerOption[Any], reason: str) -> FlussError:
+    return FlussError(f"'{option.key}': {reason}", ErrorCode.INVALID_CONFIG_EXCEPTION)

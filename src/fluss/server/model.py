@@ -1,0 +1,99 @@
+"""What the two roles of a server know of each other: tables, partitions, and the two interfaces between them.
+
+The coordinator owns the catalog and implements ``CatalogView``; the tablet server owns the bytes and implements
+``BucketHost``. Neither imports the other, so that they could live in two processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.schema import Schema
+from fluss.schema.table import TablePath
+
+# Epoch milliseconds. A parameter of everything that stamps, expires or waits, so that tests own the time.
+Clock: TypeAlias = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as the catalog has it. A change makes a new value; a value never changes."""
+
+    path: TablePath
+    table_id: int
+    schema_id: int
+    # With the newest schema, and with every default that was written at creation.
+    descriptor: TableDescriptor
+    # All schemas the table ever had, by id.
+    schemas: Mapping[int, Schema]
+    created_ms: int
+    modified_ms: int
+
+    @property
+    def bucket_count(self) -> int:
+        """The buckets of the table, or of each of its partitions."""
+        count = self.descriptor.bucket_count
+        assert count is not None, "the catalog writes the number of buckets into every descriptor"
+        return count
+
+    @property
+    def is_partitioned(self) -> bool:
+        return self.descriptor.is_partitioned()
+
+    @property
+    def has_primary_key(self) -> bool:
+        return self.descriptor.has_primary_key()
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of a table. Ids are unique in the cluster; the name is unique in the table."""
+
+    partition_id: int
+    table_id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BucketHealth:
+    """How many buckets a tablet server should lead, and how many of them work."""
+
+    bucket_count: int
+    active_count: int
+
+
+class CatalogView(Protocol):
+    """What a tablet server may ask the coordinator. Answers come from memory."""
+
+    def tables(self) -> Collection[Table]: ...
+
+    def table_by_id(self, table_id: int) -> Table | None: ...
+
+    def table_by_path(self, path: TablePath) -> Table | None: ...
+
+    def partition_by_id(self, partition_id: int) -> Partition | None: ...
+
+    def partitions_of(self, table_id: int) -> Mapping[str, Partition]:
+        """Return the partitions by name."""
+        ...
+
+
+class BucketHost(Protocol):
+    """What the coordinator asks of a tablet server."""
+
+    async def open_buckets(self, table: Table, partition: Partition | None) -> None:
+        """Make the buckets of a table, or of one partition, ready for requests. Repeating it changes nothing."""
+        ...
+
+    async def drop_buckets(self, table: Table, partition: Partition | None) -> None:
+        """Forget the buckets at once and delete their bytes in the background. Repeating it changes nothing."""
+        ...
+
+    def table_altered(self, table: Table) -> None:
+        """Take over new properties or a new schema."""
+        ...
+
+    def health(self) -> BucketHealth: ...

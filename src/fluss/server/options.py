@@ -1,0 +1,509 @@
+"""Server options: every key with its default and its meaning, and the ``ServerOptions`` that hold the values.
+
+The class body of ``ServerOptions`` is the table of options. A value comes from the first of: an argument, the
+environment (``FLUSS_`` and the key in capitals with underscores), a configuration file, the default.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar, cast, overload
+
+from fluss.config import HIDDEN, INT32_MAX, suggestion
+from fluss.errors import ErrorCode, FlussError
+from fluss.protocol.sasl import Principal
+from fluss.server.authorizer import parse_super_users
+from fluss.server.listener_texts import parse_endpoints, parse_jaas, parse_protocols, parse_users
+from fluss.server.option_values import (
+    BOOLEAN,
+    DURATION_MS,
+    INT32,
+    MEMORY_BYTES,
+    RATIO,
+    TEXT,
+    ValueType,
+    choice_of,
+)
+from fluss.server.options_file import Setting, read_options_file
+from fluss.server.options_of_others import is_of_other_servers
+
+T = TypeVar("T")
+
+DEFAULT_LISTENER_NAME: Final = "FLUSS"
+DEFAULT_PORT: Final = 9123
+_ENVIRONMENT_PREFIX: Final = "FLUSS_"
+_LISTENER_JAAS_KEY: Final = re.compile(r"security\.sasl\.listener\.name\.(?P<listener>[^.]+)\.plain\.jaas\.config")
+_LISTENER_JAAS_VARIABLE: Final = re.compile(r"FLUSS_SECURITY_SASL_LISTENER_NAME_(?P<listener>\w+)_PLAIN_JAAS_CONFIG")
+
+
+class Durability(StrEnum):
+    """What has happened to a record when it is acknowledged to a writer that asked for all acknowledgements."""
+
+    FSYNC = "fsync"  # It is on the disk.
+    OS = "os"  # The operating system has it: it survives the end of the process, not the loss of power.
+
+
+def _comma_separated(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _super_users(text: str) -> frozenset[Principal]:
+    users = parse_super_users(text)
+    if any("," in user.name for user in users):
+        raise FlussError("users are separated by semicolons, not by commas")
+    return users
+
+
+ENDPOINTS: Final = ValueType("NAME://host:port, several separated by commas", parse_endpoints)
+PROTOCOLS: Final = ValueType("NAME:protocol, several separated by commas", parse_protocols)
+USERS: Final = ValueType("user:password, several separated by commas", parse_users)
+JAAS: Final = ValueType("a JAAS text", parse_jaas)
+NAMES: Final = ValueType("names separated by commas", _comma_separated)
+SUPER_USERS: Final = ValueType("type:name, several separated by semicolons, such as User:admin", _super_users)
+DURABILITY: Final = choice_of(Durability)
+# What the numbers count that are made of texts with units.
+_UNITS: Final[dict[ValueType[Any], str]] = {DURATION_MS: " ms", MEMORY_BYTES: " bytes"}
+
+
+class ServerOption(Generic[T]):
+    """One option: key, type, default as text, and meaning. On ``ServerOptions`` it is the property with the value.
+
+    ``lowest`` and ``highest`` are the bounds of numbers, in the unit of the value. A ``secret`` is never shown.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        value_type: ValueType[T],
+        default: str,
+        doc: str,
+        *,
+        lowest: float | None = None,
+        highest: float | None = None,
+        secret: bool = False,
+    ) -> None:
+        self.key = key
+        self.value_type = value_type
+        self.default = default
+        self.doc = doc
+        self.lowest = lowest
+        self.highest = highest
+        self.secret = secret
+        self.__doc__ = doc
+
+    @overload
+    def __get__(self, options: None, owner: type) -> ServerOption[T]: ...
+    @overload
+    def __get__(self, options: ServerOptions, owner: type) -> T: ...
+    def __get__(self, options: ServerOptions | None, owner: type) -> ServerOption[T] | T:
+        return self if options is None else cast(T, options._values[self.key])
+
+    @property
+    def environment_variable(self) -> str:
+        return _ENVIRONMENT_PREFIX + re.sub("[.-]", "_", self.key).upper()
+
+    def parse(self, setting: Setting) -> T:
+        """Read the value; a text that is none is a FlussError that says where the text stands."""
+        try:
+            value = self.value_type.read(setting.text)
+        except FlussError as error:
+            raise _invalid(f"'{self.key}' ({setting.origin}): {error.message}") from None
+        except ValueError:
+            raise self._unexpected(setting) from None
+        # Only numbers have bounds.
+        if self.lowest is not None and cast(float, value) < self.lowest:
+            raise self._unexpected(setting, f", not below {self._shown_bound(self.lowest)}")
+        if self.highest is not None and cast(float, value) > self.highest:
+            raise self._unexpected(setting, f", not above {self._shown_bound(self.highest)}")
+        return value
+
+    def _unexpected(self, setting: Setting, bound: str = "") -> FlussError:
+        shown = HIDDEN if self.secret else setting.text
+        return _invalid(f"'{self.key}' is '{shown}' ({setting.origin}): expected {self.value_type.expected}{bound}")
+
+    def _shown_bound(self, bound: float) -> str:
+        return f"{bound}{_UNITS.get(self.value_type, '')}"
+
+
+class ServerOptions:
+    """The options of a server, checked one by one and together. They do not change.
+
+    ``ServerOptions({"data.dir": "/data"})`` takes its values from a mapping and from nowhere else; ``load`` looks into
+    the environment and a file, too. Keys that only have a meaning in other servers of this protocol are listed in
+    ``ignored_keys``; unknown ones are an error.
+    """
+
+    # Where the server listens, and who may come in.
+    bind_listeners = ServerOption(
+        "bind.listeners",
+        ENDPOINTS,
+        f"{DEFAULT_LISTENER_NAME}://127.0.0.1:{DEFAULT_PORT}",
+        "The addresses to listen on: NAME://host:port, several separated by commas. Port 0 is a free port; the host "
+        "0.0.0.0 is every address of the machine.",
+    )
+    advertised_listeners = ServerOption(
+        "advertised.listeners",
+        ENDPOINTS,
+        "",
+        "The addresses clients are told to connect to, by listener name. Unless given, the ones that are listened on; "
+        "instead of 0.0.0.0 the name of the machine.",
+    )
+    internal_listener_name = ServerOption(
+        "internal.listener.name",
+        TEXT,
+        DEFAULT_LISTENER_NAME,
+        "The listener for servers and operators: whoever comes in by it needs no rights.",
+    )
+    security_protocols = ServerOption(
+        "security.protocol.map",
+        PROTOCOLS,
+        "",
+        "PLAINTEXT or SASL by listener name, such as CLIENT:SASL. A listener that is not named is a plaintext one.",
+    )
+    sasl_mechanisms = ServerOption(
+        "security.sasl.enabled.mechanisms", NAMES, "PLAIN", "How users may log in; PLAIN is the one mechanism there is."
+    )
+    sasl_users = ServerOption(
+        "security.sasl.plain.credentials",
+        USERS,
+        "",
+        "The users of SASL listeners: user:password, several separated by commas.",
+        secret=True,
+    )
+    sasl_jaas_users = ServerOption(
+        "security.sasl.plain.jaas.config",
+        JAAS,
+        "",
+        'More users of SASL listeners, as a JAAS text: <login module> required user_<name>="<password>";. With '
+        "security.sasl.listener.name.<listener in lower case>.plain.jaas.config a listener has users of its own.",
+        secret=True,
+    )
+    authorizer_enabled = ServerOption(
+        "authorizer.enabled", BOOLEAN, "false", "Whether users need rights (ACLs) for what they do."
+    )
+    authorizer_type = ServerOption("authorizer.type", TEXT, "default", "Who decides; default is the one there is.")
+    super_users = ServerOption(
+        "super.users",
+        SUPER_USERS,
+        "",
+        "Users who may do everything, such as User:admin; several separated by semicolons.",
+    )
+    principal_ignore_case = ServerOption(
+        "security.acl.principal.ignore-case", BOOLEAN, "false", "Whether user names in rights match in any case."
+    )
+
+    # The process.
+    data_dir = ServerOption("data.dir", TEXT, "", "The directory for everything that is kept. It has to be given.")
+    durability = ServerOption(
+        "durability",
+        DURABILITY,
+        Durability.FSYNC,
+        "fsync: an acknowledged record is on the disk. os: the operating system has it; faster, but a loss of power "
+        "can lose the last moments.",
+    )
+    server_id = ServerOption("tablet-server.id", INT32, "0", "The number of this server.", lowest=0)
+    rack = ServerOption("tablet-server.rack", TEXT, "", "The rack of this server, as clients are told.")
+    request_bytes_max = ServerOption(
+        "netty.server.max-request-size",
+        MEMORY_BYTES,
+        "100 mb",
+        "The largest request; a client that sends a larger one is disconnected.",
+        lowest=64 * 1024,
+        highest=INT32_MAX,
+    )
+    queued_requests_max = ServerOption(
+        "netty.server.max-queued-requests",
+        INT32,
+        "500",
+        "The most requests of one connection that are carried out at once; then nothing more is read from it.",
+        lowest=1,
+    )
+    idle_time_ms_max = ServerOption(
+        "netty.connection.max-idle-time",
+        DURATION_MS,
+        "10 min",
+        "A connection without traffic for so long is closed.",
+        lowest=1000,
+    )
+
+    connection_count_max = ServerOption(
+        "server.max-connections",
+        INT32,
+        "1000",
+        "The most connections of one listener; further clients are told to try later.",
+        lowest=1,
+    )
+    request_memory_bytes_max = ServerOption(
+        "server.buffer.memory-size",
+        MEMORY_BYTES,
+        "256 mb",
+        "What all requests that are being carried out may hold in memory; then nothing more is read until some are "
+        "answered.",
+        lowest=1024 * 1024,
+    )
+
+    # Tables.
+    default_bucket_count = ServerOption(
+        "default.bucket.number", INT32, "1", "The buckets of a table that does not say.", lowest=1
+    )
+    default_replication_factor = ServerOption(
+        "default.replication.factor", INT32, "1", "The replicas of a bucket. This server keeps one.", lowest=1
+    )
+    bucket_count_max = ServerOption(
+        "max.bucket.num", INT32, "4096", "The most buckets of a table, or of each of its partitions.", lowest=1
+    )
+    partition_count_max = ServerOption("max.partition.num", INT32, "1000", "The most partitions of a table.", lowest=1)
+    auto_partition_check_interval_ms = ServerOption(
+        "auto-partition.check.interval",
+        DURATION_MS,
+        "10 min",
+        "How often partitions by time are created and dropped.",
+        lowest=1,
+    )
+    log_tables_allowed = ServerOption(
+        "allow.create.log.tables", BOOLEAN, "true", "Whether tables without a primary key may be created."
+    )
+    kv_tables_allowed = ServerOption(
+        "allow.create.kv.tables", BOOLEAN, "true", "Whether tables with a primary key may be created."
+    )
+
+    producer_offsets_ttl_ms = ServerOption(
+        "coordinator.producer-offsets.ttl",
+        DURATION_MS,
+        "24 h",
+        "How long offsets that a producer has registered are kept.",
+        lowest=1,
+    )
+    producer_offsets_cleanup_interval_ms = ServerOption(
+        "coordinator.producer-offsets.cleanup-interval",
+        DURATION_MS,
+        "1 h",
+        "How often outlived offsets of producers are looked for.",
+        lowest=1,
+    )
+
+    # Logs.
+    log_segment_bytes_max = ServerOption(
+        "log.segment.file-size",
+        MEMORY_BYTES,
+        "1 gb",
+        "The size at which a new segment file is begun.",
+        lowest=1024,
+        highest=INT32_MAX,
+    )
+    log_index_bytes_max = ServerOption(
+        "log.index.file-size",
+        MEMORY_BYTES,
+        "10 mb",
+        "The size of an index at which a new segment file is begun.",
+        lowest=64,
+        highest=INT32_MAX,
+    )
+    log_index_interval_bytes = ServerOption(
+        "log.index.interval-size",
+        MEMORY_BYTES,
+        "4 kb",
+        "How many bytes of a segment one index entry stands for.",
+        lowest=0,
+        highest=INT32_MAX,
+    )
+    log_checkpoint_interval_ms = ServerOption(
+        "log.flush.offset.checkpoint-interval",
+        DURATION_MS,
+        "1 min",
+        "How often it is noted from where on logs are read again after a crash.",
+        lowest=1,
+    )
+    log_retention_check_interval_ms = ServerOption(
+        "log.retention.check-interval",
+        DURATION_MS,
+        "5 min",
+        "How often segments are looked for that have outlived table.log.ttl.",
+        lowest=1,
+    )
+    log_retention_rolls_active_segment = ServerOption(
+        "log.retention.roll-active-segment.enabled",
+        BOOLEAN,
+        "false",
+        "Whether a segment that is still written to can expire, too: it is closed when all of it has expired.",
+    )
+    writer_expiration_ms = ServerOption(
+        "server.writer-id.expiration-time",
+        DURATION_MS,
+        "7 d",
+        "How long a writer may be silent before its numbering is forgotten.",
+        lowest=1,
+    )
+    writer_expiration_check_interval_ms = ServerOption(
+        "server.writer-id.expiration-check-interval",
+        DURATION_MS,
+        "10 min",
+        "How often silent writers are looked for.",
+        lowest=1,
+    )
+    disk_write_limit_ratio = ServerOption(
+        "server.data-disk.write-limit-ratio",
+        RATIO,
+        "0.85",
+        "Writes are refused while the disk is fuller than this; 1.0 never refuses.",
+    )
+    disk_write_recover_ratio = ServerOption(
+        "server.data-disk.write-recover-ratio", RATIO, "0.80", "Writes go on when the disk is emptier than this."
+    )
+    disk_check_interval_ms = ServerOption(
+        "server.data-disk.check-interval", DURATION_MS, "30 s", "How often the disk is looked at.", lowest=1
+    )
+
+    __slots__ = ("_ignored", "_listener_users", "_settings", "_values")
+
+    def __init__(self, properties: Mapping[str, str | int | float | bool] | None = None) -> None:
+        self._set([argument_settings(properties or {})])
+
+    @classmethod
+    def load(
+        cls,
+        arguments: Mapping[str, Setting],
+        *,
+        environment: Mapping[str, str] | None = None,
+        file: Path | None = None,
+    ) -> ServerOptions:
+        """Take values from arguments, then from the environment (the process's own unless given), then from a file."""
+        from_environment = _environment_settings(os.environ if environment is None else environment)
+        options = cls.__new__(cls)
+        options._set([arguments, from_environment, {} if file is None else read_options_file(file)])
+        return options
+
+    @staticmethod
+    def options() -> tuple[ServerOption[Any], ...]:
+        """Return all options, in the order in which they are documented."""
+        return tuple(option for option in vars(ServerOptions).values() if isinstance(option, ServerOption))
+
+    @property
+    def listener_users(self) -> Mapping[str, Mapping[str, str]]:
+        """The users of listeners that have their own, by the name of the listener in lower case."""
+        return self._listener_users
+
+    @property
+    def ignored_keys(self) -> tuple[str, ...]:
+        """The keys that were given but have no effect in this server."""
+        return tuple(self._ignored)
+
+    def setting(self, option: ServerOption[Any]) -> Setting:
+        """Return the text of an option and where it comes from."""
+        return self._settings.get(option.key) or Setting(option.default, "default", is_default=True)
+
+    def texts(self) -> dict[str, str]:
+        """Return every key that has a text, given or default, with it. There may be passwords among them."""
+        texts = {option.key: self.setting(option).text for option in ServerOptions.options()}
+        texts.update((key, setting.text) for key, setting in (self._settings | self._ignored).items())
+        return {key: text for key, text in texts.items() if text}
+
+    def shown(self) -> list[tuple[str, str, str]]:
+        """Return key, text and origin of every option and of all other keys that were given; secrets are hidden."""
+        rows = [(option.key, self.setting(option), option.secret) for option in ServerOptions.options()]
+        # Nobody knows which keys of a lake are secret.
+        rows += [(key, self._settings[key], True) for key in sorted(self._settings.keys() - _OPTION_BY_KEY.keys())]
+        return [
+            (key, HIDDEN if is_secret and setting.text else setting.text, setting.origin)
+            for key, setting, is_secret in rows
+        ]
+
+    def explained(self) -> str:
+        """Write all options as a configuration file, with the origin of each value beside it."""
+        lines = [(f"{key}: {_yaml_scalar(text)}", origin) for key, text, origin in self.shown()]
+        width = min(max(len(line) for line, _ in lines), _EXPLAINED_WIDTH_MAX)
+        text = "".join(f"{line:<{width}}  # {origin}\n" for line, origin in lines)
+        return text + "".join(f"# {key} has no effect in this server\n" for key in self._ignored)
+
+    def _set(self, layers: list[Mapping[str, Setting]]) -> None:
+        self._settings: dict[str, Setting] = {}
+        self._listener_users: dict[str, Mapping[str, str]] = {}
+        self._ignored: dict[str, Setting] = {}
+        for layer in reversed(layers):
+            for key, setting in layer.items():
+                if is_of_other_servers(key):
+                    self._ignored[key] = setting
+                else:
+                    self._take(key, setting)
+        self._values: dict[str, Any] = {
+            option.key: option.parse(self.setting(option)) for option in ServerOptions.options()
+        }
+        self._validate()
+
+    def _take(self, key: str, setting: Setting) -> None:
+        own_users = _LISTENER_JAAS_KEY.fullmatch(key)
+        if own_users is not None:
+            self._listener_users[own_users["listener"].lower()] = ServerOption(key, JAAS, "", "", secret=True).parse(
+                setting
+            )
+        elif key not in _OPTION_BY_KEY and not key.startswith(_LAKE_PREFIX):
+            raise _invalid(f"unknown option '{key}' ({setting.origin}){suggestion(key, _OPTION_BY_KEY)}")
+        self._settings[key] = setting
+
+    def _validate(self) -> None:
+        """Check what values mean together."""
+        if self.default_replication_factor != 1:
+            raise self._contradiction(
+                ServerOptions.default_replication_factor,
+                "this server keeps one replica of each bucket; set it to 1, or use a cluster for more",
+            )
+        if self.authorizer_type != "default":
+            raise self._contradiction(ServerOptions.authorizer_type, "there is no other authorizer than 'default'")
+        if self.disk_write_recover_ratio >= self.disk_write_limit_ratio:
+            limit = ServerOptions.disk_write_limit_ratio.key
+            raise self._contradiction(ServerOptions.disk_write_recover_ratio, f"it must be below '{limit}'")
+
+    def _contradiction(self, option: ServerOption[Any], reason: str) -> FlussError:
+        setting = self.setting(option)
+        return _invalid(f"'{option.key}' is '{setting.text}' ({setting.origin}): {reason}")
+
+    def __repr__(self) -> str:
+        given = {key: text for key, text, _ in self.shown() if key in self._settings}
+        return f"ServerOptions({given!r})"
+
+
+_EXPLAINED_WIDTH_MAX: Final = 70
+# A family of keys with meanings of its own: what new tables are told about the lake.
+_LAKE_PREFIX: Final = "datalake."
+_OPTION_BY_KEY: Final = {option.key: option for option in ServerOptions.options()}
+
+
+def argument_settings(properties: Mapping[str, str | int | float | bool]) -> dict[str, Setting]:
+    """Turn values that a caller gives into settings."""
+    settings: dict[str, Setting] = {}
+    for key, value in properties.items():
+        if not isinstance(key, str) or not isinstance(value, str | int | float):
+            raise TypeError(f"options are a mapping of texts to texts, numbers or switches, got {key!r}: {type(value)}")
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        settings[key] = Setting(text, "argument")
+    return settings
+
+
+def _environment_settings(environment: Mapping[str, str]) -> dict[str, Setting]:
+    """Find options among the variables. Others with the same prefix belong to other programs."""
+    settings: dict[str, Setting] = {}
+    for option in ServerOptions.options():
+        text = environment.get(option.environment_variable)
+        if text is not None:
+            settings[option.key] = Setting(text, f"environment {option.environment_variable}")
+    for variable, text in environment.items():
+        own_users = _LISTENER_JAAS_VARIABLE.fullmatch(variable)
+        if own_users is not None:
+            listener = own_users["listener"].lower()
+            key = f"security.sasl.listener.name.{listener}.plain.jaas.config"
+            settings[key] = Setting(text, f"environment {variable}")
+    return settings
+
+
+def _yaml_scalar(text: str) -> str:
+    """Quote a text that YAML would not read as it stands."""
+    return text if re.fullmatch(r"[A-Za-z0-9/.][A-Za-z0-9/._ -]*", text) else json.dumps(text)
+
+
+def _invalid(message: str) -> FlussError:
+    return FlussError(message, ErrorCode.INVALID_CONFIG_EXCEPTION)

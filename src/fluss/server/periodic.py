@@ -1,0 +1,44 @@
+"""Work that is done again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+logger = logging.getLogger(__name__)
+
+
+class Periodic:
+    """Calls something at an interval, the first time after one interval. A failure is logged and changes nothing."""
+
+    def __init__(self, name: str, interval_ms: int, action: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._interval_s = interval_ms / 1000
+        self._action = action
+        self._is_stopped = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        assert self._task is None, "it is started once"
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
+
+    async def stop(self) -> None:
+        """Let a call that has begun finish, and make no more. May be called again."""
+        self._is_stopped.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        while not await self._stopped_within_interval():
+            try:
+                await self._action()
+            except Exception:
+                logger.exception("%s failed; it is tried again in %g s", self._name, self._interval_s)
+
+    async def _stopped_within_interval(self) -> bool:
+        try:
+            async with asyncio.timeout(self._interval_s):
+                return await self._is_stopped.wait()
+        except TimeoutError:
+            return False

@@ -1,0 +1,247 @@
+"""One server: coordinator and tablet server in this process, on one event loop, behind the same listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from fluss.errors import FlussError
+from fluss.net.connection import Handler, ListenerSettings
+from fluss.net.listener import Listener
+from fluss.protocol.api import ApiKey
+from fluss.protocol.sasl import CredentialsChecker, UserTable
+from fluss.server.authorizer import Authorizer
+from fluss.server.coordinator.coordinator import Coordinator
+from fluss.server.coordinator.nodes import Nodes
+from fluss.server.coordinator.service import CoordinatorService
+from fluss.server.coordinator.settings import CoordinatorSettings
+from fluss.server.data_dir import DataDirectory
+from fluss.server.listener_texts import SecurityProtocol, address_text
+from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
+from fluss.server.live_options import follow_changes
+from fluss.server.model import Clock
+from fluss.server.options import Durability, ServerOptions
+from fluss.server.tablet.manager import TabletManager
+from fluss.server.tablet.service import TabletService
+from fluss.server.tablet.settings import TabletSettings
+from fluss.storage.log.settings import LogSettings
+
+# How long requests that have been received may take to be answered when the server stops.
+_DRAIN_TIMEOUT_S: Final = 10.0
+# How long a stop may take in all before the server is ended by force.
+STOP_TIMEOUT_S: Final = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+def wall_clock_ms() -> int:
+    """Return the time as epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class FlussServer:
+    """A server from its start to its stop. It belongs to the event loop that starts it, and is started once.
+
+    Parts are started in the order in which they need each other, and stopped in the opposite order, also when starting
+    fails half way: then everything is as before.
+    """
+
+    def __init__(self, options: ServerOptions, *, clock: Clock = wall_clock_ms) -> None:
+        if not options.data_dir:
+            raise FlussError(f"'{ServerOptions.data_dir.key}' is not set; say where to keep the data")
+        self._options = options
+        self._plans = plan_listeners(options)
+        self._clock = clock
+        self._running = AsyncExitStack()
+        self._listeners: list[RunningListener] = []
+
+    @property
+    def options(self) -> ServerOptions:
+        return self._options
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self._options.data_dir).absolute()
+
+    @property
+    def listeners(self) -> tuple[RunningListener, ...]:
+        """The listeners that take clients in, in the order of the configuration."""
+        return tuple(self._listeners)
+
+    async def start(self) -> None:
+        """Open everything and take clients in. Raises FlussError with what is in the way."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._running.aclose()
+            raise
+
+    async def stop(self) -> None:
+        """Answer what was received, write down everything, and let go of the data directory. May be called again."""
+        await self._running.aclose()
+
+    async def __aenter__(self) -> FlussServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    async def _start(self) -> None:
+        if self._options.ignored_keys:
+            logger.info("these options have no effect in this server: %s", ", ".join(self._options.ignored_keys))
+        # In a thread, because a directory may be slow, and other servers may share this loop.
+        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir)
+        self._running.callback(directory.release)
+        nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
+        coordinator = await Coordinator.open(
+            directory.path,
+            _coordinator_settings(self._options),
+            nodes,
+            authorizer,
+            self._options.texts(),
+            clock=self._clock,
+        )
+        self._running.push_async_callback(coordinator.close)
+        manager = TabletManager(directory.path, coordinator.catalog, _tablet_settings(self._options), clock=self._clock)
+        self._running.push_async_callback(manager.stop)
+        await manager.start()
+        coordinator_service = CoordinatorService(coordinator, manager)
+        self._running.push_async_callback(coordinator_service.stop)
+        await coordinator_service.start()
+        tablet_service = TabletService(manager, coordinator.catalog, authorizer, clock=self._clock)
+        users = SharedUsers(
+            self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
+        )
+        follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention)
+        handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
+        await self._start_listeners(handlers, users, nodes, tablet_service)
+
+    def _new_authorizer(self) -> Authorizer:
+        options = self._options
+        if not options.authorizer_enabled:
+            return Authorizer.disabled()
+        if all(plan.endpoint.name == options.internal_listener_name for plan in self._plans):
+            logger.warning(
+                "'%s' is on, but '%s' names the only listener, and whoever comes in by that one may do everything",
+                ServerOptions.authorizer_enabled.key,
+                ServerOptions.internal_listener_name.key,
+            )
+        return Authorizer(
+            super_users=options.super_users,
+            internal_listener_name=options.internal_listener_name,
+            ignore_case=options.principal_ignore_case,
+        )
+
+    async def _start_listeners(
+        self, handlers: Mapping[ApiKey, Handler], users: SharedUsers, nodes: Nodes, tablet_service: TabletService
+    ) -> None:
+        started: list[Listener] = []
+
+        async def stop_all() -> None:
+            # Fetches that wait for records are answered with what there is, so that nobody has to be cut off.
+            tablet_service.drain()
+            await asyncio.gather(*(listener.stop(grace_s=_DRAIN_TIMEOUT_S) for listener in started))
+
+        self._running.push_async_callback(stop_all)
+        for plan in self._plans:
+            listener = Listener(self._listener_settings(plan, users), handlers)
+            started.append(listener)
+            await listener.start()
+            host, port = plan.advertised_address(listener.port)
+            nodes.set_listener(plan.endpoint.name, host, port)
+            running = RunningListener(
+                plan.endpoint.name, plan.protocol.value, plan.endpoint.host, listener.port, host, port
+            )
+            self._listeners.append(running)
+            logger.info("listener %s; clients are told %s", running, address_text(host, port))
+
+    def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
+        options = self._options
+        checker: CredentialsChecker | None = None
+        if plan.protocol is SecurityProtocol.SASL:
+            checker = users if plan.own_users is None else UserTable(plan.own_users)
+        return ListenerSettings(
+            name=plan.endpoint.name,
+            host=plan.endpoint.host,
+            port=plan.endpoint.port,
+            check_credentials=checker,
+            frame_bytes_max=options.request_bytes_max,
+            connections_max=options.connection_count_max,
+            in_flight_requests_max=options.queued_requests_max,
+            in_flight_bytes_max=max(1, options.request_memory_bytes_max // len(self._plans)),
+            idle_timeout_s=options.idle_time_ms_max / 1000,
+        )
+
+
+async def serve(
+    options: ServerOptions, *, stop: asyncio.Event, on_ready: Callable[[FlussServer], None] | None = None
+) -> None:
+    """Run a server until ``stop`` is set. ``on_ready`` is called when clients can connect.
+
+    A stop that is wanted while the server starts waits for it, since recovery must not be left half done.
+    """
+    async with FlussServer(options) as server:
+        if on_ready is not None:
+            on_ready(server)
+        await stop.wait()
+        logger.info("stopping")
+    logger.info("stopped")
+
+
+def request_stop(stop: asyncio.Event) -> None:
+    """Set the event that ``serve`` waits for; if the stop then takes too long, end the process by force.
+
+    For processes that are nothing but a server. Called on its event loop.
+    """
+    stop.set()
+    watchdog = threading.Timer(STOP_TIMEOUT_S, _give_up_stopping)
+    watchdog.daemon = True
+    watchdog.start()
+
+
+def _give_up_stopping() -> None:
+    logger.error(
+        "the server did not stop within %g s and is ended; the next start will look through the logs", STOP_TIMEOUT_S
+    )
+    os._exit(1)
+
+
+def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
+    return CoordinatorSettings(
+        default_bucket_count=options.default_bucket_count,
+        default_replication_factor=options.default_replication_factor,
+        bucket_count_max=options.bucket_count_max,
+        partition_count_max=options.partition_count_max,
+        log_tables_allowed=options.log_tables_allowed,
+        kv_tables_allowed=options.kv_tables_allowed,
+        auto_partition_check_interval_ms=options.auto_partition_check_interval_ms,
+        producer_offsets_ttl_ms=options.producer_offsets_ttl_ms,
+        producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
+    )
+
+
+def _tablet_settings(options: ServerOptions) -> TabletSettings:
+    return TabletSettings(
+        log=LogSettings(
+            segment_bytes_max=options.log_segment_bytes_max,
+            index_bytes_max=options.log_index_bytes_max,
+            index_interval_bytes=options.log_index_interval_bytes,
+            writer_expiration_ms=options.writer_expiration_ms,
+        ),
+        is_fsync_required=options.durability is Durability.FSYNC,
+        checkpoint_interval_ms=options.log_checkpoint_interval_ms,
+        retention_check_interval_ms=options.log_retention_check_interval_ms,
+        retention_rolls_active_segment=options.log_retention_rolls_active_segment,
+        writer_expiration_check_interval_ms=options.writer_expiration_check_interval_ms,
+        disk_write_limit_ratio=options.disk_write_limit_ratio,
+        disk_write_recover_ratio=options.disk_write_recover_ratio,
+        disk_check_interval_ms=options.disk_check_interval_ms,
+    )

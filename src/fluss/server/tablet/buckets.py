@@ -1,0 +1,182 @@
+"""The buckets a server hosts, in memory: by table, by partition, by number.
+
+A table without partitions is kept like one with a single partition that has no id. Everything here belongs to the
+event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.protocol.records import FetchedBucket, encode_fetched_bucket
+from fluss.schema.formats import LogFormat
+from fluss.schema.table import TableBucket
+from fluss.server.model import Partition, Table
+from fluss.server.tablet.batch_check import BatchCheck
+from fluss.storage.log.tablet import LogTablet
+
+# What a fetch is told about the first offset of a log. Clients learn the true one from ListOffsets.
+LOG_START_OFFSET_TOLD = 0
+
+
+class Waiter(Protocol):
+    """Someone who waits for a bucket. Called on the event loop; may be called more than once."""
+
+    def bucket_advanced(self) -> None:
+        """The high watermark of the bucket has moved, or the bucket is gone."""
+        ...
+
+
+class HostedBucket:
+    """One bucket: its log, or why there is none, and who waits for it. Thousands of these may lie idle."""
+
+    __slots__ = ("_idle_answer", "_idle_high_watermark", "_log", "_problem", "_waiters", "bucket")
+
+    def __init__(self, bucket: TableBucket, log: LogTablet | FlussError) -> None:
+        self.bucket = bucket
+        self._log: LogTablet | None = None
+        self._problem: FlussError | None = None
+        if isinstance(log, LogTablet):
+            self._log = log
+            log.on_advance(self._advanced)
+        else:
+            self._problem = log
+        self._waiters: set[Waiter] | None = None
+        self._idle_high_watermark = -1
+        self._idle_answer = b""
+
+    @property
+    def tablet(self) -> LogTablet | None:
+        """The log, if there is one that works; see ``log`` for those who need it."""
+        return self._log
+
+    def log(self) -> LogTablet:
+        """Return the log. A bucket that is offline raises why (code 26), one that was dropped code 21."""
+        if self._log is not None:
+            return self._log
+        if self._problem is None:
+            raise unknown_bucket(self.bucket)
+        raise FlussError(self._problem.message, self._problem.error_code)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the bucket takes reads and writes."""
+        return self._log is not None and self._log.failure is None
+
+    def forget_log(self) -> None:
+        """The bucket is dropped: requests that know it find nothing any more, those that wait wake up."""
+        self._log = self._problem = None
+        self._wake()
+
+    @property
+    def has_waiters(self) -> bool:
+        return self._waiters is not None
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        if self._waiters is None:
+            self._waiters = {waiter}
+        else:
+            self._waiters.add(waiter)
+
+    def remove_waiter(self, waiter: Waiter) -> None:
+        """Forget a waiter; one that is not there changes nothing."""
+        if self._waiters is not None:
+            self._waiters.discard(waiter)
+            if not self._waiters:
+                self._waiters = None
+
+    def idle_answer(self, high_watermark: int) -> bytes:
+        """Return, encoded, what a fetch is told that finds nothing. Made once per high watermark."""
+        if self._idle_high_watermark != high_watermark:
+            self._idle_high_watermark = high_watermark
+            self._idle_answer = encode_fetched_bucket(
+                FetchedBucket(
+                    self.bucket.bucket_id,
+                    self.bucket.partition_id,
+                    high_watermark=high_watermark,
+                    log_start_offset=LOG_START_OFFSET_TOLD,
+                    records=b"",
+                )
+            )
+        return self._idle_answer
+
+    def _advanced(self, log: LogTablet) -> None:
+        if self._waiters is not None:
+            self._wake()
+
+    def _wake(self) -> None:
+        # A waiter may take itself out while it is told.
+        for waiter in tuple(self._waiters or ()):
+            waiter.bucket_advanced()
+
+
+class HostedTable:
+    """A table and those of its partitions that this server has. Altering it replaces what is known about it."""
+
+    __slots__ = ("_batch_check", "_groups", "log_format", "table")
+
+    def __init__(self, table: Table) -> None:
+        self._groups: dict[int | None, Sequence[HostedBucket]] = {}
+        self.update(table)
+
+    def update(self, table: Table) -> None:
+        """Take over new properties and schemas."""
+        self.table = table
+        self.log_format: LogFormat = table.descriptor.log_format
+        self._batch_check: BatchCheck | None = None
+
+    @property
+    def batch_check(self) -> BatchCheck:
+        if self._batch_check is None:
+            self._batch_check = BatchCheck(self.table)
+        return self._batch_check
+
+    def add(self, partition: Partition | None, buckets: Sequence[HostedBucket]) -> None:
+        self._groups[_group_key(partition)] = buckets
+
+    def remove(self, partition: Partition | None) -> Sequence[HostedBucket]:
+        """Take the buckets of a partition out, or those of a table without partitions; none if there are none."""
+        return self._groups.pop(_group_key(partition), ())
+
+    def has(self, partition: Partition | None) -> bool:
+        return _group_key(partition) in self._groups
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._groups
+
+    def group(self, partition_id: int | None) -> Sequence[HostedBucket]:
+        """Return the buckets of a partition by number; none if it is not here."""
+        return self._groups.get(partition_id, ())
+
+    def __iter__(self) -> Iterator[HostedBucket]:
+        for group in self._groups.values():
+            yield from group
+
+
+def _group_key(partition: Partition | None) -> int | None:
+    return None if partition is None else partition.partition_id
+
+
+def bucket_text(bucket: TableBucket) -> str:
+    """Return a bucket in the form that clients look for in messages."""
+    partition = "" if bucket.partition_id is None else f"partitionId={bucket.partition_id}, "
+    return f"TableBucket{{tableId={bucket.table_id}, {partition}bucket={bucket.bucket_id}}}"
+
+
+def unknown_bucket(bucket: TableBucket) -> FlussError:
+    """Build the error for a bucket that does not exist (any more)."""
+    return FlussError(
+        f"Unknown table or bucket: {bucket_text(bucket)}; it may have been dropped",
+        ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+    )
+
+
+def not_hosted(bucket: TableBucket) -> FlussError:
+    """Build the error for a bucket that exists but is not ready here."""
+    return FlussError(
+        f"This server is not leader or follower of {bucket_text(bucket)} yet; try again",
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    )

@@ -1,0 +1,114 @@
+"""LimitScan: the newest rows of a bucket.
+
+The answer holds whole batches; the first may start before the wanted rows, which the client cuts off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from concurrent.futures import Executor
+from functools import partial
+
+from fluss.buffers import BytesLike
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.net.listener import Answer, RequestContext
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.records import LimitScanResponse
+from fluss.record.log_batch import MAGIC_V0, downgrade_to_v0, iter_batches
+from fluss.schema.acl import AclOperation
+from fluss.server.tablet.access import BucketAccess, primary_key_table_not_served
+from fluss.server.tablet.fetch_memory import FetchMemory
+from fluss.server.tablet.fetch_read import find_whole_batches
+from fluss.server.tablet.fetch_wait import FetchPark
+from fluss.server.tablet.settings import TabletSettings
+from fluss.storage.log.tablet import LogTablet
+
+_READ_BYTES = 4 * 1024 * 1024
+
+
+class LimitScanner:
+    """Answers limit scans of log tables. Belongs to the event loop; logs are read by ``readers``."""
+
+    def __init__(
+        self, access: BucketAccess, memory: FetchMemory, park: FetchPark, readers: Executor, settings: TabletSettings
+    ) -> None:
+        self._access = access
+        self._memory = memory
+        self._park = park
+        self._readers = readers
+        self._settings = settings
+
+    def limit_scan(
+        self, context: RequestContext, request: pb.LimitScanRequest
+    ) -> LimitScanResponse | Awaitable[Answer | LimitScanResponse]:
+        """Read the rows, or say in the body of the answer why not."""
+        try:
+            log = self._log(context, request)
+        except FlussError as error:
+            return self._answer_error(error)
+        return self._scan(log, request.limit)
+
+    def _log(self, context: RequestContext, request: pb.LimitScanRequest) -> LogTablet:
+        table = self._access.table(context, request.table_id, AclOperation.READ)
+        if table is not None and table.table.has_primary_key:
+            raise primary_key_table_not_served(table, "Cannot scan")
+        if request.limit < 0:
+            raise FlussError(
+                f"The limit of a scan cannot be negative, got {request.limit}", ErrorCode.INVALID_SCAN_REQUEST
+            )
+        partition_id = request.partition_id if request.HasField("partition_id") else None
+        return self._access.bucket(table, request.table_id, partition_id, request.bucket_id).log()
+
+    async def _scan(self, log: LogTablet, row_count: int) -> Answer | LimitScanResponse:
+        granted = await self._memory.take(_READ_BYTES)
+        try:
+            records = await asyncio.get_running_loop().run_in_executor(
+                self._readers, newest_batches, log, row_count, self._settings.limit_scan_bytes_max
+            )
+        except FlussError as error:
+            failure = error
+        else:
+            byte_count = sum(map(len, records))
+            self._memory.count(byte_count)
+            response = LimitScanResponse(is_log_table=True, records=records)
+            return Answer(response, partial(self._memory.give_back, byte_count))
+        finally:
+            self._memory.give_back(granted)
+        return await self._answer_error(failure)
+
+    async def _answer_error(self, error: FlussError) -> LimitScanResponse:
+        if error.error_code in RETRIABLE_CODES:
+            await self._park.pause(self._settings.retry_answer_delay_ms)
+        return LimitScanResponse(error_code=error.error_code, error_message=error.message)
+
+
+def newest_batches(log: LogTablet, row_count: int, bytes_max: int) -> list[BytesLike]:
+    """Return the batches that hold the newest ``row_count`` visible rows. Runs in any thread.
+
+    One read returns bytes of one segment, so there are as many reads as it takes. More than ``bytes_max`` bytes are
+    refused: a scan that silently returned fewer rows than there are would be wrong.
+    """
+    offset_end = log.offset_high_watermark
+    offset = max(log.offset_start, offset_end - row_count)
+    batches: list[BytesLike] = []
+    byte_count = 0
+    while offset < offset_end:
+        view = log.read(offset, _READ_BYTES, at_least_one_batch=True)
+        whole = find_whole_batches(view)
+        if not whole.byte_count:
+            break
+        view = view[: whole.byte_count]
+        offset = whole.offset_next(view)
+        byte_count += len(view)
+        if byte_count > bytes_max:
+            raise FlussError(
+                f"The newest {row_count} rows have more than {bytes_max} bytes: scan with a lower limit, or read the "
+                "log from an offset on",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+        if whole.magic_highest == MAGIC_V0:
+            batches.append(view)
+        else:
+            batches += [downgrade_to_v0(batch) for batch in iter_batches(view)]
+    return batches

@@ -1,0 +1,93 @@
+"""Directories of tables and partitions that were dropped, but whose bytes are still there.
+
+A drop is over for everybody as soon as the catalog has forgotten the table; its bytes are deleted afterwards. A server
+that was stopped in between finds them at its next start, and deletes them then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fluss.server.model import CatalogView
+from fluss.storage.log.names import DELETED_SUFFIX, TabletKind, TabletLocation
+from fluss.storage.vfs import Files
+
+logger = logging.getLogger(__name__)
+
+
+class TabletDirectory(NamedTuple):
+    """A directory that is named like a log or a key-value tablet."""
+
+    path: Path
+    location: TabletLocation
+    # Whether its deletion had been begun.
+    is_deleted: bool
+
+
+def tablet_directories(data_dir: Path) -> list[TabletDirectory]:
+    """Return the tablets in a data directory; whatever has another name is not ours. Blocking."""
+    found = []
+    for pattern in ("*/*/*", "*/*/*/*"):
+        for path in data_dir.glob(pattern):
+            name = path.relative_to(data_dir).as_posix()
+            parsed = TabletLocation.parse(name.removesuffix(DELETED_SUFFIX))
+            if parsed is not None and parsed[1] is not TabletKind.REMOTE_LOG and path.is_dir():
+                found.append(TabletDirectory(path, parsed[0], name.endswith(DELETED_SUFFIX)))
+    return found
+
+
+def find_residue(directories: Sequence[TabletDirectory], catalog: CatalogView) -> list[Path]:
+    """Return those tablet directories that belong to nothing in the catalog.
+
+    If the catalog has no tables at all, only those are residue whose deletion was begun: more likely than not the
+    catalog was lost, and the logs are all that is left.
+    """
+    residue = [directory.path for directory in directories if directory.is_deleted]
+    unknown = [
+        directory.path
+        for directory in directories
+        if not directory.is_deleted and not _is_known(directory.location, catalog)
+    ]
+    if not unknown or catalog.tables():
+        return residue + unknown
+    logger.warning(
+        "%d tablets belong to no table, and there is no table at all. They are left alone in case the metadata was "
+        "lost; delete them by hand if they are not needed: %s, ...",
+        len(unknown),
+        unknown[0],
+    )
+    return residue
+
+
+def remove_residue(directories: Sequence[Path], data_dir: Path, files: Files) -> None:
+    """Delete tablet directories, and those above them that are empty then. Blocking."""
+    for directory in directories:
+        logger.warning("removing %s: its table or partition was dropped", directory)
+        files.remove_tree(directory)
+    for parent in {directory.parent for directory in directories}:
+        remove_empty_directories(parent, data_dir)
+
+
+def remove_empty_directories(directory: Path, data_dir: Path) -> None:
+    """Remove a directory and those above it, as long as they are empty, up to the data directory. Blocking."""
+    while directory != data_dir and data_dir in directory.parents:
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        directory = directory.parent
+
+
+def _is_known(location: TabletLocation, catalog: CatalogView) -> bool:
+    table = catalog.table_by_id(location.table_id)
+    if table is None:
+        return False
+    if location.partition_id is None:
+        return not table.is_partitioned
+    partition = catalog.partition_by_id(location.partition_id)
+    return partition is not None and partition.table_id == location.table_id
