@@ -1,26 +1,35 @@
 """Streaming tables for Python."""
 
-from fluss._version import __version__
-from fluss.config import Config
-from fluss.errors import ErrorCode, FlussError
-from fluss.schema.aggregation import AggFunction
-from fluss.schema.change_type import ChangeType
-from fluss.schema.cluster import ServerNode, ServerType
-from fluss.schema.database import DatabaseDescriptor, DatabaseInfo
-from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import KvFormat, LogFormat
-from fluss.schema.offsets import EARLIEST_OFFSET, LATEST_OFFSET, LakeSnapshot, OffsetSpec, OffsetType
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.predicate import ColumnRef, Predicate, col
-from fluss.schema.schema import Column, Schema
-from fluss.schema.table import TableBucket, TableInfo, TablePath
-from fluss.schema.types import DataField, DataType, DataTypes
+# ruff: noqa: F403, F405 - the plain values have a list of their own, which three modules offer
+
+from fluss.client.admin import FlussAdmin
+from fluss.client.connection import FlussConnection
+from fluss.client.scan.batch_scanner import BatchScanner
+from fluss.client.scan.log_scanner import LogScanner
+from fluss.client.scan.table_scan import TableScan
+from fluss.client.table import FlussTable
+from fluss.client.write.append_writer import AppendWriter
+from fluss.client.write.result import WriteResultHandle
+from fluss.client.write.table_append import TableAppend
+from fluss.values import *
+
+# The name of the same thing in another language.
+RecordBatchLogScanner = LogScanner
 
 __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
+    "AclBinding",
+    "AclFilter",
+    "AclOperation",
+    "AclResource",
+    "AclResourceType",
     "AggFunction",
+    "AppendWriter",
+    "BatchScanner",
     "ChangeType",
+    "ClusterConfigEntry",
+    "ClusterHealth",
     "Column",
     "ColumnRef",
     "Config",
@@ -29,23 +38,43 @@ __all__ = [
     "DataTypes",
     "DatabaseDescriptor",
     "DatabaseInfo",
+    "DatabaseSummary",
     "ErrorCode",
+    "FlussAdmin",
+    "FlussConnection",
     "FlussError",
+    "FlussTable",
+    "GenericRow",
+    "HealthStatus",
+    "InternalRow",
     "KvFormat",
     "LakeSnapshot",
     "LogFormat",
+    "LogScanner",
     "OffsetSpec",
     "OffsetType",
     "PartitionInfo",
     "PartitionSpec",
     "Predicate",
+    "ProducerOffsets",
+    "RecordBatch",
+    "RecordBatchLogScanner",
+    "ScanBatch",
+    "ScanRecord",
+    "ScanRecords",
     "Schema",
+    "SchemaInfo",
     "ServerNode",
+    "ServerTag",
     "ServerType",
+    "TableAppend",
     "TableBucket",
     "TableDescriptor",
     "TableInfo",
     "TablePath",
+    "TableScan",
+    "TableStats",
+    "WriteResultHandle",
     "__version__",
     "col",
 ]

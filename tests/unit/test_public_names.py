@@ -12,8 +12,17 @@ import pytest
 import fluss
 
 PUBLIC = {
+    "AclBinding",
+    "AclFilter",
+    "AclOperation",
+    "AclResource",
+    "AclResourceType",
     "AggFunction",
+    "AppendWriter",
+    "BatchScanner",
     "ChangeType",
+    "ClusterConfigEntry",
+    "ClusterHealth",
     "Column",
     "ColumnRef",
     "Config",
@@ -22,28 +31,50 @@ PUBLIC = {
     "DataTypes",
     "DatabaseDescriptor",
     "DatabaseInfo",
+    "DatabaseSummary",
     "EARLIEST_OFFSET",
     "ErrorCode",
+    "FlussAdmin",
+    "FlussConnection",
     "FlussError",
+    "FlussTable",
+    "GenericRow",
+    "HealthStatus",
+    "InternalRow",
     "KvFormat",
     "LATEST_OFFSET",
     "LakeSnapshot",
     "LogFormat",
+    "LogScanner",
     "OffsetSpec",
     "OffsetType",
     "PartitionInfo",
     "PartitionSpec",
     "Predicate",
+    "ProducerOffsets",
+    "RecordBatch",
+    "RecordBatchLogScanner",
+    "ScanBatch",
+    "ScanRecord",
+    "ScanRecords",
     "Schema",
+    "SchemaInfo",
     "ServerNode",
+    "ServerTag",
     "ServerType",
+    "TableAppend",
     "TableBucket",
     "TableDescriptor",
     "TableInfo",
     "TablePath",
+    "TableScan",
+    "TableStats",
+    "WriteResultHandle",
     "__version__",
     "col",
 }
+# The same thing under the name it has in another language.
+ALIASES = {"RecordBatchLogScanner": "LogScanner", "ScanBatch": "RecordBatch"}
 
 
 def test_the_public_names_are_the_documented_ones() -> None:
@@ -60,7 +91,7 @@ def test_nothing_else_is_reachable_except_submodules() -> None:
 @pytest.mark.parametrize("name", sorted(name for name in PUBLIC if isinstance(getattr(fluss, name), type)))
 def test_public_classes_live_in_fluss_and_are_found_there_by_pickle(name: str) -> None:
     cls = getattr(fluss, name)
-    assert (cls.__module__, cls.__qualname__) == ("fluss", name)
+    assert (cls.__module__, cls.__qualname__) == ("fluss", ALIASES.get(name, name))
     assert pickle.loads(pickle.dumps(cls)) is cls
 
 
@@ -84,3 +115,9 @@ def test_a_submodule_imported_first_still_has_public_classes() -> None:
     code = "from fluss.schema.table import TablePath; print(TablePath.__module__)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "fluss\n"
+
+
+def test_importing_the_client_does_not_import_the_server_or_pandas() -> None:
+    code = "import sys, fluss; print([n for n in sys.modules if n.startswith(('fluss.server', 'pandas', 'uvloop'))])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"

@@ -1,0 +1,88 @@
+"""The cluster itself: the part of the admin that looks after its servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fluss.client.admin_calls import AdminCalls
+from fluss.client.wire_values import config_changes
+from fluss.errors import FlussError
+from fluss.protocol import api as apis
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, HealthStatus, ServerNode, ServerTag
+from fluss.schema.integers import int32
+
+_DYNAMIC = "DYNAMIC_SERVER_CONFIG"
+
+
+class ClusterAdmin(AdminCalls):
+    """Operations on servers and their options."""
+
+    async def get_server_nodes(self) -> list[ServerNode]:
+        """List the living servers, the coordinator first. They are looked up anew from the bootstrap servers."""
+        return await self._run(self._server_nodes())
+
+    async def _server_nodes(self) -> list[ServerNode]:
+        await self._cluster.rebootstrap()
+        coordinator = self._cluster.coordinator
+        tablet_servers = sorted(self._cluster.tablet_servers, key=lambda node: node.id)
+        return tablet_servers if coordinator is None else [coordinator, *tablet_servers]
+
+    async def get_cluster_health(self) -> ClusterHealth:
+        """Say whether all replicas are there."""
+        response = await self._ask(apis.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest())
+        return ClusterHealth._create(
+            HealthStatus(response.status),
+            response.num_replicas,
+            response.in_sync_replicas,
+            response.num_leader_replicas,
+            response.active_leader_replicas,
+        )
+
+    async def describe_cluster_configs(self) -> list[ClusterConfigEntry]:
+        """List the options that the servers were started with or have been given since; secrets are masked."""
+        response = await self._ask(apis.DESCRIBE_CLUSTER_CONFIGS, pb.DescribeClusterConfigsRequest())
+        return [
+            ClusterConfigEntry._create(
+                entry.config_key,
+                entry.config_value if entry.HasField("config_value") else None,
+                entry.config_source == _DYNAMIC,
+            )
+            for entry in response.configs
+        ]
+
+    async def alter_cluster_configs(
+        self,
+        *,
+        set_configs: Mapping[str, str] | None = None,
+        reset_configs: Iterable[str] | None = None,
+        append_configs: Mapping[str, str] | None = None,
+        subtract_configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Change options of running servers, all or none; code 64 if one cannot be changed or has a bad value.
+
+        ``append_configs`` and ``subtract_configs`` add to and take from options that are lists.
+        """
+        changes = config_changes(set_configs, reset_configs, append_configs, subtract_configs)
+        await self._ask(apis.ALTER_CLUSTER_CONFIGS, pb.AlterClusterConfigsRequest(alter_configs=changes))
+
+    async def add_server_tag(self, server_ids: Iterable[int], server_tag: ServerTag) -> None:
+        """Mark tablet servers, all or none; code 58 for an unknown server, 59 if one has another tag."""
+        ids, tag = _checked_ids(server_ids), _checked_tag(server_tag)
+        await self._ask(apis.ADD_SERVER_TAG, pb.AddServerTagRequest(server_ids=ids, server_tag=tag))
+
+    async def remove_server_tag(self, server_ids: Iterable[int], server_tag: ServerTag) -> None:
+        """Take marks from tablet servers, all or none; code 58 for an unknown server, 60 if one has no such tag."""
+        ids, tag = _checked_ids(server_ids), _checked_tag(server_tag)
+        await self._ask(apis.REMOVE_SERVER_TAG, pb.RemoveServerTagRequest(server_ids=ids, server_tag=tag))
+
+
+def _checked_ids(server_ids: Iterable[int]) -> list[int]:
+    return [int32("a server id", server_id) for server_id in server_ids]
+
+
+def _checked_tag(server_tag: ServerTag) -> ServerTag:
+    try:
+        return ServerTag(server_tag)
+    except ValueError:
+        raise FlussError(f"Unknown server tag: {server_tag!r}; known are {', '.join(ServerTag.__members__)}") from None

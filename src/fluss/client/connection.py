@@ -1,0 +1,194 @@
+"""A connection to a cluster: where every program of the client begins."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+from fluss.client.admin import FlussAdmin
+from fluss.client.awaitables import StartedCall
+from fluss.client.cluster import Cluster
+from fluss.client.runtime import Runtime, runtime
+from fluss.client.table import FlussTable
+from fluss.client.wire_values import pb_table_path
+from fluss.client.write.writer_client import WriterClient
+from fluss.config import Config
+from fluss.errors import ErrorCode, FlussError
+from fluss.protocol import api as apis
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.integers import int64
+from fluss.schema.server_made import ServerMade
+from fluss.schema.table import TableInfo, TablePath
+
+logger = logging.getLogger(__name__)
+
+
+class FlussConnection(ServerMade):
+    """A client of one cluster. Get one from ``await FlussConnection.create(config)``.
+
+    It may be used by any number of threads and event loops at once. All tables, writers and scanners made from it
+    share its connections and its memory for unsent data. It is a context manager, for ``with`` and ``async with``;
+    leaving it sends what was written and closes. What is still open when the program ends gets a few seconds to do so.
+    """
+
+    _cluster: Cluster
+    _runtime: Runtime
+    _admin: FlussAdmin
+    _lock: threading.Lock
+    _writer_client: WriterClient | None
+    _closing: StartedCall[None] | None
+    _forget_drain: Callable[[], None] | None
+
+    @staticmethod
+    async def create(config: Config) -> FlussConnection:
+        """Connect to the cluster that ``bootstrap.servers`` belongs to. The config is copied.
+
+        Raises a FlussError: code -2 for a config or an address that cannot be right, 1 when no server answers, 46 for
+        wrong credentials.
+        """
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a fluss.Config, got {type(config).__name__}")
+        current = runtime()
+        return await current.bridge(FlussConnection._open(config, current), cancels=True)
+
+    @staticmethod
+    async def connect(config: Config) -> FlussConnection:
+        """Connect: the older name of ``create``."""
+        return await FlussConnection.create(config)
+
+    @staticmethod
+    async def new(config: Config) -> FlussConnection:
+        """Connect: another name of ``create``."""
+        return await FlussConnection.create(config)
+
+    @classmethod
+    async def _open(cls, config: Config, current: Runtime) -> FlussConnection:
+        cluster = await Cluster.connect(config)
+        return cls._with_fields(
+            _cluster=cluster,
+            _runtime=current,
+            _admin=FlussAdmin._create(cluster, current),
+            _lock=threading.Lock(),
+            _writer_client=None,
+            _closing=None,
+            _forget_drain=None,
+        )
+
+    def config(self) -> Config:
+        """Return a copy of the config that the connection was made with."""
+        return self._cluster.config.copy()
+
+    def get_admin(self) -> FlussAdmin:
+        """Return the admin of the cluster. It may also be awaited."""
+        self._check_open()
+        return self._admin
+
+    async def get_table(self, table_path: TablePath) -> FlussTable:
+        """Return a table for reading and writing, as it is now; code 7 if it does not exist."""
+        if not isinstance(table_path, TablePath):
+            raise TypeError(f"table_path must be a fluss.TablePath, got {type(table_path).__name__}")
+        self._check_open()
+        info = await self._runtime.bridge(self._table_info(table_path))
+        return FlussTable._create(self._cluster, self._runtime, self._get_writer_client, info)
+
+    async def _table_info(self, path: TablePath) -> TableInfo:
+        await self._cluster.refresh([path])
+        info = self._cluster.table_info(path)
+        if info is None:
+            # Metadata leaves out what one may not see. This question is answered with the reason.
+            request = pb.GetTableInfoRequest(table_path=pb_table_path(path))
+            await self._cluster.request_coordinator(apis.GET_TABLE_INFO, request)
+            raise FlussError(f"Table '{path}' does not exist", ErrorCode.TABLE_NOT_EXIST)
+        return info
+
+    def _get_writer_client(self) -> WriterClient:
+        """Return the writer that everything on this connection writes with."""
+        with self._lock:
+            self._check_open()
+            if self._writer_client is None:
+                self._writer_client = WriterClient(self._cluster, self._runtime)
+                self._forget_drain = self._runtime.drain_at_exit(self._drain)
+            return self._writer_client
+
+    # The end
+
+    def close(self, timeout_ms: int | None = None) -> StartedCall[None]:
+        """Send what was written, then close. From now on everything on this connection raises.
+
+        It begins at the call. Inside a running event loop the result may be awaited, or not; elsewhere the call
+        blocks until the connection is closed. Writes that are not done after ``timeout_ms``, by default
+        ``request-timeout``, fail. May be called again.
+        """
+        timeout_s = self._cluster.config.request_timeout_ms / 1000
+        if timeout_ms is not None:
+            timeout_s = int64("timeout_ms", timeout_ms) / 1000
+            if timeout_s < 0:
+                raise FlussError(f"timeout_ms must be non-negative, got: {timeout_ms}")
+        with self._lock:
+            if self._closing is None:
+                self._closing = StartedCall(self._runtime.submit(self._close(timeout_s)))
+            closing = self._closing
+        if not _is_in_event_loop():
+            closing.wait()
+        return closing
+
+    async def _close(self, timeout_s: float) -> None:
+        try:
+            await self._close_writer(timeout_s)
+        finally:
+            await self._cluster.close()
+            if self._forget_drain is not None:
+                self._forget_drain()
+
+    async def _close_writer(self, timeout_s: float) -> None:
+        if self._writer_client is None:
+            return
+        try:
+            await self._writer_client.close(timeout_s)
+        except FlussError as error:
+            # Nobody may be waiting for the outcome.
+            logger.warning("not everything that was written has been stored: %s", error.message)
+            raise
+
+    async def _drain(self, timeout_s: float) -> None:
+        await self.close(int(timeout_s * 1000))
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise FlussError("the connection is closed; create a new one")
+
+    def __enter__(self) -> FlussConnection:
+        return self
+
+    def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> Literal[False]:
+        try:
+            self.close().wait()
+        except FlussError:
+            if exception_type is None:
+                raise
+        return False
+
+    async def __aenter__(self) -> FlussConnection:
+        return self
+
+    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> Literal[False]:
+        try:
+            await self.close()
+        except FlussError:
+            if exception_type is None:
+                raise
+        return False
+
+    def __repr__(self) -> str:
+        return "FlussConnection()"
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

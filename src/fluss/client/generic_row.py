@@ -1,0 +1,124 @@
+"""Rows by position, for programs that are used to them. A dict, list or tuple serves as well everywhere."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, cast
+
+from fluss.errors import FlussError
+from fluss.row.python_values import from_internal, to_internal
+from fluss.schema.types import DataType, DataTypes
+
+
+class InternalRow(ABC):
+    """A row that is read by position, each value as the type the reader names.
+
+    A value that is null, or not one of that type, is a FlussError; so is a position that the row does not have.
+    """
+
+    @property
+    @abstractmethod
+    def values(self) -> Sequence[Any]:
+        """The values in the order of the columns."""
+
+    def get_field_count(self) -> int:
+        return len(self.values)
+
+    def is_null_at(self, pos: int) -> bool:
+        return self._at(pos) is None
+
+    def get_boolean(self, pos: int) -> bool:
+        return cast("bool", self._get(pos, DataTypes.boolean()))
+
+    def get_byte(self, pos: int) -> int:
+        return cast("int", self._get(pos, DataTypes.tinyint()))
+
+    def get_short(self, pos: int) -> int:
+        return cast("int", self._get(pos, DataTypes.smallint()))
+
+    def get_int(self, pos: int) -> int:
+        return cast("int", self._get(pos, DataTypes.int()))
+
+    def get_long(self, pos: int) -> int:
+        return cast("int", self._get(pos, DataTypes.bigint()))
+
+    def get_float(self, pos: int) -> float:
+        return cast("float", self._get(pos, DataTypes.float()))
+
+    def get_double(self, pos: int) -> float:
+        return cast("float", self._get(pos, DataTypes.double()))
+
+    def get_string(self, pos: int) -> str:
+        return cast("str", self._get(pos, DataTypes.string()))
+
+    def get_char(self, pos: int, length: int) -> str:
+        return cast("str", self._get(pos, DataTypes.char(length)))
+
+    def get_bytes(self, pos: int) -> bytes:
+        return cast("bytes", self._get(pos, DataTypes.bytes()))
+
+    def get_binary(self, pos: int, length: int) -> bytes:
+        return cast("bytes", self._get(pos, DataTypes.binary(length)))
+
+    def get_decimal(self, pos: int, precision: int, scale: int) -> Decimal:
+        return cast("Decimal", self._get(pos, DataTypes.decimal(precision, scale)))
+
+    def get_date(self, pos: int) -> date:
+        return cast("date", self._get(pos, DataTypes.date()))
+
+    def get_time(self, pos: int) -> time:
+        # The finest there is, so that no value is refused for its digits.
+        return cast("time", self._get(pos, DataTypes.time(9)))
+
+    def get_timestamp_ntz(self, pos: int, precision: int) -> datetime:
+        return cast("datetime", self._get(pos, DataTypes.timestamp(precision)))
+
+    def get_timestamp_ltz(self, pos: int, precision: int) -> datetime:
+        return cast("datetime", self._get(pos, DataTypes.timestamp_ltz(precision)))
+
+    def _get(self, pos: int, data_type: DataType) -> Any:
+        return from_internal(to_internal(self._at(pos), data_type.not_null(), str(pos)), data_type)
+
+    def _at(self, pos: int) -> Any:
+        if not 0 <= pos < len(self.values):
+            raise FlussError(f"The row has {len(self.values)} fields, there is none at position {pos}")
+        return self.values[pos]
+
+
+class GenericRow(InternalRow):
+    """A row whose values are set by position; those that are not set are null. Writers take it like a list."""
+
+    def __init__(self, field_count: int) -> None:
+        if field_count < 0:
+            raise OverflowError(f"a row cannot have {field_count} fields")
+        self._values: list[Any] = [None] * field_count
+
+    @classmethod
+    def from_data(cls, data: Iterable[Any]) -> GenericRow:
+        """Make a row of values in the order of the columns."""
+        row = cls(0)
+        row._values = list(data)
+        return row
+
+    @property
+    def values(self) -> list[Any]:
+        return self._values
+
+    def set_field(self, pos: int, value: Any) -> None:
+        # Checks the position like a reader does.
+        self._at(pos)
+        self._values[pos] = value
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == other._values if isinstance(other, GenericRow) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it can change
+
+    def __repr__(self) -> str:
+        return f"GenericRow({self._values!r})"

@@ -1,0 +1,121 @@
+"""Reading to the end: everything from where a scanner stands up to the latest offsets at the beginning of the read.
+
+A bucket is done when its position has reached its stop, whether or not the last records before the stop were ever
+delivered: batches may be empty, or left out by a filter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from fluss.client.cluster import Cluster
+from fluss.client.scan.offsets import bucket_offsets
+from fluss.client.scan.polling import Poller, Runs
+from fluss.client.scan.reader import BatchReader
+from fluss.client.scan.subscription import Subscription
+from fluss.errors import FlussError, RequestTimeoutError
+from fluss.schema.offsets import EARLIEST_OFFSET, OffsetSpec
+from fluss.schema.table import TableBucket, TablePath
+
+# How long one poll of a bounded read waits before it looks whether there is still hope.
+_POLL_TIMEOUT_S: Final = 0.5
+# What one step returns at most, so that a read in batches needs no more memory.
+BATCHES_PER_POLL_MAX: Final = 100
+BYTES_PER_POLL_MAX: Final = 64 * 1024 * 1024
+
+
+async def bounds(
+    cluster: Cluster, path: TablePath, starts: Mapping[TableBucket, int]
+) -> dict[TableBucket, tuple[int, int]]:
+    """Return where to begin and where to stop in each bucket that has something in between."""
+    latest = await bucket_offsets(cluster, path, starts, OffsetSpec.latest())
+    for bucket, start in starts.items():
+        if start > latest[bucket]:
+            raise FlussError(f"Offset {start} of {bucket} of {path} is out of range: its log ends at {latest[bucket]}")
+    # A log may have an end and nothing before it.
+    unresolved = [bucket for bucket, start in starts.items() if start == EARLIEST_OFFSET and latest[bucket] > 0]
+    earliest = await bucket_offsets(cluster, path, unresolved, OffsetSpec.earliest())
+    resolved = {bucket: earliest.get(bucket, max(start, 0)) for bucket, start in starts.items()}
+    return {bucket: (start, latest[bucket]) for bucket, start in resolved.items() if start < latest[bucket]}
+
+
+class BoundedRead:
+    """One pass over some subscriptions, each up to its own stop.
+
+    ``on_done`` is told of every subscription that has reached its stop, and has to end it. ``patience_s`` is how long
+    nothing at all may happen before the read fails.
+    """
+
+    def __init__(
+        self,
+        poller: Poller,
+        reader: BatchReader,
+        stops: Mapping[Subscription, int],
+        on_done: Callable[[Subscription], None],
+        *,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._poller = poller
+        self._reader = reader
+        self._stops = dict(stops)
+        self._on_done = on_done
+        self._patience_s = patience_s
+        self._clock = clock
+        self._progress_s = clock()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._stops
+
+    @property
+    def unfinished(self) -> list[Subscription]:
+        return list(self._stops)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all batches, blocking."""
+        while not self.is_done:
+            yield from self._taken(self._poller.poll(self._collect, _POLL_TIMEOUT_S))
+
+    async def batches_async(self) -> list[pa.RecordBatch]:
+        """Return all batches."""
+        batches: list[pa.RecordBatch] = []
+        while not self.is_done:
+            batches += self._taken(await self._poller.poll_async(self._collect, _POLL_TIMEOUT_S))
+        return batches
+
+    def _collect(self, runs: Runs) -> bool:
+        byte_count = 0
+        while self._stops and len(runs) < BATCHES_PER_POLL_MAX and byte_count < BYTES_PER_POLL_MAX:
+            step = self._reader.next_run(offset_stop=self._stops.__getitem__)
+            if step is None:
+                break
+            subscription, run = step
+            self._progress_s = self._clock()
+            if run is not None:
+                assert run.batch is not None
+                byte_count += run.batch.nbytes
+                runs.append((subscription, run))
+            if subscription.position >= self._stops[subscription]:
+                del self._stops[subscription]
+                self._on_done(subscription)
+        return self.is_done
+
+    def _taken(self, runs: Runs) -> list[pa.RecordBatch]:
+        if not runs and self._stops and self._clock() - self._progress_s > self._patience_s:
+            raise self._no_progress()
+        return [run.batch for _, run in runs]
+
+    def _no_progress(self) -> FlussError:
+        for subscription in self._stops:
+            if subscription.trouble is not None:
+                return subscription.trouble
+        subscription, stop = next(iter(self._stops.items()))
+        return RequestTimeoutError(
+            f"No records of {subscription.bucket} came for {self._patience_s:g} s; it is at offset "
+            f"{subscription.position} and should reach {stop}"
+        )

@@ -1,0 +1,423 @@
+"""Keeps the buffer of a scanner filled: asks the leaders of its buckets for records, again and again.
+
+Every leader gets one request for all its buckets. Its answer is followed by the next request at once, while the
+records wait in the buffer to be decoded: so the server is never idle as long as the buffer has room. Only buckets
+that come in while a request is under way, because they are new or have been moved, do not wait for its answer but
+get a request of their own, if there is none yet.
+
+    subscribed -> leader known -> in a group of a lane -> fetched -> ... until unsubscribed
+                  leader unknown -> metadata is read -^
+                  answered with an error -> pause, longer each time -> looked up again
+                  in remote storage -> read from there -> looked up again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from fluss.client.cluster import Cluster
+from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
+from fluss.client.scan.fetch_groups import FetchGroup, Lane
+from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
+from fluss.client.scan.leader_search import LeaderSearch
+from fluss.client.scan.remote import RemoteLog
+from fluss.client.scan.subscription import BucketKey, Subscription
+from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
+from fluss.protocol.records import FetchedBucket
+from fluss.record.log_batch import measure_batches
+from fluss.schema.table import TableInfo
+
+# One under way, and one for buckets that came in meanwhile.
+_REQUESTS_PER_SERVER_MAX: Final = 2
+# Nothing is fetched for a scanner that nobody has polled for so long.
+_UNATTENDED_S_MAX: Final = 60.0
+# Pauses after errors of a bucket.
+_RETRY_PAUSE_S_MIN: Final = 0.05
+_RETRY_PAUSE_S_MAX: Final = 1.0
+# A server that does not wait although there is nothing new is asked again after this.
+_SILENCE_PAUSE_S: Final = 0.02
+
+# Errors of a bucket that pass; polls do not raise them.
+_PASSING_CODES: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.LOG_STORAGE_EXCEPTION,
+        ErrorCode.KV_STORAGE_EXCEPTION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+        ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
+        ErrorCode.STORAGE_EXCEPTION,
+        ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+    }
+)
+# Errors of a bucket after which its leader is looked up again.
+_MOVED_CODES: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+        ErrorCode.INVALID_COORDINATOR_EXCEPTION,
+        ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
+        ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+    }
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Fetcher:
+    """Fetches for one scanner. Everything runs on the event loop of the client, except where it says otherwise."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        table_info: TableInfo,
+        requests: FetchRequests,
+        buffer: ScanBuffer,
+        remote: RemoteLog,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._path = table_info.table_path
+        self._table_id = table_info.table_id
+        self._leaders = LeaderSearch(cluster, table_info)
+        self._requests = requests
+        self._buffer = buffer
+        self._remote = remote
+        self._loop = loop
+        self._clock = clock
+        config = cluster.config
+        self._timeout_s = (config.request_timeout_ms + config.scanner_log_fetch_wait_max_time_ms) / 1000
+        self._by_key: dict[BucketKey, Subscription] = {}
+        self._lanes: dict[int, Lane] = {}
+        # Buckets whose leader is not known.
+        self._leaderless: dict[Subscription, None] = {}
+        self._is_searching = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_unattended = True
+        self._attended_s = float("-inf")
+        self._is_closed = False
+
+    # From any thread
+
+    def attend(self) -> None:
+        """Say that somebody is polling: only then anything is fetched."""
+        # The loop sets ``_is_unattended`` before it looks at the time, here it is the other way round. So either the
+        # loop sees that it must go on, or this thread sees that it has to be told.
+        self._attended_s = self._clock()
+        if self._is_unattended:
+            self._call_soon(self._pump)
+
+    def make_use_of_room(self) -> None:
+        """Go on after the buffer was full."""
+        self._call_soon(self._go_on)
+
+    def rest(self) -> None:
+        """Fetch nothing more until somebody polls."""
+        self._attended_s = float("-inf")
+
+    def begin(self, begun: Sequence[Subscription], ended: Sequence[Subscription] = ()) -> None:
+        """Fetch for subscriptions, in place of those that have ended."""
+        self._call_soon(self._change, begun, ended)
+
+    def end(self, ended: Sequence[Subscription]) -> None:
+        """Fetch no more for some subscriptions."""
+        self._call_soon(self._change, (), ended)
+
+    def _call_soon(self, callback: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            logger.debug("the event loop of the client has ended; %s is left undone", callback)
+
+    # Subscriptions
+
+    def _change(self, begun: Sequence[Subscription], ended: Sequence[Subscription]) -> None:
+        if self._is_closed:
+            return
+        for subscription in ended:
+            self._drop(subscription)
+        for subscription in begun:
+            self._by_key[subscription.key] = subscription
+        self._place(begun)
+
+    def _drop(self, subscription: Subscription) -> None:
+        if self._by_key.get(subscription.key) is subscription:
+            del self._by_key[subscription.key]
+        group = subscription.group
+        if group is not None:
+            group.remove(subscription)
+            if not group.subscriptions and group.task is not None:
+                # Nobody is interested in the answer, and others may need the place of the request.
+                group.task.cancel()
+        self._leaderless.pop(subscription, None)
+
+    def _place(self, subscriptions: Iterable[Subscription]) -> None:
+        """Give buckets to their leaders."""
+        newcomers: dict[int, list[Subscription]] = {}
+        for subscription in subscriptions:
+            if not subscription.is_wanted:
+                continue
+            leader_id = self._cluster.leader_of(subscription.bucket)
+            if leader_id is None:
+                self._leaderless[subscription] = None
+            else:
+                newcomers.setdefault(leader_id, []).append(subscription)
+        for leader_id, group_members in newcomers.items():
+            lane = self._lanes.setdefault(leader_id, Lane(leader_id))
+            group = FetchGroup()
+            group.add(group_members)
+            lane.wait(group)
+        self._pump()
+
+    async def close(self) -> None:
+        """Stop fetching. What is buffered is dropped, and waiting polls end."""
+        self._is_closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._remote.close()
+        self._by_key.clear()
+        self._lanes.clear()
+        self._leaderless.clear()
+        self._buffer.close()
+
+    # Sending
+
+    def _pump(self) -> None:
+        """Send what can be sent."""
+        if self._is_closed or not self._may_fetch():
+            return
+        for lane in list(self._lanes.values()):
+            group = lane.waiting
+            if group is not None and not group.subscriptions:
+                lane.waiting = group = None
+            if group is not None and lane.out_count < _REQUESTS_PER_SERVER_MAX:
+                self._send(lane, group)
+            elif lane.out_count == 0:
+                del self._lanes[lane.server_id]
+        if self._leaderless and not self._is_searching:
+            self._is_searching = True
+            self._start(self._search_leaders())
+
+    def _may_fetch(self) -> bool:
+        self._is_unattended = True
+        if self._clock() - self._attended_s > _UNATTENDED_S_MAX:
+            return False
+        self._is_unattended = False
+        return self._buffer.has_room()
+
+    def _go_on(self) -> None:
+        self._remote.make_use_of_room()
+        self._pump()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A bug of ours. Without this, polls would wait for ever.
+            logger.error("fetching from %s has failed", self._path, exc_info=error)
+            for subscription in self._by_key.values():
+                self._fail(subscription, FlussError(f"Fetching from {self._path} has failed: {error!r}"))
+
+    def _send(self, lane: Lane, group: FetchGroup) -> None:
+        lane.waiting = None
+        lane.out_count += 1
+        group.task = self._start(self._fetch(lane, group))
+        group.task.add_done_callback(partial(self._fetched, lane, group))
+
+    def _fetched(self, lane: Lane, group: FetchGroup, task: asyncio.Task[None]) -> None:
+        group.task = None
+        lane.out_count -= 1
+        if group.subscriptions:
+            lane.wait(group)
+        self._pump()
+
+    async def _fetch(self, lane: Lane, group: FetchGroup) -> None:
+        is_projected = self._requests.is_projected
+        request = group.request(self._requests)
+        started_s = self._loop.time()
+        try:
+            body = await self._cluster.request(lane.server_id, ENCODED_FETCH_LOG, request, timeout_s=self._timeout_s)
+            has_news = self._accept(group, body, is_projected)
+        except FlussError as error:
+            self._request_failed(lane, group, error)
+            return
+        if not has_news and self._loop.time() - started_s < _SILENCE_PAUSE_S:
+            await asyncio.sleep(_SILENCE_PAUSE_S)
+
+    # Receiving
+
+    def _accept(self, group: FetchGroup, body: memoryview, is_projected: bool) -> bool:
+        """Take in a response; False if it had nothing new."""
+        fetched = group.responses.decode(body)
+        frame = Frame(len(body))
+        chunks: list[Chunk] = []
+        silent: list[memoryview] = []
+        failed: list[Subscription] = []
+        for bucket, entry in fetched:
+            subscription = self._by_key.get((bucket.partition_id, bucket.bucket_id))
+            # Others were unsubscribed or moved while the request was under way.
+            if subscription is None or subscription.group is not group:
+                continue
+            if bucket.error_code:
+                failed.append(subscription)
+                self._bucket_failed(subscription, bucket, is_projected)
+                continue
+            self._recovered(subscription)
+            if bucket.remote_log_fetch_info is not None:
+                group.remove(subscription)
+                self._start(self._read_remote(subscription, bucket))
+            elif (chunk := self._chunk(group, subscription, bucket, frame, is_projected)) is not None:
+                chunks.append(chunk)
+            else:
+                silent.append(entry)
+        if chunks:
+            self._buffer.put(chunks)
+        if failed:
+            trouble = failed[0].trouble
+            logger.info("%d buckets of %s cannot be read, the first because of: %s", len(failed), self._path, trouble)
+            self._pause(failed)
+        has_news = len(silent) < len(fetched)
+        group.responses.remember_silent(silent, body, is_all=not has_news)
+        return has_news
+
+    def _chunk(
+        self, group: FetchGroup, subscription: Subscription, bucket: FetchedBucket, frame: Frame, is_projected: bool
+    ) -> Chunk | None:
+        """Return the records of a bucket and move on behind them; None if there are none."""
+        records = bucket.records_view
+        offset_next = subscription.offset_fetch
+        try:
+            run = measure_batches(records)
+        except CorruptRecordError:
+            # The reader meets the damage where it is, after the good batches before it, and says what is wrong.
+            group.remove(subscription)
+            return Chunk(subscription, frame, records, offset_next, is_projected)
+        for offset in (run.offset_next, bucket.filtered_end_offset):
+            if offset is not None:
+                offset_next = max(offset_next, offset)
+        if offset_next == subscription.offset_fetch:
+            return None
+        group.move_on(subscription, offset_next)
+        return Chunk(subscription, frame, records[: run.byte_count], offset_next, is_projected)
+
+    async def _read_remote(self, subscription: Subscription, bucket: FetchedBucket) -> None:
+        """Read what the leader no longer has, and go back to the leader for the rest."""
+        assert bucket.remote_log_fetch_info is not None
+        try:
+            subscription.offset_fetch = await self._remote.read(subscription, bucket.remote_log_fetch_info)
+            subscription.request_entry = None
+        except FlussError as error:
+            self._fail(subscription, error)
+            self._pause([subscription])
+            return
+        self._place([subscription])
+
+    # Errors
+
+    def _recovered(self, subscription: Subscription) -> None:
+        if subscription.attempt_count:
+            subscription.attempt_count = 0
+            subscription.trouble = None
+            self._buffer.recover(subscription)
+
+    def _bucket_failed(self, subscription: Subscription, bucket: FetchedBucket, is_projected: bool) -> None:
+        assert subscription.group is not None
+        assert bucket.error_code is not None
+        subscription.group.remove(subscription)
+        code = bucket.error_code
+        error = error_for_code(code, bucket.error_message)
+        if code in _MOVED_CODES:
+            self._cluster.forget_leaders(self._table_id, subscription.bucket.partition_id)
+        if code == ErrorCode.INVALID_COLUMN_PROJECTION and is_projected:
+            self._stop_projecting(error)
+        elif code in _PASSING_CODES:
+            subscription.trouble = error
+        else:
+            self._fail(subscription, self._shown(subscription, error))
+
+    def _shown(self, subscription: Subscription, error: FlussError) -> FlussError:
+        """Return the error as polls raise it."""
+        where = f"{subscription.bucket} of {self._path}"
+        if error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+            return FlussError(f"Offset {subscription.offset_fetch} of {where} is out of range: {error.message}")
+        if error.error_code == ErrorCode.CORRUPT_MESSAGE:
+            return FlussError(f"The server refused to read {where}: corrupt message: {error.message}")
+        return error_for_code(error.error_code, f"{where} cannot be read: {error.message}")
+
+    def _stop_projecting(self, error: FlussError) -> None:
+        """Fetch whole rows from now on: some batches are older than some of the columns."""
+        logger.info("%s is read without column pushdown from now on: %s", self._path, error.message)
+        self._requests.stop_projecting()
+        for subscription in self._by_key.values():
+            if subscription.group is not None:
+                subscription.group.forget_request()
+
+    def _fail(self, subscription: Subscription, error: FlussError) -> None:
+        subscription.trouble = error
+        self._buffer.fail(subscription, error)
+
+    def _request_failed(self, lane: Lane, group: FetchGroup, error: FlussError) -> None:
+        """Look for the leaders again after the whole request has failed."""
+        logger.info("tablet server %d could not be asked for records: %s", lane.server_id, error.message)
+        subscriptions = list(group.subscriptions)
+        if not isinstance(error, RequestTimeoutError):
+            self._cluster.forget_server(lane.server_id)
+        for partition_id in {subscription.bucket.partition_id for subscription in subscriptions}:
+            self._cluster.forget_leaders(self._table_id, partition_id)
+        for subscription in subscriptions:
+            group.remove(subscription)
+        self._troubled(subscriptions, error)
+        self._pause(subscriptions)
+
+    def _troubled(self, subscriptions: Iterable[Subscription], error: FlussError) -> None:
+        """Note an error that several buckets have in common, as one that passes or as one that is raised."""
+        is_passing = error.is_retriable or error.error_code in _PASSING_CODES
+        for subscription in subscriptions:
+            if is_passing:
+                subscription.trouble = error
+            else:
+                self._fail(subscription, error)
+
+    def _pause(self, subscriptions: Sequence[Subscription]) -> None:
+        """Look buckets up again after a while, longer after each failure."""
+        by_pause: dict[float, list[Subscription]] = {}
+        for subscription in subscriptions:
+            pause_s = min(_RETRY_PAUSE_S_MIN * 2**subscription.attempt_count, _RETRY_PAUSE_S_MAX)
+            subscription.attempt_count = min(subscription.attempt_count + 1, 10)
+            by_pause.setdefault(pause_s, []).append(subscription)
+        for pause_s, group_members in by_pause.items():
+            self._loop.call_later(pause_s, self._retry, group_members)
+
+    def _retry(self, subscriptions: Sequence[Subscription]) -> None:
+        if not self._is_closed:
+            self._place(subscriptions)
+
+    # Leaders
+
+    async def _search_leaders(self) -> None:
+        """Read metadata for the buckets that have no leader, and try again later for those that still have none."""
+        subscriptions = list(self._leaderless)
+        self._leaderless.clear()
+        try:
+            errors = await self._leaders.find(subscriptions)
+        finally:
+            self._is_searching = False
+        for subscription, error in errors.items():
+            self._troubled([subscription], error)
+        self._pause(list(errors))
+        self._place(subscription for subscription in subscriptions if subscription not in errors)

@@ -1,0 +1,79 @@
+"""A scan at work: everything between the servers and the consumer of one scanner, and how it is put together.
+
+servers -> Fetcher -> ScanBuffer -> BatchReader (with a BatchDecoder) -> Poller -> consumer
+           event loop               the consumer's thread, or a worker
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+
+from fluss.client.cluster import Cluster
+from fluss.client.runtime import Runtime
+from fluss.client.scan.buffer import ScanBuffer
+from fluss.client.scan.decode import BatchDecoder, ScanColumns
+from fluss.client.scan.fetch_messages import FetchRequests
+from fluss.client.scan.fetcher import Fetcher
+from fluss.client.scan.polling import Poller
+from fluss.client.scan.reader import BatchReader
+from fluss.client.scan.remote import RemoteLog
+from fluss.client.scan.subscription import Subscription, Subscriptions
+from fluss.errors import FlussError
+from fluss.schema.schema import Schema
+from fluss.schema.table import TableBucket, TableInfo
+
+
+class ScanPipeline:
+    """The parts of one scanner. When it is dropped, everything stops: nothing in the background refers to it."""
+
+    def __init__(
+        self, cluster: Cluster, runtime: Runtime, info: TableInfo, columns: ScanColumns, requests: FetchRequests
+    ) -> None:
+        self.subscriptions = Subscriptions()
+        buffer = ScanBuffer(cluster.config.scanner_log_fetch_max_bytes, lambda: fetcher.make_use_of_room())
+        fetcher = Fetcher(cluster, info, requests, buffer, RemoteLog(buffer, cluster.config), loop=runtime.loop)
+        decoder = BatchDecoder(columns, info.log_format, _schema_loader(cluster, runtime, info))
+        self.buffer = buffer
+        self.fetcher = fetcher
+        self.reader = BatchReader(buffer, decoder, on_damage=lambda damaged: fetcher.end([damaged]))
+        self.poller = Poller(runtime, buffer, self.reader, fetcher)
+        self._stop = weakref.finalize(self, _stop_fetching, runtime, fetcher)
+        self._stop.atexit = False
+
+    def begin(self, offsets: Mapping[TableBucket, int]) -> list[Subscription]:
+        """Read buckets from offsets on; what was read of them before is dropped."""
+        begun, ended = self.subscriptions.begin(offsets)
+        self.fetcher.begin(begun, ended)
+        if ended:
+            self.buffer.drop_ended()
+        return begun
+
+    def park(self, offsets: Mapping[TableBucket, int]) -> None:
+        """Stay subscribed to buckets at some offsets, but fetch nothing from there."""
+        _, ended = self.subscriptions.begin(offsets)
+        self.fetcher.end(ended)
+        self.buffer.drop_ended()
+
+    def end(self, buckets: Iterable[TableBucket]) -> None:
+        """Read buckets no more."""
+        self.fetcher.end(self.subscriptions.end(buckets))
+        self.buffer.drop_ended()
+
+    def close(self) -> None:
+        """Stop fetching and let go of what was fetched. May be called again."""
+        self.buffer.close()
+        self._stop()
+
+
+def _schema_loader(cluster: Cluster, runtime: Runtime, info: TableInfo) -> Callable[[int], Schema]:
+    """Return what loads another schema of the table, blocking the thread that decodes."""
+    return lambda schema_id: runtime.run(cluster.schema(info.table_path, schema_id))
+
+
+def _stop_fetching(runtime: Runtime, fetcher: Fetcher) -> None:
+    try:
+        runtime.submit(fetcher.close())
+    except FlussError:
+        # The loop has ended, and with it all fetching; or this is a forked process, whose loop never ran.
+        return

@@ -1,0 +1,267 @@
+"""What scanners return: records with their rows, and record batches with their place in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, Final, overload
+
+import pyarrow as pa
+
+from fluss.buffers import UInt8Array
+from fluss.client.awaitables import AwaitsItself
+from fluss.row.python_columns import python_column, python_rows
+from fluss.schema.change_type import ChangeType
+from fluss.schema.table import TableBucket
+from fluss.schema.types import DataType
+
+_CHANGE_TYPES: Final = tuple(ChangeType)
+
+
+class RecordRun:
+    """Consecutive records of one bucket, as columns until somebody looks at the rows."""
+
+    __slots__ = ("_rows", "base_offset", "batch", "bucket", "change_types", "count", "data_types", "timestamp_ms")
+
+    def __init__(
+        self,
+        bucket: TableBucket,
+        base_offset: int,
+        timestamp_ms: int,
+        batch: pa.RecordBatch,
+        data_types: tuple[DataType, ...],
+        change_types: UInt8Array | None,
+    ) -> None:
+        self.bucket = bucket
+        self.base_offset = base_offset
+        self.timestamp_ms = timestamp_ms
+        self.count: int = batch.num_rows
+        self.data_types = data_types
+        self.change_types = change_types
+        # None once the rows have been converted.
+        self.batch: pa.RecordBatch | None = batch
+        self._rows: list[dict[str, Any]] | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all rows as dicts, converted at the first call, column by column; later always the same ones."""
+        if self._rows is None:
+            assert self.batch is not None
+            columns = map(python_column, self.batch.columns, self.data_types)
+            self._rows = python_rows(self.batch.schema.names, columns)
+            # The columns may be views of much more than these rows.
+            self.batch = None
+        return self._rows
+
+
+class ScanRecord:
+    """One record: a row, what it says about it, and where it stands in the log."""
+
+    __slots__ = ("_index", "_run")
+
+    _run: RecordRun
+    _index: int
+
+    def __init__(self, *_args: object, **_fields: object) -> None:
+        raise TypeError("ScanRecord objects cannot be constructed; a scanner returns them")
+
+    @classmethod
+    def _create_all(cls, run: RecordRun) -> list[ScanRecord]:
+        """Return the records of a run. They are made in one go, since a call for each would cost as much again."""
+        new = object.__new__
+        records = []
+        for index in range(run.count):
+            record = new(cls)
+            record._run = run
+            record._index = index
+            records.append(record)
+        return records
+
+    @property
+    def bucket(self) -> TableBucket:
+        return self._run.bucket
+
+    @property
+    def offset(self) -> int:
+        return self._run.base_offset + self._index
+
+    @property
+    def timestamp(self) -> int:
+        """When the server appended the record, in epoch milliseconds."""
+        return self._run.timestamp_ms
+
+    @property
+    def change_type(self) -> ChangeType:
+        change_types = self._run.change_types
+        return ChangeType.AppendOnly if change_types is None else _CHANGE_TYPES[change_types[self._index]]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The values by column name; the same dict every time."""
+        return (self._run._rows or self._run.rows())[self._index]
+
+    def __repr__(self) -> str:
+        return f"ScanRecord(offset={self.offset}, timestamp={self.timestamp}, change_type={self.change_type})"
+
+
+class ScanRecords(AwaitsItself):
+    """The records of one poll: a sequence of records, and a mapping from buckets to their records.
+
+    Records of a bucket stand together, in the order of their offsets. Record objects are made when somebody first
+    looks at one, rows when somebody first looks at a row.
+    """
+
+    __slots__ = ("_by_bucket", "_count", "_flat", "_runs")
+
+    _runs: dict[TableBucket, list[RecordRun]]
+    _count: int
+    _flat: list[ScanRecord] | None
+    _by_bucket: dict[TableBucket, list[ScanRecord]]
+
+    def __init__(self, *_args: object, **_fields: object) -> None:
+        raise TypeError("ScanRecords objects cannot be constructed; LogScanner.poll returns them")
+
+    @classmethod
+    def _create(cls, runs: Iterable[RecordRun] = ()) -> ScanRecords:
+        records = object.__new__(cls)
+        records._runs = {}
+        records._count = 0
+        for run in runs:
+            records._runs.setdefault(run.bucket, []).append(run)
+            records._count += run.count
+        records._flat = None
+        records._by_bucket = {}
+        return records
+
+    def _records(self) -> list[ScanRecord]:
+        if self._flat is None:
+            self._by_bucket = {
+                bucket: list(chain.from_iterable(map(ScanRecord._create_all, runs)))
+                for bucket, runs in self._runs.items()
+            }
+            self._flat = list(chain.from_iterable(self._by_bucket.values()))
+        return self._flat
+
+    def count(self) -> int:
+        return self._count
+
+    def is_empty(self) -> bool:
+        return self._count == 0
+
+    def buckets(self) -> list[TableBucket]:
+        """The buckets that have records."""
+        return list(self._runs)
+
+    def keys(self) -> list[TableBucket]:
+        return self.buckets()
+
+    def records(self, bucket: TableBucket) -> list[ScanRecord]:
+        """The records of one bucket, none if it has none."""
+        if not isinstance(bucket, TableBucket):
+            raise TypeError(f"bucket must be a TableBucket, got {type(bucket).__name__}")
+        self._records()
+        return list(self._by_bucket.get(bucket, ()))
+
+    def values(self) -> Iterator[list[ScanRecord]]:
+        return (self.records(bucket) for bucket in self._runs)
+
+    def items(self) -> Iterator[tuple[TableBucket, list[ScanRecord]]]:
+        return ((bucket, self.records(bucket)) for bucket in self._runs)
+
+    def records_by_buckets(self) -> dict[TableBucket, list[ScanRecord]]:
+        return dict(self.items())
+
+    @overload
+    def __getitem__(self, key: int) -> ScanRecord: ...
+    @overload
+    def __getitem__(self, key: slice | TableBucket) -> list[ScanRecord]: ...
+    def __getitem__(self, key: int | slice | TableBucket) -> ScanRecord | list[ScanRecord]:
+        if isinstance(key, TableBucket):
+            return self.records(key)
+        if isinstance(key, slice):
+            return self._records()[key]
+        if not isinstance(key, int):
+            raise TypeError(f"index must be int, slice, or TableBucket, got {type(key).__name__}")
+        index = key + self._count if key < 0 else int(key)
+        if not 0 <= index < self._count:
+            raise IndexError(f"index {index} out of range for ScanRecords of size {self._count}")
+        return self._records()[index]
+
+    def __contains__(self, bucket: object) -> bool:
+        if not isinstance(bucket, TableBucket):
+            raise TypeError(f"ScanRecords are searched for a TableBucket, got {type(bucket).__name__}")
+        return bucket in self._runs
+
+    def __iter__(self) -> Iterator[ScanRecord]:
+        return iter(self._records())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"ScanRecords(records={self._count}, buckets={len(self._runs)})"
+
+
+class RecordBatch:
+    """A batch of rows as Arrow, and where it stands in the log."""
+
+    __slots__ = ("_base_offset", "_batch", "_bucket")
+
+    _batch: pa.RecordBatch
+    _bucket: TableBucket
+    _base_offset: int
+
+    def __init__(self, *_args: object, **_fields: object) -> None:
+        raise TypeError("RecordBatch objects cannot be constructed; a scanner returns them")
+
+    @classmethod
+    def _create(cls, batch: pa.RecordBatch, bucket: TableBucket, base_offset: int) -> RecordBatch:
+        made = object.__new__(cls)
+        made._batch = batch
+        made._bucket = bucket
+        made._base_offset = base_offset
+        return made
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        return self._batch
+
+    @property
+    def bucket(self) -> TableBucket:
+        return self._bucket
+
+    @property
+    def base_offset(self) -> int:
+        """The offset of the first row."""
+        return self._base_offset
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last row; one less than ``base_offset`` when there is none."""
+        return self._base_offset + self.num_records - 1
+
+    @property
+    def num_records(self) -> int:
+        count: int = self._batch.num_rows
+        return count
+
+    def __len__(self) -> int:
+        return self.num_records
+
+    def __repr__(self) -> str:
+        return (
+            f"RecordBatch(bucket={self._bucket}, base_offset={self._base_offset}, last_offset={self.last_offset}, "
+            f"rows={self.num_records})"
+        )
+
+
+# The name in the reference of the other language bindings.
+ScanBatch = RecordBatch
+
+
+class RecordBatches(list[RecordBatch], AwaitsItself):
+    """The batches of one poll. A list that may also be awaited, and that gathers by identity."""
+
+    __slots__ = ()
+
+    # Whoever awaits several things at once keeps them in a dict.
+    __hash__ = object.__hash__  # type: ignore[assignment]  # Lists have none, because they change; identity does not.

@@ -1,0 +1,101 @@
+"""Which buckets a scanner reads, and where it stands in each of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from fluss.errors import FlussError
+from fluss.schema.table import TableBucket
+
+if TYPE_CHECKING:
+    from fluss.client.scan.fetch_groups import FetchGroup
+
+# A bucket inside one table: partition and number, as fetch responses name it.
+BucketKey: TypeAlias = tuple[int | None, int]
+
+
+class Subscription:
+    """One bucket, read from one starting offset on.
+
+    Subscribing again ends a subscription and begins another one. So whatever still arrives for the old one, buffered
+    or on its way, is told apart by looking at ``is_active``, and cannot be taken for data of the new one.
+    """
+
+    __slots__ = (
+        "attempt_count",
+        "bucket",
+        "group",
+        "is_active",
+        "is_damaged",
+        "offset_fetch",
+        "position",
+        "request_entry",
+        "trouble",
+    )
+
+    def __init__(self, bucket: TableBucket, offset: int) -> None:
+        self.bucket = bucket
+        # The offset of the next record the consumer gets; EARLIEST_OFFSET until the first one is known. Moved by
+        # the consumer only.
+        self.position = offset
+        self.is_active = True
+        # Whether the records at the position cannot be decoded. Nothing behind them is read, then.
+        self.is_damaged = False
+        # The rest belongs to the fetcher, on the event loop. How far records have been fetched:
+        self.offset_fetch = offset
+        self.request_entry: bytes | None = None
+        self.group: FetchGroup | None = None
+        # Tries that failed since the last one that did not, and why the last one failed.
+        self.attempt_count = 0
+        self.trouble: FlussError | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is any use in more records."""
+        return self.is_active and not self.is_damaged
+
+    @property
+    def key(self) -> BucketKey:
+        return self.bucket.partition_id, self.bucket.bucket_id
+
+    def __repr__(self) -> str:
+        return f"Subscription({self.bucket}, position={self.position}, is_active={self.is_active})"
+
+
+class Subscriptions:
+    """The current subscription of every bucket, in the order in which they began. May be shared by threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: dict[TableBucket, Subscription] = {}
+
+    def begin(self, offsets: Mapping[TableBucket, int]) -> tuple[list[Subscription], list[Subscription]]:
+        """Subscribe to buckets; return the new subscriptions, and those they replace."""
+        begun = [Subscription(bucket, offset) for bucket, offset in offsets.items()]
+        with self._lock:
+            ended = self._end(offsets)
+            self._current.update((subscription.bucket, subscription) for subscription in begun)
+        return begun, ended
+
+    def end(self, buckets: Iterable[TableBucket]) -> list[Subscription]:
+        """Unsubscribe from buckets; return what was subscribed."""
+        with self._lock:
+            return self._end(buckets)
+
+    def _end(self, buckets: Iterable[TableBucket]) -> list[Subscription]:
+        ended = [found for bucket in buckets if (found := self._current.pop(bucket, None)) is not None]
+        for subscription in ended:
+            subscription.is_active = False
+        return ended
+
+    def all(self) -> list[Subscription]:
+        with self._lock:
+            return list(self._current.values())
+
+    def positions(self) -> dict[TableBucket, int]:
+        return {subscription.bucket: subscription.position for subscription in self.all()}
+
+    def __len__(self) -> int:
+        return len(self._current)

@@ -1,0 +1,192 @@
+"""The beginning of a scan: which columns, which rows, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+from fluss.client.cluster import Cluster
+from fluss.client.runtime import Runtime
+from fluss.client.scan.batch_scanner import BatchScanner
+from fluss.client.scan.decode import ScanColumns
+from fluss.client.scan.fetch_messages import FetchRequests
+from fluss.client.scan.log_scanner import LogScanner
+from fluss.errors import FlussError
+from fluss.schema.formats import LogFormat
+from fluss.schema.integers import int32
+from fluss.schema.predicate import BoundPredicate, Predicate
+from fluss.schema.schema import shown_names, string_list
+from fluss.schema.table import TableBucket, TableInfo
+
+
+class TableScan:
+    """Collects what a scan is to return; then one of the ``create_`` methods makes a scanner of it.
+
+    Every method but those changes the scan and returns it. Columns and filters are checked when a scanner is created.
+    """
+
+    def __init__(self, cluster: Cluster, runtime: Runtime, table_info: TableInfo) -> None:
+        self._cluster = cluster
+        self._runtime = runtime
+        self._info = table_info
+        self._projection: Sequence[int | str] | None = None
+        self._projection_kind = "indices"
+        self._predicate: Predicate | None = None
+        self._limit: int | None = None
+        self._is_aligned = True
+
+    def project(self, indices: Sequence[int]) -> TableScan:
+        """Return these columns, by position, in this order; a column may be named more than once."""
+        if isinstance(indices, str | bytes) or not isinstance(indices, Iterable):
+            raise TypeError(f"indices must be a sequence of int, got {type(indices).__name__}")
+        positions = [int32("a column index", index) for index in indices]
+        for position in positions:
+            if position < 0:
+                raise OverflowError(f"a column index cannot be negative, got {position}")
+        self._projection, self._projection_kind = positions, "indices"
+        return self
+
+    def project_by_name(self, names: Sequence[str]) -> TableScan:
+        """Return these columns, by name, in this order."""
+        if names is None:
+            raise TypeError("names must be a sequence of str, got None")
+        self._projection, self._projection_kind = string_list("names", names), "names"
+        return self
+
+    def filter(self, predicate: Predicate) -> TableScan:
+        """Leave out batches that cannot contain a row for which the condition holds.
+
+        Whole batches are left out, by servers that keep statistics of them. So other rows may be returned, too.
+        """
+        if not isinstance(predicate, Predicate):
+            raise TypeError(f"predicate must be a Predicate such as col('price') > 10, got {type(predicate).__name__}")
+        self._predicate = predicate
+        return self
+
+    def limit(self, n: int) -> TableScan:
+        """Read at most so many rows; for ``create_bucket_batch_scanner``."""
+        number = int32("n", n)
+        if number <= 0:
+            raise FlussError(f"Scan limit must be positive, got {number}")
+        self._limit = number
+        return self
+
+    def with_fixed_schema(self, fixed_schema: bool) -> TableScan:
+        """Say whether rows written with another schema are returned with the columns of this table (the default).
+
+        Columns they lack are null then. Otherwise they keep the columns they were written with, as long as no columns
+        are chosen. Methods that return a single table always use the columns of this table.
+        """
+        if not isinstance(fixed_schema, bool):
+            raise TypeError(f"fixed_schema must be bool, got {type(fixed_schema).__name__}")
+        self._is_aligned = fixed_schema
+        return self
+
+    async def create_log_scanner(self) -> LogScanner:
+        """Return a scanner for records, one by one. For a table with a primary key it reads the changes."""
+        if self._info.has_primary_key() and self._info.log_format is not LogFormat.ARROW:
+            self._refuse_format("The changelog")
+        return self._log_scanner(is_batch_scanner=False)
+
+    async def create_record_batch_log_scanner(self) -> LogScanner:
+        """Return a scanner for batches and tables of Arrow. Only log tables have one."""
+        if self._info.has_primary_key():
+            raise FlussError(
+                f"Batch scanners are unsupported for {self._info.table_path}, which has a primary key: "
+                "batches do not say how a row has changed; use create_log_scanner()"
+            )
+        return self._log_scanner(is_batch_scanner=True)
+
+    async def create_batch_scanner(self) -> LogScanner:
+        """Return a scanner for batches: the older name of ``create_record_batch_log_scanner``."""
+        return await self.create_record_batch_log_scanner()
+
+    def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
+        """Return a scanner for at most ``limit`` rows of one bucket."""
+        if not isinstance(bucket, TableBucket):
+            raise TypeError(f"bucket must be a TableBucket, got {type(bucket).__name__}")
+        if self._limit is None:
+            raise FlussError("A bucket batch scanner requires a limit; call limit(n) first")
+        if self._predicate is not None:
+            raise FlussError("A bucket batch scanner cannot be combined with a filter")
+        self._check_bucket(bucket)
+        if not self._info.has_primary_key() and self._info.log_format is not LogFormat.ARROW:
+            self._refuse_format("A limited scan")
+        return BatchScanner._create(self._cluster, self._runtime, self._info, bucket, self._limit, self._columns())
+
+    def __repr__(self) -> str:
+        return f"TableScan(table={self._info.table_path})"
+
+    def _log_scanner(self, *, is_batch_scanner: bool) -> LogScanner:
+        if self._limit is not None:
+            raise FlussError(
+                "Log scanners do not support limit pushdown; use create_bucket_batch_scanner(), or leave limit() out"
+            )
+        columns = self._columns()
+        # Only batches of columns can be cut and have statistics.
+        is_arrow = self._info.log_format is LogFormat.ARROW
+        requests = FetchRequests(
+            self._cluster.config,
+            self._info.table_id,
+            pushdown=columns.pushdown if is_arrow else (),
+            predicate=self._bound_predicate(),
+            schema_id=self._info.schema_id,
+        )
+        return LogScanner._create(
+            self._cluster,
+            self._runtime,
+            self._info,
+            columns,
+            requests,
+            is_batch_scanner=is_batch_scanner,
+            is_aligned=self._is_aligned,
+        )
+
+    def _columns(self) -> ScanColumns:
+        return ScanColumns(self._info.schema_id, self._info.schema, self._positions())
+
+    def _positions(self) -> list[int] | None:
+        schema = self._info.schema
+        names = schema.column_names
+        if self._projection is None:
+            return None
+        if not self._projection:
+            raise FlussError(f"Column {self._projection_kind} cannot be empty")
+        positions = []
+        for column in self._projection:
+            if isinstance(column, str):
+                if column not in names:
+                    raise FlussError(f"Column '{column}' not found; columns are {shown_names(names)}")
+                positions.append(schema.index_of(column))
+            elif column < len(names):
+                positions.append(column)
+            else:
+                raise FlussError(f"Column index {column} out of range: the table has {len(names)} columns")
+        return positions
+
+    def _bound_predicate(self) -> BoundPredicate | None:
+        if self._predicate is None:
+            return None
+        bound = self._predicate.bind(self._info.schema)
+        if self._info.log_format is not LogFormat.ARROW:
+            self._refuse_format("A filter")
+        return bound
+
+    def _check_bucket(self, bucket: TableBucket) -> None:
+        info = self._info
+        if bucket.table_id != info.table_id:
+            raise FlussError(f"{bucket} belongs to another table: {info.table_path} has the table id {info.table_id}")
+        if not 0 <= bucket.bucket_id < info.num_buckets:
+            raise FlussError(
+                f"Bucket {bucket.bucket_id} does not exist: {info.table_path} has the buckets 0 to "
+                f"{info.num_buckets - 1}"
+            )
+        if info.is_partitioned() is (bucket.partition_id is None):
+            kind = "a" if info.is_partitioned() else "not a"
+            raise FlussError(f"{info.table_path} is {kind} partitioned table, which {bucket} does not fit")
+
+    def _refuse_format(self, what: str) -> NoReturn:
+        raise FlussError(
+            f"{what} is not supported for the log format {self._info.log_format} of {self._info.table_path}; "
+            f"it needs the log format ARROW"
+        )

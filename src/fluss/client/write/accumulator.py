@@ -1,0 +1,266 @@
+"""Collects rows until a batch of them is worth sending.
+
+Rows go into open blocks. A block is closed when it is full, when its oldest row has waited long enough, when somebody
+waits for memory, and when somebody wants everything sent. Closed blocks are handed on, in order per bucket.
+
+Most rows are added by their callers alone (see ``block``). Whoever finds no room comes here. There is one lock, held
+for a few steps only: never while waiting for memory, and never while calling others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Final
+
+import pyarrow as pa
+
+from fluss.client.write.assigner import StickyAssigner
+from fluss.client.write.batch_size import FULL_RATIO
+from fluss.client.write.block import Block
+from fluss.client.write.memory import MemoryPool
+from fluss.client.write.physical_table import BY_KEY, Lane, PhysicalTable
+from fluss.client.write.row_slots import PACKED_ROW_OVERHEAD_BYTES
+from fluss.client.write.table_encoder import TableEncoder
+from fluss.errors import FlussError
+from fluss.record.log_batch import BATCH_BYTES_MAX
+
+# Memory is reserved in growing steps, so that thousands of slow partitions do not hold a whole batch each.
+_RESERVATION_BYTES_MIN: Final = 16 * 1024
+_RESERVATION_BYTES_MAX: Final = 256 * 1024
+# A block with rows of all buckets may fill a batch for several of them.
+_BUCKETS_PER_BLOCK_MAX: Final = 4
+# Rows that are expected to shrink, or to go to several buckets, may exceed the target; but several blocks of them must
+# fit into memory.
+_MEMORY_SHARE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Whom the accumulator tells. They are called by any thread, without the lock, and must return soon."""
+
+    # Blocks have been closed and are to be encoded.
+    closed: Callable[[list[Block]], None]
+    # A block has been opened when none was: ``close_expired`` has to be called some time.
+    timer_needed: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _News:
+    """What is to be told once the lock is released."""
+
+    closed: list[Block] = field(default_factory=list)
+    needs_timer: bool = False
+
+
+class Accumulator:
+    """The open blocks of all tables of one connection. Any thread may use it."""
+
+    def __init__(
+        self, memory: MemoryPool, linger_s: float, callbacks: Callbacks, *, clock: Callable[[], float]
+    ) -> None:
+        self._memory = memory
+        self._linger_s = linger_s
+        self._callbacks = callbacks
+        self._clock = clock
+        self._lock = threading.Lock()
+        # In the order in which they were opened, so the first one expires first.
+        self._open: dict[Block, None] = {}
+        self._open_bytes = 0
+        # Blocks whose rows have no end yet, in the order in which they were made.
+        self._incomplete: dict[Block, None] = {}
+        self._is_closed = False
+
+    # Taking rows in
+
+    def append(self, lane: Lane, packed_row: bytes, hint: Block) -> Block:
+        """Add a row to the block where it belongs, which may have to be opened; wait for memory if there is none.
+
+        ``hint`` is the block that had no room. Returns the block that has the row now.
+        """
+        if len(packed_row) > BATCH_BYTES_MAX:
+            raise FlussError(f"A row of {len(packed_row)} bytes fits no batch: the format allows {BATCH_BYTES_MAX}")
+        bytes_needed = len(packed_row) + PACKED_ROW_OVERHEAD_BYTES
+        granted_bytes = 0
+        try:
+            while True:
+                news = _News()
+                try:
+                    with self._lock:
+                        block = self._block_for(lane, hint.bucket_id, len(packed_row), news)
+                        if block.size_bytes + bytes_needed <= block.reserved_bytes + granted_bytes:
+                            block.reserved_bytes += granted_bytes
+                            self._open_bytes += granted_bytes
+                            granted_bytes = 0
+                            self._add(lane, block, packed_row, news)
+                            return block
+                finally:
+                    self._tell(news)
+                granted_bytes += self._reserve(block, bytes_needed)
+        finally:
+            self._memory.release(granted_bytes)
+
+    def _reserve(self, block: Block, bytes_needed: int) -> int:
+        """Reserve memory for a block: a little for a new one, then about as much as it has.
+
+        Waiting closes all blocks. When the server is slow and memory full of unsent batches, each of which frees just
+        a little, that could end in tiny batches. So nobody begins a block before unsent batches leave room for a
+        whole one.
+        """
+        step_bytes = min(max(block.reserved_bytes, _RESERVATION_BYTES_MIN), _RESERVATION_BYTES_MAX)
+        # For small rows, the objects around them take about as much as they do.
+        whole_bytes = min(2 * self._full_bytes_of(block), self._memory.bytes_max)
+        unsent_bytes = self._memory.used_bytes - self._open_bytes
+        granted_bytes = 0
+        if block.reserved_bytes or unsent_bytes + whole_bytes <= self._memory.bytes_max:
+            granted_bytes = self._memory.try_reserve(bytes_needed, bytes_needed + step_bytes)
+        return granted_bytes or self._memory.reserve(
+            bytes_needed, bytes_needed + step_bytes, free_bytes_min=whole_bytes
+        )
+
+    def append_arrow(
+        self, table: PhysicalTable, encoder: TableEncoder, batch: pa.RecordBatch, bucket_id: int | None
+    ) -> Block:
+        """Take an Arrow batch as a block of its own; wait for memory if there is none."""
+        reserved_bytes = self._memory.reserve(batch.nbytes)
+        news = _News()
+        try:
+            with self._lock:
+                self._check_open()
+                # Rows that were written before must be sent before.
+                earlier = table.open.get(bucket_id)
+                if earlier is not None:
+                    self._close(earlier, news)
+                block = Block(table, encoder, bucket_id, arrow=batch)
+                block.reserved_bytes, reserved_bytes = reserved_bytes, 0
+                self._incomplete[block] = None
+                self._hand_on(block, news)
+                return block
+        finally:
+            self._memory.release(reserved_bytes)
+            self._tell(news)
+
+    def take_back_late(self, block: Block, packed_row: bytes) -> bool:
+        """Take a row out of a block that was closed while the row was added; False if it stays in there."""
+        with self._lock:
+            return block.take_late_row(packed_row)
+
+    def _block_for(self, lane: Lane, bucket_id: int | None, row_bytes: int, news: _News) -> Block:
+        """Return an open block that is not full."""
+        self._check_open()
+        table = lane.table
+        sticky = table.assigner if isinstance(table.assigner, StickyAssigner) else None
+        if sticky is not None:
+            bucket_id = sticky.bucket_id
+        block = table.open.get(bucket_id)
+        if block is not None:
+            is_full = block.rows and _payload_bytes(block) + row_bytes > self._full_bytes_of(block)
+            if block.encoder is lane.encoder and not is_full:
+                return block
+            self._close(block, news)
+        if sticky is not None:
+            bucket_id = sticky.move()
+            other = table.open.get(bucket_id)
+            if other is not None:
+                self._close(other, news)
+        block = Block(table, lane.encoder, bucket_id)
+        block.open(self._clock())
+        table.open[bucket_id] = block
+        news.needs_timer = not self._open
+        self._open[block] = self._incomplete[block] = None
+        return block
+
+    def _add(self, lane: Lane, block: Block, packed_row: bytes, news: _News) -> None:
+        block.rows.append(packed_row)
+        block.size_bytes += len(packed_row) + PACKED_ROW_OVERHEAD_BYTES
+        # Up to here rows may be added without asking: memory is reserved, and the block cannot be full before.
+        room_bytes = max(self._full_bytes_of(block) - _payload_bytes(block), 0)
+        block.limit_bytes = min(block.reserved_bytes, block.size_bytes + room_bytes)
+        lane.remember(block)
+        if self._memory.waiting_count:
+            self._close(block, news)
+
+    def full_bytes(self, table: PhysicalTable, bucket_id: int | None) -> int:
+        """Return how many bytes of rows make a batch, or several for rows by key, of the size that the table wants."""
+        target_bytes = max(int(table.batch_size.target_bytes * FULL_RATIO), 1)
+        expanded_bytes = table.ratio.uncompressed(target_bytes)
+        if bucket_id is BY_KEY:
+            expanded_bytes *= min(table.bucket_count, _BUCKETS_PER_BLOCK_MAX)
+        return max(target_bytes, min(expanded_bytes, self._memory.bytes_max // _MEMORY_SHARE))
+
+    def _full_bytes_of(self, block: Block) -> int:
+        return self.full_bytes(block.table, block.bucket_id)
+
+    # Closing blocks
+
+    def close_all(self) -> None:
+        """Close every open block."""
+        self._close_first(lambda block: True)
+
+    def close_expired(self, now_s: float) -> float | None:
+        """Close the blocks whose time is over; return when the next one is due, or None if no block is open."""
+        self._close_first(lambda block: block.opened_at_s + self._linger_s <= now_s)
+        with self._lock:
+            oldest = next(iter(self._open), None)
+            return None if oldest is None else oldest.opened_at_s + self._linger_s
+
+    def shut(self) -> None:
+        """Refuse everything from now on, and close every open block."""
+        with self._lock:
+            self._is_closed = True
+        self.close_all()
+
+    def _close_first(self, is_due: Callable[[Block], bool]) -> None:
+        """Close blocks, the oldest first, up to the first one that is not due."""
+        news = _News()
+        with self._lock:
+            for block in list(takewhile(is_due, self._open)):
+                self._close(block, news)
+        self._tell(news)
+
+    def _close(self, block: Block, news: _News) -> None:
+        table = block.table
+        table.batch_size.observe(_payload_bytes(block) / self._full_bytes_of(block))
+        block.close()
+        del table.open[block.bucket_id]
+        del self._open[block]
+        self._open_bytes -= block.reserved_bytes
+        self._hand_on(block, news)
+
+    def _hand_on(self, block: Block, news: _News) -> None:
+        block.table.closed.append(block)
+        news.closed.append(block)
+
+    def _tell(self, news: _News) -> None:
+        if news.closed:
+            self._callbacks.closed(news.closed)
+        if news.needs_timer:
+            self._callbacks.timer_needed()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise FlussError("writer closed: rows can no longer be written on this connection")
+
+    # What others need of closed blocks
+
+    def take_rows(self, block: Block) -> list[bytes]:
+        """Take the rows of a closed block."""
+        with self._lock:
+            return block.take_rows()
+
+    def incomplete(self) -> list[Block]:
+        """Return the blocks whose rows have no end yet."""
+        with self._lock:
+            return list(self._incomplete)
+
+    def forget(self, block: Block) -> None:
+        """The rows of a block have come to their end."""
+        with self._lock:
+            self._incomplete.pop(block, None)
+
+
+def _payload_bytes(block: Block) -> int:
+    """Return the bytes of the rows without what it costs to hold them one by one."""
+    return block.size_bytes - PACKED_ROW_OVERHEAD_BYTES * len(block.rows)

@@ -1,0 +1,285 @@
+"""Writes, for the schema of a table, the Python function that appends its ordinary rows.
+
+A row costs well below a microsecond only if nothing is decided per row that could be decided per table, and nothing is
+called that could be written out. So the way of a row into its block is spelled out as source text and compiled once,
+like ``dataclasses`` does it. For ``id BIGINT NOT NULL, name STRING`` the text is
+
+    def append(row):
+        try:
+            if type(row) is dict:
+                if len(row) != 2: return append_any(row)
+                v0 = row['id']
+                v1 = row['name']
+            elif type(row) is list or type(row) is tuple:
+                v0, v1, = row
+            else:
+                return append_any(row)
+            nulls = 0
+            if not (type(v0) is int): return append_any(row)
+            if v1 is None:
+                nulls |= 2
+                b1 = b''
+            else:
+                b1 = encode(v1)
+            packed_row = pack(nulls, v0, len(b1)) + b1
+        except NOT_ORDINARY:
+            return append_any(row)
+        block = lane.block
+        size_bytes = block.size_bytes + len(packed_row) + 48
+        if size_bytes > block.limit_bytes: return append_packed(lane, packed_row, block)
+        block.size_bytes = size_bytes
+        block.rows.append(packed_row)
+        if block.limit_bytes < 0: return append_late(lane, packed_row, block)
+        handle = RowHandle()
+        handle._write = block
+        return handle
+
+An ordinary row has its values in their usual Python classes, or None. ``struct`` checks the ranges of numbers, and
+``str.encode`` checks texts. Whatever is not ordinary takes the plain way (``RowLayout.pack_any``), which knows every
+class, and says what is wrong with values that nothing takes. ``fluss.client.write.block`` says why no lock is needed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from types import CodeType
+from typing import Any, Final
+
+from fluss.client.write.result import RowHandle, WriteResultHandle
+from fluss.client.write.row_slots import PACKED_ROW_OVERHEAD_BYTES, Slot
+from fluss.errors import FlussError
+from fluss.row.python_values import to_internal
+from fluss.schema.arrow import time_unit
+from fluss.schema.types import BinaryType, DataType, TimestampLtzType, TimestampType, TypeRoot
+
+# A wide row joins its bodies in one step; for the few bodies of most rows additions are faster.
+_ADDED_BODIES_MAX: Final = 4
+# ``nulls`` is an integer; up to this many columns ``struct`` packs it itself.
+NULLS_INTEGER_COLUMNS_MAX: Final = 64
+
+_PLAIN_WAY: Final = "return append_any(row)"
+_NOT_ORDINARY: Final = (KeyError, TypeError, ValueError, OverflowError, struct.error, FlussError)
+_EPOCH: Final = datetime(1970, 1, 1)
+_EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_ORDINAL: Final = _EPOCH.toordinal()
+_DAY_S: Final = 86_400
+_LOWEST: Final = datetime.min - _EPOCH
+_HIGHEST: Final = datetime.max - _EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class RowWays:
+    """Where an append function leads. Lanes have a ``block``, which may be another one each time.
+
+    A table without partitions has one lane. Rows of other tables find theirs by the values of their partition columns:
+    in ``lanes``, or else by ``find_lane``.
+    """
+
+    lane: Any
+    lanes: dict[Any, Any]
+    find_lane: Callable[[Any], Any]
+    # Rows that are not ordinary; rows for which the block of their lane has no room; and rows that were added to a
+    # block while it was closed.
+    append_any: Callable[[Any], WriteResultHandle]
+    append_packed: Callable[[Any, bytes, Any], WriteResultHandle]
+    append_late: Callable[[Any, bytes, Any], WriteResultHandle]
+
+
+class AppendCode:
+    """The compiled text of a schema, of which any number of append functions can be made."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        slots: Sequence[Slot],
+        layout: struct.Struct,
+        partition_indexes: Sequence[int],
+        *,
+        has_rows_by_key: bool,
+    ) -> None:
+        self._namespace: dict[str, Any] = {
+            "pack": layout.pack,
+            "encode": str.encode,
+            "date": date,
+            "datetime": datetime,
+            "timestamp_units": _timestamp_units,
+            "RowHandle": RowHandle,
+            "NOT_ORDINARY": _NOT_ORDINARY,
+            **{f"convert{i}": _converter(name, slot) for i, (name, slot) in enumerate(zip(names, slots, strict=True))},
+        }
+        lines = [
+            "def append(row):",
+            *("    " + line for line in _packing_source(names, slots, partition_indexes)),
+            *("    " + line for line in _adding_source(bool(partition_indexes), has_rows_by_key)),
+        ]
+        self.source = "\n".join(lines)
+        self._code: CodeType = compile(self.source, f"<append of {len(slots)} columns>", "exec")
+
+    def function(self, ways: RowWays) -> Callable[[Any], WriteResultHandle]:
+        """Return the function that appends rows on these ways."""
+        namespace = {
+            **self._namespace,
+            "lane": ways.lane,
+            "lanes": ways.lanes,
+            "find_lane": ways.find_lane,
+            "append_any": ways.append_any,
+            "append_packed": ways.append_packed,
+            "append_late": ways.append_late,
+        }
+        exec(self._code, namespace)
+        append: Callable[[Any], WriteResultHandle] = namespace["append"]
+        return append
+
+
+def _converter(name: str, slot: Slot) -> Callable[[Any], Any]:
+    """Return the plain way for a single column."""
+
+    def convert(value: Any) -> Any:
+        internal = to_internal(value, slot.data_type, name)
+        if internal is None:
+            raise ValueError("a null in disguise, such as pandas' NaT")
+        return slot.from_internal(internal)
+
+    return convert
+
+
+def _packing_source(names: Sequence[str], slots: Sequence[Slot], partition_indexes: Sequence[int]) -> Iterator[str]:
+    """From ``row`` to ``packed_row``, and to ``key``: the values of the partition columns as they were in the row."""
+    yield "try:"
+    yield "    if type(row) is dict:"
+    yield f"        if len(row) != {len(slots)}: {_PLAIN_WAY}"
+    for index, name in enumerate(names):
+        yield f"        v{index} = row[{name!r}]"
+    yield "    elif type(row) is list or type(row) is tuple:"
+    yield f"        {''.join(f'v{index}, ' for index in range(len(slots)))}= row"
+    yield "    else:"
+    yield f"        {_PLAIN_WAY}"
+    if partition_indexes:
+        yield f"    key = {', '.join(f'v{index}' for index in partition_indexes)}"
+    yield "    nulls = 0"
+    for index, slot in enumerate(slots):
+        yield from (f"    {line}" for line in _column_source(index, slot))
+    yield f"    packed_row = {_packed_source(slots)}"
+    yield "except NOT_ORDINARY:"
+    yield f"    {_PLAIN_WAY}"
+
+
+def _column_source(index: int, slot: Slot) -> Iterator[str]:
+    """Turn ``v<index>`` into what is packed, or into the body ``b<index>``."""
+    value = f"v{index}"
+    test, conversion = _test(value, slot.data_type), _conversion(value, index, slot.data_type)
+    when_null = [f"nulls |= {1 << index}", f"b{index} = b''" if slot.has_body else f"{value} = {slot.null!r}"]
+    if not slot.data_type.nullable:
+        if test is not None:
+            yield f"if not ({test}): {_PLAIN_WAY}"
+        if conversion is not None:
+            yield conversion
+    elif conversion is None:
+        # The common case, a value of the right class, costs a single test.
+        yield f"if not ({test}):"
+        yield f"    if {value} is not None: {_PLAIN_WAY}"
+        yield from (f"    {line}" for line in when_null)
+    else:
+        yield f"if {value} is None:"
+        yield from (f"    {line}" for line in when_null)
+        yield "else:"
+        if test is not None:
+            yield f"    if not ({test}): {_PLAIN_WAY}"
+        yield f"    {conversion}"
+
+
+def _test(value: str, data_type: DataType) -> str | None:
+    """What an ordinary value fulfils, unless its conversion finds that out."""
+    match data_type.root:
+        case TypeRoot.TINYINT | TypeRoot.SMALLINT | TypeRoot.INTEGER | TypeRoot.BIGINT:
+            return f"type({value}) is int"
+        case TypeRoot.FLOAT | TypeRoot.DOUBLE:
+            return f"type({value}) is float or type({value}) is int"
+        case TypeRoot.BOOLEAN:
+            return f"type({value}) is bool"
+        case TypeRoot.BYTES:
+            return f"type({value}) is bytes"
+        case TypeRoot.BINARY:
+            assert isinstance(data_type, BinaryType)
+            return f"type({value}) is bytes and len({value}) == {data_type.length}"
+        case TypeRoot.DATE:
+            return f"type({value}) is date"
+        case TypeRoot.TIMESTAMP | TypeRoot.TIMESTAMP_LTZ:
+            return f"type({value}) is datetime"
+    return None
+
+
+def _conversion(value: str, index: int, data_type: DataType) -> str | None:
+    """The statement that makes of an ordinary value what is packed, unless that is the value itself."""
+    match data_type.root:
+        case TypeRoot.CHAR | TypeRoot.STRING:
+            return f"b{index} = encode({value})"
+        case TypeRoot.BYTES:
+            return f"b{index} = {value}"
+        case TypeRoot.DATE:
+            return f"{value} = {value}.toordinal() - {_EPOCH_ORDINAL}"
+        case TypeRoot.TIMESTAMP | TypeRoot.TIMESTAMP_LTZ:
+            assert isinstance(data_type, TimestampType | TimestampLtzType)
+            is_instant = isinstance(data_type, TimestampLtzType)
+            return f"{value} = timestamp_units({value}, {time_unit(data_type.precision)!r}, {is_instant})"
+        case TypeRoot.TIME | TypeRoot.DECIMAL:
+            return f"{value} = convert{index}({value})"
+        case TypeRoot.ARRAY | TypeRoot.MAP | TypeRoot.ROW:
+            return f"b{index} = convert{index}({value})"
+    return None
+
+
+def _packed_source(slots: Sequence[Slot]) -> str:
+    nulls = "nulls" if len(slots) <= NULLS_INTEGER_COLUMNS_MAX else f"nulls.to_bytes({-(-len(slots) // 8)}, 'little')"
+    packed = [f"len(b{index})" if slot.has_body else f"v{index}" for index, slot in enumerate(slots)]
+    parts = [f"pack({', '.join([nulls, *packed])})", *(f"b{i}" for i, slot in enumerate(slots) if slot.has_body)]
+    return " + ".join(parts) if len(parts) <= 1 + _ADDED_BODIES_MAX else f"b''.join(({', '.join(parts)}))"
+
+
+def _adding_source(is_partitioned: bool, has_rows_by_key: bool) -> Iterator[str]:
+    """From ``packed_row`` into a block, and to the handle."""
+    way = "lane"
+    if is_partitioned:
+        way = "row_lane"
+        yield "row_lane = lanes.get(key)"
+        yield "if row_lane is None: row_lane = find_lane(key)"
+    yield f"block = {way}.block"
+    yield f"size_bytes = block.size_bytes + len(packed_row) + {PACKED_ROW_OVERHEAD_BYTES}"
+    yield f"if size_bytes > block.limit_bytes: return append_packed({way}, packed_row, block)"
+    yield "block.size_bytes = size_bytes"
+    yield "block.rows.append(packed_row)"
+    yield f"if block.limit_bytes < 0: return append_late({way}, packed_row, block)"
+    yield "handle = RowHandle()"
+    yield "handle._write = block"
+    if has_rows_by_key:
+        # The block has rows of several buckets, and each of them can fail alone.
+        yield "handle._packed_row = packed_row"
+    yield "return handle"
+
+
+def _timestamp_units(value: datetime, unit: str, is_instant: bool) -> int:
+    """Return an exact ``datetime`` in the unit of an Arrow type, finer digits cut off."""
+    if value.tzinfo is None:
+        since_epoch = value - _EPOCH
+    elif is_instant:
+        since_epoch = value - _EPOCH_UTC
+        if not _LOWEST <= since_epoch <= _HIGHEST:
+            raise ValueError("outside the years 1 to 9999 of UTC")
+    else:
+        raise ValueError("a time zone where none belongs")
+    return _timedelta_units(since_epoch, unit)
+
+
+def _timedelta_units(span: timedelta, unit: str) -> int:
+    seconds = span.days * _DAY_S + span.seconds
+    match unit:
+        case "s":
+            return seconds
+        case "ms":
+            return seconds * 1000 + span.microseconds // 1000
+        case "us":
+            return seconds * 1_000_000 + span.microseconds
+    return seconds * 1_000_000_000 + span.microseconds * 1000

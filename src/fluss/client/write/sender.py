@@ -1,0 +1,324 @@
+"""Sends batches to the leaders of their buckets, and deals with what comes back.
+
+A round looks at the buckets that have something to send, takes at most one batch of each, and sends one request per
+table and server. Answers are handled as they come; a bucket is looked at again when a batch was added to it, when an
+answer for it has come, and when a pause after a failure is over. Buckets never wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from fluss.client.cluster import Cluster
+from fluss.client.write.batch import Batch
+from fluss.client.write.bucket_queue import BucketQueue
+from fluss.client.write.idempotence import Idempotence, Verdict
+from fluss.client.write.physical_table import PhysicalTable
+from fluss.client.write.routes import MISSING_CODES, Route, Routes
+from fluss.client.write.writer_id import allocate_writer_id
+from fluss.config import INT32_MAX, Config
+from fluss.errors import ErrorCode, FlussError, error_for_code
+from fluss.protocol import api as apis
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.records import BucketRecords, ProduceLogRequest
+from fluss.schema.table import TableBucket
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SenderSettings:
+    """The options that sending depends on."""
+
+    acks: int
+    retries: int
+    in_flight_max: int
+    request_bytes_max: int
+    request_timeout_s: float
+    throttle_s_max: float
+    is_idempotent: bool
+
+    @classmethod
+    def of(cls, config: Config) -> SenderSettings:
+        return cls(
+            acks=config.required_acks,
+            retries=config.writer_retries,
+            in_flight_max=config.writer_max_inflight_requests_per_bucket,
+            request_bytes_max=config.writer_request_max_size,
+            request_timeout_s=config.request_timeout_ms / 1000,
+            throttle_s_max=config.writer_kv_backpressure_max_throttle_ms / 1000,
+            is_idempotent=config.writer_enable_idempotence,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A batch in a request, where it came from and where it went."""
+
+    batch: Batch
+    queue: BucketQueue
+    bucket: TableBucket
+
+
+class Sender:
+    """Takes encoded batches, and ends each of them once. Belongs to the event loop."""
+
+    def __init__(self, cluster: Cluster, settings: SenderSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._idempotence = Idempotence(is_enabled=settings.is_idempotent, in_flight_max=settings.in_flight_max)
+        self._routes = Routes(cluster, self._look_at, self._not_routed)
+        self._queues: dict[tuple[PhysicalTable, int], BucketQueue] = {}
+        # Buckets to look at in the next round, in the order in which they asked for it.
+        self._asking: dict[BucketQueue, None] = {}
+        self._is_round_scheduled = False
+        self._rounds = 0
+        self._allocation: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._on_the_way: dict[Batch, BucketQueue] = {}
+        self._closed_with: FlussError | None = None
+
+    def add(self, table: PhysicalTable, batch: Batch) -> None:
+        """Send a batch after all that were added for its bucket before."""
+        if self._closed_with is not None:
+            batch.end(self._closed_with)
+            return
+        key = table, batch.bucket_id
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = BucketQueue(table, batch.bucket_id)
+        queue.add(batch, self._loop.time())
+        self._look_at(queue)
+
+    async def close(self, error: FlussError) -> None:
+        """Stop at once. Whatever has no end yet ends with ``error``."""
+        self._closed_with = error
+        self._asking.clear()
+        for queue in self._queues.values():
+            self._fail_waiting(queue, error)
+        for batch in list(self._on_the_way):
+            self._end(batch, error)
+        tasks = {*self._tasks, *([self._allocation] if self._allocation is not None else [])}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._routes.close()
+
+    # Rounds
+
+    def _look_at(self, queue: BucketQueue) -> None:
+        self._asking[queue] = None
+        if not self._is_round_scheduled and self._closed_with is None:
+            self._is_round_scheduled = True
+            self._loop.call_soon(self._round)
+
+    def _round(self) -> None:
+        self._is_round_scheduled = False
+        asking, self._asking = self._asking, {}
+        by_server: dict[int, list[tuple[BucketQueue, TableBucket]]] = {}
+        for queue in asking:
+            if not queue.waiting or self._is_pausing(queue):
+                continue
+            if self._idempotence.is_outdated(queue.waiting[0]):
+                self._fail_outdated(queue)
+            leader = self._routes.leader_of(queue) if queue.waiting else None
+            if leader is None:
+                continue
+            server_id, bucket = leader
+            if self._idempotence.may_send(queue.waiting[0], bucket):
+                by_server.setdefault(server_id, []).append((queue, bucket))
+        if by_server and self._idempotence.needs_writer_id:
+            self._asking.update((queue, None) for ready in by_server.values() for queue, _ in ready)
+            self._allocate_writer_id()
+            return
+        self._rounds += 1
+        for server_id, ready in by_server.items():
+            self._send_to(server_id, ready)
+
+    def _send_to(self, server_id: int, ready: list[tuple[BucketQueue, TableBucket]]) -> None:
+        """Send the first batch of each bucket, as many as fit a request; the others get their turn in the next round.
+
+        Each round begins with another bucket, so that large batches of one do not keep the others out for ever.
+        """
+        first = self._rounds % len(ready)
+        request_bytes = 0
+        by_table: dict[int, list[_Sent]] = {}
+        for queue, bucket in ready[first:] + ready[:first]:
+            batch = queue.waiting[0]
+            if request_bytes and request_bytes + batch.size_bytes > self._settings.request_bytes_max:
+                self._look_at(queue)
+                continue
+            request_bytes += batch.size_bytes
+            del queue.waiting[0]
+            self._idempotence.begin(batch, bucket)
+            batch.seal()
+            self._on_the_way[batch] = queue
+            by_table.setdefault(bucket.table_id, []).append(_Sent(batch, queue, bucket))
+            if queue.waiting:
+                self._look_at(queue)
+        for table_id, sent in by_table.items():
+            self._start(self._send(server_id, table_id, sent))
+
+    def _is_pausing(self, queue: BucketQueue) -> bool:
+        return self._loop.time() < queue.backoff.until_s
+
+    def _pause(self, queue: BucketQueue, pause_s_min: float = 0.0) -> None:
+        queue.backoff.begin(self._loop.time(), pause_s_min)
+        # A little later than the end of the pause, so that the clock agrees that it is over.
+        self._loop.call_at(queue.backoff.until_s + 0.001, self._look_at, queue)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Requests and answers
+
+    async def _send(self, server_id: int, table_id: int, sent: list[_Sent]) -> None:
+        settings = self._settings
+        request = ProduceLogRequest(
+            acks=settings.acks,
+            table_id=table_id,
+            timeout_ms=min(int(settings.request_timeout_s * 1000), INT32_MAX),
+            buckets=[BucketRecords(s.bucket.bucket_id, s.batch.parts, s.bucket.partition_id) for s in sent],
+        )
+        try:
+            response = await self._cluster.request(
+                server_id, apis.PRODUCE_LOG, request, timeout_s=settings.request_timeout_s
+            )
+        except FlussError as error:
+            for item in sent:
+                self._refused(item, error)
+        except Exception as error:
+            # A fault of the client itself: nobody may be left waiting because of it.
+            logger.exception("a write request could not be made")
+            text = f"the write request could not be made: {type(error).__name__}: {error}"
+            for item in sent:
+                self._refused(item, FlussError(text))
+        else:
+            self._answered(sent, response)
+
+    def _answered(self, sent: list[_Sent], response: pb.ProduceLogResponse) -> None:
+        answers = {
+            (answer.partition_id if answer.HasField("partition_id") else None, answer.bucket_id): answer
+            for answer in response.buckets_resp
+        }
+        for item in sent:
+            answer = answers.get((item.bucket.partition_id, item.bucket.bucket_id))
+            if answer is None:
+                text = f"the server did not say what became of a batch for {item.bucket} of {item.queue.table.name}"
+                self._refused(item, FlussError(text, ErrorCode.UNKNOWN_SERVER_ERROR))
+            elif answer.error_code:
+                self._refused(item, error_for_code(answer.error_code, answer.error_message))
+            else:
+                self._stored(item)
+
+    def _stored(self, item: _Sent) -> None:
+        self._idempotence.acknowledged(item.batch)
+        item.queue.backoff.end()
+        self._end(item.batch, None)
+        self._look_at(item.queue)
+
+    def _refused(self, item: _Sent, error: FlussError) -> None:
+        """Decide what happens to a batch that was sent and not stored, or nobody knows."""
+        batch, queue = item.batch, item.queue
+        if batch not in self._on_the_way:
+            return
+        if error.stale_metadata:
+            self._routes.forget_leader(item.bucket)
+        verdict = self._idempotence.judge(batch, error.error_code)
+        if verdict is Verdict.STORED:
+            self._stored(item)
+            return
+        has_retries_left = batch.attempts < self._settings.retries
+        if not has_retries_left or not (error.is_retriable or verdict is Verdict.RETRY):
+            self._idempotence.failed(batch, error.error_code, is_certain=has_retries_left)
+            self._end(batch, error)
+        elif self._idempotence.is_outdated(batch):
+            self._idempotence.failed(batch, error.error_code, is_certain=False)
+            self._end(batch, _outdated(batch, error))
+        else:
+            logger.info("a batch for %s of %s is sent again: %s", item.bucket, queue.table.name, error)
+            self._send_again(batch, queue, error)
+        self._look_at(queue)
+
+    def _send_again(self, batch: Batch, queue: BucketQueue, error: FlussError) -> None:
+        del self._on_the_way[batch]
+        batch.attempts += 1
+        self._idempotence.put_back(batch)
+        queue.put_back(batch)
+        is_throttled = error.error_code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION
+        self._pause(queue, self._settings.throttle_s_max if is_throttled else 0.0)
+
+    def _end(self, batch: Batch, error: FlussError | None) -> None:
+        self._on_the_way.pop(batch, None)
+        batch.end(error)
+
+    # What goes wrong before anything is sent
+
+    def _fail_waiting(self, queue: BucketQueue, error: FlussError) -> None:
+        waiting, queue.waiting = queue.waiting, []
+        for batch in waiting:
+            self._idempotence.failed(batch, error.error_code, is_certain=False)
+            self._end(batch, error)
+
+    def _fail_outdated(self, queue: BucketQueue) -> None:
+        while queue.waiting and self._idempotence.is_outdated(queue.waiting[0]):
+            batch = queue.waiting.pop(0)
+            self._idempotence.failed(batch, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION, is_certain=False)
+            self._end(batch, _outdated(batch, None))
+
+    def _not_routed(self, queue: BucketQueue, route: Route, error: FlussError) -> None:
+        """Nobody leads the bucket as far as anybody knows: every batch that waits for it has failed once more."""
+        now_s = self._loop.time()
+        kept: list[Batch] = []
+        for batch in queue.waiting:
+            if self._may_wait(batch, route, error, now_s):
+                kept.append(batch)
+            else:
+                self._idempotence.failed(batch, error.error_code, is_certain=False)
+                self._end(batch, error)
+        queue.waiting = kept
+        if kept:
+            self._look_at(queue)
+
+    def _may_wait(self, batch: Batch, route: Route, error: FlussError, now_s: float) -> bool:
+        if error.error_code in MISSING_CODES:
+            # Time counts, not attempts: what is missing may be created any moment.
+            since_s = max(batch.queued_at_s, route.missing_since_s or 0.0)
+            return now_s - since_s < self._settings.request_timeout_s
+        batch.attempts += 1
+        return error.is_retriable and batch.attempts <= self._settings.retries
+
+    # The writer id
+
+    def _allocate_writer_id(self) -> None:
+        if self._allocation is None:
+            self._allocation = self._loop.create_task(self._get_writer_id())
+
+    async def _get_writer_id(self) -> None:
+        paths = {queue.table.path for queue in self._queues.values() if queue.waiting}
+        try:
+            self._idempotence.writer_id = await allocate_writer_id(self._cluster, paths)
+        except FlussError as error:
+            logger.warning("no writer id: %s", error)
+            for queue in self._queues.values():
+                self._fail_waiting(queue, error)
+        self._allocation = None
+        for queue in list(self._asking):
+            self._look_at(queue)
+
+
+def _outdated(batch: Batch, cause: FlussError | None) -> FlussError:
+    reason = f" ({cause.message})" if cause is not None else ""
+    return FlussError(
+        f"writer id {batch.writer_id} was given up while a batch was out under it{reason}; whether the batch was "
+        "stored is not known, and it is not sent again",
+        ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
+    )

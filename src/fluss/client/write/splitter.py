@@ -1,0 +1,124 @@
+"""Arrow batches taken apart by partition and by bucket, without a step per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from fluss.buffers import Int64Array
+from fluss.errors import FlussError
+from fluss.row.bucketing import HashVariant, Int32Array, buckets_for, split_by_bucket
+from fluss.row.compacted_columns import encode_keys
+from fluss.row.encoded import EncodedRows
+from fluss.row.key import CompactedKeyEncoder, bucket_key_encoder
+from fluss.row.partition import row_partition_name
+from fluss.row.values import internal_from_arrow
+from fluss.schema.schema import Schema
+
+# Lakes whose bucket keys may be null.
+_NULL_KEY_LAKES = ("paimon", "hudi")
+
+
+class PartitionSplitter:
+    """Finds the rows of each partition."""
+
+    def __init__(self, schema: Schema, partition_keys: Sequence[str]) -> None:
+        self._indexes = [schema.index_of(name) for name in partition_keys]
+        self._types = [schema.column(name).data_type for name in partition_keys]
+
+    def check_keys(self, batch: pa.RecordBatch) -> None:
+        """Refuse rows that belong to no partition."""
+        for index in self._indexes:
+            if batch.column(index).null_count:
+                raise FlussError("Partition value shouldn't be null: a row needs a value in every partition column")
+
+    def split(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+        """Return the rows of each partition in their order, the partitions in the order of their first rows.
+
+        A batch of one partition comes back as it is, one that is sorted by partition in slices.
+        """
+        columns = [batch.column(index) for index in self._indexes]
+        codes = _value_codes(columns[0])
+        for column in columns[1:]:
+            others = _value_codes(column)
+            codes = _value_codes(pa.array(codes * (int(others.max(initial=0)) + 1) + others))
+        groups = split_by_bucket(codes.astype(np.int32), int(codes.max(initial=0)) + 1)
+        return [(self._name(columns, int(rows[0])), take_rows(batch, rows)) for _, rows in groups]
+
+    def _name(self, columns: Sequence[pa.Array], row: int) -> str:
+        values = [
+            internal_from_arrow(column.slice(row, 1), data_type)[0]
+            for column, data_type in zip(columns, self._types, strict=True)
+        ]
+        return row_partition_name(self._types, values)
+
+
+class BucketSplitter:
+    """Finds the rows of each bucket by their bucket key."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        bucket_keys: Sequence[str],
+        bucket_count: int,
+        lake_format: str | None,
+        hash_variant: HashVariant,
+    ) -> None:
+        self._names = bucket_keys
+        self._indexes = [schema.index_of(name) for name in bucket_keys]
+        self._types = [schema.column(name).data_type for name in bucket_keys]
+        self._encoder = bucket_key_encoder(self._types, lake_format)
+        self._bucket_count = bucket_count
+        self._lake_format = lake_format
+        self._hash_variant = hash_variant
+
+    @property
+    def required_keys(self) -> list[str]:
+        """The columns that must not be null, because a null has no hash."""
+        return [] if self._lake_format in _NULL_KEY_LAKES else list(self._names)
+
+    def check_keys(self, batch: pa.RecordBatch) -> None:
+        """Refuse rows that belong to no bucket."""
+        for name in self.required_keys:
+            null_count = batch.column(name).null_count
+            if null_count:
+                raise FlussError(
+                    f"Bucket key column '{name}' contains null ({null_count} of them); bucket keys need a value"
+                )
+
+    def split(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        """Return the rows of each bucket in their order. A batch of one bucket comes back as it is."""
+        groups = split_by_bucket(self.buckets(batch), self._bucket_count)
+        return [(bucket_id, take_rows(batch, rows)) for bucket_id, rows in groups]
+
+    def buckets(self, batch: pa.RecordBatch) -> Int32Array:
+        """Return the bucket of every row."""
+        columns = [batch.column(index) for index in self._indexes]
+        return buckets_for(self._keys(columns), self._bucket_count, self._lake_format, self._hash_variant)
+
+    def _keys(self, columns: Sequence[pa.Array]) -> EncodedRows:
+        if isinstance(self._encoder, CompactedKeyEncoder):
+            return encode_keys(columns, self._types)
+        values = (internal_from_arrow(column, t) for column, t in zip(columns, self._types, strict=True))
+        return EncodedRows.from_list([self._encoder.encode(row) for row in zip(*values, strict=True)])
+
+
+def take_rows(batch: pa.RecordBatch, rows: Int64Array) -> pa.RecordBatch:
+    """Return some rows, ascending; rows that follow each other are a slice, without a copy."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):
+        return batch if len(rows) == batch.num_rows else batch.slice(first, len(rows))
+    return batch.take(pa.array(rows))
+
+
+def _value_codes(column: pa.Array) -> Int64Array:
+    """Number the different values of a column in the order in which they first appear."""
+    if pat.is_floating(column.type):
+        # Zeros of different signs are equal as numbers, but have different texts.
+        column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    codes: Int64Array = pc.dictionary_encode(column).indices.to_numpy().astype(np.int64)
+    return codes

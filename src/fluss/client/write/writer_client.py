@@ -1,0 +1,366 @@
+"""Everything that is written on one connection, from the callers' rows to the acknowledged batches.
+
+    caller       row -> packed row -> block (``block``, ``accumulator``); waits when memory is full (``memory``);
+                 full block -> Arrow columns (``rows``)
+    worker       columns -> one encoded batch per bucket (``table_encoder``)
+    event loop   batches in order -> requests -> answers (``sender``) -> the block has ended
+
+Workers are few threads: most of their time they are in pyarrow and compression libraries, which run beside Python.
+Blocks may be encoded out of order, so they are lined up again before their batches are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import monotonic
+from typing import Any, Final, cast
+
+import pyarrow as pa
+
+from fluss.client.cluster import Cluster
+from fluss.client.runtime import Runtime, outcome
+from fluss.client.write.accumulator import Accumulator, Callbacks
+from fluss.client.write.arrow_input import slices
+from fluss.client.write.batch import Batch
+from fluss.client.write.batch_size import BatchSize, CompressionRatio
+from fluss.client.write.block import Block, Encoded
+from fluss.client.write.memory import MemoryPool
+from fluss.client.write.physical_table import BY_KEY, Lane, PhysicalTable
+from fluss.client.write.result import fresh
+from fluss.client.write.sender import Sender, SenderSettings
+from fluss.client.write.table_encoder import TableEncoder
+from fluss.errors import FlussError
+from fluss.row.bucketing import HashVariant
+from fluss.schema.table import TableInfo
+
+_WORKERS_MAX: Final = 4
+# Blocks of so many bytes together are encoded in one go.
+_GROUP_BYTES_MAX: Final = 1024 * 1024
+# Failures that nobody has asked for; beyond this many per table, the oldest are forgotten.
+_FAILURES_MAX: Final = 1000
+# Event loops do not like timers that are years away.
+_TIMER_S_MAX: Final = 86_400.0
+
+logger = logging.getLogger(__name__)
+
+
+class WriterClient:
+    """The one writer of a connection, shared by all writers of all its tables and by all threads."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        runtime: Runtime,
+        *,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.runtime = runtime
+        self._cluster = cluster
+        self._config = cluster.config
+        self._rng = rng or random.Random()
+        self._clock = clock
+        self._process_id = os.getpid()
+        self.memory = MemoryPool(
+            self._config.writer_buffer_memory_size,
+            self._config.writer_buffer_wait_timeout_ms / 1000,
+            self._close_blocks,
+            clock=clock,
+        )
+        self.accumulator = Accumulator(
+            self.memory,
+            self._config.writer_batch_timeout_ms / 1000,
+            Callbacks(closed=self._blocks_closed, timer_needed=self._ask_for_timer),
+            clock=clock,
+        )
+        # Shared by threads, under the lock.
+        self._lock = threading.Lock()
+        self._encoders: dict[tuple[int, int, int], TableEncoder] = {}
+        self._tables: dict[tuple[int, str | None], PhysicalTable] = {}
+        self._ratios: dict[int, CompressionRatio] = {}
+        self._workers: ThreadPoolExecutor | None = None
+        # Belongs to the event loop.
+        self._sender: Sender | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._failures: dict[int, deque[tuple[int, Block]]] = {}
+        # How many blocks have failed; read by other threads.
+        self.failure_count = 0
+        self._is_closed = False
+
+    # For writers, in any thread
+
+    def encoder(self, info: TableInfo) -> TableEncoder:
+        """Return the encoder of a table; all writers of the same schema share one, and with it their batches."""
+        key = info.table_id, info.schema_id, info.modified_time
+        with self._lock:
+            encoder = self._encoders.get(key)
+            if encoder is None:
+                hash_variant = cast("HashVariant", self._config.client_bucket_hash)
+                encoder = self._encoders[key] = TableEncoder(info, hash_variant)
+            return encoder
+
+    def lane(self, encoder: TableEncoder, partition_name: str | None) -> Lane:
+        """Return the way in for rows of a table, or of one of its partitions."""
+        return self._table(encoder, partition_name).lane(encoder)
+
+    def write_arrow(self, encoder: TableEncoder, batch: pa.RecordBatch) -> list[Block]:
+        """Write an Arrow batch that has been checked; waits while memory is full. Without rows there are no blocks."""
+        if not batch.num_rows:
+            return []
+        parts = [(None, batch)] if encoder.partitions is None else encoder.partitions.split(batch)
+        blocks: list[Block] = []
+        for partition_name, part in parts:
+            table = self._table(encoder, partition_name)
+            bucket_id = table.bucket_for_arrow()
+            blocks += (
+                self.accumulator.append_arrow(table, encoder, piece, bucket_id)
+                for piece in slices(part, self.accumulator.full_bytes(table, bucket_id))
+            )
+        return blocks
+
+    def _table(self, encoder: TableEncoder, partition_name: str | None) -> PhysicalTable:
+        table_id = encoder.info.table_id
+        with self._lock:
+            table = self._tables.get((table_id, partition_name))
+            if table is None:
+                config = self._config
+                batch_size = BatchSize(
+                    config.effective_dynamic_batch_size_min,
+                    config.writer_batch_size,
+                    is_dynamic=config.writer_dynamic_batch_size_enabled,
+                )
+                table = self._tables[table_id, partition_name] = PhysicalTable(
+                    encoder,
+                    partition_name,
+                    assigner_name=config.writer_bucket_no_key_assigner,
+                    batch_size=batch_size,
+                    ratio=self._ratios.setdefault(table_id, CompressionRatio()),
+                    rng=self._rng,
+                )
+            return table
+
+    # From the accumulator, in any thread
+
+    def _close_blocks(self) -> None:
+        self.accumulator.close_all()
+
+    def _blocks_closed(self, blocks: list[Block]) -> None:
+        """Have blocks encoded. Small ones that were closed together stay together, and so do their batches.
+
+        Turning rows into columns takes many short steps under the interpreter's lock. The thread that filled the block
+        does that best: a worker would have to wait for it at each of them. The rest runs beside Python.
+        """
+        if not self._is_on_loop():
+            for block in blocks:
+                self._make_columns(block)
+        group: list[Block] = []
+        group_bytes = 0
+        for block in blocks:
+            if group and group_bytes + block.reserved_bytes > _GROUP_BYTES_MAX:
+                self._work_on(group)
+                group, group_bytes = [], 0
+            group.append(block)
+            group_bytes += block.reserved_bytes
+        self._work_on(group)
+
+    def _make_columns(self, block: Block) -> None:
+        if block.arrow is None and block.encoded is None:
+            try:
+                block.arrow = block.encoder.layout.to_arrow(self.accumulator.take_rows(block))
+            except Exception as error:
+                block.encoded = _encoding_failure(block, error)
+
+    def _work_on(self, blocks: list[Block]) -> None:
+        try:
+            self._worker_pool().submit(self._encode, blocks)
+        except RuntimeError:
+            # The interpreter is about to end and has no threads any more.
+            self._encode(blocks)
+
+    def _worker_pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._workers is None:
+                count = min(_WORKERS_MAX, os.cpu_count() or 1)
+                self._workers = ThreadPoolExecutor(count, thread_name_prefix="fluss-writer")
+            return self._workers
+
+    def _ask_for_timer(self) -> None:
+        self._call_on_loop(self._check_time)
+
+    def _is_on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self.runtime.loop
+        except RuntimeError:
+            return False
+
+    def _call_on_loop(self, function: Callable[..., Any], *args: Any) -> None:
+        if self._process_id != os.getpid():
+            raise FlussError(
+                "this writer was made before the process forked and cannot be used in the child; "
+                "create a new connection here"
+            )
+        try:
+            self.runtime.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError as error:
+            raise FlussError("the writer cannot be used any more: the interpreter is shutting down") from error
+
+    # In a worker
+
+    def _encode(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            self._make_columns(block)
+            if block.encoded is None:
+                block.encoded = self._encoded_batches(block)
+            block.arrow = None
+        self._call_on_loop(self._blocks_encoded, {block.table: None for block in blocks})
+
+    def _encoded_batches(self, block: Block) -> Encoded | FlussError:
+        encoder, batch = block.encoder, block.arrow
+        assert batch is not None
+        try:
+            if block.bucket_id is not BY_KEY:
+                parts = [(block.bucket_id, batch)] if batch.num_rows else []
+            else:
+                assert encoder.buckets is not None, "only tables with a bucket key leave the bucket open"
+                parts = encoder.buckets.split(batch)
+            encoded = [(bucket_id, encoder.encode(part)) for bucket_id, part in parts]
+        except Exception as error:
+            return _encoding_failure(block, error)
+        block.table.ratio.observe(batch.nbytes, sum(records.size_bytes for _, records in encoded))
+        return encoded
+
+    # On the event loop
+
+    def _check_time(self) -> None:
+        """Close the blocks whose time is over, and come back when the next one's is."""
+        if self._timer is None:
+            self._next_timer()
+
+    def _next_timer(self) -> None:
+        self._timer = None
+        now_s = self._clock()
+        due_at_s = self.accumulator.close_expired(now_s)
+        if due_at_s is not None:
+            self._timer = self.runtime.loop.call_later(min(due_at_s - now_s, _TIMER_S_MAX), self._next_timer)
+
+    def _blocks_encoded(self, tables: Iterable[PhysicalTable]) -> None:
+        """Send the batches of the blocks that are encoded, of each table up to the first one that is not."""
+        for table in tables:
+            while table.closed and table.closed[0].encoded is not None:
+                self._send(table.closed.popleft())
+
+    def _send(self, block: Block) -> None:
+        encoded = block.encoded
+        if isinstance(encoded, FlussError):
+            block.fail(encoded)
+            self._block_ended(block)
+            return
+        assert encoded is not None
+        # The bytes that are left belong to the block until they are stored.
+        batches = [Batch(records, bucket_id, partial(self._batch_ended, block)) for bucket_id, records in encoded]
+        bytes_kept = sum(batch.size_bytes for batch in batches)
+        self._release(block, block.reserved_bytes - bytes_kept)
+        block.encoded = None
+        block.expect_parts(len(batches))
+        if not batches:
+            self._block_ended(block)
+        for batch in batches:
+            self._get_sender().add(block.table, batch)
+
+    def _batch_ended(self, block: Block, batch: Batch, error: FlussError | None) -> None:
+        self._release(block, batch.size_bytes)
+        block.part_done(batch.bucket_id, error)
+        if block.done.done():
+            self._block_ended(block)
+
+    def _block_ended(self, block: Block) -> None:
+        self._release(block, block.reserved_bytes)
+        self.accumulator.forget(block)
+        if block.error is not None:
+            logger.warning("rows for %s were not stored: %s", block.table.name, block.error)
+            self.failure_count += 1
+            failures = self._failures.setdefault(block.table.table_id, deque(maxlen=_FAILURES_MAX))
+            failures.append((self.failure_count, block))
+
+    def _release(self, block: Block, byte_count: int) -> None:
+        # A batch that grew when it was encoded has more bytes than were reserved.
+        byte_count = max(min(byte_count, block.reserved_bytes), 0)
+        block.reserved_bytes -= byte_count
+        self.memory.release(byte_count)
+
+    def _get_sender(self) -> Sender:
+        if self._sender is None:
+            self._sender = Sender(self._cluster, SenderSettings.of(self._config))
+        return self._sender
+
+    # On the event loop: the end
+
+    async def flush(self, table_id: int | None = None, failures_seen: int = 0) -> None:
+        """Send everything that was written before, on this connection, and wait until it is stored or has failed.
+
+        Raises the first failure. With a table, that includes failures of its rows that nobody was told of, except for
+        the first ``failures_seen`` that this writer has had.
+        """
+        if self._is_closed:
+            raise FlussError("writer closed: there is nothing left to send on this connection")
+        self.accumulator.close_all()
+        blocks = self.accumulator.incomplete()
+        for block in blocks:
+            await outcome(block.done)
+        failures = self._failures.get(table_id, ()) if table_id is not None else ()
+        unreported = [block for number, block in failures if number > failures_seen and not block.is_reported]
+        _raise_first_failure([*blocks, *unreported])
+
+    async def close(self, timeout_s: float) -> None:
+        """Refuse new rows, send everything that was written, and stop; what is not stored in time fails.
+
+        Raises the first failure. Does nothing the second time.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.memory.close()
+        self.accumulator.shut()
+        blocks = self.accumulator.incomplete()
+        too_late = FlussError(f"writer closed: the rows were not stored within {timeout_s:g} s")
+        try:
+            async with asyncio.timeout(timeout_s):
+                for block in blocks:
+                    await outcome(block.done)
+        except TimeoutError:
+            logger.warning("%d batches were not stored when the writer was closed", len(self.accumulator.incomplete()))
+        # Also ends the batches that are still being encoded, when they come.
+        await self._get_sender().close(too_late)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._workers is not None:
+            self._workers.shutdown(wait=False)
+        _raise_first_failure(blocks)
+        if not all(block.done.done() for block in blocks):
+            raise too_late
+
+
+def _encoding_failure(block: Block, error: Exception) -> FlussError:
+    if isinstance(error, FlussError):
+        return error
+    # A fault of the client itself: nobody may be left waiting because of it.
+    logger.error("rows for %s cannot be encoded", block.table.name, exc_info=error)
+    return FlussError(f"the rows cannot be encoded: {type(error).__name__}: {error}")
+
+
+def _raise_first_failure(blocks: Sequence[Block]) -> None:
+    failed = [block for block in blocks if block.error is not None]
+    for block in failed:
+        block.mark_reported()
+    if failed:
+        error = failed[0].error
+        assert error is not None
+        raise fresh(error)

@@ -1,0 +1,546 @@
+"""The programs of the guides run as printed, in both generations of names, against a real server.
+
+Each test is one guide: its statements in its order. Ours are the server's address, the data that a guide takes for
+granted, the end of loops that a guide lets run for ever, and the assertions.
+"""
+
+# ruff: noqa: C420 - the statements stay as the guides print them
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import fluss
+from fluss import embedded
+
+PA_TABLE = pa.table(
+    {"id": [4, 5], "name": ["Dora", "Emil"], "score": [70.0, 71.0]},
+    schema=pa.schema([("id", pa.int32()), ("name", pa.string()), ("score", pa.float32())]),
+)
+RECORD_BATCH = PA_TABLE.slice(0, 1).to_batches()[0]
+DATA_FRAME = pd.DataFrame({"id": [6, 7, 8], "name": ["Finn", "Gül", "Hana"], "score": [1.0, 2.0, 3.0]})
+# Three rows one by one, two as a table, one as a batch, three as a frame.
+EVENT_IDS = [1, 2, 3, 4, 4, 5, 6, 7, 8]
+
+
+@pytest.fixture
+def bootstrap_servers(tmp_path: Path) -> Iterator[str]:
+    with embedded.start(data_dir=tmp_path) as server:
+        yield server.bootstrap_servers
+
+
+def test_the_guide_to_log_tables(bootstrap_servers: str) -> None:
+    async def main() -> None:
+        conn = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": bootstrap_servers}))
+        admin = await conn.get_admin()
+
+        # Creating a log table
+        schema = fluss.Schema(
+            pa.schema(
+                [
+                    pa.field("id", pa.int32()),
+                    pa.field("name", pa.string()),
+                    pa.field("score", pa.float32()),
+                ]
+            )
+        )
+        table_path = fluss.TablePath("fluss", "events")
+        await admin.create_table(table_path, fluss.TableDescriptor(schema), ignore_if_exists=True)
+
+        # Writing
+        table = await conn.get_table(table_path)
+        writer = table.new_append().create_writer()
+        # Fire-and-forget: queue writes, flush at the end
+        writer.append({"id": 1, "name": "Alice", "score": 95.5})
+        writer.append([2, "Bob", 87.0])
+        await writer.flush()
+        # Per-record acknowledgment
+        handle = writer.append({"id": 3, "name": "Charlie", "score": 91.0})
+        await handle.wait()
+        # Bulk writes
+        writer.write_arrow(PA_TABLE)
+        writer.write_arrow_batch(RECORD_BATCH)
+        writer.write_pandas(DATA_FRAME)
+        await writer.flush()
+
+        # One-shot batch read
+        num_buckets = (await admin.get_table_info(table_path)).num_buckets
+        scanner = await table.new_scan().create_record_batch_log_scanner()
+        scanner.subscribe_buckets({i: fluss.EARLIEST_OFFSET for i in range(num_buckets)})
+        # Reads everything up to current latest offset, then returns
+        arrow_table = scanner.to_arrow()
+        df = scanner.to_pandas()
+        assert sorted(arrow_table["id"].to_pylist()) == EVENT_IDS
+        assert sorted(df["id"]) == EVENT_IDS
+
+        # Continuous polling: a batch scanner gives Arrow tables
+        scanner = await table.new_scan().create_record_batch_log_scanner()
+        scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+        ids: list[int] = []
+        while True:
+            result = scanner.poll_arrow(timeout_ms=5000)
+            if result.num_rows > 0:
+                print(result.to_pandas())
+            ids += result["id"].to_pylist()
+            if len(ids) == len(EVENT_IDS):
+                break
+        assert sorted(ids) == EVENT_IDS
+
+        # A record scanner gives single records
+        scanner = await table.new_scan().create_log_scanner()
+        scanner.subscribe_buckets({i: fluss.EARLIEST_OFFSET for i in range(num_buckets)})
+        seen = 0
+        while True:
+            scan_records = scanner.poll(timeout_ms=5000)
+            for record in scan_records:
+                print(f"offset={record.offset}, change={record.change_type.short_string()}, row={record.row}")
+                assert record.change_type.short_string() == "+A"
+            # Or per-bucket access (dict-like)
+            for bucket, records in scan_records.items():
+                for record in records:
+                    print(f"bucket={bucket.bucket_id}, offset={record.offset}, row={record.row}")
+                    assert record.offset == seen
+                    seen += 1
+            if seen == len(EVENT_IDS):
+                break
+
+        # To stop consuming from a bucket
+        scanner.unsubscribe(bucket_id=0)
+
+        # Only new records: resolve the latest offset first
+        admin = await conn.get_admin()
+        offsets = await admin.list_offsets(table_path, [0], fluss.OffsetSpec.latest())
+        latest = offsets[0]
+        scanner = await table.new_scan().create_record_batch_log_scanner()
+        scanner.subscribe(bucket_id=0, start_offset=latest)
+        assert scanner.poll_arrow(timeout_ms=50).num_rows == 0
+        await writer.append([9, "Ida", 0.0]).wait()
+        assert scanner.poll_arrow(timeout_ms=5000)["name"].to_pylist() == ["Ida"]
+
+        # Column projection
+        scanner = await table.new_scan().project([0, 2]).create_record_batch_log_scanner()
+        scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+        assert scanner.to_arrow().column_names == ["id", "score"]
+        # or by name
+        scanner = await table.new_scan().project_by_name(["id", "score"]).create_record_batch_log_scanner()
+        scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+        assert scanner.to_arrow().column_names == ["id", "score"]
+        conn.close()
+
+    asyncio.run(main())
+
+
+def test_the_api_reference(bootstrap_servers: str) -> None:
+    async def main() -> None:
+        conn = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": bootstrap_servers}))
+        admin = await conn.get_admin()
+        table_path = fluss.TablePath("fluss", "reference")
+        schema = fluss.Schema(pa.schema([pa.field("id", pa.int32())]))
+        await admin.create_table(table_path, fluss.TableDescriptor(schema))
+        table = await conn.get_table(table_path)
+        writer = table.new_append().create_writer()
+        for i in range(7):
+            writer.append({"id": i})
+        await writer.flush()
+        scanner = await table.new_scan().create_log_scanner()
+        scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+
+        scan_records = scanner.poll(timeout_ms=5000)
+        # Sequence access
+        assert scan_records[0].row == {"id": 0}  # first record
+        assert scan_records[-1].row == {"id": 6}  # last record
+        assert [record.row["id"] for record in scan_records[:5]] == [0, 1, 2, 3, 4]  # first 5 records
+        # Per-bucket access
+        for bucket, records in scan_records.items():
+            for record in records:
+                print(f"bucket={bucket.bucket_id}, offset={record.offset}, row={record.row}")
+        # Flat iteration
+        for record in scan_records:
+            print(record.row)
+        assert len(scan_records) == scan_records.count() == 7
+        assert scan_records.buckets()[0] in scan_records
+        assert not scan_records.is_empty()
+
+        # Start reading from the latest offset
+        offsets = await admin.list_offsets(table_path, [0], fluss.OffsetSpec.latest())
+        scanner.subscribe(bucket_id=0, start_offset=offsets[0])
+        assert scanner.poll(timeout_ms=50).is_empty()
+        with conn:
+            pass
+
+    asyncio.run(main())
+
+
+def test_the_guide_to_administration(bootstrap_servers: str) -> None:
+    async def main() -> None:
+        conn = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": bootstrap_servers}))
+        admin = await conn.get_admin()
+
+        # Databases
+        await admin.create_database("my_database", ignore_if_exists=True)
+        databases = await admin.list_databases()
+        exists = await admin.database_exists("my_database")
+        await admin.drop_database("my_database", ignore_if_not_exists=True, cascade=True)
+        assert "my_database" in databases
+        assert exists
+
+        # Tables
+        await admin.create_database("my_database", ignore_if_exists=True)
+        schema = fluss.Schema(
+            pa.schema(
+                [
+                    pa.field("id", pa.int32()),
+                    pa.field("name", pa.string()),
+                    pa.field("amount", pa.int64()),
+                ]
+            )
+        )
+        table_path = fluss.TablePath("my_database", "my_table")
+        await admin.create_table(table_path, fluss.TableDescriptor(schema), ignore_if_exists=True)
+
+        table_info = await admin.get_table_info(table_path)
+        tables = await admin.list_tables("my_database")
+        await admin.drop_table(table_path, ignore_if_not_exists=True)
+        assert table_info.get_column_names() == ["id", "name", "amount"]
+        assert tables == ["my_table"]
+
+        # Offsets
+        await admin.create_table(table_path, fluss.TableDescriptor(schema, bucket_count=2))
+        offsets = await admin.list_offsets(table_path, bucket_ids=[0, 1], offset_spec=fluss.OffsetSpec.latest())
+        assert offsets == {0: 0, 1: 0}
+        offsets = await admin.list_offsets(
+            table_path, bucket_ids=[0], offset_spec=fluss.OffsetSpec.timestamp(1704067200000)
+        )
+        assert offsets == {0: 0}
+
+        # Per-partition offsets
+        table_path = fluss.TablePath("my_database", "partitioned")
+        await admin.create_table(table_path, fluss.TableDescriptor(schema, partition_keys=["name"]))
+        await admin.create_partition(table_path, {"name": "US"})
+        offsets = await admin.list_partition_offsets(
+            table_path, partition_name="US", bucket_ids=[0], offset_spec=fluss.OffsetSpec.latest()
+        )
+        assert offsets == {0: 0}
+
+        # Without a lake, asking for its snapshot raises
+        with pytest.raises(fluss.FlussError) as refusal:
+            await admin.get_latest_lake_snapshot(table_path)
+        assert refusal.value.error_code in (40, 53)
+        snapshot = fluss.LakeSnapshot(3)
+        print(f"Snapshot ID: {snapshot.snapshot_id}")
+        print(f"Table buckets: {snapshot.get_table_buckets()}")
+        bucket = fluss.TableBucket(table_id=1, bucket=0)
+        offset = snapshot.get_bucket_offset(bucket)
+        assert offset is None
+        conn.close()
+
+    asyncio.run(main())
+
+
+def test_the_older_guide_quick_start(bootstrap_servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        # Connect
+        config = fluss.Config({"bootstrap.servers": bootstrap_servers})
+        conn = await fluss.FlussConnection.connect(config)
+        admin = await conn.get_admin()
+
+        # Create a log table
+        schema = fluss.Schema(
+            pa.schema(
+                [
+                    pa.field("id", pa.int32()),
+                    pa.field("name", pa.string()),
+                    pa.field("score", pa.float32()),
+                ]
+            )
+        )
+        table_path = fluss.TablePath("fluss", "quick_start")
+        await admin.create_table(table_path, fluss.TableDescriptor(schema), ignore_if_exists=True)
+
+        # Write
+        table = await conn.get_table(table_path)
+        writer = await table.new_append_writer()
+        writer.append({"id": 1, "name": "Alice", "score": 95.5})
+        writer.append({"id": 2, "name": "Bob", "score": 87.0})
+        await writer.flush()
+
+        # Read
+        num_buckets = (await admin.get_table(table_path)).num_buckets
+        scanner = await table.new_scan().create_batch_scanner()
+        scanner.subscribe_buckets({i: fluss.EARLIEST_OFFSET for i in range(num_buckets)})
+        print(scanner.to_pandas())
+
+        # Cleanup
+        await admin.drop_table(table_path, ignore_if_not_exists=True)
+        conn.close()
+
+    asyncio.run(main())
+    printed = capsys.readouterr().out
+    assert "Alice" in printed
+    assert "Bob" in printed
+
+
+def test_the_older_guide_to_connections_and_administration(bootstrap_servers: str) -> None:
+    async def main() -> None:
+        config = fluss.Config({"bootstrap.servers": bootstrap_servers})
+        with await fluss.FlussConnection.connect(config) as conn:
+            admin = await conn.get_admin()
+
+            await admin.create_database("my_database", ignore_if_exists=True)
+            databases = await admin.list_databases()
+            exists = await admin.database_exists("my_database")
+            assert "my_database" in databases
+            assert exists
+
+            schema = fluss.Schema(
+                pa.schema(
+                    [
+                        pa.field("id", pa.int32()),
+                        pa.field("name", pa.string()),
+                        pa.field("amount", pa.int64()),
+                    ]
+                )
+            )
+            table_path = fluss.TablePath("my_database", "my_table")
+            await admin.create_table(table_path, fluss.TableDescriptor(schema, bucket_count=2), ignore_if_exists=True)
+            table_info = await admin.get_table(table_path)
+            tables = await admin.list_tables("my_database")
+            assert table_info.num_buckets == 2
+            assert tables == ["my_table"]
+
+            # Latest offsets for buckets
+            offsets = await admin.list_offsets(table_path, bucket_ids=[0, 1], offset_type="latest")
+            assert offsets == {0: 0, 1: 0}
+            # By timestamp
+            offsets = await admin.list_offsets(
+                table_path, bucket_ids=[0], offset_type="timestamp", timestamp=1704067200000
+            )
+            assert offsets == {0: 0}
+            await admin.drop_table(table_path, ignore_if_not_exists=True)
+            await admin.drop_database("my_database", ignore_if_not_exists=True, cascade=True)
+
+    asyncio.run(main())
+
+
+def test_the_older_guide_to_configuration(bootstrap_servers: str) -> None:
+    config = fluss.Config(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "request.max.size": "10485760",
+            "writer.acks": "all",
+            "writer.retries": "2147483647",
+            "writer.batch.size": "2097152",
+        }
+    )
+
+    async def main() -> None:
+        conn = await fluss.FlussConnection.connect(config)
+        admin = await conn.get_admin()
+        assert await admin.database_exists("fluss")
+        conn.close()
+
+    asyncio.run(main())
+
+
+def test_the_older_guide_to_log_tables(bootstrap_servers: str) -> None:
+    async def main() -> None:
+        conn = await fluss.FlussConnection.connect(fluss.Config({"bootstrap.servers": bootstrap_servers}))
+        admin = await conn.get_admin()
+        table_path = fluss.TablePath("fluss", "events")
+        await admin.create_table(table_path, fluss.TableDescriptor(fluss.Schema(PA_TABLE.schema)))
+
+        # Writing
+        table = await conn.get_table(table_path)
+        writer = await table.new_append_writer()
+        # Fire-and-forget: queue writes, flush at the end
+        writer.append({"id": 1, "name": "Alice", "score": 95.5})
+        writer.append([2, "Bob", 87.0])
+        await writer.flush()
+        # Per-record acknowledgment
+        handle = writer.append({"id": 3, "name": "Charlie", "score": 91.0})
+        await handle.wait()
+        # Bulk writes
+        writer.write_arrow(PA_TABLE)
+        writer.write_arrow_batch(RECORD_BATCH)
+        writer.write_pandas(DATA_FRAME)
+        await writer.flush()
+
+        # Batch read (one-shot)
+        num_buckets = (await admin.get_table(table_path)).num_buckets
+        scanner = await table.new_scan().create_batch_scanner()
+        scanner.subscribe_buckets({i: fluss.EARLIEST_OFFSET for i in range(num_buckets)})
+        # Reads everything up to current latest offset, then returns
+        arrow_table = scanner.to_arrow()
+        df = scanner.to_pandas()
+        assert sorted(arrow_table["id"].to_pylist()) == EVENT_IDS
+        assert sorted(df["id"]) == EVENT_IDS
+
+        # Continuous polling
+        scanner = await table.new_scan().create_batch_scanner()
+        scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+        row_count = 0
+        while True:
+            result = scanner.poll_arrow(timeout_ms=5000)
+            if result.num_rows > 0:
+                print(result.to_pandas())
+            row_count += result.num_rows
+            if row_count == len(EVENT_IDS):
+                break
+        scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+        assert sum(batch.batch.num_rows for batch in scanner.poll_batches(timeout_ms=5000)) > 0
+
+        # Record scanner: poll individual records with metadata
+        scanner = await table.new_scan().create_log_scanner()
+        scanner.subscribe_buckets({i: fluss.EARLIEST_OFFSET for i in range(num_buckets)})
+        offsets: list[int] = []
+        while True:
+            for record in scanner.poll(timeout_ms=5000):
+                print(f"offset={record.offset}, change={record.change_type.short_string()}, row={record.row}")
+                offsets.append(record.offset)
+                assert record.bucket.bucket_id == 0
+            if len(offsets) == len(EVENT_IDS):
+                break
+        assert offsets == list(range(len(EVENT_IDS)))
+
+        # Only new records
+        scanner = await table.new_scan().create_batch_scanner()
+        scanner.subscribe(bucket_id=0, start_offset=fluss.LATEST_OFFSET)
+        await writer.append([9, "Ida", 0.0]).wait()
+        assert scanner.poll_arrow(timeout_ms=5000)["name"].to_pylist() == ["Ida"]
+
+        # Column projection
+        scanner = await table.new_scan().project([0, 2]).create_batch_scanner()
+        scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+        assert scanner.to_arrow().column_names == ["id", "score"]
+        # or by name
+        scanner = await table.new_scan().project_by_name(["id", "score"]).create_batch_scanner()
+        scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+        assert scanner.to_arrow().column_names == ["id", "score"]
+        conn.close()
+
+    asyncio.run(main())
+
+
+def test_the_older_guide_to_partitioned_tables(bootstrap_servers: str) -> None:
+    async def main() -> None:
+        conn = await fluss.FlussConnection.connect(fluss.Config({"bootstrap.servers": bootstrap_servers}))
+        admin = await conn.get_admin()
+
+        schema = fluss.Schema(
+            pa.schema(
+                [
+                    pa.field("id", pa.int32()),
+                    pa.field("region", pa.string()),
+                    pa.field("value", pa.int64()),
+                ]
+            )
+        )
+        table_path = fluss.TablePath("fluss", "partitioned_events")
+        await admin.create_table(
+            table_path,
+            fluss.TableDescriptor(schema, partition_keys=["region"], bucket_count=1),
+            ignore_if_exists=True,
+        )
+
+        # Create partitions
+        await admin.create_partition(table_path, {"region": "US"}, ignore_if_exists=True)
+        await admin.create_partition(table_path, {"region": "EU"}, ignore_if_exists=True)
+
+        # List partitions
+        partition_infos = await admin.list_partition_infos(table_path)
+        assert sorted(p.partition_name for p in partition_infos) == ["EU", "US"]
+
+        # Writing
+        table = await conn.get_table(table_path)
+        writer = await table.new_append_writer()
+        writer.append({"id": 1, "region": "US", "value": 100})
+        writer.append({"id": 2, "region": "EU", "value": 200})
+        await writer.flush()
+
+        # Per-partition offsets
+        offsets = await admin.list_partition_offsets(
+            table_path, partition_name="US", bucket_ids=[0], offset_type="latest"
+        )
+        assert offsets == {0: 1}
+
+        # Reading
+        scanner = await table.new_scan().create_batch_scanner()
+
+        # Subscribe to individual partitions
+        for p in partition_infos:
+            scanner.subscribe_partition(partition_id=p.partition_id, bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+
+        # Or batch-subscribe
+        scanner.subscribe_partition_buckets({(p.partition_id, 0): fluss.EARLIEST_OFFSET for p in partition_infos})
+
+        frame = scanner.to_pandas()
+        print(frame)
+        assert sorted(frame["id"]) == [1, 2]
+        conn.close()
+
+    asyncio.run(main())
+
+
+def test_the_older_guide_to_errors(bootstrap_servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        conn = await fluss.FlussConnection.connect(fluss.Config({"bootstrap.servers": bootstrap_servers}))
+        admin = await conn.get_admin()
+        table_path = fluss.TablePath("fluss", "twice")
+        table_descriptor = fluss.TableDescriptor(fluss.Schema(PA_TABLE.schema))
+        await admin.create_table(table_path, table_descriptor)
+        try:
+            await admin.create_table(table_path, table_descriptor)
+        except fluss.FlussError as e:
+            print(f"Fluss error: {e.message}")
+        conn.close()
+
+    asyncio.run(main())
+    assert "Fluss error: Table fluss.twice already exists" in capsys.readouterr().out
+
+
+def test_the_older_guide_data_types(bootstrap_servers: str) -> None:
+    types = {
+        "boolean": (pa.bool_(), True),
+        "int8": (pa.int8(), 1),
+        "int16": (pa.int16(), 2),
+        "int32": (pa.int32(), 3),
+        "int64": (pa.int64(), 4),
+        "float32": (pa.float32(), 0.5),
+        "float64": (pa.float64(), 0.25),
+        "string": (pa.string(), "text"),
+        "binary": (pa.binary(), b"bytes"),
+        "date": (pa.date32(), datetime.date(2024, 1, 15)),
+        "time": (pa.time32("ms"), datetime.time(12, 30, 45, 123000)),
+        "timestamp": (pa.timestamp("us"), datetime.datetime(2024, 1, 15, 12, 30, 45, 123456)),
+        "timestamp_ltz": (
+            pa.timestamp("us", tz="UTC"),
+            datetime.datetime(2024, 1, 15, 12, 30, 45, 123456, tzinfo=datetime.UTC),
+        ),
+        "decimal": (pa.decimal128(10, 2), Decimal("123.45")),
+    }
+
+    async def main() -> None:
+        conn = await fluss.FlussConnection.connect(fluss.Config({"bootstrap.servers": bootstrap_servers}))
+        admin = await conn.get_admin()
+        table_path = fluss.TablePath("fluss", "types")
+        schema = fluss.Schema(pa.schema([pa.field(name, type_) for name, (type_, _) in types.items()]))
+        await admin.create_table(table_path, fluss.TableDescriptor(schema))
+        table = await conn.get_table(table_path)
+        writer = await table.new_append_writer()
+        row = {name: value for name, (_, value) in types.items()}
+        writer.append(row)
+        await writer.flush()
+        scanner = await table.new_scan().create_log_scanner()
+        scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+        assert [record.row for record in scanner.poll(timeout_ms=5000)] == [row]
+        conn.close()
+
+    asyncio.run(main())

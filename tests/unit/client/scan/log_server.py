@@ -1,0 +1,393 @@
+"""Servers with logs for tests of scanners: real sockets and frames, logs in memory, answers that tests can change.
+
+Servers run on a thread of their own, so that tests may block like any user's program. All servers of a cluster share
+one ``LogCluster``; which of them leads a bucket is up to the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from fluss.client.cluster import Cluster
+from fluss.client.runtime import runtime
+from fluss.client.scan.table_scan import TableScan
+from fluss.errors import ErrorCode, FlussError
+from fluss.net.listener import RequestContext
+from fluss.net.loop import new_event_loop
+from fluss.protocol.api import ApiKey
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.records import FetchedBucket, FetchedTable, FetchLogResponse, LimitScanResponse
+from fluss.record.arrow_batch import encode_arrow_batch
+from fluss.record.compression import NO_COMPRESSION, ArrowCompression
+from fluss.record.log_batch import assign_offset, build_batch, read_batch
+from fluss.record.projection import ColumnProjection, project_batch
+from fluss.record.row_batch import encode_row_body
+from fluss.row import compacted_columns, indexed
+from fluss.row.encoded import EncodedRows
+from fluss.row.values import internal_from_arrow
+from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.formats import LogFormat
+from fluss.schema.schema import Schema
+from fluss.schema.serde import schema_to_json, table_to_json
+from fluss.schema.table import TableBucket, TableInfo, TablePath
+from tests.unit.client.scripted_server import ScriptedServer
+
+T = TypeVar("T")
+
+PATH = TablePath("fluss", "events")
+TABLE_ID = 7
+SCHEMA = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]))
+# A bucket of the one table: partition id and bucket id.
+Key = tuple[int | None, int]
+
+
+class StoredBatch(NamedTuple):
+    """A batch, and what the server remembers of it even when the test damages its bytes."""
+
+    offset_last: int
+    schema_id: int
+    data: bytes
+
+
+class LogCluster:
+    """The state of a cluster with one table. It belongs to the thread of the servers; see ``run`` and ``call``."""
+
+    def __init__(self, schema: Schema = SCHEMA, *, bucket_count: int = 1, **descriptor: Any) -> None:
+        self.schemas = {1: schema}
+        # The schema that a table has when it is looked up.
+        self.schema_id = 1
+        self.descriptor = TableDescriptor(schema, bucket_count=bucket_count, **descriptor)
+        self.partitions: dict[int, str] = {}
+        self.servers: dict[int, ScriptedServer] = {}
+        self.leaders: dict[Key, int] = {}
+        # Batches per bucket, the offset after them, and where the log begins.
+        self.logs: dict[Key, list[StoredBatch]] = {}
+        self.offsets_next: dict[Key, int] = {}
+        self.offsets_start: dict[Key, int] = {}
+        # What the next fetches of a bucket are answered with, instead of records; the last answer is repeated if it
+        # is marked as such.
+        self.answers: dict[Key, deque[FetchedBucket]] = {}
+        self.standing_answers: dict[Key, FetchedBucket] = {}
+        self.request_error: FlussError | None = None
+        # Whether the last batch of an answer may be cut, and how many batches an answer has at most.
+        self.cuts_batches = False
+        self.batches_per_answer_max = 1000
+        self.waits = True
+        self.refuses_new_columns = False
+        self.limit_scan_answer: LimitScanResponse | None = None
+        self.fetches: list[pb.FetchLogRequest] = []
+        self.list_offsets = self._list_offsets
+        # What is said about the ends of logs, where it is not the truth.
+        self.latest_answers: dict[Key, int] = {}
+        self.schema_requests: list[int] = []
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="test-servers", daemon=True)
+        self._thread.start()
+        self._news = asyncio.Event()
+
+    # For the thread of the test
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def call(self, change: Callable[[], T]) -> T:
+        """Change or read something on the thread of the servers, and let waiting fetches look again."""
+
+        async def apply() -> T:
+            result = change()
+            self.announce()
+            return result
+
+        return self.run(apply())
+
+    def start_server(self, server_id: int = 0, port: int = 0) -> ScriptedServer:
+        async def start() -> ScriptedServer:
+            handlers = {
+                ApiKey.FETCH_LOG: lambda context, request: self._fetch(server_id, request),
+                ApiKey.LIST_OFFSETS: lambda context, request: self.list_offsets(context, request),
+                ApiKey.GET_TABLE_SCHEMA: self._get_schema,
+                ApiKey.LIMIT_SCAN: self._limit_scan,
+            }
+            server = ScriptedServer(server_id, port=port, handlers=handlers)
+            await server.start()
+            self.servers[server_id] = server
+            self.publish()
+            return server
+
+        return self.run(start())
+
+    def stop_server(self, server_id: int = 0) -> None:
+        async def stop() -> None:
+            await self.servers.pop(server_id).stop()
+            self.publish()
+
+        self.run(stop())
+
+    def close(self) -> None:
+        for server_id in list(self.servers):
+            self.stop_server(server_id)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def append(
+        self,
+        rows: Sequence[dict[str, Any]] | pa.RecordBatch,
+        *,
+        bucket: int = 0,
+        partition: int | None = None,
+        **facts: Any,
+    ) -> None:
+        """Append one batch. ``facts`` may say the schema id, change types, the compression, and the timestamp."""
+        encoded = self.encode(rows, **facts)
+        self.call(lambda: self.append_encoded(encoded, (partition, bucket)))
+
+    def encode(
+        self,
+        rows: Sequence[dict[str, Any]] | pa.RecordBatch,
+        *,
+        schema_id: int = 1,
+        change_types: Sequence[int] | None = None,
+        compression: ArrowCompression = NO_COMPRESSION,
+        timestamp_ms: int = 0,
+    ) -> bytearray:
+        schema = self.schemas[schema_id]
+        batch = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist(list(rows), schema.to_arrow())
+        changes = None if change_types is None else np.array(change_types, np.uint8)
+        if self.descriptor.log_format is LogFormat.ARROW:
+            return encode_arrow_batch(
+                batch, schema_id, compression, change_types=changes, commit_timestamp=timestamp_ms
+            )
+        return self._encode_rows(batch, schema, schema_id, changes, timestamp_ms)
+
+    def _encode_rows(
+        self, batch: pa.RecordBatch, schema: Schema, schema_id: int, changes: Any, timestamp_ms: int
+    ) -> bytearray:
+        types = schema.data_types
+        if self.descriptor.log_format is LogFormat.COMPACTED:
+            encoded = compacted_columns.encode_rows(batch.columns, types)
+        else:
+            columns = [internal_from_arrow(c, t) for c, t in zip(batch.columns, types, strict=True)]
+            encoded = EncodedRows.from_list([indexed.encode_row(types, row) for row in zip(*columns, strict=True)])
+        body = encode_row_body(encoded, np.zeros(batch.num_rows, np.uint8) if changes is None else changes)
+        return build_batch(
+            [body],
+            schema_id=schema_id,
+            record_count=batch.num_rows,
+            append_only=changes is None,
+            commit_timestamp=timestamp_ms,
+        )
+
+    # For the thread of the servers
+
+    def append_encoded(self, encoded: bytearray, key: Key = (None, 0), offset: int | None = None) -> None:
+        base_offset = self.offsets_next.get(key, 0) if offset is None else offset
+        header = read_batch(encoded).header
+        assign_offset(encoded, base_offset, header.commit_timestamp)
+        stored = StoredBatch(base_offset + header.last_offset_delta, header.schema_id, bytes(encoded))
+        self.logs.setdefault(key, []).append(stored)
+        self.offsets_next[key] = base_offset + header.last_offset_delta + 1
+
+    def publish(self) -> None:
+        """Tell all servers what their metadata is now."""
+        for server in self.servers.values():
+            server.peers = {server_id: peer.port for server_id, peer in self.servers.items()}
+            server.add_table(PATH, TABLE_ID, leaders=self._leaders_of(None))
+            if self.descriptor.partition_keys:
+                server.tables[PATH].ClearField("bucket_metadata")
+            server.tables[PATH].schema_id = self.schema_id
+            server.tables[PATH].table_json = table_to_json(self.descriptor)
+            server.partitions.clear()
+            for partition_id, name in self.partitions.items():
+                server.add_partition(PATH, name, partition_id, leaders=self._leaders_of(partition_id))
+
+    def _leaders_of(self, partition_id: int | None) -> list[int | None]:
+        assert self.descriptor.bucket_count is not None
+        default = next(iter(self.servers), 0)
+        return [self.leaders.get((partition_id, number), default) for number in range(self.descriptor.bucket_count)]
+
+    def announce(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _fetch(self, server_id: int, request: pb.FetchLogRequest) -> FetchLogResponse:
+        self.fetches.append(request)
+        deadline_s = time.monotonic() + request.max_wait_ms / 1000
+        while True:
+            if self.request_error is not None:
+                raise self.request_error
+            news = self._news
+            (table,) = request.tables_req
+            buckets = [self._answer(server_id, table, bucket) for bucket in table.buckets_req]
+            remaining_s = deadline_s - time.monotonic()
+            is_quiet = not any(
+                b.error_code or b.remote_log_fetch_info or b.filtered_end_offset or len(b.records_view) for b in buckets
+            )
+            if not is_quiet or remaining_s <= 0 or not self.waits:
+                return FetchLogResponse([FetchedTable(table.table_id, buckets)])
+            try:
+                async with asyncio.timeout(remaining_s):
+                    await news.wait()
+            except TimeoutError:
+                pass
+
+    def _answer(
+        self, server_id: int, table: pb.PbFetchLogReqForTable, wanted: pb.PbFetchLogReqForBucket
+    ) -> FetchedBucket:
+        partition_id = wanted.partition_id if wanted.HasField("partition_id") else None
+        key = partition_id, wanted.bucket_id
+        if self.answers.get(key):
+            return self.answers[key].popleft()
+        if key in self.standing_answers:
+            return self.standing_answers[key]
+        if self.leaders.get(key, server_id) != server_id:
+            return FetchedBucket(wanted.bucket_id, partition_id, ErrorCode.NOT_LEADER_OR_FOLLOWER, "not the leader")
+        start, end = self.offsets_start.get(key, 0), self.offsets_next.get(key, 0)
+        offset = start if wanted.fetch_offset == -2 else wanted.fetch_offset
+        if not start <= offset <= end:
+            text = f"offset {offset} is not between {start} and {end}"
+            return FetchedBucket(wanted.bucket_id, partition_id, ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION, text)
+        try:
+            records = self._records(key, offset, table)
+        except FlussError as error:
+            return FetchedBucket(wanted.bucket_id, partition_id, error.error_code, error.message)
+        return FetchedBucket(
+            wanted.bucket_id, partition_id, high_watermark=end, log_start_offset=0, records=b"".join(records)
+        )
+
+    def _records(self, key: Key, offset: int, table: pb.PbFetchLogReqForTable) -> list[Any]:
+        found = [stored for stored in self.logs.get(key, ()) if stored.offset_last >= offset]
+        if not table.projection_pushdown_enabled:
+            records: list[Any] = [stored.data for stored in found[: self.batches_per_answer_max]]
+            if self.cuts_batches and len(records) > 1:
+                records[-1] = records[-1][:-5]
+            return records
+        records = []
+        for stored in found[: self.batches_per_answer_max]:
+            schema = self.schemas[stored.schema_id]
+            columns = [field for field in table.projected_fields if field < len(schema.columns)]
+            if self.refuses_new_columns and len(columns) < len(table.projected_fields):
+                raise FlussError("a column does not exist yet", ErrorCode.INVALID_COLUMN_PROJECTION)
+            batch = read_batch(stored.data)
+            records += project_batch(batch, ColumnProjection.of(schema.to_arrow(), columns), recompute_crc=False)
+        return records
+
+    def _list_offsets(self, context: RequestContext, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        response = pb.ListOffsetsResponse()
+        partition_id = request.partition_id if request.HasField("partition_id") else None
+        for bucket_id in request.bucket_id:
+            offsets = self.offsets_start if request.offset_type == 0 else self.offsets_next | self.latest_answers
+            response.buckets_resp.add(bucket_id=bucket_id, offset=offsets.get((partition_id, bucket_id), 0))
+        return response
+
+    def _get_schema(self, context: RequestContext, request: pb.GetTableSchemaRequest) -> pb.GetTableSchemaResponse:
+        self.schema_requests.append(request.schema_id)
+        schema = self.schemas.get(request.schema_id)
+        if schema is None:
+            raise FlussError(f"schema {request.schema_id} does not exist", ErrorCode.SCHEMA_NOT_EXIST)
+        return pb.GetTableSchemaResponse(schema_id=request.schema_id, schema_json=schema_to_json(schema))
+
+    def _limit_scan(self, context: RequestContext, request: pb.LimitScanRequest) -> LimitScanResponse:
+        if self.limit_scan_answer is not None:
+            return self.limit_scan_answer
+        key = request.partition_id if request.HasField("partition_id") else None, request.bucket_id
+        first = self.offsets_next.get(key, 0) - request.limit
+        found = [stored.data for stored in self.logs.get(key, ()) if stored.offset_last >= first]
+        return LimitScanResponse(is_log_table=True, records=b"".join(found))
+
+
+@contextmanager
+def log_cluster(schema: Schema = SCHEMA, **options: Any) -> Iterator[LogCluster]:
+    """A cluster with one server that leads everything."""
+    cluster = LogCluster(schema, **options)
+    try:
+        cluster.start_server()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+class Client:
+    """A client of a ``LogCluster``, as far as scans need one."""
+
+    def __init__(self, servers: LogCluster, **options: Any) -> None:
+        named = {name.replace("__", "-").replace("_", "."): value for name, value in options.items()}
+        config = next(iter(servers.servers.values())).config()
+        for name, value in {"scanner.log.fetch.wait-max-time-ms": 200, **named}.items():
+            config._set(name, value)
+        self.cluster = runtime().run(Cluster.connect(config))
+        runtime().run(self.cluster.refresh([PATH]))
+        info = self.cluster.table_info(PATH)
+        assert info is not None
+        self.info: TableInfo = info
+
+    def scan(self) -> TableScan:
+        return TableScan(self.cluster, runtime(), self.info)
+
+    def records(self) -> Any:
+        return runtime().run(self.scan().create_log_scanner())
+
+    def batches(self) -> Any:
+        return runtime().run(self.scan().create_record_batch_log_scanner())
+
+    def bucket(self, bucket_id: int = 0, partition_id: int | None = None) -> TableBucket:
+        return TableBucket.new_with_partition(TABLE_ID, partition_id, bucket_id)
+
+    def close(self) -> None:
+        runtime().run(self.cluster.close())
+
+
+@contextmanager
+def client_of(servers: LogCluster, **options: Any) -> Iterator[Client]:
+    client = Client(servers, **options)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def poll_patiently(poll: Callable[[int], Sequence[T]], count: int, *, passing_code: int) -> list[T]:
+    """Poll until there are so many results; errors with one code may occur on the way."""
+    results: list[T] = []
+    deadline_s = time.monotonic() + 10
+    while len(results) < count and time.monotonic() < deadline_s:
+        try:
+            results += poll(100)
+        except FlussError as error:
+            if error.error_code != passing_code:
+                raise
+    return results
+
+
+def poll_until_it_fails(poll: Callable[[int], object], text: str = "") -> FlussError:
+    """Poll until there is an error, with this text in it."""
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        try:
+            poll(100)
+        except FlussError as error:
+            if text in error.message:
+                return error
+    raise AssertionError(f"no poll has failed with {text!r}")
+
+
+def poll_rows(scanner: Any, count: int, timeout_s: float = 10.0) -> list[dict[str, Any]]:
+    """Poll until there are so many rows."""
+    return [record.row for record in poll_records(scanner, count, timeout_s)]
+
+
+def poll_records(scanner: Any, count: int, timeout_s: float = 10.0) -> list[Any]:
+    records: list[Any] = []
+    deadline_s = time.monotonic() + timeout_s
+    while len(records) < count and time.monotonic() < deadline_s:
+        records += scanner.poll(100)
+    return records

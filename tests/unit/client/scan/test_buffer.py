@@ -1,0 +1,154 @@
+"""The buffer gives out chunks in order, counts memory by frame, and wakes whoever waits, thread or coroutine.
+Shown with chunks made by hand, a second thread, and event loops that wait, time out and are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
+from fluss.client.scan.subscription import Subscription, Subscriptions
+from fluss.errors import FlussError
+from fluss.net.loop import run
+from fluss.schema.table import TableBucket
+
+BUCKETS = [TableBucket(1, number) for number in range(3)]
+
+
+@pytest.fixture
+def room_calls() -> list[bool]:
+    return []
+
+
+@pytest.fixture
+def buffer(room_calls: list[bool]) -> ScanBuffer:
+    return ScanBuffer(100, lambda: room_calls.append(True))
+
+
+def chunks_of(frame_bytes: int, *subscriptions: Subscription) -> list[Chunk]:
+    frame = Frame(frame_bytes)
+    return [Chunk(subscription, frame, memoryview(b""), 1, False) for subscription in subscriptions]
+
+
+def test_chunks_come_out_in_the_order_of_arrival(buffer: ScanBuffer) -> None:
+    first, second = Subscription(BUCKETS[0], 0), Subscription(BUCKETS[1], 0)
+    arrived = [*chunks_of(10, first, second), *chunks_of(10, first)]
+    buffer.put(arrived[:2])
+    buffer.put(arrived[2:])
+    assert [buffer.take() for _ in range(4)] == [*arrived, None]
+
+
+def test_a_frame_counts_until_its_last_chunk_is_released(buffer: ScanBuffer, room_calls: list[bool]) -> None:
+    subscription = Subscription(BUCKETS[0], 0)
+    assert buffer.has_room()
+    buffer.put(chunks_of(60, subscription, subscription))
+    assert buffer.has_room()
+    buffer.put(chunks_of(60, subscription))
+    assert buffer.bytes_held == 120
+    assert not buffer.has_room()
+    first, second = buffer.take(), buffer.take()
+    assert first is not None
+    assert second is not None
+    buffer.release(first)
+    assert (buffer.bytes_held, room_calls) == (120, [])
+    buffer.release(second)
+    assert (buffer.bytes_held, room_calls) == (60, [True])
+    # Nobody has asked since, so nobody is told.
+    third = buffer.take()
+    assert third is not None
+    buffer.release(third)
+    assert (buffer.bytes_held, room_calls) == (0, [True])
+
+
+def test_what_belongs_to_ended_subscriptions_is_dropped_and_makes_room(
+    buffer: ScanBuffer, room_calls: list[bool]
+) -> None:
+    subscriptions = Subscriptions()
+    (kept, ended), _ = subscriptions.begin({BUCKETS[0]: 0, BUCKETS[1]: 0})
+    buffer.put(chunks_of(150, ended))
+    buffer.put(chunks_of(10, kept))
+    buffer.fail(ended, FlussError("no"))
+    assert not buffer.has_room()
+    assert subscriptions.end([BUCKETS[1], BUCKETS[2]]) == [ended]
+    buffer.drop_ended()
+    assert (buffer.bytes_held, room_calls, buffer.failure()) == (10, [True], None)
+    taken = buffer.take()
+    assert taken is not None
+    assert taken.subscription is kept
+    buffer.fail(ended, FlussError("too late"))
+    assert buffer.failure() is None
+
+
+def test_subscribing_again_ends_the_first_subscription() -> None:
+    subscriptions = Subscriptions()
+    (first,), ended = subscriptions.begin({BUCKETS[0]: 5})
+    assert (ended, first.is_active, subscriptions.positions()) == ([], True, {BUCKETS[0]: 5})
+    (second,), ended = subscriptions.begin({BUCKETS[0]: 7})
+    assert ended == [first]
+    assert (first.is_active, second.is_active, len(subscriptions)) == (False, True, 1)
+    assert subscriptions.positions() == {BUCKETS[0]: 7}
+
+
+def test_failures_stay_until_they_are_recovered_and_are_never_the_same_object(buffer: ScanBuffer) -> None:
+    first, second = Subscription(BUCKETS[0], 0), Subscription(BUCKETS[1], 0)
+    buffer.fail(first, FlussError("first", 48))
+    buffer.fail(second, FlussError("second"))
+    one, other = buffer.failure(), buffer.failure()
+    assert one is not None
+    assert other is not None
+    assert one is not other
+    assert (one.message, one.error_code) == (other.message, other.error_code) == ("first", 48)
+    buffer.recover(first)
+    failure = buffer.failure()
+    assert failure is not None
+    assert failure.message == "second"
+
+
+def test_a_waiting_thread_is_woken_by_news(buffer: ScanBuffer) -> None:
+    subscription = Subscription(BUCKETS[0], 0)
+    news = buffer.news_count
+    assert not buffer.wait(news, 0.01)
+    threading.Timer(0.02, buffer.put, [chunks_of(1, subscription)]).start()
+    started_s = time.monotonic()
+    assert buffer.wait(news, 5)
+    assert time.monotonic() - started_s < 2
+    # News that came before the wait began count, too.
+    assert buffer.wait(news, 5)
+    threading.Timer(0.02, buffer.close).start()
+    assert buffer.wait(buffer.news_count, 5)
+    assert buffer.is_closed
+
+
+def test_a_waiting_coroutine_is_woken_by_news_from_another_thread(buffer: ScanBuffer) -> None:
+    async def main() -> None:
+        news = buffer.news_count
+        assert not await buffer.wait_async(news, 0.01)
+        threading.Timer(0.02, buffer.fail, [Subscription(BUCKETS[0], 0), FlussError("no")]).start()
+        async with asyncio.timeout(5):
+            assert await buffer.wait_async(news, None)
+            assert await buffer.wait_async(news, None)
+        cancelled = asyncio.ensure_future(buffer.wait_async(buffer.news_count, None))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert not buffer._waiters
+
+    run(main())
+
+
+def test_news_for_a_loop_that_is_closed_disturb_nobody(buffer: ScanBuffer) -> None:
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(buffer.wait_async(buffer.news_count, None))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert len(buffer._waiters) == 1
+    (entry,) = buffer._waiters
+    loop.close()
+    buffer.close()
+    assert not buffer._waiters
+    # Keeps asyncio from complaining about the task that was left alone.
+    waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+    del entry

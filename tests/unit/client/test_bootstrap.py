@@ -1,0 +1,231 @@
+"""The bootstrap servers are asked in order, with the retries and the errors that users were promised.
+Shown with real servers, with ports where nobody listens, and with addresses that cannot be any."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from fluss.client.bootstrap import parse_address, split_addresses
+from fluss.client.cluster import Cluster
+from fluss.config import Config
+from fluss.errors import FlussError, NetworkError
+from fluss.net.loop import run
+from fluss.protocol.api import ApiKey
+from fluss.protocol.sasl import UserTable
+from tests.unit.client.scripted_server import ScriptedServer
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class _Pauses:
+    """Instead of sleeping: notes how long, and may do something meanwhile."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def _sasl(address: str, username: str, password: str) -> Config:
+    return Config(
+        {
+            "bootstrap.servers": address,
+            "security.protocol": "sasl",
+            "security.sasl.username": username,
+            "security.sasl.password": password,
+        }
+    )
+
+
+def test_addresses_are_separated_by_commas_and_blanks_do_not_count() -> None:
+    assert split_addresses(" a:1 ,, b:2,") == ["a:1", "b:2"]
+    for nothing in ("", " , ,"):
+        with pytest.raises(FlussError, match="No bootstrap servers configured"):
+            split_addresses(nothing)
+
+
+def test_an_address_is_a_host_and_a_port() -> None:
+    assert parse_address("localhost:9123") == ("localhost", 9123)
+    assert parse_address("[::1]:65535") == ("::1", 65535)
+
+
+@pytest.mark.parametrize(
+    "text", ["localhost", "localhost:", ":9123", "localhost:x", "localhost:0", "localhost:65536", "::1:9123", "a b:1"]
+)
+def test_anything_else_is_refused_by_name(text: str) -> None:
+    with pytest.raises(FlussError) as caught:
+        parse_address(text)
+    assert f"Invalid bootstrap address '{text}'" in caught.value.message
+    assert caught.value.error_code == -2
+
+
+def test_the_first_server_that_answers_is_enough() -> None:
+    async def main() -> None:
+        async with ScriptedServer() as server:
+            dead = f"127.0.0.1:{_free_port()}"
+            config = Config({"bootstrap.servers": f"not an address, {dead}, {server.address}, 127.0.0.1:1"})
+            cluster = await Cluster.connect(config)
+            assert [node.port for node in cluster.tablet_servers] == [server.port]
+            await cluster.close()
+
+    run(main())
+
+
+def test_several_servers_are_each_tried_once_and_the_last_failure_to_connect_is_raised() -> None:
+    async def main() -> None:
+        pauses = _Pauses()
+        first, last = _free_port(), _free_port()
+        config = Config({"bootstrap.servers": f"127.0.0.1:{first},127.0.0.1:{last},nonsense"})
+        with pytest.raises(NetworkError, match=f"127.0.0.1:{last}") as caught:
+            await Cluster.connect(config, sleep=pauses)
+        assert caught.value.is_retriable
+        assert pauses.seconds == []
+
+    run(main())
+
+
+def test_a_single_server_gets_three_more_chances() -> None:
+    async def main() -> None:
+        pauses = _Pauses()
+        port = _free_port()
+        with pytest.raises(NetworkError, match=f"127.0.0.1:{port}") as caught:
+            await Cluster.connect(Config({"bootstrap.servers": f"127.0.0.1:{port}"}), sleep=pauses)
+        assert caught.value.error_code == 1
+        assert pauses.seconds == [0.1, 0.2, 0.4]
+
+    run(main())
+
+
+def test_a_single_server_that_comes_up_meanwhile_is_found() -> None:
+    async def main() -> None:
+        server = ScriptedServer(port=_free_port())
+
+        async def start_server(seconds: float) -> None:
+            await server.start()
+
+        # The port is known, but nobody listens on it until the first pause.
+        config = Config({"bootstrap.servers": f"127.0.0.1:{server._listener.settings.port}"})
+        cluster = await Cluster.connect(config, sleep=start_server)
+        await cluster.close()
+        await server.stop()
+
+    run(main())
+
+
+def test_names_that_do_not_exist_are_mistakes_not_outages() -> None:
+    async def main() -> None:
+        pauses = _Pauses()
+        config = Config({"bootstrap.servers": "no-such-host.invalid:9123"})
+        with pytest.raises(FlussError, match=r"Invalid bootstrap address 'no-such-host.invalid:9123'") as caught:
+            await Cluster.connect(config, sleep=pauses)
+        assert caught.value.error_code == -2
+        assert pauses.seconds == []
+
+    run(main())
+
+
+def test_when_no_address_is_one_all_reasons_are_given() -> None:
+    async def main() -> None:
+        with pytest.raises(FlussError) as caught:
+            await Cluster.connect(Config({"bootstrap.servers": "nonsense,also:nonsense"}))
+        assert caught.value.error_code == -2
+        assert "'nonsense'" in caught.value.message
+        assert "'also:nonsense'" in caught.value.message
+
+    run(main())
+
+
+def test_a_server_that_hangs_up_is_an_outage() -> None:
+    async def main() -> None:
+        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(NetworkError):
+            await Cluster.connect(Config({"bootstrap.servers": f"127.0.0.1:{port}"}), sleep=_Pauses())
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
+def test_a_server_that_says_nothing_is_given_up_after_the_request_timeout() -> None:
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(-1)
+            writer.close()
+            ended.set()
+
+        server = await asyncio.start_server(listen, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        config = Config({"bootstrap.servers": f"127.0.0.1:{port}", "request-timeout": 50})
+        with pytest.raises(FlussError, match="timed out") as caught:
+            await Cluster.connect(config, sleep=_Pauses())
+        assert caught.value.error_code == 25
+        await ended.wait()
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
+def test_wrong_credentials_are_code_46_and_are_not_tried_again() -> None:
+    async def main() -> None:
+        pauses = _Pauses()
+        async with ScriptedServer(check_credentials=UserTable({"admin": "admin-secret"})) as server:
+            for config in (
+                _sasl(server.address, "admin", "wrong-secret"),
+                _sasl(server.address, "nobody", "admin-secret"),
+                Config({"bootstrap.servers": server.address}),
+            ):
+                with pytest.raises(FlussError) as caught:
+                    await Cluster.connect(config, sleep=pauses)
+                assert caught.value.error_code == 46
+                assert "secret" not in str(caught.value)
+        assert pauses.seconds == []
+        assert server.requests[ApiKey.GET_METADATA] == 0
+
+    run(main())
+
+
+def test_right_credentials_open_every_connection() -> None:
+    async def main() -> None:
+        async with ScriptedServer(check_credentials=UserTable({"admin": "admin-secret"})) as server:
+            cluster = await Cluster.connect(_sasl(server.address, "admin", "admin-secret"))
+            await cluster.refresh()
+            assert server.requests[ApiKey.GET_METADATA] == 2
+            await cluster.close()
+
+    run(main())
+
+
+def test_a_client_with_credentials_is_refused_by_a_server_that_wants_none() -> None:
+    async def main() -> None:
+        async with ScriptedServer() as server:
+            with pytest.raises(FlussError) as caught:
+                await Cluster.connect(_sasl(server.address, "admin", "admin-secret"))
+            assert caught.value.error_code == 46
+
+    run(main())
+
+
+def test_a_config_that_contradicts_itself_is_refused_before_anybody_is_asked() -> None:
+    async def main() -> None:
+        async with ScriptedServer() as server:
+            with pytest.raises(FlussError, match=r"scanner.log.fetch.min-bytes"):
+                await Cluster.connect(server.config(**{"scanner_log_fetch_min__bytes": 0}))
+            assert server.connection_count == 0
+
+    run(main())

@@ -1,0 +1,178 @@
+"""Questions to the leaders of buckets find them also when they are missing or move while they are asked.
+Shown with two scripted servers that lead what the test says, and with pauses that take no time."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from fluss.client.admin_offsets import leader_offsets
+from fluss.client.cluster import Cluster
+from fluss.client.leader_calls import ask_leaders
+from fluss.errors import FlussError
+from fluss.net.listener import RequestContext
+from fluss.net.loop import run
+from fluss.protocol.api import ApiKey
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.offsets import OffsetSpec
+from fluss.schema.table import TableBucket, TablePath
+from tests.unit.client.scripted_server import ScriptedServer
+
+PATH = TablePath("fluss", "events")
+BUCKETS = [TableBucket(7, 0), TableBucket(7, 1), TableBucket(7, 2)]
+
+
+class _Leader(ScriptedServer):
+    """Answers with its own id as the offset, or with what it was told to answer."""
+
+    def __init__(self, server_id: int) -> None:
+        super().__init__(server_id, handlers={ApiKey.LIST_OFFSETS: self._offsets})
+        self.error_code: int | None = None
+        self.unanswered = 0
+        self.asked: list[list[int]] = []
+
+    def _offsets(self, context: RequestContext, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        self.asked.append(list(request.bucket_id))
+        response = pb.ListOffsetsResponse()
+        for bucket_id in request.bucket_id[self.unanswered :]:
+            if self.error_code is None:
+                response.buckets_resp.add(bucket_id=bucket_id, offset=self.server_id)
+            else:
+                response.buckets_resp.add(bucket_id=bucket_id, error_code=self.error_code, error_message="as told")
+        return response
+
+
+class _Pair:
+    """Two servers of one cluster, and a client of it."""
+
+    def __init__(self) -> None:
+        self.first, self.second = _Leader(1), _Leader(2)
+        self.pauses: list[float] = []
+
+    def lead(self, *leaders: int | None) -> None:
+        for server in (self.first, self.second):
+            server.add_table(PATH, 7, leaders=list(leaders))
+
+    async def __aenter__(self) -> _Pair:
+        for server in (self.first, self.second):
+            await server.start()
+        for server in (self.first, self.second):
+            server.peers = {1: self.first.port, 2: self.second.port}
+        self.cluster = await Cluster.connect(self.first.config(), sleep=self.sleep)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.cluster.close()
+        for server in (self.first, self.second):
+            await server.stop()
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+    async def ask(self) -> list[int]:
+        ask = partial(leader_offsets, self.cluster, spec=OffsetSpec.latest())
+        answers = await ask_leaders(self.cluster, PATH, BUCKETS, ask, sleep=self.sleep)
+        return [answers[bucket] for bucket in BUCKETS]
+
+
+def test_every_leader_is_asked_once_about_all_its_buckets() -> None:
+    async def main() -> None:
+        async with _Pair() as pair:
+            pair.lead(1, 2, 1)
+            assert await pair.ask() == [1, 2, 1]
+            assert (pair.first.asked, pair.second.asked) == ([[0, 2]], [[1]])
+
+    run(main())
+
+
+def test_a_leader_that_has_moved_is_asked_where_it_is_now() -> None:
+    async def main() -> None:
+        async with _Pair() as pair:
+            pair.lead(1, 1, 1)
+            assert await pair.ask() == [1, 1, 1]
+            pair.lead(2, 2, 2)
+            pair.first.error_code = 12
+            assert await pair.ask() == [2, 2, 2]
+
+    run(main())
+
+
+def test_a_leader_that_is_elected_meanwhile_is_found() -> None:
+    async def main() -> None:
+        async with _Pair() as pair:
+            pair.lead(1, None, 1)
+
+            async def elect(seconds: float) -> None:
+                pair.pauses.append(seconds)
+                if len(pair.pauses) > 3:
+                    pair.lead(1, 2, 1)
+
+            pair.sleep = elect  # type: ignore[method-assign]  # an election during a pause
+            assert await pair.ask() == [1, 2, 1]
+
+    run(main())
+
+
+def test_a_bucket_without_a_leader_is_given_up_after_a_while() -> None:
+    async def main() -> None:
+        async with _Pair() as pair:
+            pair.lead(1, None, 1)
+            with pytest.raises(FlussError, match="No leader found for table bucket") as caught:
+                await pair.ask()
+            assert caught.value.error_code == -2
+            assert sum(pair.pauses) < 5
+            assert pair.first.asked == []
+
+    run(main())
+
+
+def test_an_error_that_no_refresh_can_cure_is_raised_at_once() -> None:
+    async def main() -> None:
+        async with _Pair() as pair:
+            pair.lead(1, 1, 1)
+            pair.first.error_code = 38
+            with pytest.raises(FlussError, match="as told") as caught:
+                await pair.ask()
+            assert caught.value.error_code == 38
+            assert len(pair.first.asked) == 1
+
+    run(main())
+
+
+def test_an_error_that_stays_is_raised_with_its_code() -> None:
+    async def main() -> None:
+        async with _Pair() as pair:
+            pair.lead(1, 1, 1)
+            pair.first.error_code = 21
+            with pytest.raises(FlussError, match="as told") as caught:
+                await pair.ask()
+            assert caught.value.error_code == 21
+            assert len(pair.first.asked) == 5
+
+    run(main())
+
+
+def test_a_server_that_leaves_a_bucket_out_is_not_believed() -> None:
+    async def main() -> None:
+        async with _Pair() as pair:
+            pair.lead(1, 1, 1)
+            pair.first.unanswered = 1
+            with pytest.raises(FlussError, match="did not answer about TableBucket") as caught:
+                await pair.ask()
+            assert caught.value.error_code == -1
+
+    run(main())
+
+
+def test_a_leader_that_died_is_replaced() -> None:
+    async def main() -> None:
+        async with _Pair() as pair:
+            pair.lead(2, 2, 2)
+            assert await pair.ask() == [2, 2, 2]
+            await pair.second.stop()
+            pair.lead(1, 1, 1)
+            assert await asyncio.wait_for(pair.ask(), 5) == [1, 1, 1]
+
+    run(main())

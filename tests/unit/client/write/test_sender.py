@@ -1,0 +1,468 @@
+"""Whatever happens between client and server, rows are neither duplicated nor reordered, and handles tell the truth.
+Shown over real sockets: a server loses connections, answers late, wrongly or not at all, and moves its buckets."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fluss.client.write import bucket_queue
+from fluss.client.write.append_writer import AppendWriter
+from fluss.client.write.result import WriteResultHandle
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.table import TablePath
+from tests.unit.client.write.log_server import PATH, Client, Fault, LogServer, client_of, eventually, log_server
+
+# Failures are made on purpose here, and are logged.
+pytestmark = pytest.mark.usefixtures("caplog")
+
+
+@pytest.fixture
+def server() -> Iterator[LogServer]:
+    with log_server() as running:
+        yield running
+
+
+def write_batches(client: Client, writer: AppendWriter, count: int, first: int = 0) -> list[WriteResultHandle]:
+    """Write rows so that each becomes a batch of its own."""
+    handles = []
+    for i in range(first, first + count):
+        handles.append(writer.append([i, "x"]))
+        client.writes.accumulator.close_all()
+    return handles
+
+
+def outcome_of(handle: WriteResultHandle) -> int:
+    """Return 0 for success, or the error code."""
+    try:
+        handle.result(10)
+    except FlussError as error:
+        return error.error_code
+    return 0
+
+
+def test_several_batches_are_in_flight_and_stay_in_order(server: LogServer) -> None:
+    server.add_table()
+    server.default_fault = Fault(delay_s=0.02)
+    with client_of(server) as client:
+        writer = client.writer()
+        handles = write_batches(client, writer, 30)
+        client.flush(writer)
+        assert [outcome_of(handle) for handle in handles] == [0] * 30
+    assert server.ids() == list(range(30))
+    assert server.in_progress_max == 5
+    assert [header.batch_sequence for header in server.headers[1, None, 0]] == list(range(30))
+
+
+def test_the_number_of_batches_in_flight_is_an_option(server: LogServer) -> None:
+    server.add_table()
+    server.default_fault = Fault(delay_s=0.01)
+    with client_of(server, writer__max_inflight_requests_per_bucket=2) as client:
+        writer = client.writer()
+        write_batches(client, writer, 8)
+        client.flush(writer)
+    assert server.in_progress_max == 2
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("cut_request", [0, 2])
+def test_a_connection_cut_under_requests_neither_loses_nor_duplicates_nor_reorders(
+    server: LogServer, is_stored: bool, cut_request: int
+) -> None:
+    server.add_table()
+    slow = Fault(delay_s=0.03)
+    server.faults.extend([*[slow] * cut_request, Fault(delay_s=0.03, is_stored=is_stored, is_cut=True)])
+    with client_of(server) as client:
+        writer = client.writer()
+        handles = write_batches(client, writer, 12)
+        client.flush(writer)
+        assert [outcome_of(handle) for handle in handles] == [0] * 12
+    assert server.ids() == list(range(12))
+
+
+def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server: LogServer) -> None:
+    server.add_table(bucket_count=2)
+    with client_of(server, writer__bucket__no_key_assigner="round_robin") as client:
+        writer = client.writer()
+        handles = write_batches(client, writer, 20)
+        eventually(lambda: len(server.requests) > 3)
+        server.stop_listening()
+        handles += write_batches(client, writer, 20, first=20)
+        time.sleep(0.1)
+        server.restart()
+        client.flush(writer)
+        assert [outcome_of(handle) for handle in handles] == [0] * 40
+    first, second = server.ids(0), server.ids(1)
+    assert sorted(first + second) == list(range(40))
+    assert first == sorted(first)
+    assert second == sorted(second)
+
+
+@pytest.mark.parametrize("code", [3, 14, 26, 29, 70])
+def test_errors_that_may_pass_are_tried_again(server: LogServer, code: int) -> None:
+    server.add_table()
+    server.faults.append(Fault(bucket_code=code))
+    with client_of(server) as client:
+        handle = client.writer().append([1, "x"])
+        assert outcome_of(handle) == 0
+        assert client.writes.failure_count == 0
+    assert server.ids() == [1]
+    assert len(server.requests) == 2
+
+
+def test_an_answer_that_was_late_is_not_stored_twice(server: LogServer) -> None:
+    server.add_table()
+    # The server stores the rows and then says that it took too long.
+    server.faults.append(Fault(bucket_code=25, is_stored=True))
+    with client_of(server) as client:
+        assert outcome_of(client.writer().append([1, "x"])) == 0
+    assert server.ids() == [1]
+
+
+def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout(server: LogServer) -> None:
+    server.add_table()
+    server.faults.append(Fault(delay_s=0.4, is_stored=True))
+    with client_of(server, request_timeout=150) as client:
+        writer = client.writer()
+        assert outcome_of(writer.append([1, "x"])) == 0
+        assert outcome_of(writer.append([2, "x"])) == 0
+        assert server.requests[0].timeout_ms == 150
+        eventually(lambda: server.in_progress == 0)
+    assert server.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("code", [13, 48, 15, -1, 999])
+def test_final_errors_reach_every_handle_of_the_batch_and_no_other(server: LogServer, code: int) -> None:
+    server.add_table()
+    server.faults.append(Fault(delay_s=0.05, bucket_code=code))
+    with client_of(server) as client:
+        writer = client.writer()
+        failing = [writer.append([i, "x"]) for i in range(3)]
+        client.writes.accumulator.close_all()
+        fine = write_batches(client, writer, 4, first=10)
+        assert [outcome_of(handle) for handle in failing] == [code] * 3
+        # They were sent behind the failing one, and their numbers have moved down since.
+        assert [outcome_of(handle) for handle in fine] == [0] * 4
+        with pytest.raises(FlussError, match=f"refused with {code}"):
+            failing[0].result()
+    assert server.ids() == [10, 11, 12, 13]
+    assert [header.batch_sequence for header in server.headers[1, None, 0]] == [0, 1, 2, 3]
+
+
+def test_an_error_for_the_whole_request_counts_with_its_own_code(server: LogServer) -> None:
+    server.add_table()
+    server.faults.extend([Fault(request_code=26), Fault(request_code=48)])
+    with client_of(server) as client:
+        writer = client.writer()
+        assert outcome_of(writer.append([1, "x"])) == 48
+        assert len(server.requests) == 2, "26 may pass, 48 does not"
+        assert outcome_of(writer.append([2, "x"])) == 0
+
+
+def test_a_bucket_that_is_missing_in_the_answer_has_failed(server: LogServer) -> None:
+    server.add_table()
+    server.faults.append(Fault(is_omitted=True))
+    with client_of(server) as client:
+        assert outcome_of(client.writer().append([1, "x"])) == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_retries_are_counted(server: LogServer) -> None:
+    server.add_table()
+    server.default_fault = Fault(bucket_code=10)
+    with client_of(server, writer__retries=2) as client:
+        assert outcome_of(client.writer().append([1, "x"])) == 10
+    assert len(server.requests) == 3
+
+
+def test_pauses_between_retries_grow_and_delay_no_other_bucket(server: LogServer) -> None:
+    server.add_table(table_id=1)
+    other = TablePath("fluss", "other")
+    server.add_table(other, table_id=2)
+    server.faults.extend([Fault(table_id=1, bucket_code=26)] * 2)
+    with client_of(server) as client:
+        writer, other_writer = client.writer(), client.writer(other)
+        began_s = time.monotonic()
+        failing = write_batches(client, writer, 1)[0]
+        eventually(lambda: len(server.requests) == 1)
+        write_batches(client, other_writer, 1)
+        eventually(lambda: server.ids(table_id=2) == [0])
+        assert len(server.requests) == 2, "the other bucket went on while the first one paused"
+        assert outcome_of(failing) == 0
+        # 100 and 200 ms.
+        assert 0.3 <= time.monotonic() - began_s < 2
+
+
+@pytest.mark.parametrize("code", [12, 21, 44])
+def test_a_leader_that_moved_is_looked_up_and_followed(server: LogServer, code: int) -> None:
+    server.add_table()
+    with log_server() as second:
+        second.add_table()
+        peers = {0: server.scripted.port, 1: second.scripted.port}
+        server.scripted.peers = second.scripted.peers = peers
+        with client_of(server) as client:
+            writer = client.writer()
+            assert outcome_of(writer.append([1, "x"])) == 0
+            server.faults.append(Fault(delay_s=0.05, bucket_code=code))
+            # The new leader has the log of the old one.
+            second.rows, second._writers = server.rows, server._writers
+            for running in (server, second):
+                running.add_table(leaders=[1])
+            handles = write_batches(client, writer, 5, first=2)
+            assert [outcome_of(handle) for handle in handles] == [0] * 5
+        assert server.ids() == [1, 2, 3, 4, 5, 6]
+        assert second.requests
+
+
+def test_a_bucket_without_a_leader_waits_for_one(server: LogServer) -> None:
+    server.add_table(bucket_count=1, leaders=[None])
+    with client_of(server) as client:
+        handle = client.writer().append([1, "x"])
+        eventually(lambda: len(server.scripted.metadata_requests) >= 3)
+        assert not handle.done()
+        server.add_table()
+        assert outcome_of(handle) == 0
+
+
+def test_a_bucket_that_never_gets_a_leader_fails_after_the_retries(server: LogServer) -> None:
+    server.add_table(bucket_count=1, leaders=[None])
+    with client_of(server, writer__retries=1) as client:
+        assert outcome_of(client.writer().append([1, "x"])) == ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
+
+
+# Partitions
+
+
+def test_a_partition_that_is_created_late_still_gets_its_rows(server: LogServer) -> None:
+    server.add_table(partition_keys=("name",))
+    server.add_partition("EU", 11)
+    with client_of(server) as client:
+        writer = client.writer()
+        known, unknown = writer.append([1, "EU"]), writer.append([2, "US"])
+        assert outcome_of(known) == 0
+        eventually(lambda: len(server.scripted.metadata_requests) >= 4)
+        assert not unknown.done()
+        server.add_partition("US", 12)
+        assert outcome_of(unknown) == 0
+    assert server.ids(partition_id=11) == [1]
+    assert server.ids(partition_id=12) == [2]
+
+
+def test_a_partition_that_does_not_exist_fails_after_the_request_timeout(server: LogServer) -> None:
+    server.add_table(partition_keys=("name",))
+    with client_of(server, request_timeout=300) as client:
+        began_s = time.monotonic()
+        assert outcome_of(client.writer().append([1, "US"])) == ErrorCode.PARTITION_NOT_EXISTS
+        assert 0.3 <= time.monotonic() - began_s < 3
+
+
+def test_a_partition_that_was_dropped_and_created_again_is_written_from_the_start(server: LogServer) -> None:
+    server.add_table(partition_keys=("name",))
+    server.add_partition("EU", 11)
+    with client_of(server) as client:
+        writer = client.writer()
+        assert outcome_of(writer.append([1, "EU"])) == 0
+        server.add_partition("EU", 12)
+        server.faults.append(Fault(bucket_code=21))
+        assert [outcome_of(handle) for handle in (writer.append([2, "EU"]), writer.append([3, "EU"]))] == [0, 0]
+    assert server.ids(partition_id=12) == [2, 3]
+    assert server.headers[1, 12, 0][0].batch_sequence == 0
+
+
+def test_a_table_that_was_dropped_fails_after_the_request_timeout(server: LogServer) -> None:
+    server.add_table()
+    with client_of(server, request_timeout=300) as client:
+        writer = client.writer()
+        del server.scripted.tables[PATH]
+        server.default_fault = Fault(bucket_code=21)
+        assert outcome_of(writer.append([1, "x"])) == ErrorCode.TABLE_NOT_EXIST
+
+
+def test_a_table_that_was_created_again_is_another_table(server: LogServer) -> None:
+    server.add_table()
+    with client_of(server, request_timeout=300) as client:
+        writer = client.writer()
+        server.add_table(table_id=2)
+        server.default_fault = Fault(bucket_code=21)
+        with pytest.raises(FlussError, match="was dropped and created again") as caught:
+            writer.append([1, "x"]).result(10)
+        assert caught.value.error_code == ErrorCode.TABLE_NOT_EXIST
+        server.default_fault = Fault()
+        assert outcome_of(client.writer().append([2, "x"])) == 0
+
+
+# Writer ids
+
+
+def test_a_writer_id_is_asked_for_once_and_names_the_tables(server: LogServer) -> None:
+    server.add_table()
+    with client_of(server) as client:
+        writer = client.writer()
+        write_batches(client, writer, 5)
+        client.flush(writer)
+        write_batches(client, writer, 1)
+        client.flush(writer)
+    assert len(server.init_writer_requests) == 1
+    (path,) = server.init_writer_requests[0].table_path
+    assert (path.database_name, path.table_name) == ("fluss", "events")
+
+
+def test_a_writer_id_that_is_refused_for_a_moment_is_asked_for_again(server: LogServer) -> None:
+    server.add_table()
+    server.init_writer_codes.extend([26, 26])
+    with client_of(server) as client:
+        assert outcome_of(client.writer().append([1, "x"])) == 0
+    assert len(server.init_writer_requests) == 3
+
+
+def test_without_a_writer_id_pending_rows_fail_and_later_ones_try_again(server: LogServer) -> None:
+    server.add_table()
+    server.init_writer_codes.append(48)
+    with client_of(server) as client:
+        writer = client.writer()
+        with pytest.raises(FlussError, match="Writer ID allocation failed") as caught:
+            writer.append([1, "x"]).result(10)
+        assert caught.value.error_code == 48
+        assert outcome_of(writer.append([2, "x"])) == 0
+    assert server.ids() == [2]
+
+
+def test_a_server_that_has_forgotten_the_writer_gets_a_new_one(server: LogServer) -> None:
+    server.add_table()
+    with client_of(server) as client:
+        writer = client.writer()
+        assert outcome_of(writer.append([1, "x"])) == 0
+        server.faults.append(Fault(bucket_code=33))
+        assert outcome_of(writer.append([2, "x"])) == 33
+        assert outcome_of(writer.append([3, "x"])) == 0
+    assert server.ids() == [1, 3]
+    assert len({header.writer_id for header in server.headers[1, None, 0]}) == 2
+    assert server.headers[1, None, 0][1].batch_sequence == 0
+
+
+def test_batches_out_under_an_old_writer_id_are_not_sent_again(server: LogServer) -> None:
+    server.add_table()
+    server.faults.extend([Fault(delay_s=0.05, bucket_code=33), Fault(delay_s=0.1, bucket_code=26)])
+    with client_of(server) as client:
+        writer = client.writer()
+        first, second = write_batches(client, writer, 2)
+        assert outcome_of(first) == 33
+        with pytest.raises(FlussError, match="was given up while a batch was out") as caught:
+            second.result(10)
+        assert caught.value.error_code == 33
+        assert outcome_of(writer.append([3, "x"])) == 0
+    assert server.ids() == [3]
+
+
+def test_the_server_says_duplicate_and_the_row_is_stored(server: LogServer) -> None:
+    server.add_table()
+    server.faults.append(Fault(bucket_code=32, is_stored=True))
+    with client_of(server) as client:
+        assert outcome_of(client.writer().append([1, "x"])) == 0
+    assert server.ids() == [1]
+    assert len(server.requests) == 1
+
+
+# Without idempotence
+
+
+def test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_order(server: LogServer) -> None:
+    server.add_table()
+    # All that are on the way together are lost together.
+    server.faults.extend([Fault(delay_s=0.05, is_cut=True), *[Fault(delay_s=1.0)] * 4])
+    with client_of(server, writer__enable_idempotence=False) as client:
+        writer = client.writer()
+        handles = write_batches(client, writer, 6)
+        assert [outcome_of(handle) for handle in handles] == [0] * 6
+    assert server.ids() == list(range(6))
+    assert server.init_writer_requests == []
+    assert {header.writer_id for header in server.headers[1, None, 0]} == {-1}
+
+
+@pytest.mark.parametrize(("acks", "number"), [("0", 0), ("1", 1), ("all", -1)])
+def test_acks_reach_the_server(server: LogServer, acks: str, number: int) -> None:
+    server.add_table()
+    with client_of(server, writer__enable_idempotence=False, writer__acks=acks) as client:
+        assert outcome_of(client.writer().append([1, "x"])) == 0
+    assert server.requests[0].acks == number
+
+
+# Requests
+
+
+def test_one_request_carries_a_batch_of_every_bucket_that_is_ready(server: LogServer) -> None:
+    server.add_table(bucket_count=8)
+    with client_of(server, writer__bucket__no_key_assigner="round_robin") as client:
+        writer = client.writer()
+        for i in range(80):
+            writer.append([i, "x"])
+        client.flush(writer)
+    assert len(server.requests) == 1
+    assert [len(server.ids(bucket_id)) for bucket_id in range(8)] == [10] * 8
+
+
+def test_requests_stay_below_their_limit_but_a_large_batch_goes_alone(server: LogServer) -> None:
+    server.add_table(bucket_count=4)
+    options = {"writer__bucket__no_key_assigner": "round_robin", "writer__batch_size": 20_000}
+    with client_of(server, writer__request_max_size=20_000, **options) as client:
+        writer = client.writer()
+        for i in range(40):
+            writer.append([i, "x" * 900])
+        writer.append([40, "y" * 50_000])
+        client.flush(writer)
+    sizes = [
+        (sum(len(bucket.records_view) for bucket in request.buckets), len(request.buckets))
+        for request in server.requests
+    ]
+    assert all(size <= 20_000 for size, bucket_count in sizes if bucket_count > 1)
+    assert any(size > 50_000 for size, _ in sizes)
+    assert any(bucket_count > 1 for _, bucket_count in sizes)
+    assert sum(len(server.ids(bucket_id)) for bucket_id in range(4)) == 41
+
+
+def test_backpressure_of_the_server_pauses_its_bucket(server: LogServer) -> None:
+    server.add_table()
+    server.faults.append(Fault(bucket_code=72))
+    with client_of(server, writer__kv_backpressure__max_throttle_ms=300) as client:
+        handle = write_batches(client, client.writer(), 1)[0]
+        began_s = time.monotonic()
+        assert outcome_of(handle) == 0
+        assert time.monotonic() - began_s >= 0.25
+
+
+# Everything at once
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_mixture_of_faults_loses_duplicates_or_reorders_rows(
+    server: LogServer, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MIN", 0.002)
+    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MAX", 0.01)
+    rng = random.Random(seed)
+    faults = [
+        Fault(),
+        Fault(delay_s=0.01),
+        Fault(is_cut=True),
+        Fault(is_cut=True, is_stored=True),
+        Fault(bucket_code=26),
+        Fault(bucket_code=25, is_stored=True),
+        Fault(bucket_code=12),
+        Fault(request_code=26),
+        Fault(request_code=1, is_stored=True),
+    ]
+    server.add_table(bucket_count=3)
+    server.faults.extend(rng.choice(faults) for _ in range(60))
+    options = {"writer__bucket__no_key_assigner": "round_robin", "writer__batch_size": 500}
+    with client_of(server, writer__dynamic_batch_size__enabled=False, **options) as client:
+        writer = client.writer()
+        for i in range(1500):
+            writer.append([i, "x" * rng.randrange(20)])
+        client.flush(writer)
+        assert client.writes.failure_count == 0
+    for bucket_id in range(3):
+        ids = server.ids(bucket_id)
+        assert ids == list(range(ids[0], 1500, 3)), f"seed {seed}"
+    assert sum(len(server.ids(bucket_id)) for bucket_id in range(3)) == 1500
