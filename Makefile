@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest check fmt bench fuzz proto clean
+.PHONY: help setup run serve test test-oldest check fmt interop crash bench fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -18,8 +18,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## Create the virtual environment and install everything
 
-run: $(STAMP) ## Show the formats and the protocol at work
-	@$(PY) examples/formats_at_work.py
+run: $(STAMP) ## A server, a table, rows in and out: a short story with figures
+	@$(PY) examples/story.py
+
+serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
+	@$(PY) -m fluss.server --data-dir $(or $(DATA),data)
 
 test: $(STAMP) ## Run the default tests (a few minutes)
 	@$(PY) -m pytest
@@ -40,14 +43,24 @@ fmt: $(STAMP) ## Format the code
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-bench: $(STAMP) ## Measure the hot paths and print a table
-	@$(PY) -m benchmarks.micro
+interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this server (part of make test)
+	@$(PY) -m pytest tests/interop
+
+crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer; make test does 20)
+	@$(PY) -m tests.crash --cycles $(or $(CYCLES),1000)
+
+bench: $(STAMP) ## Measure the hot paths and whole journeys (SUITES="throughput latency" for some)
+	@test -n "$(SUITES)" || $(PY) -m benchmarks.micro
+	@$(PY) -m benchmarks.e2e $(SUITES)
 
 fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (COUNT=n for fewer)
 	@$(PY) -m tests.fuzz --count $(or $(COUNT),10000000)
+
+docs: $(STAMP) ## Regenerate the option pages from the code
+	@$(PY) tools/generate_option_pages.py
 
 proto: $(STAMP) ## Regenerate the protobuf module from fluss.proto
 	@$(PY) tools/generate_messages.py
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .interop build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,49 @@
+"""The guide tells the truth: its programs run, its option pages are those of the code, its links lead somewhere.
+
+The Python blocks of a page are one program, with await allowed anywhere; what their comments promise must be printed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.generate_option_pages import pages
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+GUIDES = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+RUNNER = """
+import ast, asyncio, inspect, sys
+code = compile(sys.stdin.read(), sys.argv[1], "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+result = eval(code, {"__name__": "__main__"})
+if inspect.iscoroutine(result):
+    asyncio.run(result)
+"""
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_programs_of_a_page_print_what_their_comments_say(page: Path) -> None:
+    program = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    promised = re.findall(r"print\(.*\)  # (.*)", program)
+    command = [sys.executable, "-W", "error", "-c", RUNNER, page.name]
+    done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == promised
+    assert ast.parse(program).body, "an empty program shows nothing"
+
+
+def test_option_pages_are_those_of_the_code() -> None:
+    for path, text in pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: run `make docs`"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,96 @@
+"""Write the pages of options in docs/reference from the code that defines them: ``make docs``.
+
+A test compares the pages with what this program would write, so that they cannot fall behind.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from fluss.config import Config
+from fluss.server.options import ServerOptions
+from fluss.server.table_options import TABLE_OPTIONS, Alterable
+
+DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"
+
+CLIENT_TOP = """\
+# Client options
+
+Every key of `fluss.Config`, for `Config({"key": value})`. Each is also a property: `config.writer_acks = "1"`.
+`FlussConnection.create` checks that they fit together, before it connects.
+"""
+
+SERVER_TOP = """\
+# Server options
+
+Every key of a `server.yaml`, of `-D key=value`, and of the `options` of an embedded server. The environment variable
+`FLUSS_` with the key in capitals and underscores means the same. The first of these counts: argument, environment,
+file, default. `python -m fluss.server --print-config` shows the values, where they come from, and hides secrets.
+
+Durations have a unit (`500ms`, `30s`, `10min`, `7d`), so have sizes (`64kb`, `1gb`; powers of 1024).
+"""
+
+TABLE_TOP = """\
+# Table options
+
+Every key for `TableDescriptor(properties={...})`. What is not in this list belongs into `custom_properties`.
+*Alterable* options can be changed later with `admin.alter_table`.
+"""
+
+_ALTERABLE = {Alterable.NEVER: "", Alterable.ALWAYS: "yes", Alterable.PRIMARY_KEY_TABLES: "with a primary key"}
+
+
+def pages() -> dict[Path, str]:
+    """Return all pages by their path."""
+    return {
+        DIRECTORY / "client-options.md": CLIENT_TOP
+        + _table(
+            ("key", "property", "default", "meaning"),
+            (
+                (f"`{option.key}`", f"`{option.property_name}`", _default(option.default), option.doc)
+                for option in Config.options()
+            ),
+        ),
+        DIRECTORY / "server-options.md": SERVER_TOP
+        + _table(
+            ("key", "default", "meaning"),
+            ((f"`{option.key}`", _default(option.default), option.doc) for option in ServerOptions.options()),
+        ),
+        DIRECTORY / "table-options.md": TABLE_TOP
+        + _table(
+            ("key", "default", "alterable", "meaning"),
+            (
+                (f"`{option.key}`", _default(option.default), _ALTERABLE[option.alterable], option.meaning)
+                for option in TABLE_OPTIONS.values()
+            ),
+        ),
+    }
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = ["", _row(header), _row(("---",) * len(header)), *(_row(row) for row in rows), ""]
+    return "\n".join(lines)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _default(value: object) -> str:
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`" if value not in (None, "") else ""
+
+
+def main() -> int:
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        print(path.name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
