@@ -8,10 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from fluss.config import Config
+from fluss.server.option_values import DURATION_MS
 from fluss.server.options import ServerOptions
-from fluss.server.table_options import TABLE_OPTIONS, Alterable
+from fluss.server.table_options import TABLE_OPTIONS, Alterable, TableOption
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -19,7 +21,8 @@ CLIENT_TOP = """\
 # Client options
 
 Every key of `fluss.Config`, for `Config({"key": value})`. Each is also a property: `config.writer_acks = "1"`.
-`FlussConnection.create` checks that they fit together, before it connects.
+`FlussConnection.create` checks that they fit together, before it connects. The keys of lookups are for tables with a
+primary key, which this version does not look rows up in yet.
 """
 
 SERVER_TOP = """\
@@ -37,9 +40,14 @@ TABLE_TOP = """\
 
 Every key for `TableDescriptor(properties={...})`. What is not in this list belongs into `custom_properties`.
 *Alterable* options can be changed later with `admin.alter_table`.
+
+Durations have a unit: `7 d`, `12 h`, `500 ms`. This server keeps one replica of each bucket, and everything on its own
+disk. Options about remote storage and lakes are checked and kept all the same, for clusters that have them; a
+replication factor above 1 is refused.
 """
 
 _ALTERABLE = {Alterable.NEVER: "", Alterable.ALWAYS: "yes", Alterable.PRIMARY_KEY_TABLES: "with a primary key"}
+_DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 
 
 def pages() -> dict[Path, str]:
@@ -62,7 +70,7 @@ def pages() -> dict[Path, str]:
         + _table(
             ("key", "default", "alterable", "meaning"),
             (
-                (f"`{option.key}`", _default(option.default), _ALTERABLE[option.alterable], option.meaning)
+                (f"`{option.key}`", _table_default(option), _ALTERABLE[option.alterable], option.meaning)
                 for option in TABLE_OPTIONS.values()
             ),
         ),
@@ -82,6 +90,14 @@ def _default(value: object) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     return f"`{value}`" if value not in (None, "") else ""
+
+
+def _table_default(option: TableOption[Any]) -> str:
+    """Show the default as one would write it: durations have a unit."""
+    if option.value_type is not DURATION_MS:
+        return _default(option.default)
+    unit, milliseconds = next(entry for entry in _DURATION_UNITS if option.default % entry[1] == 0)
+    return f"`{option.default // milliseconds} {unit}`"
 
 
 def main() -> int:

@@ -17,6 +17,8 @@ from workload import BATCH_ROWS, SCHEMA, order_batch, order_rows  # type: ignore
 
 import fluss
 
+REPEATS = 3
+
 
 async def settled(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
@@ -34,41 +36,55 @@ async def make_table(connection: Any, name: str, compression: str) -> tuple[Any,
 
 
 async def bulk(connection: Any, name: str, compression: str, batch_count: int) -> dict[str, float]:
-    """Append ready Arrow batches, then read the table whole, and two of its five columns."""
-    _, table = await make_table(connection, name, compression)
+    """Append ready Arrow batches, then read the table whole, and two of its five columns.
+
+    Everything is done several times and the best counts: the first time a process touches memory says more about the
+    machine than about the client.
+    """
+    seconds: dict[str, float] = {}
     batches = [order_batch(BATCH_ROWS, number * BATCH_ROWS) for number in range(4)]
-    writer = table.new_append().create_writer()
-    writer.write_arrow_batch(batches[0].slice(0, 1))
-    await writer.flush()
-    started = time.perf_counter()
-    for number in range(batch_count):
-        writer.write_arrow_batch(batches[number % len(batches)])
-    await writer.flush()
-    seconds = {"append": time.perf_counter() - started}
-    for what, columns in (("scan", None), ("scan 2 of 5", ["id", "amount"])):
-        scan = table.new_scan() if columns is None else table.new_scan().project_by_name(columns)
-        scanner = await scan.create_record_batch_log_scanner()
-        scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+    for _ in range(REPEATS):
+        _, table = await make_table(connection, name, compression)
+        writer = table.new_append().create_writer()
+        writer.write_arrow_batch(batches[0].slice(0, 1))
+        await writer.flush()
         started = time.perf_counter()
-        found = await settled(scanner.to_arrow())
-        seconds[what] = time.perf_counter() - started
-        assert found.num_rows == batch_count * BATCH_ROWS + 1, found.num_rows
-        del found
+        for number in range(batch_count):
+            writer.write_arrow_batch(batches[number % len(batches)])
+        await writer.flush()
+        keep_best(seconds, "append", started)
+    for what, columns in (("scan", None), ("scan 2 of 5", ["id", "amount"])):
+        for _ in range(REPEATS):
+            scan = table.new_scan() if columns is None else table.new_scan().project_by_name(columns)
+            scanner = await scan.create_record_batch_log_scanner()
+            scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+            started = time.perf_counter()
+            found = await settled(scanner.to_arrow())
+            keep_best(seconds, what, started)
+            assert found.num_rows == batch_count * BATCH_ROWS + 1, found.num_rows
+            del found
     return seconds
+
+
+def keep_best(seconds: dict[str, float], what: str, started: float) -> None:
+    seconds[what] = min(seconds.get(what, float("inf")), time.perf_counter() - started)
 
 
 async def rows(connection: Any, name: str, row_count: int) -> dict[str, float]:
     """Append dicts one by one."""
-    _, table = await make_table(connection, name, "NONE")
+    seconds: dict[str, float] = {}
     data = order_rows(row_count)
-    writer = table.new_append().create_writer()
-    writer.append(data[0])
-    await writer.flush()
-    started = time.perf_counter()
-    for row in data:
-        writer.append(row)
-    await writer.flush()
-    return {"rows": time.perf_counter() - started}
+    for _ in range(REPEATS):
+        _, table = await make_table(connection, name, "NONE")
+        writer = table.new_append().create_writer()
+        writer.append(data[0])
+        await writer.flush()
+        started = time.perf_counter()
+        for row in data:
+            writer.append(row)
+        await writer.flush()
+        keep_best(seconds, "rows", started)
+    return seconds
 
 
 async def main() -> None:

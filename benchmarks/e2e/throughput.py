@@ -18,8 +18,9 @@ from fluss import embedded
 from tests.interop.peers import VERSIONS, peer_python
 
 BATCHES = 120
-ROWS = 200_000
-REPEATS = 3
+ROWS = 100_000
+TIMEOUT_S = 120
+REPEATS = 2
 PROGRAM = Path(__file__).with_name("client_program.py")
 
 
@@ -81,7 +82,9 @@ def _best(python: str, task: dict[str, Any], who: str) -> dict[str, float]:
     best: dict[str, float] = {}
     for _ in range(REPEATS):
         arguments = json.dumps({**task, "table": f"bench_{task['task']}_{who.replace(' ', '_').replace('.', '_')}"})
-        done = subprocess.run([python, str(PROGRAM), arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [python, str(PROGRAM), arguments], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
         if done.returncode != 0:
             raise RuntimeError(f"{who} failed:\n{done.stderr}")
         for what, seconds in json.loads(done.stdout).items():

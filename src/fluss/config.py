@@ -178,14 +178,14 @@ class Config:
         "connect-timeout",
         OptionKind.UNSIGNED,
         120_000,
-        "How long opening a TCP connection may take. Two minutes ride out the start of a cluster; 15000 is a good "
-        "value where failing fast matters more.",
+        "How long opening a TCP connection may take, in ms. Two minutes ride out the start of a cluster; 15000 is a "
+        "good value where failing fast matters more.",
     )
     request_timeout_ms = ConfigOption(
         "request-timeout",
         OptionKind.UNSIGNED,
         30_000,
-        "How long to wait for the answer to a request once it is sent.",
+        "How long to wait for the answer to a request once it is sent, in ms.",
     )
     security_protocol = ConfigOption(
         "security.protocol", OptionKind.STRING, "PLAINTEXT", "PLAINTEXT, or sasl to log in with name and password."
@@ -320,7 +320,7 @@ class Config:
         "scanner.remote-log.prefetch-num",
         OptionKind.UNSIGNED,
         4,
-        "How many tiered log segments are downloaded ahead of reading.",
+        "How many tiered log segments are downloaded at the same time, ahead of reading.",
     )
     scanner_remote_log_read_concurrency = ConfigOption(
         "scanner.remote-log.read-concurrency",
@@ -379,6 +379,7 @@ class Config:
         return tuple(option for option in vars(Config).values() if isinstance(option, ConfigOption))
 
     def copy(self) -> Config:
+        """Return a config with the same values, independent of this one."""
         return Config._restored(self._values)
 
     @property
@@ -399,6 +400,7 @@ class Config:
     def validate(self) -> None:
         """Check what values mean together; the first contradiction is a ``FlussError``."""
         self._validate_security()
+        self._validate_timeouts()
         self._validate_scanner()
         self._validate_writer()
         self._validate_idempotence()
@@ -416,6 +418,10 @@ class Config:
             raise FlussError("'security.sasl.username' must be set when 'security.protocol' is sasl")
         if not self.security_sasl_password:
             raise FlussError("'security.sasl.password' must be set when 'security.protocol' is sasl")
+
+    def _validate_timeouts(self) -> None:
+        self._require_positive(Config.connect_timeout_ms)
+        self._require_positive(Config.request_timeout_ms)
 
     def _validate_scanner(self) -> None:
         self._require_positive(Config.scanner_log_fetch_min_bytes)

@@ -1,7 +1,7 @@
 """A whole server for a notebook, a test or a script: started in this process, or as a child of it.
 
     with fluss.embedded.start() as server:
-        connection = FlussConnection.create(server.config())
+        connection = await FlussConnection.create(server.config())
 
 It listens on a free port and keeps its data in a temporary directory, unless told otherwise.
 """

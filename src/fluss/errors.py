@@ -160,10 +160,12 @@ class FlussError(Exception):
 
     @property
     def message(self) -> str:
+        """What happened, and what can be done about it."""
         return self._message
 
     @property
     def error_code(self) -> int:
+        """The number of the kind of error, see ``ErrorCode``; codes it does not know are kept."""
         return self._error_code
 
     @property

@@ -179,6 +179,16 @@ def start_writer(directory: Path, bootstrap_servers: str, name: str, seed: int) 
     return subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"})
 
 
+async def wait_for_first_ack(writer: subprocess.Popen[bytes], acks: Path) -> None:
+    """Wait until a writer is at work: a client that has never reached its server is not what is tested here."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while not (acks.exists() and acks.stat().st_size):
+        if writer.poll() is not None or time.monotonic() > deadline:
+            _, errors = await asyncio.to_thread(writer.communicate)
+            raise AssertionError(f"a writer did not begin: {errors.decode()[-2000:]}")
+        await asyncio.sleep(0.02)
+
+
 async def run(
     directory: Path, *, cycles: int, seed: int, writer_count: int = 2, options: dict[str, str] | None = None
 ) -> CrashReport:
@@ -197,6 +207,7 @@ async def run(
         for number in range(writer_count):
             name = f"writer-{number}"
             writers[name] = start_writer(directory, server.bootstrap_servers, name, rng.getrandbits(32))
+            await wait_for_first_ack(writers[name], directory / f"{name}.acks")
         for _ in range(cycles):
             await asyncio.sleep(rng.uniform(0.05, 0.6))
             await asyncio.to_thread(server.kill)

@@ -16,13 +16,23 @@ import pyarrow as pa
 from fluss.errors import FlussError
 from fluss.protocol import api as apis
 from fluss.protocol import records
+from fluss.protocol.codec import MessageCodec
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.predicates import predicate_from_pb, predicate_to_pb
 from fluss.protocol.sasl import UserTable
 from fluss.protocol.session import ClientSession, RequestReceived, ResponseReceived, ServerSession
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
 from fluss.record.compression import ArrowCompression, CompressionType
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
-from fluss.record.log_batch import LogBatch, build_batch, downgrade_to_v0, iter_batches, read_batch, verify_crc
+from fluss.record.log_batch import (
+    LogBatch,
+    build_batch,
+    downgrade_to_v0,
+    iter_batches,
+    measure_batches,
+    read_batch,
+    verify_crc,
+)
 from fluss.record.projection import ColumnProjection, project_batch
 from fluss.record.row_batch import decode_row_body, encode_row_body
 from fluss.record.statistics import collect_statistics, decode_statistics
@@ -33,6 +43,8 @@ from fluss.row.compacted_columns import decode_keys, decode_rows, encode_keys, e
 from fluss.row.encoded import EncodedRows
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.schema.arrow import arrow_field, data_type_from_arrow
+from fluss.schema.predicate import col
+from fluss.schema.schema import Schema
 from fluss.schema.serde import database_from_json, schema_from_json, table_from_json
 from fluss.schema.table import TableBucket
 from fluss.schema.type_text import parse_type
@@ -238,6 +250,7 @@ def _walk_batches(data: bytes) -> object:
         consumed += batch.header.size
         read_batch(downgrade_to_v0(batch))
     assert consumed <= len(data)
+    assert consumed == measure_batches(data, size_max=BYTES_MAX).byte_count
     return consumed
 
 
@@ -287,6 +300,9 @@ def _protocol_targets() -> Iterator[Target]:
     metadata.coordinator_server.node_id, metadata.coordinator_server.port = 0, 9123
     metadata.coordinator_server.host = "localhost"
     yield Target("MetadataResponse", [metadata.SerializeToString()], apis.GET_METADATA.response.decode)
+    entries = b"".join(records.FETCH_LOG_RESPONSE.encode(fetch))
+    yield Target("fetched-entries", [entries], lambda data: list(records.fetched_entries(data)))
+    yield _filter_target()
 
     requests = [
         _request(apis.API_VERSIONS, pb.ApiVersionsRequest(client_software_name="f", client_software_version="1")),
@@ -296,6 +312,17 @@ def _protocol_targets() -> Iterator[Target]:
     ]
     yield Target("server-session", [b"".join(requests), *requests], _feed_server)
     yield Target("client-session", [_answers(requests, produce)], _feed_client)
+
+
+def _filter_target() -> Target:
+    builder = Schema.builder()
+    for index, (type_text, _) in enumerate(_SCALARS):
+        builder.column(f"c{index}", parse_type(type_text))
+    schema = builder.build()
+    condition = ((col("c1") > 5) & col("c7").starts_with("ü")) | col("c3").is_in([1, 2]) | col("c0").is_null()
+    codec = MessageCodec(pb.PbPredicate)
+    seeds = [predicate_to_pb(each.bind(schema)).SerializeToString() for each in (condition, col("c5") == 1.5)]
+    return Target("filter", seeds, lambda data: predicate_to_pb(predicate_from_pb(codec.decode(data), schema)))
 
 
 def _request(api: Any, message: Any) -> bytes:

@@ -178,6 +178,17 @@ def test_rows_are_stored_with_every_kind_of_acknowledgement(server: embedded.Emb
     assert ids == list(range(100))
 
 
+def test_tables_that_ask_for_statistics_get_them(server: embedded.EmbeddedServer) -> None:
+    with connect(server) as connection:
+        path = create_table(connection, "statistics", SMALL, properties={"table.statistics.columns": "*"})
+        writer = writer_of(connection, path)
+        for i in range(100):
+            writer.append([i, None if i % 7 else str(i)])
+        writer.write_arrow(pa.table({"id": [100], "name": [None]}, schema=SMALL.to_arrow()))
+        wait_for(writer.flush())
+    assert read(server, path)[0]["id"].to_pylist() == list(range(101))
+
+
 @pytest.mark.parametrize("log_format", ["INDEXED", "COMPACTED"])
 def test_tables_of_other_log_formats_are_written(server: embedded.EmbeddedServer, log_format: str) -> None:
     with connect(server) as connection:

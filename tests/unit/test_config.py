@@ -230,6 +230,8 @@ CONTRADICTIONS = [
     ({"writer.request-max-size": "0"}, "'writer.request-max-size' must be greater than 0"),
     ({"writer.batch-size": "0"}, "'writer.batch-size' must be greater than 0"),
     ({"writer.batch-timeout-ms": "-1"}, "'writer.batch-timeout-ms' must not be negative"),
+    ({"connect-timeout": "0"}, "'connect-timeout' must be greater than 0"),
+    ({"request-timeout": "0"}, "'request-timeout' must be greater than 0"),
     ({"writer.max-inflight-requests-per-bucket": "0"}, "must be greater than 0"),
     ({"writer.buffer.memory-size": "0"}, "'writer.buffer.memory-size' must be greater than 0"),
     (

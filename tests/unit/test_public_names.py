@@ -2,6 +2,7 @@
 Shown by comparing with a list kept here, so that a name neither leaks nor gets lost unnoticed."""
 
 import ast
+import inspect
 import pickle
 import subprocess
 import sys
@@ -95,9 +96,26 @@ def test_public_classes_live_in_fluss_and_are_found_there_by_pickle(name: str) -
     assert pickle.loads(pickle.dumps(cls)) is cls
 
 
-def test_every_public_class_and_function_says_what_it_is_for() -> None:
+def test_every_public_class_function_and_method_says_what_it_is_for() -> None:
     undocumented = [name for name in PUBLIC if callable(getattr(fluss, name)) and not getattr(fluss, name).__doc__]
+    builders = [type(cls.builder()) for cls in (fluss.Schema, fluss.TableDescriptor, fluss.DatabaseDescriptor)]
+    classes = [getattr(fluss, name) for name in PUBLIC if isinstance(getattr(fluss, name), type)]
+    for cls in (*classes, *builders):
+        undocumented += [
+            f"{cls.__name__}.{name}" for name in _own_members(cls) if not inspect.getdoc(getattr(cls, name))
+        ]
     assert undocumented == []
+
+
+def _own_members(cls: type) -> set[str]:
+    """Return the names of the public methods and properties that a class has from this package."""
+    return {
+        name
+        for base in cls.__mro__
+        if base.__module__.partition(".")[0] == "fluss"
+        for name, member in vars(base).items()
+        if not name.startswith("_") and (inspect.isroutine(member) or isinstance(member, property))
+    }
 
 
 def test_the_package_defines_nothing_itself_and_is_typed() -> None:

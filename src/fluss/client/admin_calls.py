@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
@@ -13,6 +14,7 @@ from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TablePath
 
 T = TypeVar("T")
+P = ParamSpec("P")
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
@@ -28,6 +30,26 @@ class AdminCalls(ServerMade):
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._runtime.bridge(work)
+
+
+def also_named(
+    second_name: str, parameter: str
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    """Let a parameter of a coroutine function be given by a second name, since guides and releases differ."""
+
+    def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        @wraps(function)
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            if second_name not in kwargs:
+                return await function(*args, **kwargs)
+            if parameter in kwargs:
+                raise TypeError(f"{function.__name__}() needs one {parameter}, got it as '{second_name}', too")
+            named: dict[str, Any] = {parameter if name == second_name else name: kwargs[name] for name in kwargs}
+            return await function(*args, **named)
+
+        return call
+
+    return decorate
 
 
 def checked(what: str, value: object, expected: type[T]) -> T:

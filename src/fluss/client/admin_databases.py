@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fluss.client.admin_calls import AdminCalls, checked, checked_text
+from fluss.client.admin_calls import AdminCalls, also_named, checked, checked_text
 from fluss.client.wire_values import config_changes
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
 from fluss.schema.serde import database_from_json, database_to_json
 
+_NAMED = also_named("name", "database_name")
+
 
 class DatabaseAdmin(AdminCalls):
-    """Operations on databases."""
+    """Operations on databases. The keyword for the database is ``database_name``, or ``name``."""
 
+    @_NAMED
     async def create_database(
         self,
         database_name: str,
@@ -37,6 +40,7 @@ class DatabaseAdmin(AdminCalls):
             request.database_json = database_to_json(descriptor)
         await self._ask(apis.CREATE_DATABASE, request)
 
+    @_NAMED
     async def drop_database(self, database_name: str, ignore_if_not_exists: bool = False, cascade: bool = True) -> None:
         """Drop a database, by default with its tables; code 4 if it is missing, 5 if it has tables that must stay."""
         request = pb.DropDatabaseRequest(
@@ -66,6 +70,7 @@ class DatabaseAdmin(AdminCalls):
         await self._ask(apis.ALTER_DATABASE, request)
 
     async def list_databases(self) -> list[str]:
+        """List the databases that may be seen, in no particular order."""
         response = await self._ask(apis.LIST_DATABASES, pb.ListDatabasesRequest())
         return list(response.database_name)
 
@@ -77,10 +82,13 @@ class DatabaseAdmin(AdminCalls):
             for summary in response.database_summary
         ]
 
+    @_NAMED
     async def database_exists(self, database_name: str) -> bool:
+        """Whether there is a database of this name that may be seen."""
         request = pb.DatabaseExistsRequest(database_name=checked_text("database_name", database_name))
         return (await self._ask(apis.DATABASE_EXISTS, request)).exists
 
+    @_NAMED
     async def get_database_info(self, database_name: str) -> DatabaseInfo:
         """Describe a database; code 4 if it is missing."""
         request = pb.GetDatabaseInfoRequest(database_name=checked_text("database_name", database_name))

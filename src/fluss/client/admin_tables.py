@@ -74,6 +74,7 @@ class TableAdmin(AdminCalls):
         return list((await self._ask(apis.LIST_TABLES, request)).table_name)
 
     async def table_exists(self, table_path: TablePath) -> bool:
+        """Whether there is a table of this name that may be seen."""
         request = pb.TableExistsRequest(table_path=pb_table_path(checked_path(table_path)))
         return (await self._ask(apis.TABLE_EXISTS, request)).exists
 

@@ -25,58 +25,76 @@ class InternalRow(ABC):
         """The values in the order of the columns."""
 
     def get_field_count(self) -> int:
+        """Return the number of values."""
         return len(self.values)
 
     def is_null_at(self, pos: int) -> bool:
+        """Whether the value at a position is null."""
         return self._at(pos) is None
 
     def get_boolean(self, pos: int) -> bool:
+        """Read a BOOLEAN."""
         return cast("bool", self._get(pos, DataTypes.boolean()))
 
     def get_byte(self, pos: int) -> int:
+        """Read a TINYINT."""
         return cast("int", self._get(pos, DataTypes.tinyint()))
 
     def get_short(self, pos: int) -> int:
+        """Read a SMALLINT."""
         return cast("int", self._get(pos, DataTypes.smallint()))
 
     def get_int(self, pos: int) -> int:
+        """Read an INT."""
         return cast("int", self._get(pos, DataTypes.int()))
 
     def get_long(self, pos: int) -> int:
+        """Read a BIGINT."""
         return cast("int", self._get(pos, DataTypes.bigint()))
 
     def get_float(self, pos: int) -> float:
+        """Read a FLOAT, rounded to 32 bits."""
         return cast("float", self._get(pos, DataTypes.float()))
 
     def get_double(self, pos: int) -> float:
+        """Read a DOUBLE."""
         return cast("float", self._get(pos, DataTypes.double()))
 
     def get_string(self, pos: int) -> str:
+        """Read a STRING."""
         return cast("str", self._get(pos, DataTypes.string()))
 
     def get_char(self, pos: int, length: int) -> str:
+        """Read a CHAR of a declared length."""
         return cast("str", self._get(pos, DataTypes.char(length)))
 
     def get_bytes(self, pos: int) -> bytes:
+        """Read BYTES."""
         return cast("bytes", self._get(pos, DataTypes.bytes()))
 
     def get_binary(self, pos: int, length: int) -> bytes:
+        """Read a BINARY of exactly this length."""
         return cast("bytes", self._get(pos, DataTypes.binary(length)))
 
     def get_decimal(self, pos: int, precision: int, scale: int) -> Decimal:
+        """Read a DECIMAL, rounded to its scale."""
         return cast("Decimal", self._get(pos, DataTypes.decimal(precision, scale)))
 
     def get_date(self, pos: int) -> date:
+        """Read a DATE."""
         return cast("date", self._get(pos, DataTypes.date()))
 
     def get_time(self, pos: int) -> time:
+        """Read a TIME."""
         # The finest there is, so that no value is refused for its digits.
         return cast("time", self._get(pos, DataTypes.time(9)))
 
     def get_timestamp_ntz(self, pos: int, precision: int) -> datetime:
+        """Read a TIMESTAMP, cut to so many digits of a second."""
         return cast("datetime", self._get(pos, DataTypes.timestamp(precision)))
 
     def get_timestamp_ltz(self, pos: int, precision: int) -> datetime:
+        """Read a TIMESTAMP_LTZ in UTC, cut to so many digits of a second."""
         return cast("datetime", self._get(pos, DataTypes.timestamp_ltz(precision)))
 
     def _get(self, pos: int, data_type: DataType) -> Any:
@@ -108,6 +126,7 @@ class GenericRow(InternalRow):
         return self._values
 
     def set_field(self, pos: int, value: Any) -> None:
+        """Set the value at a position."""
         # Checks the position like a reader does.
         self._at(pos)
         self._values[pos] = value

@@ -50,7 +50,7 @@ class Runtime:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine and return at once. Any thread may call this."""
         try:
-            self._check_process()
+            self.check_process()
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         except FlussError:
             coroutine.close()
@@ -135,7 +135,8 @@ class Runtime:
         if tasks:
             await asyncio.wait(tasks, timeout=_STOP_TIMEOUT_S)
 
-    def _check_process(self) -> None:
+    def check_process(self) -> None:
+        """Raise if this is a forked process, in which the thread of the loop does not exist."""
         if self._process_id != os.getpid():
             raise FlussError(
                 "this object was made before the process forked and cannot be used in the child; "

@@ -34,6 +34,7 @@ class FlussTable(ServerMade):
 
     @property
     def table_path(self) -> TablePath:
+        """The name of the table."""
         return self._info.table_path
 
     @property
@@ -42,12 +43,15 @@ class FlussTable(ServerMade):
         return self._info.schema.to_arrow()
 
     def get_table_info(self) -> TableInfo:
+        """Return how the table was when this object was obtained."""
         return self._info
 
     def get_table_path(self) -> TablePath:
+        """Return the name of the table."""
         return self._info.table_path
 
     def has_primary_key(self) -> bool:
+        """Whether rows have a key; if not, it is a log table."""
         return self._info.has_primary_key()
 
     def new_scan(self) -> TableScan:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
+from fluss.net.byte_budget import ByteBudget
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.outbox import Outbox
 from fluss.protocol.api import Api, ApiKey, ServerType
@@ -25,6 +26,10 @@ from fluss.protocol.session import AnswerReady, RequestReceived, ServerSession
 _LINGER_S = 1.0
 # After so many wrong passwords a client has to connect again. Without it, one packet could carry hundreds of guesses.
 _FAILED_LOGINS_MAX = 5
+# How long handlers that never wait may follow each other before other connections have their turn.
+_TURN_S = 0.005
+_REFUSALS_LOGGED_MAX = 10
+_NO_BODY = memoryview(b"")
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +65,12 @@ class ListenerSettings:
     frame_bytes_max           the client gets a server failure, and the connection is closed
     connections_max           a further client gets a server failure, and its connection is closed
     in_flight_requests_max    no further request of the connection is started, then none is read
-    in_flight_bytes_max       no connection of the listener is read until requests have been answered
+    in_flight_bytes_max       of all connections: those that have sent some of it are not read; half of it is for
+                              requests that are being carried out, half for large ones that are arriving
     unsent_bytes_max          no further request of the connection is started or read
-    stalled_timeout_s         a client that takes none of its waiting answers for so long is disconnected
+    unsent_bytes_total_max    of all connections: those that leave some of it untaken are treated in the same way
+    stalled_timeout_s         a client that takes none of its waiting answers for so long is disconnected, and so is,
+                              when memory for requests is short, one that takes so long to send a request
     idle_timeout_s            a connection without traffic for so long is closed
     """
 
@@ -77,43 +85,23 @@ class ListenerSettings:
     in_flight_requests_max: int = 500
     in_flight_bytes_max: int = 512 * 1024 * 1024
     unsent_bytes_max: int = 64 * 1024 * 1024
+    unsent_bytes_total_max: int = 512 * 1024 * 1024
     stalled_timeout_s: float = 60.0
     idle_timeout_s: float = 600.0
 
 
-class ByteBudget:
-    """The bytes of all requests that are being carried out, over all connections of a listener."""
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the connections of one listener have in common."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._used_bytes = 0
-        self._waiting: dict[ServerConnection, None] = {}
-
-    @property
-    def used_bytes(self) -> int:
-        return self._used_bytes
-
-    @property
-    def is_exhausted(self) -> bool:
-        return self._used_bytes >= self._bytes_max
-
-    def take(self, byte_count: int) -> None:
-        """Count a request that is there already; the bound holds back the next one."""
-        self._used_bytes += byte_count
-
-    def give_back(self, byte_count: int) -> None:
-        self._used_bytes -= byte_count
-        if not self.is_exhausted and self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            for connection in waiting:
-                connection.regulate_reading()
-
-    def wait(self, connection: ServerConnection) -> None:
-        """Remember whom to tell when there is room again."""
-        self._waiting[connection] = None
-
-    def leave(self, connection: ServerConnection) -> None:
-        self._waiting.pop(connection, None)
+    handlers: Mapping[ApiKey, Handler]
+    served: Mapping[int, Api[Any, Any]]
+    # The bytes of large requests that are arriving, of those that are being carried out, and of unsent answers.
+    arriving_memory: ByteBudget
+    request_memory: ByteBudget
+    answer_memory: ByteBudget
+    throttle: LoginThrottle
+    clock: Callable[[], float]
 
 
 class _Phase(Enum):
@@ -134,24 +122,22 @@ class ServerConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         settings: ListenerSettings,
-        handlers: Mapping[ApiKey, Handler],
-        served: Mapping[int, Api[Any, Any]],
-        budget: ByteBudget,
-        throttle: LoginThrottle,
-        clock: Callable[[], float],
+        shared: Shared,
         on_connected: Callable[[ServerConnection], FlussError | None],
         on_disconnected: Callable[[ServerConnection], None],
     ) -> None:
         self._settings = settings
-        self._handlers = handlers
-        self._budget = budget
-        self._throttle = throttle
-        self._clock = clock
+        self._handlers = shared.handlers
+        self._arriving_memory = shared.arriving_memory
+        self._request_memory = shared.request_memory
+        self._answer_memory = shared.answer_memory
+        self._throttle = shared.throttle
+        self._clock = shared.clock
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
         self._loop = asyncio.get_running_loop()
         self._session = ServerSession(
-            served,
+            shared.served,
             server_type=settings.server_type,
             check_credentials=None if settings.check_credentials is None else self._check_credentials,
             frame_bytes_max=settings.frame_bytes_max,
@@ -170,8 +156,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._held_back: Parts = []
         self._held_back_s = 0.0
         self._held_back_timer: asyncio.TimerHandle | None = None
-        self._active_at = clock()
+        self._refusal_count = 0
+        # What this connection has of the shared memory: of a frame that is not whole yet, of requests, of answers.
+        self._partial_bytes = 0
+        self._request_bytes = 0
+        self._unsent_bytes = 0
+        self._active_at = self._clock()
         self._progressed_at = self._active_at
+        self._frame_began_at = self._active_at
         self._sent_bytes_seen = 0
 
     @property
@@ -207,18 +199,19 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         for event in events:
             if isinstance(event, RequestReceived):
-                self._budget.take(len(event.body))
+                self._hold_request(len(event.body))
                 self._queue.append(event)
             elif isinstance(event, AnswerReady):
                 if event.error is not None:
-                    logger.info("refused a request of %s: %s", self._peer_address, event.error)
+                    self._log_refusal(event.error)
                 if self._held_back_s:
                     self._hold_back(event.parts)
                 else:
-                    self._outbox.write(event.parts)
+                    self._write(event.parts)
             else:
                 logger.warning("gave up the connection of %s: %s", self._peer_address, event.error)
                 self._end_with(event.parts)
+        self._count_partial_frame()
         self._start_requests()
         self.regulate_reading()
 
@@ -234,9 +227,21 @@ class ServerConnection(asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
         self._outbox.clear()
-        self._budget.leave(self)
+        self._answer_memory.give_back(self._unsent_bytes)
+        self._request_memory.leave(self.regulate_reading)
+        self._arriving_memory.leave(self.regulate_reading)
+        self._arriving_memory.give_back(self._partial_bytes)
+        self._unsent_bytes = self._partial_bytes = 0
         self._give_up_requests()
         self._on_disconnected(self)
+
+    def _log_refusal(self, error: FlussError) -> None:
+        """Log the first refusals; what a client repeats for ever must not fill the log."""
+        self._refusal_count += 1
+        if self._refusal_count <= _REFUSALS_LOGGED_MAX:
+            logger.info("refused a request of %s: %s", self._peer_address, error)
+            if self._refusal_count == _REFUSALS_LOGGED_MAX:
+                logger.info("further requests of %s that are refused are not logged", self._peer_address)
 
     # Logging in
 
@@ -260,15 +265,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         parts, self._held_back = self._held_back, []
         self._held_back_s, self._held_back_timer = 0.0, None
         if not self._is_silent():
-            self._outbox.write(parts)
+            self._write(parts)
         self.regulate_reading()
 
     # Carrying out requests
 
     def _start_requests(self) -> None:
-        """Start requests until a handler waits for something; the next one follows when that handler has started."""
+        """Start requests until a handler waits for something; the next one follows when that handler has started.
+
+        Handlers that wait for nothing are called one after the other, until it is time to let others have their turn.
+        """
+        turn_ends_at = self._loop.time() + _TURN_S
         while self._queue and not self._is_start_scheduled and self._may_start():
-            if self._start(self._queue.popleft()):
+            if self._start(self._queue.popleft()) or self._loop.time() > turn_ends_at:
                 # The new task takes its first step before this callback is called.
                 self._is_start_scheduled = True
                 self._loop.call_soon(self._continue_starting)
@@ -278,15 +287,22 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._proceed()
 
     def _may_start(self) -> bool:
-        return (
-            len(self._tasks) < self._settings.in_flight_requests_max
-            and self._outbox.unsent_bytes < self._settings.unsent_bytes_max
-        )
+        return len(self._tasks) < self._settings.in_flight_requests_max and not self._has_too_much_unsent()
+
+    def _has_too_much_unsent(self) -> bool:
+        unsent_bytes = self._outbox.unsent_bytes
+        if self._answer_memory.is_exhausted:
+            return unsent_bytes > 0
+        return unsent_bytes >= self._settings.unsent_bytes_max
 
     def _start(self, request: RequestReceived) -> bool:
         """Call the handler; return whether it goes on in a task."""
         try:
-            result = self._handlers[request.api.key](self._context(request), request.decode())
+            message = request.decode()
+            if not request.api.request.keeps_body:
+                # Whatever the handler waits for, nothing but its message is in memory from now on.
+                self._release_request(request)
+            result = self._handlers[request.api.key](self._context(request), message)
         except Exception as error:
             self._answer_error(request, error)
         else:
@@ -296,7 +312,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 task.add_done_callback(partial(self._finished, request, result))
                 return True
             self._answer(request, result)
-        self._budget.give_back(len(request.body))
+        self._release_request(request)
         return False
 
     async def _finish(self, request: RequestReceived, result: Awaitable[Any]) -> None:
@@ -317,7 +333,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             # A task that is cancelled before its first step leaves the handler's coroutine untouched.
             result.close()
         self._tasks.discard(task)
-        self._budget.give_back(len(request.body))
+        self._release_request(request)
         self._proceed()
 
     def _context(self, request: RequestReceived) -> RequestContext:
@@ -335,7 +351,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._answer_error(request, error)
             parts = []
         if parts:
-            self._outbox.write(parts, on_sent)
+            self._write(parts, on_sent)
         elif on_sent is not None:
             on_sent()
 
@@ -346,19 +362,54 @@ class ServerConnection(asyncio.BufferedProtocol):
             logger.error("%s of %s failed", request.api.name, self._peer_address, exc_info=error)
             text = f"{request.api.name} failed inside the server ({type(error).__name__}); its log has the details"
             error = FlussError(text, ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._outbox.write(self._session.error(request.request_id, error))
+        self._write(self._session.error(request.request_id, error))
 
     def _give_up_requests(self) -> None:
         for request in self._queue:
-            self._budget.give_back(len(request.body))
+            self._release_request(request)
         self._queue.clear()
         for task in self._tasks:
             task.cancel()
+
+    # Memory
+
+    def _hold_request(self, byte_count: int) -> None:
+        self._request_memory.take(byte_count)
+        self._request_bytes += byte_count
+
+    def _release_request(self, request: RequestReceived) -> None:
+        """Let go of the encoded request. May be called again."""
+        byte_count = len(request.body)
+        request.body = _NO_BODY
+        self._request_bytes -= byte_count
+        self._request_memory.give_back(byte_count)
+
+    def _count_partial_frame(self) -> None:
+        byte_count = self._session.partial_frame_bytes
+        if byte_count == self._partial_bytes:
+            return
+        if not self._partial_bytes:
+            self._frame_began_at = self._clock()
+        self._arriving_memory.replace(self._partial_bytes, byte_count)
+        self._partial_bytes = byte_count
+        if not byte_count:
+            self._arriving_memory.leave(self.regulate_reading)
+
+    def _write(self, parts: Parts, on_sent: Callable[[], None] | None = None) -> None:
+        self._outbox.write(parts, on_sent)
+        self._count_unsent()
+
+    def _count_unsent(self) -> None:
+        unsent_bytes = self._outbox.unsent_bytes
+        self._answer_memory.replace(self._unsent_bytes, unsent_bytes)
+        self._unsent_bytes = unsent_bytes
 
     # Flow
 
     def _proceed(self) -> None:
         """Something has been finished or sent: see what can go on."""
+        if not self._transport.is_closing():
+            self._count_unsent()
         self._start_requests()
         self.regulate_reading()
         if self._phase is _Phase.DRAINING and not self._queue and not self._tasks:
@@ -378,13 +429,24 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _has_room(self) -> bool:
         if self._held_back_timer is not None:
             return False
-        if self._budget.is_exhausted:
-            self._budget.wait(self)
+        if not self._has_memory():
             return False
         return (
             len(self._queue) + len(self._tasks) < self._settings.in_flight_requests_max
-            and self._outbox.unsent_bytes < self._settings.unsent_bytes_max
+            and not self._has_too_much_unsent()
         )
+
+    def _has_memory(self) -> bool:
+        """Whether there is memory for what may arrive. Small requests of those who hold nothing are always read."""
+        if self._request_memory.is_exhausted and self._partial_bytes + self._request_bytes > 0:
+            self._request_memory.wait(self.regulate_reading)
+            return False
+        if not self._partial_bytes or not self._arriving_memory.is_exhausted:
+            return True
+        if self._arriving_memory.may_be_first(self.regulate_reading):
+            return True
+        self._arriving_memory.wait(self.regulate_reading)
+        return False
 
     def check_time(self) -> None:
         """Disconnect a client that is idle or does not take its answers. The listener calls this now and then."""
@@ -397,9 +459,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         if now - self._progressed_at > self._settings.stalled_timeout_s:
             logger.warning("disconnected %s: it does not take its answers", self._peer_address)
             self.abort()
+        elif self._holds_up_others(now):
+            logger.warning("disconnected %s: it takes too long to send a request", self._peer_address)
+            self.abort()
         elif now - self._active_at > self._settings.idle_timeout_s:
             logger.info("closed the idle connection of %s", self._peer_address)
             self.abort()
+
+    def _holds_up_others(self, now: float) -> bool:
+        """Whether a request has been arriving for long whose memory others need."""
+        is_late = now - self._frame_began_at > self._settings.stalled_timeout_s
+        return is_late and self._partial_bytes > 0 and self._arriving_memory.is_exhausted
 
     # The end
 
@@ -418,7 +488,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _end_with(self, last_word: Parts) -> None:
         """Say one last thing and close."""
-        self._outbox.write(last_word)
+        self._write(last_word)
         self._phase = _Phase.SILENT
         self._give_up_requests()
         self._outbox.when_empty(self._half_close)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.connection import Answer, ByteBudget, Handler, ListenerSettings, RequestContext, ServerConnection
+from fluss.net.byte_budget import ByteBudget
+from fluss.net.connection import Answer, Handler, ListenerSettings, RequestContext, ServerConnection, Shared
 from fluss.net.login_throttle import LoginThrottle
 from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey
 
@@ -48,11 +49,16 @@ class Listener:
         own = UNAUTHENTICATED_APIS & handlers.keys()
         assert not own, f"{sorted(own)} are answered by the connection itself"
         self._settings = settings
-        self._handlers = handlers
-        self._served: dict[int, Api[Any, Any]] = {key: APIS[key] for key in handlers}
-        self._clock = clock
-        self._throttle = LoginThrottle(clock or time.monotonic)
-        self._budget = ByteBudget(settings.in_flight_bytes_max)
+        served: dict[int, Api[Any, Any]] = {key: APIS[key] for key in handlers}
+        self._shared = Shared(
+            handlers,
+            served,
+            arriving_memory=ByteBudget(settings.in_flight_bytes_max // 2),
+            request_memory=ByteBudget(settings.in_flight_bytes_max // 2),
+            answer_memory=ByteBudget(settings.unsent_bytes_total_max),
+            throttle=LoginThrottle(clock or time.monotonic),
+            clock=clock or time.monotonic,
+        )
         self._connections: set[ServerConnection] = set()
         self._all_disconnected = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -125,16 +131,7 @@ class Listener:
             await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
 
     def _new_connection(self) -> ServerConnection:
-        return ServerConnection(
-            self._settings,
-            self._handlers,
-            self._served,
-            self._budget,
-            self._throttle,
-            self._clock or asyncio.get_running_loop().time,
-            self._connected,
-            self._disconnected,
-        )
+        return ServerConnection(self._settings, self._shared, self._connected, self._disconnected)
 
     def _connected(self, connection: ServerConnection) -> FlussError | None:
         """Take a new connection in; return why it cannot stay, if it cannot."""

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from fluss.errors import UnsupportedVersionError
 from fluss.protocol import records
-from fluss.protocol.codec import MESSAGE_BYTES_MAX, Codec, MessageCodec
+from fluss.protocol.codec import ENTRIES_MAX, MESSAGE_BYTES_MAX, Codec, MessageCodec
 from fluss.protocol.messages import fluss_pb2 as pb
 
 RequestT = TypeVar("RequestT")
@@ -147,7 +147,7 @@ def _register(api: Api[RequestT, ResponseT]) -> Api[RequestT, ResponseT]:
 
 
 def _request(message_type: type[MessageT]) -> MessageCodec[MessageT]:
-    return MessageCodec(message_type, bytes_max=MESSAGE_BYTES_MAX)
+    return MessageCodec(message_type, bytes_max=MESSAGE_BYTES_MAX, entries_max=ENTRIES_MAX)
 
 
 def _response(message_type: type[MessageT]) -> MessageCodec[MessageT]:

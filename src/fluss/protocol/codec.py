@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -21,6 +22,10 @@ MessageT = TypeVar("MessageT", bound=Message)
 # of empty entries), which this limit keeps below half a gigabyte.
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
+# Entries of all lists in one request, those inside other lists included. An entry can be as small as two bytes, but
+# costs whoever handles it microseconds and often a hundred bytes in the answer. The largest table has fewer buckets.
+ENTRIES_MAX = 131_072
+
 # Listing the missing fields is a help for people. It is left out for long messages, where the list could be endless.
 _EXPLAINED_BYTES_MAX = 64 * 1024
 
@@ -33,6 +38,11 @@ class Codec(Protocol[T]):
     @property
     def message_name(self) -> str: ...
 
+    @property
+    def keeps_body(self) -> bool:
+        """Whether decoded messages are views of the bytes they were decoded from."""
+        ...
+
     def encode(self, message: T) -> Parts: ...
 
     def decode(self, body: BytesLike) -> T:
@@ -43,11 +53,15 @@ class Codec(Protocol[T]):
 class MessageCodec(Generic[MessageT]):
     """The codec of a generated message class."""
 
-    __slots__ = ("_bytes_max", "_message_type", "_strings")
+    __slots__ = ("_bytes_max", "_entries_max", "_lists", "_message_type", "_strings")
 
-    def __init__(self, message_type: type[MessageT], *, bytes_max: int | None = None) -> None:
+    def __init__(
+        self, message_type: type[MessageT], *, bytes_max: int | None = None, entries_max: int | None = None
+    ) -> None:
         self._message_type = message_type
         self._bytes_max = bytes_max
+        self._entries_max = entries_max
+        self._lists = _lists_of(message_type.DESCRIPTOR, {})
         self._strings = _strings_of(message_type.DESCRIPTOR, {})
 
     @property
@@ -57,6 +71,10 @@ class MessageCodec(Generic[MessageT]):
     @property
     def message_type(self) -> type[MessageT]:
         return self._message_type
+
+    @property
+    def keeps_body(self) -> bool:
+        return False
 
     def encode(self, message: MessageT) -> Parts:
         if type(message) is not self._message_type:
@@ -76,11 +94,19 @@ class MessageCodec(Generic[MessageT]):
         except (DecodeError, RecursionError) as error:
             # Older pure-Python runtimes follow nested messages as deep as the interpreter allows.
             raise CorruptMessageError(f"undecodable {self.message_name}: {error}") from error
+        if self._entries_max is not None and self._lists is not None:
+            self._check_entries(message, self._lists, self._entries_max)
         if not message.IsInitialized():
             raise CorruptMessageError(self._missing_fields_text(message, len(body)))
         if self._strings is not None:
             self._strings.check(message)
         return message
+
+    def _check_entries(self, message: MessageT, lists: _Lists, entries_max: int) -> None:
+        if lists.count(message, entries_max) > entries_max:
+            raise CorruptMessageError(
+                f"a {self.message_name} has more than {entries_max} entries; send it in several pieces"
+            )
 
     def _missing_fields_text(self, message: Any, byte_count: int) -> str:
         if byte_count > _EXPLAINED_BYTES_MAX:
@@ -88,6 +114,46 @@ class MessageCodec(Generic[MessageT]):
         names = message.FindInitializationErrors()
         shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
         return f"a {self.message_name} lacks the required fields {shown}"
+
+
+@dataclass(slots=True)
+class _Lists:
+    """Where one message type holds lists, so that their entries can be counted without looking at each."""
+
+    own: list[str] = field(default_factory=list)
+    children: list[tuple[str, _Lists]] = field(default_factory=list)
+    child_lists: list[tuple[str, _Lists]] = field(default_factory=list)
+
+    def count(self, message: Any, enough: int) -> int:
+        """Return how many entries there are; some number above ``enough`` if there are more than that."""
+        total = sum(len(getattr(message, name)) for name in self.own)
+        for name, lists in self.children:
+            if message.HasField(name):
+                total += lists.count(getattr(message, name), enough)
+        if total <= enough:
+            for name, lists in self.child_lists:
+                for child in getattr(message, name):
+                    total += lists.count(child, enough)
+                    if total > enough:
+                        return total
+        return total
+
+
+def _lists_of(descriptor: Any, known: dict[str, _Lists]) -> _Lists | None:
+    """Collect the lists of a message type and of everything inside it; None if there are none."""
+    if not _contains(descriptor, _is_list, set()):
+        return None
+    if descriptor.full_name in known:
+        return known[descriptor.full_name]
+    lists = known[descriptor.full_name] = _Lists()
+    for item in _fields(descriptor):
+        if _is_list(item):
+            lists.own.append(item.name)
+        if item.type == _FieldProto.TYPE_MESSAGE:
+            child = _lists_of(descriptor.fields_by_name[item.name].message_type, known)
+            if child is not None:
+                (lists.child_lists if _is_list(item) else lists.children).append((item.name, child))
+    return lists
 
 
 @dataclass(slots=True)
@@ -120,15 +186,15 @@ class _Strings:
 
 def _strings_of(descriptor: Any, known: dict[str, _Strings]) -> _Strings | None:
     """Collect the text fields of a message type and of everything inside it; None if there are none."""
-    if not _contains_text(descriptor, set()):
+    if not _contains(descriptor, _is_text, set()):
         return None
     if descriptor.full_name in known:
         return known[descriptor.full_name]
     # Entered before its fields are looked at, because predicates contain predicates.
     strings = known[descriptor.full_name] = _Strings(descriptor.name)
     for item in _fields(descriptor):
-        is_repeated = item.label == _FieldProto.LABEL_REPEATED
-        if item.type == _FieldProto.TYPE_STRING:
+        is_repeated = _is_list(item)
+        if _is_text(item):
             (strings.repeated if is_repeated else strings.single).append(item.name)
         elif item.type == _FieldProto.TYPE_MESSAGE:
             child = _strings_of(descriptor.fields_by_name[item.name].message_type, known)
@@ -137,14 +203,23 @@ def _strings_of(descriptor: Any, known: dict[str, _Strings]) -> _Strings | None:
     return strings
 
 
-def _contains_text(descriptor: Any, visited: set[str]) -> bool:
+def _is_text(item: _FieldProto) -> bool:
+    return item.type == _FieldProto.TYPE_STRING
+
+
+def _is_list(item: _FieldProto) -> bool:
+    return item.label == _FieldProto.LABEL_REPEATED
+
+
+def _contains(descriptor: Any, is_wanted: Callable[[_FieldProto], bool], visited: set[str]) -> bool:
+    """Whether a message type, or anything inside it, has a field of some kind."""
     visited.add(descriptor.full_name)
     for item in _fields(descriptor):
-        if item.type == _FieldProto.TYPE_STRING:
+        if is_wanted(item):
             return True
         if item.type == _FieldProto.TYPE_MESSAGE:
             child = descriptor.fields_by_name[item.name].message_type
-            if child.full_name not in visited and _contains_text(child, visited):
+            if child.full_name not in visited and _contains(child, is_wanted, visited):
                 return True
     return False
 

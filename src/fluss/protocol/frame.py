@@ -136,6 +136,9 @@ def _framed(fields: bytes, body: Parts) -> Parts:
     return frame
 
 
+_PAYLOAD_ALIGNMENT_BYTES = 8
+
+
 class FrameReader:
     """Cuts a byte stream into frames, whatever the pieces in which it arrives.
 
@@ -156,7 +159,8 @@ class FrameReader:
 
     def __init__(self, *, frame_bytes_max: int, fields_bytes_min: int) -> None:
         assert LENGTH_BYTES + fields_bytes_min <= frame_bytes_max <= FRAME_BYTES_MAX
-        self._frame_bytes_max = frame_bytes_max
+        # May be changed between frames.
+        self.frame_bytes_max = frame_bytes_max
         self._fields_bytes_min = fields_bytes_min
         # Bytes not yet cut are received[start:end].
         self._received = byte_view(new_memory(self._RECEIVE_BUFFER_BYTES))
@@ -172,6 +176,11 @@ class FrameReader:
     def is_between_frames(self) -> bool:
         """Whether everything received so far has been handed out as whole frames."""
         return self._large is None and self._start == self._end
+
+    @property
+    def partial_bytes(self) -> int:
+        """What has arrived of a large frame that is not whole yet."""
+        return 0 if self._large is None else self._large_end
 
     def get_buffer(self) -> memoryview:
         """Return memory for the next bytes; never empty."""
@@ -232,9 +241,9 @@ class FrameReader:
             raise NegativeFrameLengthError(
                 f"a frame announces {length} bytes, fewer than the {self._fields_bytes_min} of its header"
             )
-        if LENGTH_BYTES + length > self._frame_bytes_max:
+        if LENGTH_BYTES + length > self.frame_bytes_max:
             raise FrameTooLargeError(
-                f"a frame announces {LENGTH_BYTES + length} bytes, more than the limit of {self._frame_bytes_max}"
+                f"a frame announces {LENGTH_BYTES + length} bytes, more than the limit of {self.frame_bytes_max}"
             )
 
     def _make_room(self, frame_bytes: int) -> None:
@@ -249,7 +258,7 @@ class FrameReader:
     def _start_large_frame(self, length: int) -> None:
         arrived = self._received[self._start + LENGTH_BYTES : self._end]
         self._large_bytes = length
-        self._large = byte_view(new_memory(min(length, self._EAGER_BYTES_MAX)))
+        self._large = self._large_memory(min(length, self._EAGER_BYTES_MAX))
         self._large[: len(arrived)] = arrived
         self._large_end = len(arrived)
         self._start = self._end = 0
@@ -260,7 +269,16 @@ class FrameReader:
             self._large = None
             return [large.toreadonly()]
         if self._large_end == len(large):
-            grown = byte_view(new_memory(min(self._large_bytes, len(large) * self._GROWTH_FACTOR)))
+            grown = self._large_memory(min(self._large_bytes, len(large) * self._GROWTH_FACTOR))
             grown[: len(large)] = large
             self._large = grown
         return []
+
+    def _large_memory(self, byte_count: int) -> memoryview:
+        """Return memory for the beginning of the large frame, placed so that the frame ends on a multiple of 8.
+
+        What makes a frame large is a payload at its end, and payloads are multiples of 8 long: they begin on one, too,
+        and Arrow can use them where they are.
+        """
+        padding = -self._large_bytes % _PAYLOAD_ALIGNMENT_BYTES
+        return byte_view(new_memory(padding + byte_count))[padding:]

@@ -273,6 +273,10 @@ class RecordsCodec(Generic[T]):
     def message_type(self) -> Callable[..., T]:
         return self._layout.build
 
+    @property
+    def keeps_body(self) -> bool:
+        return True
+
     def encode(self, message: T) -> Parts:
         """Return the message in parts. The payloads among them are the caller's memory: leave it alone until sent."""
         if type(message) is not self._layout.build:

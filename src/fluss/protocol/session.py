@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from fluss.buffers import BytesLike
@@ -38,6 +39,8 @@ from fluss.protocol.messages import fluss_pb2 as pb
 RequestT = TypeVar("RequestT")
 
 _REQUEST_ID_MASK = 0x7FFF_FFFF
+# What somebody may send whom nobody knows yet; twice the largest token.
+_UNAUTHENTICATED_FRAME_BYTES_MAX = 128 * 1024
 _ERROR_TEXT_CHARS_MAX = 4096
 _ERROR_RESPONSE = MessageCodec(pb.ErrorResponse, bytes_max=MESSAGE_BYTES_MAX)
 
@@ -205,7 +208,7 @@ class ServerSession:
 
     ``served`` are the APIs somebody will carry out; ApiVersions and Authenticate need not be among them.
     ``server_type`` is None on an endpoint that serves both roles. With ``check_credentials`` the connection has to
-    authenticate; without, it is anonymous.
+    authenticate, and may send only small frames until then; without, it is anonymous.
     """
 
     def __init__(
@@ -216,7 +219,11 @@ class ServerSession:
         check_credentials: sasl.CredentialsChecker | None = None,
         frame_bytes_max: int = frames.REQUEST_FRAME_BYTES_MAX,
     ) -> None:
-        self._reader = frames.FrameReader(frame_bytes_max=frame_bytes_max, fields_bytes_min=frames.REQUEST_FIELDS_BYTES)
+        self._frame_bytes_max = frame_bytes_max
+        first_bytes_max = frame_bytes_max
+        if check_credentials is not None:
+            first_bytes_max = min(frame_bytes_max, _UNAUTHENTICATED_FRAME_BYTES_MAX)
+        self._reader = frames.FrameReader(frame_bytes_max=first_bytes_max, fields_bytes_min=frames.REQUEST_FIELDS_BYTES)
         self._served = served
         self._server_type = server_type
         self._check_credentials = check_credentials
@@ -227,6 +234,11 @@ class ServerSession:
     def principal(self) -> sasl.Principal | None:
         """Who the client is, or None as long as it has not authenticated."""
         return self._principal
+
+    @property
+    def partial_frame_bytes(self) -> int:
+        """What is held of a large request that is not whole yet."""
+        return self._reader.partial_bytes
 
     def response(self, request: RequestReceived, message: Any) -> Parts:
         """Encode the answer to a request."""
@@ -265,9 +277,11 @@ class ServerSession:
         api_key, api_version, request_id, body = request
         try:
             if api_key == ApiKey.API_VERSIONS:
-                return self._answer(apis.API_VERSIONS, request, self._api_versions(body))
+                apis.API_VERSIONS.request.decode(body)
+                return AnswerReady(frames.success_frame(request_id, self._api_versions))
             if api_key == ApiKey.AUTHENTICATE:
-                return self._answer(apis.AUTHENTICATE, request, self._authenticate(body))
+                answer = apis.AUTHENTICATE.response.encode(self._authenticate(body))
+                return AnswerReady(frames.success_frame(request_id, answer))
             if self._principal is None:
                 raise AuthenticationError("this listener requires authentication; connect with SASL credentials")
             api = self._served.get(api_key)
@@ -277,18 +291,16 @@ class ServerSession:
             return AnswerReady(self.error(request_id, error), error)
         return RequestReceived(api, api_version, request_id, body)
 
-    def _answer(self, api: Api[Any, Any], request: frames.RequestFrame, message: Any) -> AnswerReady:
-        return AnswerReady(frames.success_frame(request.request_id, api.response.encode(message)))
-
-    def _api_versions(self, body: memoryview) -> pb.ApiVersionsResponse:
-        apis.API_VERSIONS.request.decode(body)
+    @cached_property
+    def _api_versions(self) -> Parts:
+        """The answer to everybody who asks, encoded once: it is long, and asked for in a few bytes."""
         response = pb.ApiVersionsResponse()
         if self._server_type is not None:
             response.server_type = self._server_type
         for key in sorted(self._served.keys() | apis.UNAUTHENTICATED_APIS):
             versions = apis.APIS[key].versions
             response.api_versions.add(api_key=key, min_version=versions.lowest, max_version=versions.highest)
-        return response
+        return apis.API_VERSIONS.response.encode(response)
 
     def _authenticate(self, body: memoryview) -> pb.AuthenticateResponse:
         request = apis.AUTHENTICATE.request.decode(body)
@@ -301,6 +313,7 @@ class ServerSession:
             if request.protocol != sasl.MECHANISM:
                 raise AuthenticationError(f"only the SASL mechanism {sasl.MECHANISM} is enabled on this listener")
             self._principal = sasl.check_plain_token(request.token, self._check_credentials)
+            self._reader.frame_bytes_max = self._frame_bytes_max
         # Clients that saw a challenge elsewhere come back with a second round: it succeeds and changes nothing.
         return pb.AuthenticateResponse()
 

@@ -30,10 +30,10 @@ that is believed without a bounds check.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,8 @@ _METHOD_BUFFER = 0
 # Nodes and buffers are both pairs of int64.
 _PAIR_BYTES = 16
 _PAIR_DTYPE = np.dtype("<i8")
+_VALIDITY_BITS = 1
+_OFFSET_BITS = 32
 
 _PREFIX = struct.Struct("<ii")
 _HEAD = struct.Struct(
@@ -190,6 +192,14 @@ class ColumnLayout:
     buffer_starts: Int64Array
     # Per node, counted within its column: the first buffer, and whether the second one holds offsets.
     node_buffers: tuple[tuple[tuple[int, bool], ...], ...]
+    # Per buffer: its node, the bits of one entry (0 where that varies), and entries beyond one per value.
+    _buffer_nodes: Int64Array
+    _entry_bits: Int64Array
+    _extra_entries: Int64Array
+    # Where the buffers of each node start, over all columns: its validity.
+    _validity_buffers: Int64Array
+    # The children of structs with their parents: [n, 2].
+    _struct_children: Int64Array
 
     @property
     def column_count(self) -> int:
@@ -217,40 +227,94 @@ class ColumnLayout:
                 f"Column {column} of an Arrow message has {column_lengths[column]} values for {message.length} records"
             )
 
+    def check_sizes(self, nodes: Int64Array, buffer_lengths: Int64Array) -> None:
+        """Refuse buffers that are too short for the values of their nodes, and structs that are too short.
+
+        ``nodes`` has passed ``check``; ``buffer_lengths`` are without compression. What the buffers hold is not
+        looked at, so offsets may still point anywhere.
+        """
+        values, nulls = nodes[:, 0], nodes[:, 1]
+        # As floating point numbers, because the number of values in a list is whatever a stranger says.
+        entries = values[self._buffer_nodes].astype(np.float64)
+        entries[entries > 0] += self._extra_entries[entries > 0]
+        # Without nulls a validity buffer may be left out.
+        entries[self._validity_buffers[nulls == 0]] = 0
+        too_short = entries * self._entry_bits > buffer_lengths * 8.0
+        if too_short.any():
+            index = int(np.argmax(too_short))
+            raise CorruptRecordError(
+                f"Buffer {index} of an Arrow body holds {buffer_lengths[index]} bytes, "
+                f"too few for {values[self._buffer_nodes[index]]} values"
+            )
+        children, parents = self._struct_children[:, 0], self._struct_children[:, 1]
+        if (values[children] < values[parents]).any():
+            raise CorruptRecordError("A struct in an Arrow message has more values than one of its fields")
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """The shape of one node: the bits of an entry for each of its buffers, 0 where that varies."""
+
+    entry_bits: tuple[int, ...]
+    has_offsets: bool
+    struct_parent: int | None
+
 
 @lru_cache(maxsize=1024)
 def column_layout(schema: pa.Schema) -> ColumnLayout:
     """Return the layout of a schema; types that no log batch contains are a ``FlussError``."""
-    node_starts, buffer_starts, node_buffers = [0], [0], []
+    nodes: list[_Node] = []
+    node_starts = [0]
     for column in schema:
-        buffer_counts = list(_node_buffer_counts(column.type, column.name, 1))
-        first_buffers = np.cumsum([0, *(count for count, _ in buffer_counts)]).tolist()
-        node_buffers.append(
-            tuple((first, has_offsets) for first, (_, has_offsets) in zip(first_buffers, buffer_counts, strict=False))
-        )
-        node_starts.append(node_starts[-1] + len(buffer_counts))
-        buffer_starts.append(buffer_starts[-1] + first_buffers[-1])
-    return ColumnLayout(np.array(node_starts), np.array(buffer_starts), tuple(node_buffers))
+        _add_nodes(nodes, column.type, column.name, 1, None)
+        node_starts.append(len(nodes))
+    buffer_counts = [len(node.entry_bits) for node in nodes]
+    first_buffers = np.cumsum([0, *buffer_counts])
+    buffer_starts = first_buffers[node_starts]
+    node_buffers = tuple(
+        tuple((int(first_buffers[node] - first_buffers[start]), nodes[node].has_offsets) for node in range(start, end))
+        for start, end in pairwise(node_starts)
+    )
+    extra_entries = [
+        (0, 1, 0)[: len(node.entry_bits)] if node.has_offsets else (0,) * len(node.entry_bits) for node in nodes
+    ]
+    struct_children = [
+        (child, node.struct_parent) for child, node in enumerate(nodes) if node.struct_parent is not None
+    ]
+    return ColumnLayout(
+        np.array(node_starts),
+        buffer_starts,
+        node_buffers,
+        np.repeat(np.arange(len(nodes)), buffer_counts),
+        np.array([bits for node in nodes for bits in node.entry_bits], np.int64),
+        np.array([extra for node in extra_entries for extra in node], np.int64),
+        first_buffers[:-1],
+        np.array(struct_children, np.int64).reshape(-1, 2),
+    )
 
 
-def _node_buffer_counts(pa_type: pa.DataType, column_name: str, depth: int) -> Iterator[tuple[int, bool]]:
-    """Yield, for the node of a type and for those of its children: how many buffers, and whether one holds offsets."""
+def _add_nodes(
+    nodes: list[_Node], pa_type: pa.DataType, column_name: str, depth: int, struct_parent: int | None
+) -> None:
+    """Add the node of a type and those of its children."""
     check_nesting_depth(depth)
+    position = len(nodes)
+    is_struct = pat.is_struct(pa_type)
     if pat.is_string(pa_type) or pat.is_binary(pa_type):
-        yield 3, True
+        nodes.append(_Node((_VALIDITY_BITS, _OFFSET_BITS, 0), True, struct_parent))
     elif pat.is_list(pa_type) or pat.is_map(pa_type):
-        yield 2, True
-    elif pat.is_struct(pa_type):
-        yield 1, False
+        nodes.append(_Node((_VALIDITY_BITS, _OFFSET_BITS), True, struct_parent))
+    elif is_struct:
+        nodes.append(_Node((_VALIDITY_BITS,), False, struct_parent))
     elif any(is_fixed_width(pa_type) for is_fixed_width in _FIXED_WIDTH_TESTS):
-        yield 2, False
+        nodes.append(_Node((_VALIDITY_BITS, pa_type.bit_width), False, struct_parent))
     else:
         raise FlussError(
             f"Column {column_name!r} contains the Arrow type {pa_type}, which log batches cannot hold: "
             f"cast it to the Arrow type of its column first"
         )
     for index in range(pa_type.num_fields):
-        yield from _node_buffer_counts(pa_type.field(index).type, column_name, depth + 1)
+        _add_nodes(nodes, pa_type.field(index).type, column_name, depth + 1, position if is_struct else None)
 
 
 class _Table:

@@ -52,14 +52,17 @@ class AclResource:
 
     @classmethod
     def cluster(cls) -> AclResource:
+        """Everything."""
         return cls(AclResourceType.CLUSTER, CLUSTER_NAME)
 
     @classmethod
     def database(cls, database_name: str) -> AclResource:
+        """A database with its tables."""
         return cls(AclResourceType.DATABASE, database_name)
 
     @classmethod
     def table(cls, table_path: TablePath) -> AclResource:
+        """One table."""
         return cls(AclResourceType.TABLE, str(table_path))
 
 

@@ -70,6 +70,7 @@ class AggFunction:
 
     @classmethod
     def of(cls, name: str, parameters: Mapping[str, str] | None = None, **more: str) -> AggFunction:
+        """Return a function by name, in any case and with ``-`` or ``_``; an unknown one is a FlussError."""
         return cls(name, tuple({**(parameters or {}), **more}.items()))
 
     @property

@@ -16,6 +16,7 @@ class ChangeType(IntEnum):
     Delete = 4
 
     def short_string(self) -> str:
+        """Return the sign of the change, such as ``+I``."""
         return _SHORT_STRINGS[self]
 
     def __str__(self) -> str:

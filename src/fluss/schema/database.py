@@ -24,13 +24,16 @@ class DatabaseDescriptor:
 
     @staticmethod
     def builder() -> DatabaseDescriptorBuilder:
+        """Begin a descriptor that is put together step by step."""
         return DatabaseDescriptorBuilder()
 
     @property
     def custom_properties(self) -> dict[str, str]:
+        """Properties that mean something to users only."""
         return dict(self._custom_properties)
 
     def get_custom_properties(self) -> dict[str, str]:
+        """Return the properties that mean something to users only."""
         return self.custom_properties
 
     def __repr__(self) -> str:
@@ -45,18 +48,22 @@ class DatabaseDescriptorBuilder:
         self._custom_properties: dict[str, str] = {}
 
     def comment(self, comment: str) -> DatabaseDescriptorBuilder:
+        """Say what the database is about."""
         self._comment = comment
         return self
 
     def custom_property(self, key: str, value: str) -> DatabaseDescriptorBuilder:
+        """Set one property of the user's own."""
         self._custom_properties[key] = value
         return self
 
     def custom_properties(self, properties: Mapping[str, str]) -> DatabaseDescriptorBuilder:
+        """Set several properties of the user's own."""
         self._custom_properties.update(properties)
         return self
 
     def build(self) -> DatabaseDescriptor:
+        """Return the descriptor."""
         return DatabaseDescriptor(self._comment, self._custom_properties)
 
 
@@ -82,9 +89,11 @@ class DatabaseInfo(ServerMade):
 
     @property
     def database_descriptor(self) -> DatabaseDescriptor:
+        """Comment and properties."""
         return self._descriptor
 
     def get_database_descriptor(self) -> DatabaseDescriptor:
+        """Return comment and properties."""
         return self._descriptor
 
     def __repr__(self) -> str:

@@ -86,34 +86,42 @@ class TableDescriptor:
 
     @staticmethod
     def builder() -> TableDescriptorBuilder:
+        """Begin a descriptor that is put together step by step."""
         return TableDescriptorBuilder()
 
     @property
     def schema(self) -> Schema:
+        """The columns and the primary key."""
         return self._schema
 
     @property
     def partition_keys(self) -> list[str]:
+        """The columns whose values make up a partition."""
         return list(self._partition_keys)
 
     @property
     def bucket_keys(self) -> list[str]:
+        """The columns that decide about the bucket of a row."""
         return list(self._bucket_keys)
 
     @property
     def bucket_count(self) -> int | None:
+        """The number of buckets; None leaves it to the server."""
         return self._bucket_count
 
     @property
     def properties(self) -> dict[str, str]:
+        """The table options."""
         return dict(self._properties)
 
     @property
     def custom_properties(self) -> dict[str, str]:
+        """Properties that mean something to users only."""
         return dict(self._custom_properties)
 
     @property
     def comment(self) -> str | None:
+        """What the table is about."""
         return self._comment
 
     @property
@@ -132,12 +140,15 @@ class TableDescriptor:
         return list(self._default_bucket_keys())
 
     def get_schema(self) -> Schema:
+        """Return the columns and the primary key."""
         return self._schema
 
     def has_primary_key(self) -> bool:
+        """Whether rows have a key; if not, it is a log table."""
         return self._schema.primary_key is not None
 
     def is_partitioned(self) -> bool:
+        """Whether the table consists of partitions."""
         return bool(self._partition_keys)
 
     def has_distribution(self) -> bool:
@@ -198,49 +209,60 @@ class TableDescriptorBuilder:
         self._custom_properties: dict[str, str] = {}
 
     def schema(self, schema: Schema) -> TableDescriptorBuilder:
+        """Set the columns and the primary key."""
         self._schema = schema
         return self
 
     def log_format(self, log_format: str) -> TableDescriptorBuilder:
+        """Set the format of the log: ARROW, INDEXED or COMPACTED."""
         self._log_format = log_format
         return self
 
     def kv_format(self, kv_format: str) -> TableDescriptorBuilder:
+        """Set the format of the rows of a primary-key table: COMPACTED or INDEXED."""
         self._kv_format = kv_format
         return self
 
     def property(self, key: str, value: str) -> TableDescriptorBuilder:
+        """Set one table option."""
         self._properties[key] = value
         return self
 
     def properties(self, properties: Mapping[str, str]) -> TableDescriptorBuilder:
+        """Set several table options."""
         self._properties.update(properties)
         return self
 
     def custom_property(self, key: str, value: str) -> TableDescriptorBuilder:
+        """Set one property of the user's own."""
         self._custom_properties[key] = value
         return self
 
     def custom_properties(self, properties: Mapping[str, str]) -> TableDescriptorBuilder:
+        """Set several properties of the user's own."""
         self._custom_properties.update(properties)
         return self
 
     def partitioned_by(self, keys: Sequence[str]) -> TableDescriptorBuilder:
+        """Set the columns whose values make up a partition."""
         self._partition_keys = string_list("keys", keys)
         return self
 
     def distributed_by(
         self, bucket_count: int | None, bucket_keys: Sequence[str] | None = None
     ) -> TableDescriptorBuilder:
+        """Set the number of buckets and the columns that decide about the bucket of a row."""
         self._bucket_count = bucket_count
         self._bucket_keys = string_list("bucket_keys", bucket_keys)
         return self
 
     def comment(self, comment: str) -> TableDescriptorBuilder:
+        """Say what the table is about."""
         self._comment = comment
         return self
 
     def build(self) -> TableDescriptor:
+        """Return the descriptor; one that cannot be is a FlussError."""
         if self._schema is None:
             raise FlussError("A table needs a schema: call schema() before build()")
         return TableDescriptor(

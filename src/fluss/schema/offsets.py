@@ -95,9 +95,11 @@ class LakeSnapshot:
         return dict(self._offsets)
 
     def get_bucket_offset(self, bucket: TableBucket) -> int | None:
+        """Return the offset up to which the lake has a bucket; None if it knows nothing of it."""
         return self._offsets.get(bucket)
 
     def get_table_buckets(self) -> list[TableBucket]:
+        """Return the buckets that the lake knows."""
         return list(self._offsets)
 
     def __repr__(self) -> str:
@@ -118,4 +120,5 @@ class ProducerOffsets(ServerMade):
 
     @property
     def offsets(self) -> dict[TableBucket, int]:
+        """The offset of each bucket."""
         return dict(self._offsets)

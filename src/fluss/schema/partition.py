@@ -36,9 +36,11 @@ class PartitionSpec:
 
     @property
     def spec_map(self) -> dict[str, str]:
+        """The values by column."""
         return dict(self._values)
 
     def get_spec_map(self) -> dict[str, str]:
+        """Return the values by column."""
         return self.spec_map
 
     def is_contained_in(self, other: PartitionSpec) -> bool:
@@ -104,12 +106,15 @@ class PartitionInfo(ServerMade):
         )
 
     def get_partition_id(self) -> int:
+        """Return the number of the partition, which is never used again."""
         return self.partition_id
 
     def get_partition_name(self) -> str:
+        """Return the values joined with ``$``, such as ``2024-01-15$EMEA``."""
         return self.partition_name
 
     def get_partition_spec(self) -> PartitionSpec:
+        """Return the values by column."""
         return self._spec
 
     def __repr__(self) -> str:

@@ -113,9 +113,11 @@ class Predicate:
         raise AssertionError(f"{type(self).__name__} cannot be bound")
 
     def and_(self, other: Predicate) -> Predicate:
+        """Both conditions: ``a & b``."""
         return _combined(CompoundFunction.AND, self, other)
 
     def or_(self, other: Predicate) -> Predicate:
+        """At least one of two conditions: ``a | b``."""
         return _combined(CompoundFunction.OR, self, other)
 
     def __and__(self, other: Predicate) -> Predicate:
@@ -207,6 +209,7 @@ class ColumnRef:
 
     @property
     def name(self) -> str:
+        """The name of the column."""
         return self._name
 
     def _leaf(self, function: LeafFunction, *values: object) -> Predicate:
@@ -223,42 +226,55 @@ class ColumnRef:
         return self._leaf(function, text)
 
     def equal(self, value: object) -> Predicate:
+        """The value is this one."""
         return self._leaf(LeafFunction.EQUAL, value)
 
     def not_equal(self, value: object) -> Predicate:
+        """The value is another one, and not null."""
         return self._leaf(LeafFunction.NOT_EQUAL, value)
 
     def less_than(self, value: object) -> Predicate:
+        """The value is below this one."""
         return self._leaf(LeafFunction.LESS_THAN, value)
 
     def less_or_equal(self, value: object) -> Predicate:
+        """The value is not above this one."""
         return self._leaf(LeafFunction.LESS_OR_EQUAL, value)
 
     def greater_than(self, value: object) -> Predicate:
+        """The value is above this one."""
         return self._leaf(LeafFunction.GREATER_THAN, value)
 
     def greater_or_equal(self, value: object) -> Predicate:
+        """The value is not below this one."""
         return self._leaf(LeafFunction.GREATER_OR_EQUAL, value)
 
     def is_null(self) -> Predicate:
+        """There is no value."""
         return self._leaf(LeafFunction.IS_NULL)
 
     def is_not_null(self) -> Predicate:
+        """There is a value."""
         return self._leaf(LeafFunction.IS_NOT_NULL)
 
     def starts_with(self, prefix: str) -> Predicate:
+        """The text begins like this."""
         return self._text_leaf(LeafFunction.STARTS_WITH, prefix)
 
     def ends_with(self, suffix: str) -> Predicate:
+        """The text ends like this."""
         return self._text_leaf(LeafFunction.ENDS_WITH, suffix)
 
     def contains(self, part: str) -> Predicate:
+        """The text has this in it."""
         return self._text_leaf(LeafFunction.CONTAINS, part)
 
     def is_in(self, values: Sequence[object]) -> Predicate:
+        """The value is one of these."""
         return self._set_leaf(LeafFunction.IN, values)
 
     def not_in(self, values: Sequence[object]) -> Predicate:
+        """The value is none of these."""
         return self._set_leaf(LeafFunction.NOT_IN, values)
 
     # Comparisons make predicates, so a column has no equality of its own and, by Python's rules, no hash.

@@ -133,14 +133,17 @@ class Schema:
 
     @staticmethod
     def builder() -> SchemaBuilder:
+        """Begin a schema that is put together step by step."""
         return SchemaBuilder()
 
     @property
     def columns(self) -> list[Column]:
+        """The columns in their order."""
         return list(self._columns)
 
     @property
     def column_names(self) -> list[str]:
+        """The names of the columns in their order."""
         return list(self._index_by_name)
 
     @property
@@ -150,6 +153,7 @@ class Schema:
 
     @property
     def primary_key_indexes(self) -> list[int]:
+        """The positions of the key columns, in key order."""
         return [self._index_by_name[key] for key in self._primary_key]
 
     @property
@@ -165,30 +169,38 @@ class Schema:
 
     @property
     def data_types(self) -> tuple[DataType, ...]:
+        """The types of the columns in their order."""
         return tuple(column.data_type for column in self._columns)
 
     def column(self, name: str) -> Column:
+        """Return a column by name; an unknown one is a FlussError."""
         return self._columns[self.index_of(name)]
 
     def index_of(self, name: str) -> int:
+        """Return the position of a column; an unknown one is a FlussError."""
         index = self._index_by_name.get(name)
         if index is None:
             raise FlussError(f"Column '{name}' not found; columns are {shown_names(self._index_by_name)}")
         return index
 
     def get_column_names(self) -> list[str]:
+        """Return the names of the columns in their order."""
         return self.column_names
 
     def get_column_types(self) -> list[str]:
+        """Return the types of the columns as text, such as ``int NOT NULL``."""
         return [str(column.data_type) for column in self._columns]
 
     def get_columns(self) -> list[tuple[str, str]]:
+        """Return name and type of each column as text."""
         return [(column.name, str(column.data_type)) for column in self._columns]
 
     def get_primary_keys(self) -> list[str]:
+        """Return the key columns in key order; none for a log table."""
         return list(self._primary_key)
 
     def get_auto_increment_columns(self) -> list[str]:
+        """Return the columns whose values the server makes up."""
         return list(self._auto_increment_columns)
 
     def to_arrow(self) -> pa.Schema:
@@ -258,18 +270,22 @@ class SchemaBuilder:
     def column(
         self, name: str, data_type: DataType, comment: str | None = None, *, aggregation: AggFunction | None = None
     ) -> SchemaBuilder:
+        """Add a column after those that are there."""
         self._columns.append(Column(name, data_type, comment, aggregation))
         return self
 
     def primary_key(self, keys: Sequence[str]) -> SchemaBuilder:
+        """Set the key columns, in key order."""
         self._primary_keys = string_list("primary_key", keys)
         return self
 
     def enable_auto_increment(self, name: str) -> SchemaBuilder:
+        """Let the server number the rows in this column."""
         self._auto_increment_columns.append(name)
         return self
 
     def build(self) -> Schema:
+        """Return the schema; one that cannot be is a FlussError."""
         schema = Schema._create(self._columns, self._primary_keys, self._auto_increment_columns)
         schema.check_aggregations()
         return schema

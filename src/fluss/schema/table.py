@@ -37,13 +37,16 @@ class TablePath:
 
     @property
     def database(self) -> str:
+        """The name of the database."""
         return self.database_name
 
     @property
     def table(self) -> str:
+        """The name of the table."""
         return self.table_name
 
     def table_path_str(self) -> str:
+        """Return ``database.table``."""
         return f"{self.database_name}.{self.table_name}"
 
     def __str__(self) -> str:
@@ -137,14 +140,17 @@ class TableInfo(ServerMade):
 
     @property
     def comment(self) -> str | None:
+        """What the table is about."""
         return self._descriptor.comment
 
     @property
     def schema(self) -> Schema:
+        """The columns and the primary key."""
         return self._descriptor.schema
 
     @property
     def primary_keys(self) -> list[str]:
+        """The key columns in key order; none for a log table."""
         return self.schema.get_primary_keys()
 
     @property
@@ -154,56 +160,72 @@ class TableInfo(ServerMade):
 
     @property
     def partition_keys(self) -> list[str]:
+        """The columns whose values make up a partition."""
         return self._descriptor.partition_keys
 
     @property
     def bucket_keys(self) -> list[str]:
+        """The columns that decide about the bucket of a row."""
         return self._descriptor.bucket_keys
 
     @property
     def properties(self) -> dict[str, str]:
+        """The table options that are set."""
         return self._descriptor.properties
 
     @property
     def custom_properties(self) -> dict[str, str]:
+        """Properties that mean something to users only."""
         return self._descriptor.custom_properties
 
     @property
     def log_format(self) -> LogFormat:
+        """The format of the log, stated or by default."""
         return self._descriptor.log_format
 
     @property
     def kv_format(self) -> KvFormat:
+        """The format of the rows of a primary-key table, stated or by default."""
         return self._descriptor.kv_format
 
     def get_schema(self) -> Schema:
+        """Return the columns and the primary key."""
         return self.schema
 
     def get_primary_keys(self) -> list[str]:
+        """Return the key columns in key order; none for a log table."""
         return self.primary_keys
 
     def get_partition_keys(self) -> list[str]:
+        """Return the columns whose values make up a partition."""
         return self.partition_keys
 
     def get_bucket_keys(self) -> list[str]:
+        """Return the columns that decide about the bucket of a row."""
         return self.bucket_keys
 
     def get_properties(self) -> dict[str, str]:
+        """Return the table options that are set."""
         return self.properties
 
     def get_custom_properties(self) -> dict[str, str]:
+        """Return the properties that mean something to users only."""
         return self.custom_properties
 
     def get_column_names(self) -> list[str]:
+        """Return the names of the columns in their order."""
         return self.schema.column_names
 
     def get_column_count(self) -> int:
+        """Return the number of columns."""
         return len(self.schema.column_names)
 
     def has_primary_key(self) -> bool:
+        """Whether rows have a key; if not, it is a log table."""
         return self._descriptor.has_primary_key()
 
     def is_partitioned(self) -> bool:
+        """Whether the table consists of partitions."""
         return self._descriptor.is_partitioned()
 
     def __repr__(self) -> str:
@@ -237,10 +259,12 @@ class TableStats(ServerMade):
 
     @property
     def row_count(self) -> int:
+        """The rows of all buckets together."""
         return sum(self._row_counts.values())
 
     @property
     def row_count_by_bucket(self) -> dict[TableBucket, int]:
+        """The rows of each bucket."""
         return dict(self._row_counts)
 
     def __repr__(self) -> str:

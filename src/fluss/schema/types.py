@@ -56,9 +56,11 @@ class DataType:
     nullable: bool = field(default=True, kw_only=True)
 
     def not_null(self) -> Self:
+        """Return the type for columns that are never null."""
         return self.with_nullable(False)
 
     def with_nullable(self, nullable: bool) -> Self:
+        """Return the type with this nullability."""
         return self if self.nullable == nullable else replace(self, nullable=nullable)
 
     @property
@@ -68,6 +70,7 @@ class DataType:
 
     @property
     def is_nested(self) -> bool:
+        """Whether values contain other values: ARRAY, MAP and ROW."""
         return False
 
     def __str__(self) -> str:
@@ -330,76 +333,95 @@ class DataTypes:
 
     @staticmethod
     def boolean() -> BooleanType:
+        """True or false."""
         return BooleanType()
 
     @staticmethod
     def tinyint() -> TinyIntType:
+        """Integers of 8 bits."""
         return TinyIntType()
 
     @staticmethod
     def smallint() -> SmallIntType:
+        """Integers of 16 bits."""
         return SmallIntType()
 
     @staticmethod
     def int() -> IntType:
+        """Integers of 32 bits."""
         return IntType()
 
     @staticmethod
     def bigint() -> BigIntType:
+        """Integers of 64 bits."""
         return BigIntType()
 
     @staticmethod
     def float() -> FloatType:
+        """Floating point numbers of 32 bits."""
         return FloatType()
 
     @staticmethod
     def double() -> DoubleType:
+        """Floating point numbers of 64 bits."""
         return DoubleType()
 
     @staticmethod
     def char(length: builtins.int = 1) -> CharType:
+        """Text of a declared length."""
         return CharType(length)
 
     @staticmethod
     def string() -> StringType:
+        """Text of any length."""
         return StringType()
 
     @staticmethod
     def binary(length: builtins.int = 1) -> BinaryType:
+        """Bytes of exactly this length."""
         return BinaryType(length)
 
     @staticmethod
     def bytes() -> BytesType:
+        """Bytes of any length."""
         return BytesType()
 
     @staticmethod
     def decimal(precision: builtins.int = 10, scale: builtins.int = 0) -> DecimalType:
+        """Exact numbers of so many digits in all, so many of them after the point."""
         return DecimalType(precision, scale)
 
     @staticmethod
     def date() -> DateType:
+        """Days."""
         return DateType()
 
     @staticmethod
     def time(precision: builtins.int = 0) -> TimeType:
+        """Times of day, with so many digits of a second."""
         return TimeType(precision)
 
     @staticmethod
     def timestamp(precision: builtins.int = 6) -> TimestampType:
+        """Dates with a time of day and without a zone, with so many digits of a second."""
         return TimestampType(precision)
 
     @staticmethod
     def timestamp_ltz(precision: builtins.int = 6) -> TimestampLtzType:
+        """Instants, with so many digits of a second."""
         return TimestampLtzType(precision)
 
     @staticmethod
     def array(element_type: DataType) -> ArrayType:
+        """Lists of values of one type."""
         return ArrayType(element_type)
 
     @staticmethod
     def map(key_type: DataType, value_type: DataType) -> MapType:
+        """Lists of pairs of a key and a value. Keys are never null."""
         return MapType(key_type, value_type)
 
     @staticmethod
     def row(fields: Iterable[DataField]) -> RowType:
+        """Values with named fields."""
         return RowType(tuple(fields))

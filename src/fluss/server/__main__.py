@@ -32,8 +32,9 @@ examples:
   Keep data in ./data and listen on {_DEFAULT_HOST}:{DEFAULT_PORT}:
     {_PROGRAM} --data-dir ./data
 
-  Let other machines in, on another port:
+  Let other machines in, on another port; in a container, also tell clients a name that leads there:
     {_PROGRAM} --data-dir ./data --host 0.0.0.0 --port 9200
+    {_PROGRAM} --data-dir ./data --host 0.0.0.0 -D advertised.listeners=FLUSS://localhost:9123
 
   Ask users for a password (the file server.yaml):
     bind.listeners: CLIENT://0.0.0.0:9123
@@ -148,7 +149,11 @@ async def _serve_until_signal(options: ServerOptions) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    await serve(options, stop=stop, on_ready=_say_ready)
+    try:
+        await serve(options, stop=stop, on_ready=_say_ready)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
 
 
 def _say_ready(server: FlussServer) -> None:

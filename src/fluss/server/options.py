@@ -242,8 +242,8 @@ class ServerOptions:
         "server.buffer.memory-size",
         MEMORY_BYTES,
         "256 mb",
-        "What all requests that are being carried out may hold in memory; then nothing more is read until some are "
-        "answered.",
+        "What requests that are arriving or being carried out may hold in memory; then nothing more is read from "
+        "connections that hold some of it.",
         lowest=1024 * 1024,
     )
 
@@ -292,8 +292,8 @@ class ServerOptions:
         "log.segment.file-size",
         MEMORY_BYTES,
         "1 gb",
-        "The size at which a new segment file is begun.",
-        lowest=1024,
+        "The size at which a new segment file is begun. A larger batch gets a file of its own.",
+        lowest=1,
         highest=INT32_MAX,
     )
     log_index_bytes_max = ServerOption(
@@ -426,7 +426,8 @@ class ServerOptions:
         self._ignored: dict[str, Setting] = {}
         for layer in reversed(layers):
             for key, setting in layer.items():
-                if is_of_other_servers(key):
+                # Some of our own keys begin like those of others.
+                if key not in _OPTION_BY_KEY and is_of_other_servers(key):
                     self._ignored[key] = setting
                 else:
                     self._take(key, setting)

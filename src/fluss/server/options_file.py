@@ -3,7 +3,7 @@
 log.segment.file-size: 512 mb
 log:
   index.interval-size: 4 kb        # the same as log.index.interval-size
-super.users: [User:alice, User:bob]  # the same as User:alice,User:bob
+bind.listeners: [A://localhost:1, B://localhost:2]  # the same as A://localhost:1,B://localhost:2
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read_options_file(path: Path) -> dict[str, Setting]:
         import yaml
     except ImportError:
         raise FlussError(
-            f"reading {path} needs PyYAML: pip install pyyaml (or flussbett[server], which brings it along)"
+            f'reading {path} needs PyYAML: pip install "flussbett[server]", or pip install pyyaml alone'
         ) from None
     try:
         with open(path, "rb") as file:

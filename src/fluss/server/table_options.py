@@ -195,14 +195,15 @@ LOG_TTL = _option(
     "table.log.ttl",
     DURATION_MS,
     7 * DAY_MS,
-    "How long records are kept; 0 keeps them for ever.",
+    "How long records are kept; 0 ms keeps them for ever.",
     alterable=Alterable.ALWAYS,
 )
 LOG_LOCAL_TTL = _option(
     "table.log.local-ttl",
     _optional(DURATION_MS),
     None,
-    "How long records are kept on the server's own disk; as long as table.log.ttl says if not set.",
+    "How long records that were copied to remote storage are kept on the server's own disk, too; as long as "
+    "table.log.ttl says if not set.",
     alterable=Alterable.ALWAYS,
     since="1.0",
 )

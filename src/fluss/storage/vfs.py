@@ -17,13 +17,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from fluss.buffers import BytesLike
+from fluss.buffers import BytesLike, byte_view, new_memory
 
 DESCRIPTORS_MAX: Final = 512
 # What a file is called until its new content is complete.
 TEMPORARY_SUFFIX: Final = ".tmp"
 # What the operating system takes in one call (IOV_MAX).
 _PARTS_PER_WRITE: Final = 1024
+# A larger read goes into memory that is used again and again: fresh pages cost more than the copy.
+_LARGE_READ_BYTES: Final = 64 * 1024
 
 
 class Files(Protocol):
@@ -37,7 +39,7 @@ class Files(Protocol):
         """List a directory in no particular order; one that does not exist is empty."""
         ...
 
-    def read(self, path: Path, position: int, byte_count: int) -> bytes:
+    def read(self, path: Path, position: int, byte_count: int) -> BytesLike:
         """Return the bytes from a position on; fewer only at the end of the file."""
         ...
 
@@ -124,17 +126,20 @@ class OsFiles:
         except FileNotFoundError:
             return []
 
-    def read(self, path: Path, position: int, byte_count: int) -> bytes:
+    def read(self, path: Path, position: int, byte_count: int) -> BytesLike:
         with self._open(path, os.O_RDWR) as descriptor:
-            data = os.pread(descriptor, byte_count, position)
-            if len(data) == byte_count:
-                return data
-            # A read may be cut short by a signal or a limit of the operating system; nothing comes only at the end.
-            pieces = [data]
-            while data and (missing := byte_count - sum(map(len, pieces))):
-                data = os.pread(descriptor, missing, position + byte_count - missing)
-                pieces.append(data)
-            return b"".join(pieces)
+            if byte_count < _LARGE_READ_BYTES:
+                data = os.pread(descriptor, byte_count, position)
+                if len(data) == byte_count or not os.pread(descriptor, 1, position + len(data)):
+                    return data
+            memory = byte_view(new_memory(byte_count))
+            read_bytes = 0
+            # A read may be cut short by a signal or a limit of the operating system. Nothing comes only at the end.
+            while read_bytes < byte_count and (
+                count := os.preadv(descriptor, [memory[read_bytes:]], position + read_bytes)
+            ):
+                read_bytes += count
+            return memory[:read_bytes].toreadonly()
 
     def write(self, path: Path, parts: Sequence[BytesLike], position: int) -> None:
         with self._open(path, os.O_RDWR | os.O_CREAT) as descriptor:

@@ -4,8 +4,8 @@
 has afterwards, are kept apart. These faults exist, and no others:
 
 - ``write``, ``truncate``: not durable before ``sync``. When power is lost, each sector of the file is as it was at the
-  last sync (zeros if the file was shorter then) or as it is now. A write may also be torn in the middle of a sector.
-  The length is the old one, the new one, or one in between.
+  last sync (zeros if the file was shorter then) or as it is now. What was added at the end may also be torn in the
+  middle of a sector. The length is the old one, the new one, or one in between.
 - A new name, or that a name is gone: not durable before ``sync_directory``. Each name is lost or kept by itself.
 - ``replace(durably=False)``: content and name as above. Afterwards the file is the new one, the old one, missing, empty
   or partly zeros, and its temporary file may be there. ``replace`` alone: durable and all or nothing.
@@ -164,7 +164,7 @@ class FaultFiles:
             try:
                 self._begin("sync", path)
             except OSError:
-                if path in self._names:
+                if path in self._names and not self.is_stopped:
                     self._names[path].is_sync_lost = True
                 raise
             content = self._content(path)

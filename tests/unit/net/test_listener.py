@@ -15,8 +15,9 @@ import struct
 import pytest
 
 from fluss.errors import AuthenticationError, FlussError, NetworkError
+from fluss.net.byte_budget import ByteBudget
 from fluss.net.channel import Channel
-from fluss.net.connection import ByteBudget, ServerConnection
+from fluss.net.connection import ServerConnection, Shared
 from fluss.net.listener import Answer, Listener, ListenerSettings, RequestContext
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.loop import new_event_loop
@@ -388,17 +389,17 @@ def test_a_handler_that_never_began_is_put_away_without_a_trace(run, scripted_tr
         async def handle(context, request):
             begun.append(request)
 
-        budget = ByteBudget(MIB)
-        connection = ServerConnection(
-            ListenerSettings(),
+        clock = asyncio.get_running_loop().time
+        shared = Shared(
             {ApiKey.TABLE_EXISTS: handle},
             {ApiKey.TABLE_EXISTS: apis.TABLE_EXISTS},
-            budget,
-            LoginThrottle(asyncio.get_running_loop().time),
-            asyncio.get_running_loop().time,
-            lambda connection: None,
-            lambda connection: None,
+            arriving_memory=ByteBudget(MIB),
+            request_memory=ByteBudget(MIB),
+            answer_memory=ByteBudget(MIB),
+            throttle=LoginThrottle(clock),
+            clock=clock,
         )
+        connection = ServerConnection(ListenerSettings(), shared, lambda connection: None, lambda connection: None)
         connection.connection_made(scripted_transport())
         data = _request_bytes(apis.TABLE_EXISTS, _table_request("t")) * 3
         connection.get_buffer(-1)[: len(data)] = data
@@ -408,7 +409,7 @@ def test_a_handler_that_never_began_is_put_away_without_a_trace(run, scripted_tr
         await asyncio.sleep(0.01)
         assert begun == []
         assert connection.tasks == frozenset()
-        assert budget.used_bytes == 0
+        assert shared.request_memory.used_bytes == 0
 
     run(main())
 

@@ -164,6 +164,15 @@ def test_keys_of_other_servers_are_accepted_and_named(tmp_path: Path) -> None:
     assert "zookeeper.address has no effect" in options.explained()
 
 
+def test_no_option_of_ours_is_taken_for_one_of_others() -> None:
+    given = {option.key: ServerOptions().setting(option).text for option in ServerOptions.options()}
+    options = ServerOptions({key: text for key, text in given.items() if text})
+    assert options.ignored_keys == ()
+    changed = ServerOptions({"coordinator.producer-offsets.ttl": "3 h", "coordinator.io-pool.size": "10"})
+    assert changed.producer_offsets_ttl_ms == 3 * 3_600_000
+    assert changed.ignored_keys == ("coordinator.io-pool.size",)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -202,7 +211,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_without_pyyaml_a_file_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(FlussError, match="pip install pyyaml"):
+    with pytest.raises(FlussError, match=r'pip install "flussbett\[server\]"'):
         read_options_file(config_file(tmp_path, "a: b"))
 
 

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 from fluss.buffers import BytesLike
 from fluss.record.log_batch import HEADER_BYTES_MIN, LogBatch, build_batch, iter_batches, verify_crc
 from fluss.schema.table import TableBucket
+from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.committer import Committed, Committer
 from fluss.storage.log.loader import LoadResult
 from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.tablet import AppendResult, LogTablet
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import Files
 
 T = TypeVar("T")

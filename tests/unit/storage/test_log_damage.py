@@ -7,7 +7,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 
 import pytest
@@ -31,18 +31,17 @@ from tests.unit.storage.support import (
     row_bytes,
 )
 
-# Three batches per segment, and an index entry for every batch but the first.
-SETTINGS = LogSettings(segment_bytes_max=180, index_interval_bytes=50)
+# Two batches per segment, and an index entry for every batch but the first.
+SETTINGS = LogSettings(segment_bytes_max=110, index_interval_bytes=40)
 BATCHES = [
     make_batch(b"a0", writer=3, sequence=0),
     make_batch(b"b0", rows=2, writer=5, sequence=0),
-    make_batch(b"a1", writer=3, sequence=1),
-    make_batch(b"a2", rows=3, writer=3, sequence=2),
+    make_batch(b"a1", rows=3, writer=3, sequence=1),
     make_batch(b"", rows=0, writer=5, sequence=1),
     make_batch(b"nobody", rows=2),
-    make_batch(b"a3", writer=3, sequence=3),
-    make_batch(b"b2", rows=2, writer=5, sequence=2),
+    make_batch(b"b2", writer=5, sequence=2),
 ]
+OFFSET_END = 10
 NAMED_PLACE = re.compile(rf"{DIRECTORY}/\d{{20}}\.log, byte \d+, offset ")
 TIMESTAMP_FIELD = range(LENGTH_END + 1, LENGTH_END + 9)
 
@@ -58,10 +57,10 @@ class Start:
 
 
 STARTS = [
-    Start("clean", is_closed=True, recovery_offset=13),
-    Start("crash", is_closed=False, recovery_offset=11),
+    Start("clean", is_closed=True, recovery_offset=OFFSET_END),
+    Start("crash", is_closed=False, recovery_offset=9),
     Start("crash, nothing known", is_closed=False, recovery_offset=0),
-    Start("crash, left to the operating system", is_closed=False, recovery_offset=4, is_synced=False),
+    Start("crash, left to the operating system", is_closed=False, recovery_offset=3, is_synced=False),
 ]
 
 
@@ -93,7 +92,7 @@ def make_original(start: Start) -> Original:
         asyncio.run(log.close())
     batches = list(read_batches(log))
     assert log.segment_count == 3
-    assert log.offset_next == 13
+    assert log.offset_next == OFFSET_END
     return Original(
         files,
         {batch.header.base_offset: row_bytes(batch.data) for batch in batches},
@@ -144,8 +143,8 @@ def look(original: Original, start: Start, path: Path, content: bytes) -> Found:
             offset_next = batch.header.offset_next
         assert offset_next == log.offset_next
     except CorruptRecordError as error:
-        assert NAMED_PLACE.match(error.message), error.message
         found.refusal = error
+    assert found.refusal is None or NAMED_PLACE.match(found.refusal.message), found.refusal
     return found
 
 
@@ -243,16 +242,17 @@ def test_damage_to_what_only_makes_reading_faster_changes_nothing(
     assert paths
     for path in paths:
         content = original.content(path)
-        for damaged in (*truncations(content), *flips_sampled(content)):
+        for damaged in sampled(content):
             found = look(original, start, path, damaged)
             assert found.refusal is None
             assert found.times_ms == original.times_ms
 
 
-def flips_sampled(content: bytes) -> Iterator[bytes]:
-    """Yield every flipped bit of a small file, every fifth of a larger one."""
-    step = 1 if len(content) < 100 else 5
-    yield from (damaged for index, damaged in enumerate(bit_flips(content)) if index % step == 0)
+def sampled(content: bytes) -> Iterator[bytes]:
+    """Yield every cut and every flipped bit of a small file, a part of them for a larger one."""
+    step = 1 if len(content) < 100 else 13
+    yield from islice(truncations(content), 0, None, step)
+    yield from islice(bit_flips(content), 0, None, step)
 
 
 def test_damaged_indexes_answer_times_as_before(original: Original, start: Start) -> None:
@@ -275,9 +275,9 @@ def test_a_missing_file_is_rebuilt_or_refused(original: Original, start: Start, 
         try:
             log, result = open_again(files, start)
             batches = list(read_batches(log))
-        except CorruptRecordError as error:
-            assert suffix == ".log"
-            assert str(DIRECTORY) in error.message
+        except CorruptRecordError:
+            if suffix != ".log":
+                raise
             continue
         if suffix != ".log":
             assert len(batches) == len(BATCHES)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
+from fluss.client.scan.data_frames import require_pandas
 from fluss.client.scan.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.records import RecordBatch
 from fluss.errors import CorruptRecordError, FlussError, error_for_code
@@ -64,6 +65,7 @@ class BatchScanner(ServerMade):
 
     @property
     def bucket(self) -> TableBucket:
+        """The bucket that is read."""
         return self._bucket
 
     async def next_batch(self) -> RecordBatch | None:
@@ -85,6 +87,8 @@ class BatchScanner(ServerMade):
         return pa.Table.from_batches(batches, schema=self._columns.arrow_schema)
 
     async def to_pandas(self) -> pd.DataFrame:
+        """As ``to_arrow``, as a pandas data frame."""
+        require_pandas()
         return (await self.to_arrow()).to_pandas()
 
     def __repr__(self) -> str:

@@ -46,7 +46,7 @@ async def bounds(
 class BoundedRead:
     """One pass over some subscriptions, each up to its own stop.
 
-    ``on_done`` is told of every subscription that has reached its stop, and has to end it. ``patience_s`` is how long
+    ``on_done`` is told of subscriptions that have reached their stops and are to be ended. ``patience_s`` is how long
     nothing at all may happen before the read fails.
     """
 
@@ -55,7 +55,7 @@ class BoundedRead:
         poller: Poller,
         reader: BatchReader,
         stops: Mapping[Subscription, int],
-        on_done: Callable[[Subscription], None],
+        on_done: Callable[[list[Subscription]], None],
         *,
         patience_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -89,11 +89,20 @@ class BoundedRead:
         return batches
 
     def _collect(self, runs: Runs) -> bool:
+        done: list[Subscription] = []
+        try:
+            self._read_some(runs, done)
+        finally:
+            if done:
+                self._on_done(done)
+        return self.is_done
+
+    def _read_some(self, runs: Runs, done: list[Subscription]) -> None:
         byte_count = 0
         while self._stops and len(runs) < BATCHES_PER_POLL_MAX and byte_count < BYTES_PER_POLL_MAX:
             step = self._reader.next_run(offset_stop=self._stops.__getitem__)
             if step is None:
-                break
+                return
             subscription, run = step
             self._progress_s = self._clock()
             if run is not None:
@@ -102,8 +111,9 @@ class BoundedRead:
                 runs.append((subscription, run))
             if subscription.position >= self._stops[subscription]:
                 del self._stops[subscription]
-                self._on_done(subscription)
-        return self.is_done
+                # From now on the reader passes over what else has been fetched for it.
+                subscription.is_active = False
+                done.append(subscription)
 
     def _taken(self, runs: Runs) -> list[pa.RecordBatch]:
         if not runs and self._stops and self._clock() - self._progress_s > self._patience_s:

@@ -61,12 +61,15 @@ class ScanBuffer:
 
     # The fetcher's side
 
-    def put(self, chunks: Sequence[Chunk]) -> None:
-        """Add the chunks of one frame."""
-        frame = chunks[0].frame
-        frame.chunk_count = len(chunks)
+    def hold(self, frame: Frame) -> None:
+        """Count a frame from which chunks are about to be put."""
         with self._condition:
             self._bytes_held += frame.byte_count
+
+    def put(self, chunks: Sequence[Chunk]) -> None:
+        """Add the chunks of one frame that is held, all of them at once."""
+        with self._condition:
+            chunks[0].frame.chunk_count = len(chunks)
             self._chunks.extend(chunks)
             self._announce()
 

@@ -122,13 +122,9 @@ class Fetcher:
         """Fetch nothing more until somebody polls."""
         self._attended_s = float("-inf")
 
-    def begin(self, begun: Sequence[Subscription], ended: Sequence[Subscription] = ()) -> None:
-        """Fetch for subscriptions, in place of those that have ended."""
+    def change(self, begun: Sequence[Subscription], ended: Sequence[Subscription]) -> None:
+        """Fetch for some subscriptions from now on, and no more for others."""
         self._call_soon(self._change, begun, ended)
-
-    def end(self, ended: Sequence[Subscription]) -> None:
-        """Fetch no more for some subscriptions."""
-        self._call_soon(self._change, (), ended)
 
     def _call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         try:
@@ -240,24 +236,34 @@ class Fetcher:
         group.task.add_done_callback(partial(self._fetched, lane, group))
 
     def _fetched(self, lane: Lane, group: FetchGroup, task: asyncio.Task[None]) -> None:
+        """Let a group be part of the next request, together with what else is waiting."""
         group.task = None
         lane.out_count -= 1
+        if group.subscriptions and task.cancelled():
+            # Somebody else did that, because the loop is about to end.
+            return
         if group.subscriptions:
             lane.wait(group)
         self._pump()
 
     async def _fetch(self, lane: Lane, group: FetchGroup) -> None:
-        is_projected = self._requests.is_projected
-        request = group.request(self._requests)
-        started_s = self._loop.time()
-        try:
-            body = await self._cluster.request(lane.server_id, ENCODED_FETCH_LOG, request, timeout_s=self._timeout_s)
-            has_news = self._accept(group, body, is_projected)
-        except FlussError as error:
-            self._request_failed(lane, group, error)
-            return
-        if not has_news and self._loop.time() - started_s < _SILENCE_PAUSE_S:
-            await asyncio.sleep(_SILENCE_PAUSE_S)
+        """Fetch again and again, as long as nothing else has to be considered before the next request."""
+        while True:
+            is_projected = self._requests.is_projected
+            request = group.request(self._requests)
+            started_s = self._loop.time()
+            try:
+                body = await self._cluster.request(
+                    lane.server_id, ENCODED_FETCH_LOG, request, timeout_s=self._timeout_s
+                )
+                has_news = self._accept(group, body, is_projected)
+            except FlussError as error:
+                self._request_failed(lane, group, error)
+                return
+            if not has_news and self._loop.time() - started_s < _SILENCE_PAUSE_S:
+                await asyncio.sleep(_SILENCE_PAUSE_S)
+            if not group.subscriptions or lane.waiting is not None or not self._may_fetch():
+                return
 
     # Receiving
 
@@ -286,7 +292,9 @@ class Fetcher:
             else:
                 silent.append(entry)
         if chunks:
-            self._buffer.put(chunks)
+            self._buffer.hold(frame)
+            # A moment later, when the next request has left: the consumer that this wakes up competes with this thread.
+            self._loop.call_soon(self._buffer.put, chunks)
         if failed:
             trouble = failed[0].trouble
             logger.info("%d buckets of %s cannot be read, the first because of: %s", len(failed), self._path, trouble)

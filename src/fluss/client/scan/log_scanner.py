@@ -12,6 +12,7 @@ import pyarrow as pa
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
 from fluss.client.scan.bounded_read import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, bounds
+from fluss.client.scan.data_frames import require_pandas
 from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.fetch_messages import FetchRequests
 from fluss.client.scan.offsets import bucket_offsets
@@ -134,6 +135,7 @@ class LogScanner(ServerMade):
         return list(self._pipeline.subscriptions.positions().items())
 
     def is_partitioned(self) -> bool:
+        """Whether the table has partitions, whose buckets are subscribed to by partition id."""
         return self._info.is_partitioned()
 
     def _subscribe(self, offsets: dict[TableBucket, int]) -> None:
@@ -145,7 +147,7 @@ class LogScanner(ServerMade):
         with self._lock:
             self._check_usable()
             self._repeat_starts = None
-            self._pipeline.begin(offsets)
+            self._pipeline.subscriptions.begin(offsets)
 
     async def _prepare(self, partition_ids: set[int], latest: list[TableBucket]) -> dict[TableBucket, int]:
         """Make sure that partitions exist, and return the latest offsets of buckets."""
@@ -162,7 +164,7 @@ class LogScanner(ServerMade):
         with self._lock:
             self._check_usable()
             self._repeat_starts = None
-            self._pipeline.end([bucket])
+            self._pipeline.subscriptions.end([bucket])
 
     def _bucket(self, partition_id: int | None, bucket_id: int) -> TableBucket:
         number = int32("bucket_id", bucket_id)
@@ -195,6 +197,7 @@ class LogScanner(ServerMade):
         return _scan_records(await self._pipeline.poller.poll_async(self._collect_records, timeout_s))
 
     def _collect_records(self, runs: Runs) -> bool:
+        self._check_not_reserved()
         records_left = self._cluster.config.scanner_log_max_poll_records
         while records_left > 0:
             step = self._pipeline.reader.next_run(records_max=records_left, aligned=self._is_aligned)
@@ -223,6 +226,7 @@ class LogScanner(ServerMade):
         return self.poll_record_batch(timeout_ms)
 
     async def poll_batches_async(self, timeout_ms: int) -> RecordBatches:
+        """As ``poll_batches``, without blocking."""
         return await self.poll_record_batch_async(timeout_ms)
 
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
@@ -245,6 +249,7 @@ class LogScanner(ServerMade):
         return self._collect_batches(runs, aligned=True)
 
     def _collect_batches(self, runs: Runs, *, aligned: bool) -> bool:
+        self._check_not_reserved()
         byte_count = 0
         while len(runs) < BATCHES_PER_POLL_MAX and byte_count < BYTES_PER_POLL_MAX:
             step = self._pipeline.reader.next_run(aligned=aligned)
@@ -292,10 +297,12 @@ class LogScanner(ServerMade):
 
     def to_pandas(self) -> pd.DataFrame:
         """Read as ``to_arrow`` does, and return a pandas DataFrame."""
+        require_pandas()
         return self.to_arrow().to_pandas()
 
     async def to_pandas_async(self) -> pd.DataFrame:
         """Like ``to_pandas``, without blocking the event loop."""
+        require_pandas()
         return (await self.to_arrow_async()).to_pandas()
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
@@ -307,8 +314,9 @@ class LogScanner(ServerMade):
         starts = self._begin_bounded("to_arrow_batch_reader")
         try:
             found = self._runtime.run(bounds(self._cluster, self._info.table_path, starts))
-            self._pipeline.end([bucket for bucket in starts if bucket not in found])
-            read = self._new_read(found, on_done=lambda done: self._pipeline.end([done.bucket]))
+            subscriptions = self._pipeline.subscriptions
+            subscriptions.end([bucket for bucket in starts if bucket not in found])
+            read = self._new_read(found, on_done=lambda done: subscriptions.end([each.bucket for each in done]))
         except BaseException:
             self._end_bounded(starts, None)
             raise
@@ -333,14 +341,17 @@ class LogScanner(ServerMade):
         self, starts: Mapping[TableBucket, int], found: Mapping[TableBucket, tuple[int, int]]
     ) -> BoundedRead:
         """Begin a read after which every bucket stays subscribed."""
+        subscriptions = self._pipeline.subscriptions
         # Nothing is fetched for buckets without anything to read, nor beyond the stops of the others.
-        self._pipeline.park({bucket: start for bucket, start in starts.items() if bucket not in found})
-        return self._new_read(found, on_done=lambda done: self._pipeline.park({done.bucket: done.position}))
+        subscriptions.park({bucket: start for bucket, start in starts.items() if bucket not in found})
+        return self._new_read(
+            found, on_done=lambda done: subscriptions.park({each.bucket: each.position for each in done})
+        )
 
     def _new_read(
-        self, found: Mapping[TableBucket, tuple[int, int]], on_done: Callable[[Subscription], None]
+        self, found: Mapping[TableBucket, tuple[int, int]], on_done: Callable[[list[Subscription]], None]
     ) -> BoundedRead:
-        begun = self._pipeline.begin({bucket: start for bucket, (start, _) in found.items()})
+        begun = self._pipeline.subscriptions.begin({bucket: start for bucket, (start, _) in found.items()})
         stops = {subscription: found[subscription.bucket][1] for subscription in begun}
         patience_s = self._cluster.config.request_timeout_ms / 1000
         return BoundedRead(self._pipeline.poller, self._pipeline.reader, stops, on_done, patience_s=patience_s)
@@ -354,7 +365,7 @@ class LogScanner(ServerMade):
             self._repeat_starts = repeat_starts
             self._pipeline.fetcher.rest()
             if not self._pipeline.buffer.is_closed:
-                self._pipeline.begin(offsets or self._pipeline.subscriptions.positions())
+                self._pipeline.subscriptions.begin(offsets or self._pipeline.subscriptions.positions())
 
     # The rest
 
@@ -409,9 +420,13 @@ class LogScanner(ServerMade):
         raise FlussError(f"This method requires a {wanted} scanner; make one with {create}")
 
     def _check_usable(self) -> None:
+        self._runtime.check_process()
         if self._pipeline.buffer.is_closed:
             raise FlussError("The scanner is closed; create a new one")
         self._forget_dropped_reader()
+        self._check_not_reserved()
+
+    def _check_not_reserved(self) -> None:
         if self._open_reader is not None:
             raise FlussError(
                 "RecordBatchLogReader is active: a reader is already active on this scanner; "
@@ -430,7 +445,7 @@ class LogScanner(ServerMade):
         with self._lock:
             self._open_reader = None
             self._pipeline.fetcher.rest()
-            self._pipeline.end([subscription.bucket for subscription in read.unfinished])
+            self._pipeline.subscriptions.end([subscription.bucket for subscription in read.unfinished])
 
 
 class _ReaderBatches(Iterator[pa.RecordBatch]):

@@ -7,7 +7,8 @@ servers -> Fetcher -> ScanBuffer -> BatchReader (with a BatchDecoder) -> Poller 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
@@ -21,7 +22,7 @@ from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.subscription import Subscription, Subscriptions
 from fluss.errors import FlussError
 from fluss.schema.schema import Schema
-from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table import TableInfo
 
 
 class ScanPipeline:
@@ -30,40 +31,29 @@ class ScanPipeline:
     def __init__(
         self, cluster: Cluster, runtime: Runtime, info: TableInfo, columns: ScanColumns, requests: FetchRequests
     ) -> None:
-        self.subscriptions = Subscriptions()
         buffer = ScanBuffer(cluster.config.scanner_log_fetch_max_bytes, lambda: fetcher.make_use_of_room())
         fetcher = Fetcher(cluster, info, requests, buffer, RemoteLog(buffer, cluster.config), loop=runtime.loop)
         decoder = BatchDecoder(columns, info.log_format, _schema_loader(cluster, runtime, info))
         self.buffer = buffer
         self.fetcher = fetcher
-        self.reader = BatchReader(buffer, decoder, on_damage=lambda damaged: fetcher.end([damaged]))
-        self.poller = Poller(runtime, buffer, self.reader, fetcher)
+        self.reader = BatchReader(buffer, decoder, on_damage=lambda damaged: fetcher.change((), [damaged]))
+        self.subscriptions = Subscriptions(partial(_change_subscriptions, fetcher, buffer))
+        self.poller = Poller(runtime, buffer, self.reader, fetcher, self.subscriptions)
         self._stop = weakref.finalize(self, _stop_fetching, runtime, fetcher)
         self._stop.atexit = False
-
-    def begin(self, offsets: Mapping[TableBucket, int]) -> list[Subscription]:
-        """Read buckets from offsets on; what was read of them before is dropped."""
-        begun, ended = self.subscriptions.begin(offsets)
-        self.fetcher.begin(begun, ended)
-        if ended:
-            self.buffer.drop_ended()
-        return begun
-
-    def park(self, offsets: Mapping[TableBucket, int]) -> None:
-        """Stay subscribed to buckets at some offsets, but fetch nothing from there."""
-        _, ended = self.subscriptions.begin(offsets)
-        self.fetcher.end(ended)
-        self.buffer.drop_ended()
-
-    def end(self, buckets: Iterable[TableBucket]) -> None:
-        """Read buckets no more."""
-        self.fetcher.end(self.subscriptions.end(buckets))
-        self.buffer.drop_ended()
 
     def close(self) -> None:
         """Stop fetching and let go of what was fetched. May be called again."""
         self.buffer.close()
         self._stop()
+
+
+def _change_subscriptions(
+    fetcher: Fetcher, buffer: ScanBuffer, begun: Sequence[Subscription], ended: Sequence[Subscription]
+) -> None:
+    fetcher.change(begun, ended)
+    if ended:
+        buffer.drop_ended()
 
 
 def _schema_loader(cluster: Cluster, runtime: Runtime, info: TableInfo) -> Callable[[int], Schema]:

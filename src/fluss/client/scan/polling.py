@@ -13,8 +13,9 @@ from fluss.client.scan.buffer import ScanBuffer
 from fluss.client.scan.fetcher import Fetcher
 from fluss.client.scan.reader import BatchReader
 from fluss.client.scan.records import RecordRun
-from fluss.client.scan.subscription import Subscription
+from fluss.client.scan.subscription import Subscription, Subscriptions
 from fluss.errors import FlussError
+from fluss.schema.table import TableBucket
 
 # Records, each run with the subscription they were read for.
 Runs: TypeAlias = list[tuple[Subscription, RecordRun]]
@@ -29,17 +30,24 @@ class Poller:
     """Runs one poll after the other; polls of several threads or tasks take turns.
 
     A poll returns as soon as there are records. An error that comes up when some have been read already is raised by
-    the next poll. What was read for a poll that was cancelled in the meantime is returned by the next one.
+    the next poll. What was read for a poll that was cancelled in the meantime is read again by the next one.
     """
 
-    def __init__(self, runtime: Runtime, buffer: ScanBuffer, reader: BatchReader, fetcher: Fetcher) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        buffer: ScanBuffer,
+        reader: BatchReader,
+        fetcher: Fetcher,
+        subscriptions: Subscriptions,
+    ) -> None:
         self._runtime = runtime
         self._buffer = buffer
         self._reader = reader
         self._fetcher = fetcher
+        self._subscriptions = subscriptions
         self._turn = threading.Lock()
         self._is_error_next = False
-        self._given_back: list[Runs] = []
 
     def poll(self, collect: Collect, timeout_s: float) -> Runs:
         """Block until there are records, at most for ``timeout_s``; then the result is empty."""
@@ -66,21 +74,17 @@ class Poller:
             await self._buffer.wait_async(news_count, min(remaining_s, _ATTEND_INTERVAL_S))
 
     def _has_something(self) -> bool:
-        return self._buffer.has_something or self._reader.is_reading or bool(self._given_back)
+        return self._buffer.has_something or self._reader.is_reading
 
     def _step(self, collect: Collect, claim: _Claim | None = None) -> Runs | None:
         """Return what can be had without waiting, None if it is worth waiting, or raise what is to be raised."""
         with self._turn:
             if self._buffer.is_closed:
                 raise FlussError("The scanner is closed; create a new one")
-            runs = self._taken_back() if self._given_back else self._collected(collect)
+            runs = self._collected(collect)
             if claim is not None and runs:
                 claim.settle(runs)
             return runs
-
-    def _taken_back(self) -> Runs | None:
-        runs = self._given_back.pop(0)
-        return [(subscription, run) for subscription, run in runs if subscription.is_active] or None
 
     def _collected(self, collect: Collect) -> Runs | None:
         if self._is_error_next:
@@ -94,7 +98,7 @@ class Poller:
             if not runs:
                 raise
         except BaseException:
-            self._given_back.append(runs)
+            self._go_back(runs)
             raise
         if runs:
             self._is_error_next = self._buffer.failure() is not None
@@ -108,8 +112,17 @@ class Poller:
         if failure is not None:
             raise failure
 
+    def _go_back(self, runs: Runs) -> None:
+        """Let the next poll read again what nobody got."""
+        offsets: dict[TableBucket, int] = {}
+        for subscription, run in runs:
+            if subscription.is_active:
+                offsets.setdefault(subscription.bucket, run.base_offset)
+        if offsets:
+            self._subscriptions.begin(offsets)
+
     async def _step_on_worker(self, collect: Collect) -> Runs | None:
-        claim = _Claim(self._given_back)
+        claim = _Claim(self._go_back)
         try:
             return await self._runtime.bridge(self._runtime.offload(self._step, collect, claim))
         except asyncio.CancelledError:
@@ -120,8 +133,8 @@ class Poller:
 class _Claim:
     """Makes sure that what was read either reaches the caller or is given back, never both, never neither."""
 
-    def __init__(self, given_back: list[Runs]) -> None:
-        self._given_back = given_back
+    def __init__(self, give_back: Callable[[Runs], None]) -> None:
+        self._give_back = give_back
         self._lock = threading.Lock()
         self._runs: Runs | None = None
         self._is_abandoned = False
@@ -130,10 +143,10 @@ class _Claim:
         with self._lock:
             self._runs = runs
             if self._is_abandoned:
-                self._given_back.append(runs)
+                self._give_back(runs)
 
     def abandon(self) -> None:
         with self._lock:
             self._is_abandoned = True
             if self._runs:
-                self._given_back.append(self._runs)
+                self._give_back(self._runs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from operator import index
 from typing import Any, Final, overload
 
 import pyarrow as pa
@@ -69,19 +70,21 @@ class ScanRecord:
         """Return the records of a run. They are made in one go, since a call for each would cost as much again."""
         new = object.__new__
         records = []
-        for index in range(run.count):
+        for number in range(run.count):
             record = new(cls)
             record._run = run
-            record._index = index
+            record._index = number
             records.append(record)
         return records
 
     @property
     def bucket(self) -> TableBucket:
+        """Where the record was read from."""
         return self._run.bucket
 
     @property
     def offset(self) -> int:
+        """The position of the record in the log of its bucket."""
         return self._run.base_offset + self._index
 
     @property
@@ -91,6 +94,7 @@ class ScanRecord:
 
     @property
     def change_type(self) -> ChangeType:
+        """What the record says about its row; ``+A`` in log tables."""
         change_types = self._run.change_types
         return ChangeType.AppendOnly if change_types is None else _CHANGE_TYPES[change_types[self._index]]
 
@@ -142,9 +146,11 @@ class ScanRecords(AwaitsItself):
         return self._flat
 
     def count(self) -> int:
+        """Return the number of records of all buckets."""
         return self._count
 
     def is_empty(self) -> bool:
+        """Whether there are no records."""
         return self._count == 0
 
     def buckets(self) -> list[TableBucket]:
@@ -152,6 +158,7 @@ class ScanRecords(AwaitsItself):
         return list(self._runs)
 
     def keys(self) -> list[TableBucket]:
+        """The buckets that have records: the same as ``buckets``."""
         return self.buckets()
 
     def records(self, bucket: TableBucket) -> list[ScanRecord]:
@@ -162,12 +169,15 @@ class ScanRecords(AwaitsItself):
         return list(self._by_bucket.get(bucket, ()))
 
     def values(self) -> Iterator[list[ScanRecord]]:
+        """The records of each bucket, one bucket after the other."""
         return (self.records(bucket) for bucket in self._runs)
 
     def items(self) -> Iterator[tuple[TableBucket, list[ScanRecord]]]:
+        """Pairs of a bucket and its records."""
         return ((bucket, self.records(bucket)) for bucket in self._runs)
 
     def records_by_buckets(self) -> dict[TableBucket, list[ScanRecord]]:
+        """The records of each bucket."""
         return dict(self.items())
 
     @overload
@@ -179,12 +189,14 @@ class ScanRecords(AwaitsItself):
             return self.records(key)
         if isinstance(key, slice):
             return self._records()[key]
-        if not isinstance(key, int):
-            raise TypeError(f"index must be int, slice, or TableBucket, got {type(key).__name__}")
-        index = key + self._count if key < 0 else int(key)
-        if not 0 <= index < self._count:
-            raise IndexError(f"index {index} out of range for ScanRecords of size {self._count}")
-        return self._records()[index]
+        try:
+            number = index(key)
+        except TypeError:
+            raise TypeError(f"index must be int, slice, or TableBucket, got {type(key).__name__}") from None
+        number += self._count if number < 0 else 0
+        if not 0 <= number < self._count:
+            raise IndexError(f"index {number} out of range for ScanRecords of size {self._count}")
+        return self._records()[number]
 
     def __contains__(self, bucket: object) -> bool:
         if not isinstance(bucket, TableBucket):
@@ -223,10 +235,12 @@ class RecordBatch:
 
     @property
     def batch(self) -> pa.RecordBatch:
+        """The rows."""
         return self._batch
 
     @property
     def bucket(self) -> TableBucket:
+        """Where the rows were read from."""
         return self._bucket
 
     @property
@@ -241,6 +255,7 @@ class RecordBatch:
 
     @property
     def num_records(self) -> int:
+        """The number of rows."""
         count: int = self._batch.num_rows
         return count
 

@@ -106,8 +106,9 @@ class RemoteLog:
                     continue
                 piece_bytes = _PIECE_BYTES
                 used_bytes, offset_next = run
-                chunk = Chunk(subscription, Frame(len(piece)), piece[:used_bytes], offset_next, is_projected=False)
-                self._buffer.put([chunk])
+                frame = Frame(len(piece))
+                self._buffer.hold(frame)
+                self._buffer.put([Chunk(subscription, frame, piece[:used_bytes], offset_next, is_projected=False)])
                 position += used_bytes
         finally:
             os.close(file)

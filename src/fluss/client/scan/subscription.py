@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from fluss.errors import FlussError
@@ -65,37 +65,47 @@ class Subscription:
 
 
 class Subscriptions:
-    """The current subscription of every bucket, in the order in which they began. May be shared by threads."""
+    """The current subscription of every bucket, in the order in which they began. May be shared by threads.
 
-    def __init__(self) -> None:
+    ``on_change`` is told which subscriptions are to be fetched from now on, and which ones have ended.
+    """
+
+    def __init__(self, on_change: Callable[[Sequence[Subscription], Sequence[Subscription]], None]) -> None:
+        self._on_change = on_change
         self._lock = threading.Lock()
         self._current: dict[TableBucket, Subscription] = {}
 
-    def begin(self, offsets: Mapping[TableBucket, int]) -> tuple[list[Subscription], list[Subscription]]:
-        """Subscribe to buckets; return the new subscriptions, and those they replace."""
+    def begin(self, offsets: Mapping[TableBucket, int]) -> list[Subscription]:
+        """Read buckets from offsets on. What was read of them before, and is still under way, is dropped."""
+        begun, ended = self._replace(offsets)
+        self._on_change(begun, ended)
+        return begun
+
+    def park(self, offsets: Mapping[TableBucket, int]) -> None:
+        """Stand at offsets of buckets like ``begin``, but have nothing fetched from there."""
+        _, ended = self._replace(offsets)
+        self._on_change((), ended)
+
+    def end(self, buckets: Iterable[TableBucket]) -> None:
+        """Read buckets no more; those that are not read anyway do not matter."""
+        with self._lock:
+            ended = self._removed(buckets)
+        self._on_change((), ended)
+
+    def _replace(self, offsets: Mapping[TableBucket, int]) -> tuple[list[Subscription], list[Subscription]]:
         begun = [Subscription(bucket, offset) for bucket, offset in offsets.items()]
         with self._lock:
-            ended = self._end(offsets)
+            ended = self._removed(offsets)
             self._current.update((subscription.bucket, subscription) for subscription in begun)
         return begun, ended
 
-    def end(self, buckets: Iterable[TableBucket]) -> list[Subscription]:
-        """Unsubscribe from buckets; return what was subscribed."""
-        with self._lock:
-            return self._end(buckets)
-
-    def _end(self, buckets: Iterable[TableBucket]) -> list[Subscription]:
-        ended = [found for bucket in buckets if (found := self._current.pop(bucket, None)) is not None]
-        for subscription in ended:
+    def _removed(self, buckets: Iterable[TableBucket]) -> list[Subscription]:
+        removed = [found for bucket in buckets if (found := self._current.pop(bucket, None)) is not None]
+        for subscription in removed:
             subscription.is_active = False
-        return ended
-
-    def all(self) -> list[Subscription]:
-        with self._lock:
-            return list(self._current.values())
+        return removed
 
     def positions(self) -> dict[TableBucket, int]:
-        return {subscription.bucket: subscription.position for subscription in self.all()}
-
-    def __len__(self) -> int:
-        return len(self._current)
+        """Return the offset of the next record of every bucket."""
+        with self._lock:
+            return {bucket: subscription.position for bucket, subscription in self._current.items()}

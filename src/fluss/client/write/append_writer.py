@@ -117,17 +117,17 @@ class AppendWriter(AwaitsItself):
         """Append an Arrow batch: another name of ``write_arrow_batch``."""
         return self.write_arrow_batch(batch)
 
-    def write_arrow(self, data: Any) -> None:
+    def write_arrow(self, table: Any) -> None:
         """Append Arrow data: a Table, a RecordBatch, a RecordBatchReader, or what polars, duckdb and others have.
 
         Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` will do. Data that is all there, such as a table
         or a data frame, is checked before the first row is written. Of a stream only the schema can be; its batches
         are checked one by one, so that those before a bad one have been written.
         """
-        if not arrow_input.is_stream(data):
-            self._write(self._checked(arrow_input.record_batches(data)))
+        if not arrow_input.is_stream(table):
+            self._write(self._checked(arrow_input.record_batches(table)))
             return
-        with arrow_input.record_batch_stream(data) as reader:
+        with arrow_input.record_batch_stream(table) as reader:
             self._checked([arrow_input.empty_batch(reader.schema)])
             for batch in reader:
                 self._write(self._checked([batch]))

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from fluss.client.cluster import Cluster
-from fluss.client.wire_values import pb_table_path
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
@@ -29,7 +28,9 @@ async def allocate_writer_id(
 
     Tried a few times. Then, and at once if access is denied, a FlussError says why.
     """
-    request = pb.InitWriterRequest(table_path=[pb_table_path(path) for path in paths])
+    request = pb.InitWriterRequest(
+        table_path=[pb.PbTablePath(database_name=path.database_name, table_name=path.table_name) for path in paths]
+    )
     for pause_s in (*_PAUSES_S, None):
         try:
             return (await cluster.request_any_tablet(apis.INIT_WRITER, request)).writer_id

@@ -2,7 +2,8 @@
 
 A batch that is stored is stored for good, and one that no reader can decode stops every reader at its offset. So its
 schema must be known, and its body must have the shape of that schema: for ARROW the nodes and buffers of the metadata,
-for row formats the framing of the rows. Values are not decoded; this costs microseconds per batch, not per record.
+each buffer large enough for its values, for row formats the framing of the rows. Values are not decoded; this costs
+microseconds per batch, not per record.
 
 Readers look at all of this again: a server cannot vouch for the bytes of a client.
 """
@@ -76,7 +77,8 @@ class BatchCheck:
         layout.check(message)
         # Readers that ask for some columns get them cut out along these boundaries.
         buffer_bounds(message)
-        examine_buffers(view, message, DECOMPRESSED_BYTES_MAX)
+        contents = examine_buffers(view, message, DECOMPRESSED_BYTES_MAX)
+        layout.check_sizes(message.nodes, contents.lengths)
 
     def _misfit(self, reason: str) -> FlussError:
         return FlussError(

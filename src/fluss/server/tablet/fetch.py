@@ -186,6 +186,9 @@ class LogFetcher:
             wait_s = deadline - loop.time()
             if wait_s <= 0 or self._park.is_closed or fetch.is_satisfied() or (has_waited and fetch.byte_count):
                 break
+            if not self._park.has_room(len(fetch.cursors)):
+                await self._park.pause(self._settings.retry_answer_delay_ms)
+                break
             bytes_missing = (fetch.bytes_min or 0) - fetch.byte_count
             self._memory.give_back(fetch.byte_count)
             fetch.forget_read()

@@ -114,15 +114,25 @@ class ParkedFetch:
 
 
 class FetchPark:
-    """All fetches that wait. When it is closed they wake up, and nobody waits any more."""
+    """All fetches that wait. When it is closed they wake up, and nobody waits any more.
 
-    def __init__(self) -> None:
+    A fetch costs memory for each of its buckets while it waits, so together they wait for ``cursors_max`` at most. Who
+    finds no room is to be answered without waiting.
+    """
+
+    def __init__(self, cursors_max: int) -> None:
+        self._cursors_max = cursors_max
+        self._cursor_count = 0
         self._parked: set[ParkedFetch] = set()
         self._is_closed = False
 
     @property
     def parked_count(self) -> int:
         return len(self._parked)
+
+    def has_room(self, cursor_count: int) -> bool:
+        """Whether a fetch of so many buckets may wait."""
+        return self._cursor_count + cursor_count <= self._cursors_max
 
     @property
     def is_closed(self) -> bool:
@@ -132,12 +142,14 @@ class FetchPark:
         """Wait for records, at most ``timeout_s``; return the cursors that have something to read since."""
         fetch = ParkedFetch(bytes_missing)
         self._parked.add(fetch)
+        self._cursor_count += len(cursors)
         try:
             if self._is_closed:
                 fetch.wake()
             await fetch.sleep(cursors, timeout_s)
         finally:
             self._parked.discard(fetch)
+            self._cursor_count -= len(cursors)
         return fetch.advanced
 
     async def pause(self, pause_ms: int) -> None:

@@ -22,7 +22,8 @@ from fluss.server.tablet.buckets import HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.fetch_wait import FetchPark
 from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.log.tablet import AppendResult, LogTablet
+from fluss.storage.log.append_result import AppendResult
+from fluss.storage.log.tablet import LogTablet
 
 ACKS_ALL = -1
 _ACKS = (ACKS_ALL, 0, 1)

@@ -36,7 +36,7 @@ class TabletService:
     ) -> None:
         settings, readers = manager.settings, manager.readers
         access = BucketAccess(manager.tables, catalog, authorizer)
-        self._park = FetchPark()
+        self._park = FetchPark(settings.parked_buckets_max)
         self._memory = FetchMemory(settings.fetch_memory_bytes_max, turn_timeout_s=_MEMORY_TURN_TIMEOUT_S)
         self._producer = LogProducer(access, manager.disk_guard, self._park, settings)
         self._fetcher = LogFetcher(access, self._memory, self._park, readers, settings, rng or random.Random())

@@ -27,6 +27,8 @@ class TabletSettings:
     fetch_response_bytes_max: int = 64 * 1024 * 1024
     # What one limit scan may return; then it is refused.
     limit_scan_bytes_max: int = 128 * 1024 * 1024
+    # Buckets for which all fetches together wait, counted once per fetch; then a fetch is answered without waiting.
+    parked_buckets_max: int = 1_000_000
     # Threads that read what is not in memory.
     reader_threads: int = 4
     # How long an answer is held back that says nothing but "try again": some clients do so at once, without end.

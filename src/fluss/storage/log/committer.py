@@ -23,7 +23,7 @@ from fluss.storage.log.pending_writes import Round
 from fluss.storage.vfs import Files
 
 # Files that are made durable at the same time. A disk works on several requests at once.
-_SYNCS_AT_ONCE: Final = 4
+_SYNCS_AT_ONCE: Final = 8
 
 logger = logging.getLogger(__name__)
 
@@ -138,10 +138,10 @@ class Committer:
         for written in rounds:
             jobs.update(dict.fromkeys(written.files, self._files.sync))
             jobs.update(dict.fromkeys(written.directories, self._files.sync_directory))
-        # A single one is not worth the way to another thread.
-        run = map if len(jobs) == 1 else self._syncs.map
-        outcomes = list(run(_sync, jobs.values(), jobs))
-        return {path: error for path, error in zip(jobs, outcomes, strict=True) if error is not None}
+        # A few hands share the work; a single file is not worth the way to another thread.
+        shares = [list(jobs.items())[first::_SYNCS_AT_ONCE] for first in range(min(len(jobs), _SYNCS_AT_ONCE))]
+        run = map if len(shares) == 1 else self._syncs.map
+        return {path: error for errors in run(_sync_share, shares) for path, error in errors.items()}
 
     def _report(self, reports: list[Callable[[], None]]) -> None:
         """Tell the event loop, once for all logs of the round."""
@@ -159,12 +159,14 @@ def _write_pending(log: Committed) -> Round:
         return Round(failure=OSError(f"{type(error).__name__}: {error}"))
 
 
-def _sync(sync: Callable[[Path], None], path: Path) -> OSError | None:
-    try:
-        sync(path)
-    except OSError as error:
-        return error
-    return None
+def _sync_share(jobs: Iterable[tuple[Path, Callable[[Path], None]]]) -> dict[Path, OSError]:
+    errors = {}
+    for path, sync in jobs:
+        try:
+            sync(path)
+        except OSError as error:
+            errors[path] = error
+    return errors
 
 
 def _outcome(log: Committed, written: Round, errors: dict[Path, OSError]) -> Callable[[], None]:

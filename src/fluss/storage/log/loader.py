@@ -11,7 +11,8 @@
    refused. Not so if writes are left to the operating system (``is_synced`` is false): when power was lost, any file
    may lack something that was never promised to be there. Then the log ends before the first bad or missing place
    after the recovery offset, and later segments are removed. A process that was killed leaves no such place.
-6. The state of the writers is the newest snapshot that can be used, and what the log says after it.
+6. The state of the writers is the newest snapshot that can be used, and what the log says after it. If all snapshots
+   are older than the last segment, a new one is written: when the others expire, it is all that tells.
 7. What was found is made durable, because the server is about to call it so.
 """
 
@@ -25,15 +26,16 @@ from pathlib import Path
 from typing import Final
 
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.record.log_batch import NO_WRITER_ID, LogBatch
+from fluss.record.log_batch import NO_WRITER_ID
 from fluss.schema.table import TableBucket
-from fluss.storage.log.names import LogFileKind, LogFileName, directories_above
+from fluss.storage.log.names import LogFileKind, LogFileName, directories_above, log_file_name
 from fluss.storage.log.pending_writes import LogEnd
 from fluss.storage.log.scan import ScanResult, damage_at
 from fluss.storage.log.segment import Segment
+from fluss.storage.log.stored_batch import StoredBatch
 from fluss.storage.log.torn_write import is_torn_write
-from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot
-from fluss.storage.log.writer_state import WriterState, entry_of
+from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
+from fluss.storage.log.writer_state import WriterState
 from fluss.storage.vfs import TEMPORARY_SUFFIX, Files
 
 # After a clean shutdown, a last segment up to this size is read whole, and appends go on in it. A larger one is left
@@ -133,6 +135,7 @@ class _Loader:
         writers = self._load_writers(end.offset_next, snapshots)
         writers.expire(writers_since_ms)
         self._make_durable(end.offset_next)
+        self._save_writers(end.offset_next, writers)
         result = LoadResult(
             self._segments[0].base_offset if bases else 0,
             end.offset_next,
@@ -229,9 +232,9 @@ class _Loader:
         self._segments_scanned += not self._was_clean
         return segment.load(self._note_writer)
 
-    def _note_writer(self, position: int, batch: LogBatch) -> None:
-        if batch.header.writer_id != NO_WRITER_ID:
-            self._writers_read.add(entry_of(batch.header))
+    def _note_writer(self, batch: StoredBatch) -> None:
+        if batch.writer_id != NO_WRITER_ID:
+            self._writers_read.add(_entry_of(batch))
 
     def _end_at(self, segment: Segment, result: ScanResult, problem: FlussError | None) -> None:
         """Take over what is good of a segment, and cut off a bad tail if it can be a write that was interrupted."""
@@ -285,26 +288,37 @@ class _Loader:
     def _load_writers(self, offset_next: int, snapshots: Sequence[LogFileName]) -> WriterState:
         """Take the newest snapshot that can be used, and add what the log says after it."""
         read_from = offset_next if self._read_from is None else self._read_from
+        if read_from == 0:
+            # The log was read from its first row on.
+            self._keep_snapshots(snapshots, offset_next)
+            return self._writers_read
         state = WriterState()
         replay_from = self._segments[0].base_offset if self._segments else 0
         for name in reversed(snapshots):
             entries = self._read_snapshot(name) if name.offset <= offset_next else None
             if entries is None:
                 # A cache that cannot be used: the log itself knows.
-                self._remove(str(name))
                 continue
             replay_from = max(replay_from, name.offset)
             for entry in entries:
                 if entry.offset_last < min(replay_from, read_from):
                     state.add(entry)
             break
-        self._snapshot_offsets = [name.offset for name in snapshots if name.offset <= replay_from]
+        self._keep_snapshots(snapshots, replay_from)
         for segment in self._segments:
             if segment.offset_next > replay_from and segment.base_offset < read_from:
                 self._replay(segment, replay_from, state)
         for entry in self._writers_read.entries():
             state.add(entry)
         return state
+
+    def _keep_snapshots(self, snapshots: Sequence[LogFileName], offset: int) -> None:
+        """Remove the snapshots after an offset: they cannot be used, and a log could grow past them."""
+        for name in snapshots:
+            if name.offset <= offset:
+                self._snapshot_offsets.append(name.offset)
+            else:
+                self._remove(str(name))
 
     def _read_snapshot(self, name: LogFileName) -> list[WriterEntry] | None:
         path = self._directory / str(name)
@@ -316,13 +330,22 @@ class _Loader:
     def _replay(self, segment: Segment, offset: int, state: WriterState) -> None:
         """Add the batches of a segment from an offset on, reading the whole of it."""
 
-        def note(position: int, batch: LogBatch) -> None:
-            if batch.header.writer_id != NO_WRITER_ID and batch.header.base_offset >= offset:
-                state.add(entry_of(batch.header))
+        def note(batch: StoredBatch) -> None:
+            if batch.writer_id != NO_WRITER_ID and batch.base_offset >= offset:
+                state.add(_entry_of(batch))
 
         result = segment.scan(note)
         if result.problem is not None:
             raise result.problem
+
+    def _save_writers(self, offset_next: int, writers: WriterState) -> None:
+        """Write a snapshot unless one is as new as the last segment. Without it, the others could not expire."""
+        snapshot_offset = self._snapshot_offsets[-1] if self._snapshot_offsets else 0
+        if self._segments and snapshot_offset < self._segments[-1].base_offset:
+            path = self._directory / log_file_name(offset_next, LogFileKind.WRITER_SNAPSHOT)
+            with suppress(OSError):
+                self._files.replace(path, encode_writer_snapshot(writers.entries()))
+                self._snapshot_offsets.append(offset_next)
 
     # Durability
 
@@ -338,3 +361,10 @@ class _Loader:
             # The process that made the directories may have ended before it made them durable.
             for parent in directories_above(self._directory, self._bucket):
                 self._files.sync_directory(parent)
+
+
+def _entry_of(batch: StoredBatch) -> WriterEntry:
+    """Return what is remembered of a batch for its writer."""
+    return WriterEntry(
+        batch.writer_id, batch.batch_sequence, batch.offset_last, batch.last_offset_delta, batch.commit_timestamp_ms
+    )

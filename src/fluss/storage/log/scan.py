@@ -3,7 +3,8 @@
 A batch is accepted when its header makes sense, its checksum is right, its offset follows the one before it, and its
 commit time is not before the one before it. Base offset and commit time are set by the server and lie outside the
 checksum: the order of its neighbours is what protects them. A changed commit time that keeps the order goes unnoticed;
-a changed row never does.
+a changed row does not. The magic lies outside as well: a batch of version 1 that has become one of version 0 shows
+only to those who decode its rows.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fluss.buffers import BytesLike
+from fluss.buffers import BytesLike, byte_view
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.record.log_batch import LENGTH_END, LogBatch, iter_batches, verify_crc
+from fluss.storage.log.stored_batch import StoredBatch, read_stored_batch, verify_stored_batch
 from fluss.storage.vfs import Files
 
 # The end of the year 9999. A later commit time is damage; taken seriously, it would date everything after it.
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
 
-Visit = Callable[[int, LogBatch], None]
+Visit = Callable[[StoredBatch], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +48,41 @@ class BatchChain:
         self.offset_next = offset_next
         self.timestamp_ms = timestamp_min_ms
 
-    def follow(self, data: BytesLike) -> Iterator[LogBatch]:
+    def follow(self, data: BytesLike) -> Iterator[StoredBatch]:
         """Yield the whole batches in bytes that begin at the current position, which moves on behind each of them.
 
         Raises CorruptRecordError with file and byte; the position is then that of the bad batch.
         """
-        try:
-            for batch in iter_batches(data):
-                self._check(batch)
-                yield batch
-                self.position += batch.header.size
-                self.offset_next = batch.header.offset_next
-                self.timestamp_ms = batch.header.commit_timestamp
-        except FlussError as error:
-            raise self.damage(error.message) from error
+        view, start = byte_view(data), self.position
+        while True:
+            try:
+                batch = self._next(view, self.position - start)
+            except FlussError as error:
+                raise self.damage(error.message) from error
+            if batch is None:
+                return
+            yield batch
+            self.position += batch.size
+            self.offset_next = batch.offset_next
+            self.timestamp_ms = batch.commit_timestamp_ms
 
     def damage(self, reason: str) -> CorruptRecordError:
         """Build the error for the current position."""
         return damage_at(self.path, self.position, f"offset {self.offset_next}: {reason}")
 
-    def _check(self, batch: LogBatch) -> None:
-        header = batch.header
-        verify_crc(batch)
-        if header.base_offset != self.offset_next:
-            raise CorruptRecordError(f"the batch starts at offset {header.base_offset}")
-        if not self.timestamp_ms <= header.commit_timestamp <= TIMESTAMP_MS_MAX:
+    def _next(self, view: memoryview, start: int) -> StoredBatch | None:
+        batch = read_stored_batch(view, start, self.position)
+        if batch is None or start + batch.size > len(view):
+            return None
+        verify_stored_batch(batch, view, start)
+        if batch.base_offset != self.offset_next:
+            raise CorruptRecordError(f"the batch starts at offset {batch.base_offset}")
+        if not self.timestamp_ms <= batch.commit_timestamp_ms <= TIMESTAMP_MS_MAX:
             raise CorruptRecordError(
-                f"the commit time {header.commit_timestamp} is not between that of the batch before, "
+                f"the commit time {batch.commit_timestamp_ms} is not between that of the batch before, "
                 f"{self.timestamp_ms}, and {TIMESTAMP_MS_MAX}"
             )
+        return batch
 
 
 def damage_at(path: Path, position: int, reason: str) -> CorruptRecordError:
@@ -86,27 +93,27 @@ def damage_at(path: Path, position: int, reason: str) -> CorruptRecordError:
 def scan(
     files: Files, path: Path, *, start: int, end: int, offset_next: int, visit: Visit, timestamp_min_ms: int = 0
 ) -> ScanResult:
-    """Check the batches in a range of bytes, and hand each good one to ``visit`` with its position.
+    """Check the batches in a range of bytes, and hand each good one to ``visit``.
 
-    ``offset_next`` is what the first batch must start with. The view of a batch is valid during the visit only.
+    ``offset_next`` is what the first batch must start with.
     """
     chain = BatchChain(path, start, offset_next, timestamp_min_ms)
     problem: FlussError | None = None
+    chunk_bytes = _CHUNK_BYTES
     while chain.position < end and problem is None:
         chunk_start = chain.position
-        chunk = files.read(path, chunk_start, _chunk_bytes(files, path, chunk_start, end))
+        chunk = files.read(path, chunk_start, min(chunk_bytes, end - chunk_start))
         try:
             for batch in chain.follow(chunk):
-                visit(chain.position, batch)
-            if chain.position == chunk_start:
-                raise chain.damage(f"the last {end - chunk_start} bytes are not a whole batch")
+                visit(batch)
         except CorruptRecordError as error:
             problem = error
+            continue
+        if chain.position > chunk_start:
+            chunk_bytes = _CHUNK_BYTES
+        elif len(chunk) == chunk_bytes:
+            # The batch is longer than that.
+            chunk_bytes *= 4
+        else:
+            problem = chain.damage(f"the last {end - chunk_start} bytes are not a whole batch")
     return ScanResult(chain.position, chain.offset_next, chain.timestamp_ms, problem)
-
-
-def _chunk_bytes(files: Files, path: Path, position: int, end: int) -> int:
-    """Return how much to read next: enough for the next batch, however long it is."""
-    prefix = files.read(path, position, LENGTH_END)
-    length = int.from_bytes(prefix[LENGTH_END - 4 :], "little", signed=True) if len(prefix) == LENGTH_END else 0
-    return min(max(_CHUNK_BYTES, LENGTH_END + length), end - position)

@@ -7,17 +7,19 @@ its index lives on in files. A segment that was found on disk is not believed: w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from fluss.buffers import BytesLike
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.record.log_batch import HEADER_BYTES_MAX, LogBatch, LogBatchHeader, read_header
+from fluss.record.log_batch import HEADER_BYTES_MAX
 from fluss.schema.integers import INT32_MAX
 from fluss.storage.log.names import LogFileKind, log_file_name
 from fluss.storage.log.offset_index import OffsetEntry
 from fluss.storage.log.scan import BatchChain, ScanResult, Visit, damage_at, scan
 from fluss.storage.log.sparse_index import SparseIndex
+from fluss.storage.log.stored_batch import StoredBatch, read_stored_batch
 from fluss.storage.log.stored_index import StoredIndex
 from fluss.storage.log.tail import scan_tail
 from fluss.storage.log.time_index import TimeEntry
@@ -27,13 +29,6 @@ from fluss.storage.vfs import Files
 _WALK_BYTES: Final = 8 * 1024
 # Indexes are made again one at a time: whoever waits for the same one finds it done.
 _rebuilding: Final = threading.Lock()
-
-
-class Place(NamedTuple):
-    """Where a batch lies in its segment."""
-
-    position: int
-    header: LogBatchHeader
 
 
 class Segment:
@@ -63,6 +58,7 @@ class Segment:
         self.timestamp_max_ms = -1
         # None: it is in the files, or has to be made again.
         self._index: SparseIndex | None = SparseIndex(base_offset, interval_bytes)
+        # Whether the index files are there and in order.
         self._is_index_stored = False
         # How far the file has been checked, from its beginning; None: this process wrote it.
         self._verified_bytes: int | None = None
@@ -136,9 +132,9 @@ class Segment:
         """Read and check a segment that was found on disk. Whatever is good of it may be added to."""
         index = SparseIndex(self.base_offset, self._interval_bytes)
 
-        def visit_and_index(position: int, batch: LogBatch) -> None:
-            _add_batch(index, position, batch)
-            visit(position, batch)
+        def visit_and_index(batch: StoredBatch) -> None:
+            _add_batch(index, batch)
+            visit(batch)
 
         result = self.scan(visit_and_index)
         self._index = index
@@ -163,30 +159,29 @@ class Segment:
 
     # Reading
 
-    def find(self, offset: int, position_end: int) -> Place:
+    def find(self, offset: int, position_end: int) -> StoredBatch:
         """Return the batch with an offset that lies before ``position_end``."""
 
-        def has_offset(header: LogBatchHeader) -> bool:
-            return header.offset_last >= offset
+        def has_offset(batch: StoredBatch) -> bool:
+            return batch.offset_last >= offset
 
         return self._use_index(lambda index: self._walk(index.lookup(offset), position_end, has_offset))
 
-    def find_time(self, timestamp_ms: int, position_end: int) -> Place:
+    def find_time(self, timestamp_ms: int, position_end: int) -> StoredBatch:
         """Return the first batch before ``position_end`` with that commit time or a later one; there must be one."""
 
-        def is_wanted(header: LogBatchHeader) -> bool:
-            return header.commit_timestamp >= timestamp_ms
+        def is_wanted(batch: StoredBatch) -> bool:
+            return batch.commit_timestamp_ms >= timestamp_ms
 
-        def search(index: SparseIndex | StoredIndex) -> Place:
+        def search(index: SparseIndex | StoredIndex) -> StoredBatch:
             entry = index.lookup_time(timestamp_ms)
             if entry is None:
                 return self._walk(OffsetEntry(self.base_offset, 0), position_end, is_wanted)
-            place = self._walk(
-                index.lookup(entry.offset), position_end, lambda header: header.offset_last >= entry.offset
+            batch = self._walk(
+                index.lookup(entry.offset), position_end, lambda batch: batch.offset_last >= entry.offset
             )
-            self._check_time(place, entry)
-            start = OffsetEntry(place.header.offset_last, place.position)
-            return self._walk(start, position_end, is_wanted)
+            self._check_time(batch, entry)
+            return self._walk(OffsetEntry(batch.offset_last, batch.position), position_end, is_wanted)
 
         return self._use_index(search)
 
@@ -195,47 +190,64 @@ class Segment:
         index = self._index
         return None if index is None else index.lookup(offset).position
 
-    def read(self, place: Place, byte_count: int) -> bytes:
+    def read(self, first: StoredBatch, byte_count: int) -> BytesLike:
         """Return the bytes from a batch on. Batches that are whole in them have been checked, or were written here."""
-        data = self._files.read(self.path, place.position, byte_count)
+        data = self._files.read(self.path, first.position, byte_count)
         if len(data) < byte_count:
-            raise damage_at(self.path, place.position + len(data), "the file ends before its last batch")
+            raise damage_at(self.path, first.position + len(data), "the file ends before its last batch")
         verified_bytes = self._verified_bytes
-        if verified_bytes is not None and verified_bytes < place.position + byte_count:
-            self._verify(data, place, verified_bytes)
+        if verified_bytes is not None and verified_bytes < first.position + byte_count:
+            self._verify(data, first, verified_bytes)
         return data
 
-    def _verify(self, data: bytes, place: Place, verified_bytes: int) -> None:
-        chain = BatchChain(self.path, place.position, place.header.base_offset, timestamp_min_ms=0)
+    def _verify(self, data: BytesLike, first: StoredBatch, verified_bytes: int) -> None:
+        chain = BatchChain(self.path, first.position, first.base_offset, timestamp_min_ms=0)
         for _ in chain.follow(data):
             pass
         if chain.position == self.size_bytes and chain.offset_next != self.offset_next:
             raise self._gap(chain.position, chain.offset_next)
-        if place.position <= verified_bytes < chain.position:
+        if first.position <= verified_bytes < chain.position:
             self._verified_bytes = chain.position
 
     # The index
 
-    def _use_index(self, search: Callable[[SparseIndex | StoredIndex], Place]) -> Place:
+    def _use_index(self, search: Callable[[SparseIndex | StoredIndex], StoredBatch]) -> StoredBatch:
         """Search with the index. If its files are missing or lead astray, they are made again."""
         index = self._index
         if index is not None:
             return search(index)
         stored = StoredIndex(self._files, self.path.parent, self.base_offset)
         try:
+            self._check_index(stored)
             return search(stored)
         except (FlussError, FileNotFoundError):
             pass
         with _rebuilding:
             try:
+                self._check_index(stored)
                 return search(stored)
             except (FlussError, FileNotFoundError):
                 return search(self._rebuilt_index())
 
+    def _check_index(self, stored: StoredIndex) -> None:
+        """Before the first use: entries must be in order, and none must be missing at the end.
+
+        Without this, half an index would go unnoticed and make every read slow.
+        """
+        if self._is_index_stored:
+            return
+        entry = stored.check()
+        bytes_since_entry = 0
+        for batch in self._batches(entry, self.size_bytes):
+            if bytes_since_entry > self._interval_bytes:
+                raise damage_at(self.path, batch.position, "the index has no entry for this batch")
+            bytes_since_entry += batch.size
+        self._is_index_stored = True
+
     def _rebuilt_index(self) -> SparseIndex:
         """Read the segment from one end to the other. Raises CorruptRecordError for a bad place in it."""
         index = SparseIndex(self.base_offset, self._interval_bytes)
-        result = self.scan(lambda position, batch: _add_batch(index, position, batch))
+        result = self.scan(lambda batch: _add_batch(index, batch))
         if result.problem is not None:
             raise result.problem
         if result.offset_next != self.offset_next:
@@ -243,6 +255,7 @@ class Segment:
         self._verified_bytes = None
         try:
             self._write_index_files(index)
+            self._is_index_stored = True
         except OSError:
             # A full disk; the index is kept in memory instead.
             self._index = index
@@ -252,34 +265,43 @@ class Segment:
         self._files.replace(self._beside(LogFileKind.OFFSET_INDEX), index.offset_file(), durably=False)
         self._files.replace(self._beside(LogFileKind.TIME_INDEX), index.time_file(), durably=False)
 
-    def _walk(self, entry: OffsetEntry, position_end: int, is_wanted: Callable[[LogBatchHeader], bool]) -> Place:
-        """Go from header to header, from an index entry to the first wanted batch that is not before it.
+    def _walk(self, entry: OffsetEntry, position_end: int, is_wanted: Callable[[StoredBatch], bool]) -> StoredBatch:
+        """Return the first wanted batch from an index entry on."""
+        for batch in self._batches(entry, position_end):
+            if is_wanted(batch):
+                return batch
+        raise damage_at(self.path, position_end, "no batch follows where the index says one does")
 
-        On the way there must be the batch that the entry speaks of, and no gap.
+    def _batches(self, entry: OffsetEntry, position_end: int) -> Iterator[StoredBatch]:
+        """Go from header to header, from an index entry on, beginning with the batch that the entry speaks of.
+
+        That batch must be there, and there must be no gap.
         """
         position, offset_next = entry.position, self.base_offset if entry.position == 0 else None
         is_confirmed = entry.position == 0
-        window, window_start = b"", position
+        window, window_start = memoryview(b""), position
         while position < position_end:
             if position + HEADER_BYTES_MAX > window_start + len(window):
-                window, window_start = self._files.read(self.path, position, _WALK_BYTES), position
+                window = memoryview(self._files.read(self.path, position, _WALK_BYTES))
+                window_start = position
             try:
-                header = read_header(window, position - window_start)
+                batch = read_stored_batch(window, position - window_start, position)
             except FlussError as error:
                 raise damage_at(self.path, position, error.message) from error
-            if offset_next is not None and header.base_offset != offset_next:
-                raise damage_at(self.path, position, f"offset {offset_next}: found offset {header.base_offset}")
-            if position + header.size > position_end:
-                raise damage_at(self.path, position, f"offset {header.base_offset}: the batch is not whole")
-            is_confirmed |= header.offset_last == entry.offset
-            if is_confirmed and is_wanted(header):
-                return Place(position, header)
-            position, offset_next = position + header.size, header.offset_next
-        raise damage_at(self.path, position, f"offset {offset_next}: no batch follows where the index says one does")
+            if batch is None or position + batch.size > position_end:
+                raise damage_at(self.path, position, "the batch is not whole")
+            if offset_next is not None and batch.base_offset != offset_next:
+                raise damage_at(self.path, position, f"offset {offset_next}: found offset {batch.base_offset}")
+            is_confirmed |= batch.offset_last == entry.offset
+            if is_confirmed:
+                yield batch
+            position, offset_next = position + batch.size, batch.offset_next
+        if not is_confirmed:
+            raise damage_at(self.path, entry.position, "the batch is not there that the index speaks of")
 
-    def _check_time(self, place: Place, entry: TimeEntry) -> None:
-        if place.header.base_offset != entry.offset or place.header.commit_timestamp != entry.timestamp_ms:
-            raise damage_at(self.path, place.position, f"the index has another commit time, {entry.timestamp_ms}")
+    def _check_time(self, batch: StoredBatch, entry: TimeEntry) -> None:
+        if batch.base_offset != entry.offset or batch.commit_timestamp_ms != entry.timestamp_ms:
+            raise damage_at(self.path, batch.position, f"the index has another commit time, {entry.timestamp_ms}")
 
     def _gap(self, position: int, offset_next: int) -> CorruptRecordError:
         return damage_at(
@@ -293,13 +315,12 @@ class Segment:
         return self.path.with_name(log_file_name(self.base_offset, kind))
 
 
-def _add_batch(index: SparseIndex, position: int, batch: LogBatch) -> None:
+def _add_batch(index: SparseIndex, batch: StoredBatch) -> None:
     """Add a batch that was found in a file as if it had been appended alone."""
-    header = batch.header
     index.add(
-        offset_base=header.base_offset,
-        offset_last=header.offset_last,
-        position=position,
-        byte_count=header.size,
-        timestamp_ms=header.commit_timestamp,
+        offset_base=batch.base_offset,
+        offset_last=batch.offset_last,
+        position=batch.position,
+        byte_count=batch.size,
+        timestamp_ms=batch.commit_timestamp_ms,
     )

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from fluss.buffers import BytesLike
 from fluss.storage.log.names import LogFileKind, log_file_name
-from fluss.storage.log.offset_index import OFFSET_ENTRY_BYTES, OffsetEntry, read_offset_entry
-from fluss.storage.log.time_index import TIME_ENTRY_BYTES, TimeEntry, read_time_entry
+from fluss.storage.log.offset_index import OFFSET_ENTRY_BYTES, OffsetEntry, OffsetIndex, read_offset_entry
+from fluss.storage.log.time_index import TIME_ENTRY_BYTES, TimeEntry, TimeIndex, read_time_entry
 from fluss.storage.vfs import Files
 
 EntryT = TypeVar("EntryT")
@@ -29,6 +30,21 @@ class StoredIndex:
         self._files = files
         self._directory = directory
         self._base_offset = base_offset
+
+    def check(self) -> OffsetEntry:
+        """Read both files whole, once, and return the last append that has an entry.
+
+        Entries that are not in order raise a FlussError with the log storage code.
+        """
+        offsets = OffsetIndex.parse(self._content(LogFileKind.OFFSET_INDEX), self._base_offset)
+        TimeIndex.parse(self._content(LogFileKind.TIME_INDEX), self._base_offset)
+        if not len(offsets):
+            return OffsetEntry(self._base_offset, 0)
+        return OffsetEntry(int(offsets.offsets[-1]), int(offsets.positions[-1]))
+
+    def _content(self, kind: LogFileKind) -> BytesLike:
+        path = self._directory / log_file_name(self._base_offset, kind)
+        return self._files.read(path, 0, self._files.size(path))
 
     def lookup(self, offset: int) -> OffsetEntry:
         """Return an append that begins at or before the batch with the offset."""
@@ -47,7 +63,9 @@ class StoredIndex:
         index = bisect_left(entries, timestamp_ms, key=_timestamp_ms) - 1
         return None if index < 0 else entries[index]
 
-    def _entries(self, kind: LogFileKind, entry_bytes: int, decode: Callable[[bytes, int], EntryT]) -> _Entries[EntryT]:
+    def _entries(
+        self, kind: LogFileKind, entry_bytes: int, decode: Callable[[BytesLike, int], EntryT]
+    ) -> _Entries[EntryT]:
         path = self._directory / log_file_name(self._base_offset, kind)
         return _Entries(self._files, path, entry_bytes, lambda data: decode(data, self._base_offset))
 
@@ -55,7 +73,7 @@ class StoredIndex:
 class _Entries(Generic[EntryT]):
     """A file as a sequence of entries. Half an entry at the end does not count."""
 
-    def __init__(self, files: Files, path: Path, entry_bytes: int, decode: Callable[[bytes], EntryT]) -> None:
+    def __init__(self, files: Files, path: Path, entry_bytes: int, decode: Callable[[BytesLike], EntryT]) -> None:
         self._files = files
         self._path = path
         self._entry_bytes = entry_bytes

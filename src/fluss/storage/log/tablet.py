@@ -11,59 +11,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from fluss.buffers import BytesLike
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
 from fluss.record.log_batch import NO_WRITER_ID, LogBatchHeader, assign_offset, iter_batches, verify_crc
 from fluss.schema.integers import INT32_MAX
 from fluss.schema.table import TableBucket
+from fluss.storage.log.append_result import AppendResult, History
 from fluss.storage.log.committer import Committer
 from fluss.storage.log.loader import LoadedLog, LoadResult, load_log
-from fluss.storage.log.names import DELETED_SUFFIX, OFFSET_MAX, directories_above
+from fluss.storage.log.names import OFFSET_MAX
 from fluss.storage.log.pending_writes import LogEnd, PendingWrites, Roll, Round, Write
 from fluss.storage.log.segment import Segment
 from fluss.storage.log.settings import LogSettings
 from fluss.storage.log.time_index import TIME_ENTRY_BYTES
+from fluss.storage.log.upkeep import count_expired, remove_expired, remove_log, sync_segments
+from fluss.storage.log.visible_log import VisibleLog
 from fluss.storage.log.waiters import OffsetWaiters, copied
 from fluss.storage.log.writer_snapshot import WriterEntry
 from fluss.storage.vfs import Files
 
-# What was written so recently is in the page cache: reading it takes no longer than asking another thread to.
-_CACHED_BYTES: Final = 1024 * 1024
-_CACHED_READ_BYTES: Final = 256 * 1024
-
 logger = logging.getLogger(__name__)
-
-
-class History:
-    """The appends between two failures to write.
-
-    After a failure offsets are given out again, so an offset alone does not say whose rows it will hold.
-    """
-
-    __slots__ = ("failure", "offset_kept")
-
-    def __init__(self) -> None:
-        self.failure: FlussError | None = None
-        # Once it has failed: where that which is kept of it ends.
-        self.offset_kept = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AppendResult:
-    """Where an append lies in the log. A duplicate lies where its first copy does."""
-
-    offset_base: int
-    offset_next: int
-    commit_timestamp_ms: int
-    is_duplicate: bool
-    history: History = field(repr=False, compare=False)
 
 
 class LogTablet:
@@ -72,7 +43,6 @@ class LogTablet:
     __slots__ = (
         "_clock",
         "_committer",
-        "_durable",
         "_files",
         "_history",
         "_is_closed",
@@ -81,9 +51,9 @@ class LogTablet:
         "_offset_synced",
         "_pending",
         "_pending_bytes",
-        "_segments",
         "_settings",
         "_timestamp_max_ms",
+        "_visible",
         "_waiters",
         "_waiters_written",
         "_writers",
@@ -111,10 +81,9 @@ class LogTablet:
         self._committer = committer
         self._clock = clock
         self._writers = loaded.writers
-        self._segments: tuple[Segment, ...] = tuple(loaded.segments)
-        self._durable = loaded.end
-        self._offset_next = self._offset_synced = self._durable.offset_next
-        self._timestamp_max_ms = self._durable.timestamp_max_ms
+        self._visible = VisibleLog(bucket, directory, tuple(loaded.segments), loaded.end)
+        self._offset_next = self._offset_synced = self._visible.end.offset_next
+        self._timestamp_max_ms = self._visible.end.timestamp_max_ms
         self._pending = PendingWrites(
             files,
             directory,
@@ -166,13 +135,12 @@ class LogTablet:
     @property
     def offset_start(self) -> int:
         """The first offset that is still there."""
-        segments = self._segments
-        return segments[0].base_offset if segments else 0
+        return self._visible.offset_start
 
     @property
     def offset_high_watermark(self) -> int:
         """Readers see what is before it."""
-        return self._durable.offset_next
+        return self._visible.end.offset_next
 
     @property
     def offset_next(self) -> int:
@@ -186,11 +154,11 @@ class LogTablet:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum(segment.size_bytes for segment in self._visible.segments)
 
     @property
     def segment_count(self) -> int:
-        return len(self._segments)
+        return len(self._visible.segments)
 
     @property
     def timestamp_max_ms(self) -> int:
@@ -266,27 +234,29 @@ class LogTablet:
                 entry = WriterEntry(
                     header.writer_id, header.batch_sequence, offset_next - 1, header.last_offset_delta, timestamp_ms
                 )
-                self._writers.add(entry, offset_durable=self._durable.offset_next)
+                self._writers.add(entry, offset_durable=self._visible.end.offset_next)
 
     def _segment_for(self, byte_count: int, offset_last: int) -> Segment:
         """Return the segment that an append goes to, beginning a new one where needed."""
-        if self._segments and self._segments[-1].has_room_for(
+        if self._visible.segments and self._visible.segments[-1].has_room_for(
             byte_count,
             offset_last,
             bytes_max=self._settings.segment_bytes_max,
             index_entries_max=self._settings.index_bytes_max // TIME_ENTRY_BYTES,
         ):
-            return self._segments[-1]
+            return self._visible.segments[-1]
         return self._roll()
 
     def _roll(self) -> Segment:
-        if self._segments:
+        if self._visible.segments:
             is_snapshot_needed = self.offset_start > 0
-            self._pending.put(Roll(self._segments[-1], self._offset_next, self._writers.entries(), is_snapshot_needed))
+            self._pending.put(
+                Roll(self._visible.segments[-1], self._offset_next, self._writers.entries(), is_snapshot_needed)
+            )
         segment = Segment(
             self._files, self.directory, self._offset_next, interval_bytes=self._settings.index_interval_bytes
         )
-        self._segments = (*self._segments, segment)
+        self._visible.segments = (*self._visible.segments, segment)
         return segment
 
     # Waiting
@@ -320,7 +290,7 @@ class LogTablet:
         """Tell whether an append is visible to readers."""
         if append.history.failure is not None:
             return append.offset_next <= append.history.offset_kept
-        return append.offset_next <= self._durable.offset_next
+        return append.offset_next <= self._visible.end.offset_next
 
     def on_advance(self, listener: Callable[[LogTablet], None]) -> Callable[[], None]:
         """Have a function called on the loop whenever the high watermark has moved; returns what takes it back."""
@@ -349,10 +319,10 @@ class LogTablet:
             self._waiters_written.wake(written.end.offset_next)
 
     def durable(self, written: Round) -> None:
-        end, before = written.end, self._durable
+        end, before = written.end, self._visible.end
         if end is None or self._history.failure is not None:
             return
-        self._durable = end
+        self._visible.end = end
         if self._committer.is_synced:
             self._offset_synced = end.offset_next
         self._pending_bytes -= written.byte_count
@@ -365,7 +335,7 @@ class LogTablet:
                 listener(self)
 
     def _release_indexes(self, end: LogEnd) -> None:
-        for segment in self._segments:
+        for segment in self._visible.segments:
             if segment is end.segment:
                 return
             segment.release_index()
@@ -399,19 +369,19 @@ class LogTablet:
     def _end_history(self, refusal: FlussError) -> None:
         """Forget what was not written, and tell those who wait for it."""
         self._history.failure = refusal
-        self._history.offset_kept = self._durable.offset_next
+        self._history.offset_kept = self._visible.end.offset_next
         self._pending.clear()
         self._pending_bytes = 0
         self._waiters.fail(refusal)
         self._waiters_written.fail(refusal)
 
     def _go_back_to_durable(self) -> None:
-        end = self._durable
+        end = self._visible.end
         if end.segment is None:
-            self._segments = ()
+            self._visible.segments = ()
         else:
-            self._segments = tuple(
-                segment for segment in self._segments if segment.base_offset <= end.segment.base_offset
+            self._visible.segments = tuple(
+                segment for segment in self._visible.segments if segment.base_offset <= end.segment.base_offset
             )
             end.segment.cut(size_bytes=end.position, offset_next=end.offset_next, timestamp_max_ms=end.timestamp_max_ms)
         self._writers.undo_from(end.offset_next)
@@ -426,73 +396,25 @@ class LogTablet:
         The last batch may be cut off by the limit; the first one is whole if ``at_least_one_batch``. Nothing is
         returned at the high watermark. Raises code 19 outside of the log, CorruptRecordError for damage on the disk.
         """
-        end, offset_next = self._durable, self._offset_next
-        if not self.offset_start <= offset <= max(offset_next, end.offset_next):
-            raise self._out_of_range(offset, end)
-        if offset >= end.offset_next:
-            return memoryview(b"")
         try:
-            return self._read_segment(self._segment_with(offset), end, offset, bytes_max, at_least_one_batch)
-        except FileNotFoundError as error:
-            if offset < self.offset_start:
-                raise self._out_of_range(offset, end) from None
-            raise CorruptRecordError(f"{error.filename} is missing; offset {offset} was in it") from error
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def _read_segment(
-        self, segment: Segment, end: LogEnd, offset: int, bytes_max: int, at_least_one_batch: bool
-    ) -> memoryview:
-        if segment.base_offset > offset:
-            raise self._out_of_range(offset, end)
-        position_end = end.position if segment is end.segment else segment.size_bytes
-        place = segment.find(offset, position_end)
-        if at_least_one_batch:
-            bytes_max = max(bytes_max, place.header.size)
-        return memoryview(segment.read(place, min(bytes_max, position_end - place.position)))
+            return self._visible.read(
+                offset, bytes_max, offset_max=self._offset_next, at_least_one_batch=at_least_one_batch
+            )
+        except FlussError:
+            self._check_not_deleted()
+            raise
 
     def is_cached(self, offset: int, bytes_max: int) -> bool:
         """Tell whether a read needs only bytes written moments ago, so that it may happen on the event loop."""
-        end = self._durable
-        if end.segment is None or offset < end.segment.base_offset or offset >= end.offset_next:
-            return offset >= end.offset_next
-        position = end.segment.position_before(offset)
-        return (
-            position is not None
-            and end.position - position <= _CACHED_BYTES
-            and min(bytes_max, end.position - position) <= _CACHED_READ_BYTES
-        )
+        return self._visible.is_cached(offset, bytes_max)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int:
         """Return the first offset of the first batch with that commit time or a later one, else the high watermark."""
-        end = self._durable
-        for segment in self._segments:
-            try:
-                if segment is end.segment:
-                    if end.timestamp_max_ms >= timestamp_ms and end.position:
-                        return segment.find_time(timestamp_ms, end.position).header.base_offset
-                    break
-                if segment.load_timestamp_max() >= timestamp_ms:
-                    return segment.find_time(timestamp_ms, segment.size_bytes).header.base_offset
-            except OSError as error:
-                # It may have expired meanwhile; then the answer is in a later one.
-                if segment.base_offset >= self.offset_start:
-                    raise self._unreadable(error) from error
-        return end.offset_next
-
-    def _segment_with(self, offset: int) -> Segment:
-        segments = self._segments
-        index = bisect_right(segments, offset, key=_base_offset) - 1
-        return segments[max(index, 0)]
-
-    def _out_of_range(self, offset: int, end: LogEnd) -> FlussError:
-        return FlussError(
-            f"offset {offset} of {self.bucket} is out of range: the log has {self.offset_start} to {end.offset_next}",
-            ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-        )
-
-    def _unreadable(self, error: OSError) -> FlussError:
-        return FlussError(f"cannot read {self.directory}: {error}", ErrorCode.LOG_STORAGE_EXCEPTION)
+        try:
+            return self._visible.offset_for_timestamp(timestamp_ms)
+        except FlussError:
+            self._check_not_deleted()
+            raise
 
     # Care
 
@@ -502,42 +424,28 @@ class LogTablet:
         The last segment stays, unless it may be rolled, which needs the new one on disk first. Raises OSError.
         """
         self._check_open()
-        segments = self._durable_segments()
+        segments = self._visible.segments_durable
         if not segments or not segments[0].size_bytes or segments[0].timestamp_max_ms >= expired_before_ms:
             return 0
-        expired = await asyncio.to_thread(_expired_count, segments, expired_before_ms)
+        expired = await asyncio.to_thread(count_expired, segments, expired_before_ms)
         if expired == len(segments) and not (roll_active and await self._roll_empty(segments[-1])):
             expired -= 1
-        if expired <= 0 or self._is_closed or self._segments[:expired] != segments[:expired]:
+        if expired <= 0 or self._is_closed or self._visible.segments[:expired] != segments[:expired]:
             return 0
-        self._segments = self._segments[expired:]
-        await asyncio.to_thread(self._remove_segments, segments[:expired])
+        self._visible.segments = self._visible.segments[expired:]
+        await asyncio.to_thread(remove_expired, self._files, self.directory, self._pending, segments[:expired])
         return expired
-
-    def _durable_segments(self) -> tuple[Segment, ...]:
-        """Return the segments up to the one in which the durable part of the log ends."""
-        end = self._durable.segment
-        return tuple(segment for segment in self._segments if end and segment.base_offset <= end.base_offset)
 
     async def _roll_empty(self, active: Segment) -> bool:
         """Begin a new segment that holds nothing yet, if nothing is being written; return whether that was done."""
-        end = self._durable
-        if self._is_closed or end.offset_next != self._offset_next or self._segments[-1] is not active:
+        end = self._visible.end
+        if self._is_closed or end.offset_next != self._offset_next or self._visible.segments[-1] is not active:
             return False
         segment = self._roll()
         self._pending.put(Write(b"", 0, end.offset_next, LogEnd(segment, 0, end.offset_next, end.timestamp_max_ms)))
         self._committer.submit(self)
         await self._waiters.add(end.offset_next)
-        return self._durable.segment is not active
-
-    def _remove_segments(self, segments: Sequence[Segment]) -> None:
-        # From now on the log alone no longer tells what the writers have done.
-        self._pending.sync_snapshot()
-        self._files.sync_directory(self.directory)
-        for segment in segments:
-            segment.remove()
-            # One after the other: a log whose middle is gone and whose beginning came back could not be opened.
-            self._files.sync_directory(self.directory)
+        return self._visible.end.segment is not active
 
     def expire_writers(self) -> int:
         """Forget writers that have been silent for too long; return how many."""
@@ -546,30 +454,16 @@ class LogTablet:
     async def flush(self) -> None:
         """Have everything that was appended on the disk, whatever the durability of single appends."""
         await self.wait_durable(self._offset_next)
-        end = self._durable
-        if self._offset_synced < end.offset_next:
+        offset, offset_next = self._offset_synced, self._visible.end.offset_next
+        if offset < offset_next:
+            segments = [segment for segment in self._visible.segments_durable if segment.offset_next > offset]
             try:
-                await asyncio.to_thread(self._sync_after, self._offset_synced)
+                await asyncio.to_thread(sync_segments, self._files, self._visible, segments, is_first=offset == 0)
             except OSError as error:
                 self.halt()
                 self.failed(error, is_undone=False)
                 self._check_open()
-            self._offset_synced = max(self._offset_synced, end.offset_next)
-
-    def _sync_after(self, offset: int) -> None:
-        """Make durable what lies after an offset."""
-        for segment in self._segments:
-            if segment.offset_next > offset:
-                try:
-                    self._files.sync(segment.path)
-                except FileNotFoundError:
-                    # Expired meanwhile.
-                    if segment.base_offset >= self.offset_start:
-                        raise
-        self._files.sync_directory(self.directory)
-        if offset == 0:
-            for directory in directories_above(self.directory, self.bucket):
-                self._files.sync_directory(directory)
+            self._offset_synced = max(self._offset_synced, offset_next)
 
     async def close(self) -> None:
         """Flush, write the indexes and the state of the writers, and let go of the files. May be called again."""
@@ -579,10 +473,10 @@ class LogTablet:
         try:
             if self.failure is None:
                 await self.flush()
-                if self._segments:
+                if self._visible.segments:
                     await asyncio.to_thread(
                         self._pending.write_caches,
-                        self._segments[-1],
+                        self._visible.segments[-1],
                         self._offset_next,
                         self._writers.entries(),
                         is_snapshot_needed=self.offset_start > 0,
@@ -596,15 +490,11 @@ class LogTablet:
         self._end_history(FlussError(f"{self.bucket} was dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
         # What the thread is writing at this moment must not come back after the directory is gone.
         await self._committer.settle()
-        await asyncio.to_thread(self._remove_directory)
+        await asyncio.to_thread(remove_log, self._files, self.directory)
 
-    def _remove_directory(self) -> None:
-        if self._files.exists(self.directory):
-            # The new name first: whoever sees the directory after a crash knows that it was to go.
-            doomed = self.directory.with_name(self.directory.name + DELETED_SUFFIX)
-            self._files.remove_tree(doomed)
-            self._files.rename(self.directory, doomed)
-            self._files.remove_tree(doomed)
+    def _check_not_deleted(self) -> None:
+        if self._is_closed and self._history.failure is not None:
+            raise copied(self._history.failure)
 
     def _check_open(self) -> None:
         if self.failure is not None:
@@ -618,18 +508,4 @@ def _offset_count(headers: Sequence[LogBatchHeader]) -> int:
     count = sum([header.last_offset_delta + 1 for header in headers])
     if count > INT32_MAX:
         raise CorruptRecordError(f"the append spans {count} offsets, at most {INT32_MAX} are allowed")
-    return count
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
-
-
-def _expired_count(segments: Sequence[Segment], expired_before_ms: int) -> int:
-    """Count the segments at the start of the log in which everything is older."""
-    count = 0
-    for segment in segments:
-        if segment.load_timestamp_max() >= expired_before_ms or not segment.size_bytes:
-            break
-        count += 1
     return count

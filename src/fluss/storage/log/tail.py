@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fluss.record.log_batch import LogBatch
 from fluss.storage.log.names import LogFileKind, log_file_name
 from fluss.storage.log.offset_index import OffsetEntry
 from fluss.storage.log.scan import ScanResult, scan
+from fluss.storage.log.stored_batch import StoredBatch
 from fluss.storage.log.stored_index import StoredIndex
 from fluss.storage.vfs import Files
 
@@ -28,9 +28,9 @@ def scan_tail(files: Files, directory: Path, base_offset: int, size_bytes: int) 
     if 0 < entry.position <= size_bytes - _OFFSET_BYTES:
         is_confirmed = False
 
-        def compare(position: int, batch: LogBatch) -> None:
+        def compare(batch: StoredBatch) -> None:
             nonlocal is_confirmed
-            is_confirmed |= batch.header.offset_last == entry.offset
+            is_confirmed |= batch.offset_last == entry.offset
 
         first = int.from_bytes(files.read(path, entry.position, _OFFSET_BYTES), "little", signed=True)
         result = scan(files, path, start=entry.position, end=size_bytes, offset_next=first, visit=compare)
@@ -39,5 +39,5 @@ def scan_tail(files: Files, directory: Path, base_offset: int, size_bytes: int) 
     return scan(files, path, start=0, end=size_bytes, offset_next=base_offset, visit=_ignore)
 
 
-def _ignore(position: int, batch: LogBatch) -> None:
+def _ignore(batch: StoredBatch) -> None:
     """The scan itself sees all there is to see."""

@@ -53,6 +53,9 @@ class WriterState:
         Batches at or after ``offset_durable`` may be undone. However many they are, the five before them stay known.
         """
         known = self._batches.setdefault(entry.writer_id, [])
+        if known and entry.batch_sequence != _next_sequence(known[-1].batch_sequence):
+            # The writer was forgotten and began anew: equal sequences from before are other batches.
+            known.clear()
         known.append(entry)
         while len(known) > BATCHES_REMEMBERED and known[BATCHES_REMEMBERED].offset_last < offset_durable:
             del known[0]
@@ -82,17 +85,6 @@ class WriterState:
         return [entry for known in self._batches.values() for entry in _recent(known)]
 
 
-def entry_of(header: LogBatchHeader) -> WriterEntry:
-    """Return what is remembered of a batch that has its place in the log."""
-    return WriterEntry(
-        writer_id=header.writer_id,
-        batch_sequence=header.batch_sequence,
-        offset_last=header.offset_last,
-        offset_delta=header.last_offset_delta,
-        commit_time_ms=header.commit_timestamp,
-    )
-
-
 def _with_sequence(known: list[WriterEntry], sequence: int) -> WriterEntry | None:
     return next((entry for entry in _recent(known) if entry.batch_sequence == sequence), None)
 
@@ -101,8 +93,12 @@ def _recent(known: list[WriterEntry]) -> list[WriterEntry]:
     return known[-BATCHES_REMEMBERED:]
 
 
+def _next_sequence(latest: int) -> int:
+    return 0 if latest == INT32_MAX else latest + 1
+
+
 def _check_next(header: LogBatchHeader, latest: int | None) -> None:
-    expected = 0 if latest is None or latest == INT32_MAX else latest + 1
+    expected = 0 if latest is None else _next_sequence(latest)
     if header.batch_sequence != expected:
         known = "has written nothing here yet" if latest is None else f"wrote {latest} last"
         raise FlussError(

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -209,6 +211,32 @@ def test_the_async_twins_read_the_same_and_leave_nothing_behind_when_cancelled(
     run(main())
 
 
+def test_a_poll_that_is_under_way_does_not_take_records_from_a_bounded_read(client: Client) -> None:
+    scanner = client.batches()
+    scanner.subscribe(1, EARLIEST_OFFSET)
+    outcomes: list[object] = []
+
+    def poll() -> None:
+        try:
+            outcomes.append(scanner.poll_arrow(10_000))
+        except FlussError as error:
+            outcomes.append(error.message)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    time.sleep(0.05)
+    scanner.subscribe(0, EARLIEST_OFFSET)
+    # The poll may have been faster.
+    table = scanner.to_arrow()
+    thread.join(10)
+    (outcome,) = outcomes
+    if isinstance(outcome, pa.Table):
+        assert outcome.num_rows + table.num_rows == 12
+    else:
+        assert "is under way" in str(outcome)
+        assert table.to_pylist() == rows(0, 12)
+
+
 # Readers
 
 
@@ -257,6 +285,20 @@ def test_a_reader_that_was_never_read_is_dropped_like_any_other(client: Client) 
     gc.collect()
     scanner.subscribe(0, 11)
     assert scanner.to_arrow().to_pylist() == rows(11, 1)
+
+
+def test_a_scanner_that_is_dropped_with_its_reader_stops_at_once(client: Client) -> None:
+    scanner = client.batches()
+    scanner.subscribe(0, 0)
+    reader = scanner.to_arrow_batch_reader()
+    reader.read_next_batch()
+    pipeline = weakref.ref(scanner._pipeline)
+    gc.disable()
+    try:
+        del reader, scanner
+        assert pipeline() is None
+    finally:
+        gc.enable()
 
 
 def test_an_error_ends_a_reader(client: Client, servers: LogCluster) -> None:

@@ -28,25 +28,26 @@ def buffer(room_calls: list[bool]) -> ScanBuffer:
     return ScanBuffer(100, lambda: room_calls.append(True))
 
 
-def chunks_of(frame_bytes: int, *subscriptions: Subscription) -> list[Chunk]:
+def put(buffer: ScanBuffer, frame_bytes: int, *subscriptions: Subscription) -> list[Chunk]:
     frame = Frame(frame_bytes)
-    return [Chunk(subscription, frame, memoryview(b""), 1, False) for subscription in subscriptions]
+    chunks = [Chunk(subscription, frame, memoryview(b""), 1, False) for subscription in subscriptions]
+    buffer.hold(frame)
+    buffer.put(chunks)
+    return chunks
 
 
 def test_chunks_come_out_in_the_order_of_arrival(buffer: ScanBuffer) -> None:
     first, second = Subscription(BUCKETS[0], 0), Subscription(BUCKETS[1], 0)
-    arrived = [*chunks_of(10, first, second), *chunks_of(10, first)]
-    buffer.put(arrived[:2])
-    buffer.put(arrived[2:])
+    arrived = [*put(buffer, 10, first, second), *put(buffer, 10, first)]
     assert [buffer.take() for _ in range(4)] == [*arrived, None]
 
 
 def test_a_frame_counts_until_its_last_chunk_is_released(buffer: ScanBuffer, room_calls: list[bool]) -> None:
     subscription = Subscription(BUCKETS[0], 0)
     assert buffer.has_room()
-    buffer.put(chunks_of(60, subscription, subscription))
+    put(buffer, 60, subscription, subscription)
     assert buffer.has_room()
-    buffer.put(chunks_of(60, subscription))
+    put(buffer, 60, subscription)
     assert buffer.bytes_held == 120
     assert not buffer.has_room()
     first, second = buffer.take(), buffer.take()
@@ -66,13 +67,12 @@ def test_a_frame_counts_until_its_last_chunk_is_released(buffer: ScanBuffer, roo
 def test_what_belongs_to_ended_subscriptions_is_dropped_and_makes_room(
     buffer: ScanBuffer, room_calls: list[bool]
 ) -> None:
-    subscriptions = Subscriptions()
-    (kept, ended), _ = subscriptions.begin({BUCKETS[0]: 0, BUCKETS[1]: 0})
-    buffer.put(chunks_of(150, ended))
-    buffer.put(chunks_of(10, kept))
+    kept, ended = Subscription(BUCKETS[0], 0), Subscription(BUCKETS[1], 0)
+    put(buffer, 150, ended)
+    put(buffer, 10, kept)
     buffer.fail(ended, FlussError("no"))
     assert not buffer.has_room()
-    assert subscriptions.end([BUCKETS[1], BUCKETS[2]]) == [ended]
+    ended.is_active = False
     buffer.drop_ended()
     assert (buffer.bytes_held, room_calls, buffer.failure()) == (10, [True], None)
     taken = buffer.take()
@@ -83,13 +83,19 @@ def test_what_belongs_to_ended_subscriptions_is_dropped_and_makes_room(
 
 
 def test_subscribing_again_ends_the_first_subscription() -> None:
-    subscriptions = Subscriptions()
-    (first,), ended = subscriptions.begin({BUCKETS[0]: 5})
-    assert (ended, first.is_active, subscriptions.positions()) == ([], True, {BUCKETS[0]: 5})
-    (second,), ended = subscriptions.begin({BUCKETS[0]: 7})
-    assert ended == [first]
-    assert (first.is_active, second.is_active, len(subscriptions)) == (False, True, 1)
+    changes: list[tuple[list[Subscription], list[Subscription]]] = []
+    subscriptions = Subscriptions(lambda begun, ended: changes.append((list(begun), list(ended))))
+    (first,) = subscriptions.begin({BUCKETS[0]: 5})
+    assert (first.is_active, subscriptions.positions()) == (True, {BUCKETS[0]: 5})
+    (second,) = subscriptions.begin({BUCKETS[0]: 7})
+    assert (first.is_active, second.is_active) == (False, True)
     assert subscriptions.positions() == {BUCKETS[0]: 7}
+    subscriptions.park({BUCKETS[0]: 8, BUCKETS[1]: 1})
+    assert subscriptions.positions() == {BUCKETS[0]: 8, BUCKETS[1]: 1}
+    subscriptions.end([BUCKETS[0], BUCKETS[2]])
+    assert subscriptions.positions() == {BUCKETS[1]: 1}
+    assert changes[:3] == [([first], []), ([second], [first]), ([], [second])]
+    assert [len(ended) for _, ended in changes] == [0, 1, 1, 1]
 
 
 def test_failures_stay_until_they_are_recovered_and_are_never_the_same_object(buffer: ScanBuffer) -> None:
@@ -111,7 +117,7 @@ def test_a_waiting_thread_is_woken_by_news(buffer: ScanBuffer) -> None:
     subscription = Subscription(BUCKETS[0], 0)
     news = buffer.news_count
     assert not buffer.wait(news, 0.01)
-    threading.Timer(0.02, buffer.put, [chunks_of(1, subscription)]).start()
+    threading.Timer(0.02, put, [buffer, 1, subscription]).start()
     started_s = time.monotonic()
     assert buffer.wait(news, 5)
     assert time.monotonic() - started_s < 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import threading
 import time
 import weakref
@@ -234,8 +235,10 @@ def test_tables_have_the_schema_of_the_scan_also_without_rows(reader: Client) ->
     empty = scanner.poll_arrow(10)
     assert (empty.num_rows, empty.schema) == (0, reader.info.schema.to_arrow())
     scanner.subscribe(0, 0)
-    polled = pa.concat_tables([scanner.poll_arrow(500) for _ in range(3)])
-    assert polled.to_pylist() == rows(0, 9)
+    polled = []
+    while len(polled) < 9:
+        polled += scanner.poll_arrow(5000).to_pylist()
+    assert polled == rows(0, 9)
     assert scanner.poll_batches(0) == []
 
 
@@ -427,6 +430,22 @@ def test_a_closed_scanner_says_so_and_ends_waiting_polls(reader: Client) -> None
             await batches.poll_arrow_async(1000)
 
     run(main())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks on this system")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_cannot_use_the_scanner_of_its_parent(reader: Client) -> None:
+    scanner = reader.records()
+    scanner.subscribe(0, 0)
+    child = os.fork()
+    if child == 0:
+        try:
+            scanner.poll(10_000)
+        except FlussError as error:
+            os._exit(42 if "forked" in error.message else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert poll_rows(scanner, 9) == rows(0, 9)
 
 
 def test_polls_raise_when_the_connection_is_closed(shared: LogCluster) -> None:

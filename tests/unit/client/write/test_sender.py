@@ -9,15 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from fluss.client.write import bucket_queue
+from fluss.client.write import bucket_queue, writer_id
 from fluss.client.write.append_writer import AppendWriter
 from fluss.client.write.result import WriteResultHandle
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TablePath
 from tests.unit.client.write.log_server import PATH, Client, Fault, LogServer, client_of, eventually, log_server
 
-# Failures are made on purpose here, and are logged.
-pytestmark = pytest.mark.usefixtures("caplog")
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody wait long; one test below looks at the pauses themselves."""
+    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MIN", 0.002)
+    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MAX", 0.01)
+    monkeypatch.setattr(writer_id, "_PAUSES_S", (0.01, 0.02, 0.04))
 
 
 @pytest.fixture
@@ -177,7 +182,11 @@ def test_retries_are_counted(server: LogServer) -> None:
     assert len(server.requests) == 3
 
 
-def test_pauses_between_retries_grow_and_delay_no_other_bucket(server: LogServer) -> None:
+def test_pauses_between_retries_grow_and_delay_no_other_bucket(
+    server: LogServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    assert (bucket_queue.BACKOFF_S_MIN, bucket_queue.BACKOFF_S_MAX) == (0.1, 1.0)
     server.add_table(table_id=1)
     other = TablePath("fluss", "other")
     server.add_table(other, table_id=2)
@@ -192,7 +201,7 @@ def test_pauses_between_retries_grow_and_delay_no_other_bucket(server: LogServer
         assert len(server.requests) == 2, "the other bucket went on while the first one paused"
         assert outcome_of(failing) == 0
         # 100 and 200 ms.
-        assert 0.3 <= time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s >= 0.3
 
 
 @pytest.mark.parametrize("code", [12, 21, 44])
@@ -255,7 +264,7 @@ def test_a_partition_that_does_not_exist_fails_after_the_request_timeout(server:
     with client_of(server, request_timeout=300) as client:
         began_s = time.monotonic()
         assert outcome_of(client.writer().append([1, "US"])) == ErrorCode.PARTITION_NOT_EXISTS
-        assert 0.3 <= time.monotonic() - began_s < 3
+        assert time.monotonic() - began_s >= 0.3
 
 
 def test_a_partition_that_was_dropped_and_created_again_is_written_from_the_start(server: LogServer) -> None:
@@ -436,11 +445,7 @@ def test_backpressure_of_the_server_pauses_its_bucket(server: LogServer) -> None
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_mixture_of_faults_loses_duplicates_or_reorders_rows(
-    server: LogServer, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MIN", 0.002)
-    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MAX", 0.01)
+def test_no_mixture_of_faults_loses_duplicates_or_reorders_rows(server: LogServer, seed: int) -> None:
     rng = random.Random(seed)
     faults = [
         Fault(),

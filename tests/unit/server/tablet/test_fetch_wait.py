@@ -68,6 +68,26 @@ def test_everybody_who_waits_for_a_bucket_is_woken(tmp_path):
     run(main())
 
 
+def test_a_fetch_that_finds_no_room_to_wait_is_answered_without_records(tmp_path):
+    async def main():
+        settings = TabletSettings(parked_buckets_max=3)
+        async with serving(tmp_path, make_table(buckets=2), settings=settings) as server:
+            waiting = await _parked(server, (0, 0), (1, 0))
+            begun = time.monotonic()
+            answers = await server.fetch((0, 0), (1, 0), min_bytes=1, max_wait_ms=LONG_MS)
+            assert time.monotonic() - begun < LONG_MS / 1000
+            assert [answer.records_view for answer in answers] == [b"", b""]
+            assert [answer.error_code for answer in answers] == [None, None]
+            # One bucket more fits, and whoever leaves makes room.
+            one = await _parked(server, (1, 0))
+            await server.append(rows(0, 1), 1)
+            await asyncio.gather(waiting, one)
+            assert server.service.parked_fetch_count == 0
+            await _parked(server, (0, 0))
+
+    run(main())
+
+
 def test_a_fetch_without_min_bytes_or_with_nothing_to_wait_is_answered_at_once(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:

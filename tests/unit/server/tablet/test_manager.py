@@ -89,6 +89,38 @@ def test_what_was_acknowledged_is_there_after_a_crash(tmp_path):
     run(main())
 
 
+def test_after_a_crash_writers_are_known_from_the_log_whatever_their_numbers_and_snapshots(tmp_path):
+    """A writer that was forgotten may begin anew, so its numbers in the log need not follow each other."""
+
+    async def main():
+        clock, table = Clock(), make_table()
+        settings = TabletSettings(log=LogSettings(segment_bytes_max=300))
+        async with serving(tmp_path / "data", table, clock=clock, settings=settings) as server:
+            for sequence in range(3):
+                await server.produce(arrow_batch(rows(sequence, 1), writer_id=9, sequence=sequence))
+            clock.now_ms += 8 * 86_400_000
+            await server.manager.retention.expire_writers()
+            for sequence in range(2):
+                await server.produce(arrow_batch(rows(3 + sequence, 1), writer_id=9, sequence=sequence))
+            copy = _crashed(tmp_path / "data", tmp_path / "copy")
+        directory = copy / "db/t-1/log-0"
+        for name in ("00000000000000000002", "00000000000000000005", "00000000000000000999"):
+            # Damaged ones, and one of rows that are not there.
+            (directory / f"{name}.writer_snapshot").write_bytes(b"{ this is no snapshot")
+        async with serving(copy, table, clock=clock, settings=settings) as server:
+            again = await server.produce(arrow_batch(rows(4, 1), writer_id=9, sequence=1))
+            assert again.base_offset == 4, "the last batch is recognised"
+            gap = await server.produce(arrow_batch(rows(5, 1), writer_id=9, sequence=3))
+            assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+            assert (await server.produce(arrow_batch(rows(5, 1), writer_id=9, sequence=2))).base_offset == 5
+            found = []
+            for offset in range(6):
+                found += [n for n in ids((await server.fetch_one(offset)).records_view) if n == offset]
+            assert found == list(range(6))
+
+    run(main())
+
+
 def test_checkpoints_are_written_while_the_server_runs_and_only_when_something_changed(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:

@@ -17,7 +17,7 @@ from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.protocol import records
 from fluss.record.arrow_ipc import build_metadata, parse_message
-from fluss.record.log_batch import MAGIC_V0, build_batch, read_batch, sealed_header, verify_crc
+from fluss.record.log_batch import MAGIC_V0, build_batch, iter_batches, read_batch, sealed_header, verify_crc
 from fluss.record.row_batch import encode_row_body
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import Schema
@@ -150,12 +150,24 @@ def test_offset_and_time_are_written_into_the_batch_and_the_checksum_stays_right
     run(main())
 
 
+class _TickingClock(Clock):
+    """A clock on which time passes whenever somebody looks."""
+
+    def __call__(self) -> int:
+        self.now_ms += 1
+        return self.now_ms
+
+
 def test_several_batches_of_one_append_share_their_time(tmp_path):
     async def main():
-        async with serving(tmp_path, make_table()) as server:
+        async with serving(tmp_path, make_table(), clock=_TickingClock()) as server:
             answer = await server.produce(arrow_batch(rows(0, 2)) + arrow_batch(rows(2, 2)))
             assert answer.base_offset == 0
-            assert [row["offset"] for row in decoded((await server.fetch_one()).records_view)] == [0, 1, 2, 3]
+            await server.append(rows(4, 1))
+            payload = (await server.fetch_one()).records_view
+            assert [row["offset"] for row in decoded(payload)] == [0, 1, 2, 3, 4]
+            first, second, later = (batch.header.commit_timestamp for batch in iter_batches(payload))
+            assert first == second < later
 
     run(main())
 

@@ -1,0 +1,470 @@
+"""Options of the server do what they say, those that could be taken for mere numbers most of all.
+Shown by starting a server with one unusual value and looking at what clients, connections and files make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fluss import EARLIEST_OFFSET, blocking, embedded
+from fluss.embedded import EmbeddedServer
+from fluss.errors import ErrorCode, FlussError
+from fluss.net.channel import Channel
+from fluss.net.loop import run
+from fluss.protocol import api as apis
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.records import BucketRecords, ProduceLogRequest
+from fluss.record.arrow_batch import encode_arrow_batch
+from fluss.record.compression import NO_COMPRESSION
+
+ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+SCHEMA = blocking.Schema(ARROW_SCHEMA)
+PATH = blocking.TablePath("fluss", "t")
+TIMEOUT_S = 20
+
+
+@contextmanager
+def serving(tmp_path: Path, **options: Any) -> Iterator[tuple[EmbeddedServer, blocking.FlussConnection]]:
+    """A server with these options, ``__`` for dots and ``_`` for dashes, and a connection that sends rows at once."""
+    named = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
+    with (
+        embedded.start({"durability": "os", **named}, data_dir=tmp_path / "data") as server,
+        blocking.FlussConnection.create(server.config(writer_batch_timeout_ms=0)) as connection,
+    ):
+        yield server, connection
+
+
+def create_table(connection: blocking.FlussConnection, **description: Any) -> blocking.FlussTable:
+    connection.get_admin().create_table(PATH, blocking.TableDescriptor(SCHEMA, **description))
+    return connection.get_table(PATH)
+
+
+def append_each(table: blocking.FlussTable, *numbers: int) -> None:
+    """Append rows one after the other, each in a batch of its own."""
+    writer = table.new_append().create_writer()
+    for number in numbers:
+        writer.append([number, f"n{number}"]).wait()
+
+
+def ids(table: blocking.FlussTable) -> list[int]:
+    scanner = table.new_scan().create_record_batch_log_scanner()
+    scanner.subscribe(0, EARLIEST_OFFSET)
+    found: list[int] = scanner.to_arrow()["id"].to_pylist()
+    return found
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.005)
+
+
+def code_of(call: Callable[[], object]) -> int:
+    with pytest.raises(FlussError) as caught:
+        call()
+    return caught.value.error_code
+
+
+def log_files(tmp_path: Path, pattern: str) -> list[Path]:
+    return sorted((tmp_path / "data" / "fluss").glob(f"t-*/**/log-0/{pattern}"))
+
+
+# Where the server listens, and who may come in
+
+
+def test_clients_are_told_the_advertised_address(tmp_path: Path) -> None:
+    options = {"advertised.listeners": "FLUSS://streams.example:4711"}
+    with embedded.start(options, data_dir=tmp_path) as server:
+        assert server.address() == "streams.example:4711"
+
+        async def main() -> None:
+            async with await Channel.connect("127.0.0.1", server.port) as channel:
+                nodes = await channel.request(apis.GET_METADATA, pb.MetadataRequest(), timeout_s=TIMEOUT_S)
+                for node in (nodes.coordinator_server, *nodes.tablet_servers):
+                    assert (node.host, node.port) == ("streams.example", 4711)
+
+        run(main())
+
+
+def test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own(tmp_path: Path) -> None:
+    module = "org.apache.fluss.security.auth.sasl.plain.PlainLoginModule required"
+    options = {
+        "bind.listeners": "INNER://127.0.0.1:0, OUTER://127.0.0.1:0",
+        "security.protocol.map": "INNER:SASL, OUTER:SASL",
+        "security.sasl.plain.jaas.config": f'{module} user_ann="one";',
+        "security.sasl.listener.name.outer.plain.jaas.config": f'{module} user_bob="two";',
+    }
+    with embedded.start(options, data_dir=tmp_path) as server:
+        for listener, user, password, is_right in (
+            ("INNER", "ann", "one", True),
+            ("INNER", "bob", "two", False),
+            ("OUTER", "bob", "two", True),
+            ("OUTER", "ann", "one", False),
+        ):
+            config = server.config(
+                listener, security_protocol="sasl", security_sasl_username=user, security_sasl_password=password
+            )
+            if is_right:
+                blocking.FlussConnection.create(config).close()
+            else:
+                assert code_of(lambda config=config: blocking.FlussConnection.create(config)) == 46
+
+
+@pytest.mark.parametrize("ignore_case", [False, True])
+def test_rights_may_be_meant_for_a_user_in_any_case(tmp_path: Path, ignore_case: bool) -> None:
+    options = {
+        "bind.listeners": "CLIENT://127.0.0.1:0, FLUSS://127.0.0.1:0",
+        "security.protocol.map": "CLIENT:SASL",
+        "security.sasl.plain.credentials": "alice:secret",
+        "authorizer.enabled": True,
+        "security.acl.principal.ignore-case": ignore_case,
+    }
+    alice = {"security_protocol": "sasl", "security_sasl_username": "alice", "security_sasl_password": "secret"}
+    resource = blocking.AclResource.database("fluss")
+    right = blocking.AclBinding(resource, "User:ALICE", blocking.AclOperation.DESCRIBE)
+    with (
+        embedded.start(options, data_dir=tmp_path) as server,
+        blocking.FlussConnection.create(server.config("FLUSS")) as operator,
+        blocking.FlussConnection.create(server.config("CLIENT", **alice)) as connection,
+    ):
+        operator.get_admin().create_acls([right])
+        assert (connection.get_admin().list_databases() == ["fluss"]) is ignore_case
+
+
+# The process
+
+
+@pytest.mark.parametrize(("durability", "is_synced"), [("fsync", True), ("os", False)])
+def test_an_acknowledged_row_is_on_the_disk_or_in_the_operating_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, is_synced: bool
+) -> None:
+    synced: list[str] = []
+    fdatasync = os.fdatasync
+
+    def watched(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fdatasync(descriptor)
+
+    with serving(tmp_path, durability=durability) as (_, connection):
+        table = create_table(connection)
+        append_each(table, 0)
+        monkeypatch.setattr(os, "fdatasync", watched)
+        append_each(table, 1, 2, 3)
+        assert any(path.endswith(".log") for path in synced) is is_synced
+        assert ids(table) == [0, 1, 2, 3]
+
+
+def test_the_server_has_the_number_and_the_rack_it_is_given(tmp_path: Path) -> None:
+    with serving(tmp_path, tablet_server__id=7, tablet_server__rack="east") as (server, connection):
+        assert [node.uid for node in connection.get_admin().get_server_nodes()] == ["cs-0", "ts-7"]
+        table = create_table(connection)
+        append_each(table, 1)
+        assert ids(table) == [1]
+
+        async def main() -> str:
+            async with await Channel.connect("127.0.0.1", server.port) as channel:
+                nodes = await channel.request(apis.GET_METADATA, pb.MetadataRequest(), timeout_s=TIMEOUT_S)
+                return nodes.tablet_servers[0].rack
+
+        assert run(main()) == "east"
+
+
+def test_a_request_above_the_limit_ends_the_connection_and_harms_nobody(tmp_path: Path) -> None:
+    with serving(tmp_path, netty__server__max_request_size="64kb") as (server, connection):
+
+        async def main() -> None:
+            async with await Channel.connect("127.0.0.1", server.port) as channel:
+                for size, is_taken in ((60_000, True), (70_000, False)):
+                    message = pb.DatabaseExistsRequest(database_name="x" * size)
+                    request = channel.request(apis.DATABASE_EXISTS, message, timeout_s=TIMEOUT_S)
+                    if is_taken:
+                        assert not (await request).exists
+                        continue
+                    with pytest.raises(FlussError, match="65536"):
+                        await request
+                assert not channel.is_open
+
+        run(main())
+        assert connection.get_admin().list_databases() == ["fluss"]
+
+
+def _waiting_fetch(table_id: int) -> pb.FetchLogRequest:
+    """A fetch that finds nothing and waits for a second."""
+    bucket = pb.PbFetchLogReqForBucket(bucket_id=0, fetch_offset=0, max_fetch_bytes=1024)
+    table = pb.PbFetchLogReqForTable(table_id=table_id, projection_pushdown_enabled=False, buckets_req=[bucket])
+    return pb.FetchLogRequest(follower_server_id=-1, max_bytes=1024, min_bytes=1, max_wait_ms=1000, tables_req=[table])
+
+
+async def _seconds_until_answered(server: EmbeddedServer, api: apis.Api[Any, Any], slow: object) -> float:
+    """Send a request that waits and then something else; return how long the answer to the latter took."""
+    async with await Channel.connect("127.0.0.1", server.port) as channel:
+        waiting = asyncio.ensure_future(channel.request(api, slow, timeout_s=TIMEOUT_S))
+        await asyncio.sleep(0.1)
+        began_s = time.monotonic()
+        await channel.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=TIMEOUT_S)
+        took_s = time.monotonic() - began_s
+        await waiting
+        return took_s
+
+
+@pytest.mark.parametrize(("most", "is_held_up"), [(1, True), (2, False)])
+def test_one_connection_has_no_more_requests_under_way_than_allowed(
+    tmp_path: Path, most: int, is_held_up: bool
+) -> None:
+    with serving(tmp_path, netty__server__max_queued_requests=most) as (server, connection):
+        fetch = _waiting_fetch(create_table(connection).get_table_info().table_id)
+        took_s = run(_seconds_until_answered(server, apis.FETCH_LOG, fetch))
+        assert (took_s > 0.4) is is_held_up
+
+
+@pytest.mark.parametrize(("memory", "is_held_up"), [("1mb", True), ("8mb", False)])
+def test_who_has_used_up_the_memory_for_requests_is_not_read_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: str, is_held_up: bool
+) -> None:
+    with serving(tmp_path, durability="fsync", server__buffer__memory_size=memory) as (server, connection):
+        table_id = create_table(connection).get_table_info().table_id
+        rows = pa.record_batch([[1], ["x" * 1_200_000]], schema=ARROW_SCHEMA)
+        bucket = BucketRecords(0, encode_arrow_batch(rows, 1, NO_COMPRESSION))
+        # Rows are held until they are on the disk.
+        monkeypatch.setattr(os, "fdatasync", lambda descriptor: time.sleep(1.0))
+        produce = ProduceLogRequest(-1, table_id, TIMEOUT_S * 1000, [bucket])
+        took_s = run(_seconds_until_answered(server, apis.PRODUCE_LOG, produce))
+        assert (took_s > 0.4) is is_held_up
+
+
+def test_an_idle_connection_is_closed_and_one_with_traffic_is_not(tmp_path: Path) -> None:
+    with embedded.start({"netty.connection.max-idle-time": "1 s"}, data_dir=tmp_path) as server:
+
+        async def main() -> None:
+            async with (
+                await Channel.connect("127.0.0.1", server.port) as idle,
+                await Channel.connect("127.0.0.1", server.port) as busy,
+            ):
+                async with asyncio.timeout(10):
+                    while idle.is_open:
+                        await busy.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=TIMEOUT_S)
+                        await asyncio.sleep(0.02)
+                assert busy.is_open
+
+        run(main())
+
+
+def test_more_clients_than_allowed_are_told_so(tmp_path: Path) -> None:
+    with embedded.start({"server.max-connections": 2}, data_dir=tmp_path) as server:
+
+        async def main() -> None:
+            async with await Channel.connect("127.0.0.1", server.port):
+                second = await Channel.connect("127.0.0.1", server.port)
+                with pytest.raises(FlussError, match="2 connections"):
+                    await Channel.connect("127.0.0.1", server.port)
+                await second.close()
+                # The place is free again as soon as the server has noticed.
+                async with asyncio.timeout(10):
+                    while True:
+                        try:
+                            await (await Channel.connect("127.0.0.1", server.port)).close()
+                        except FlussError:
+                            await asyncio.sleep(0.01)
+                        else:
+                            return
+
+        run(main())
+
+
+# Tables
+
+
+def test_limits_and_defaults_of_tables(tmp_path: Path) -> None:
+    options = {"default__bucket__number": 3, "max__bucket__num": 5, "max__partition__num": 2}
+    with serving(tmp_path, **options) as (_, connection):
+        admin = connection.get_admin()
+        assert create_table(connection).get_table_info().num_buckets == 3
+        larger = blocking.TablePath("fluss", "larger")
+        admin.create_table(larger, blocking.TableDescriptor(SCHEMA, bucket_count=5))
+        too_large = blocking.TableDescriptor(SCHEMA, bucket_count=6)
+        path = blocking.TablePath("fluss", "too_large")
+        assert code_of(lambda: admin.create_table(path, too_large)) == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        partitioned = blocking.TablePath("fluss", "partitioned")
+        admin.create_table(partitioned, blocking.TableDescriptor(SCHEMA, partition_keys=["name"]))
+        for name in ("a", "b"):
+            admin.create_partition(partitioned, {"name": name})
+        one_more = code_of(lambda: admin.create_partition(partitioned, {"name": "c"}))
+        assert one_more == ErrorCode.PARTITION_MAX_NUM_EXCEPTION
+
+
+@pytest.mark.parametrize(
+    ("key", "primary_keys", "is_allowed"),
+    [
+        ("allow__create__log__tables", [], False),
+        ("allow__create__log__tables", ["id"], True),
+        ("allow__create__kv__tables", [], True),
+        ("allow__create__kv__tables", ["id"], False),
+    ],
+)
+def test_a_kind_of_tables_can_be_forbidden(tmp_path: Path, key: str, primary_keys: list[str], is_allowed: bool) -> None:
+    with serving(tmp_path, **{key: False}) as (_, connection):
+        admin = connection.get_admin()
+        descriptor = blocking.TableDescriptor(blocking.Schema(ARROW_SCHEMA, primary_keys))
+        if is_allowed:
+            admin.create_table(PATH, descriptor)
+        else:
+            assert code_of(lambda: admin.create_table(PATH, descriptor)) == ErrorCode.INVALID_TABLE_EXCEPTION
+
+
+def test_partitions_by_time_are_looked_after_at_an_interval(tmp_path: Path) -> None:
+    with serving(tmp_path, auto_partition__check__interval="50ms") as (_, connection):
+        admin = connection.get_admin()
+        properties = {"table.auto-partition.enabled": "true", "table.auto-partition.time-unit": "YEAR"}
+        create_table(connection, partition_keys=["name"], properties=properties)
+
+        def names() -> set[str]:
+            return {info.partition_name for info in admin.list_partition_infos(PATH)}
+
+        whole = names()
+        assert len(whole) == 2
+        admin.drop_partition(PATH, {"name": max(whole)})
+        until(lambda: names() == whole)
+
+
+def test_offsets_of_producers_are_kept_for_a_while(tmp_path: Path) -> None:
+    options = {
+        "coordinator__producer_offsets__ttl": "600ms",
+        "coordinator__producer_offsets__cleanup_interval": "50ms",
+    }
+    with serving(tmp_path, **options) as (server, connection):
+        admin = connection.get_admin()
+        before_ms = time.time_ns() // 1_000_000
+        assert admin.register_producer_offsets("job", {blocking.TableBucket(0, 0): 1})
+        kept = admin.get_producer_offsets("job")
+        assert kept is not None
+        assert kept.expiration_time - before_ms in range(600, 5000)
+        until(lambda: admin.get_producer_offsets("job") is None)
+
+        def stored() -> list[Any]:
+            with sqlite3.connect(f"file:{server.data_dir / 'metadata.sqlite'}?mode=ro", uri=True) as database:
+                found = database.execute("SELECT producer_id FROM producer_offsets").fetchall()
+            database.close()
+            return found
+
+        # Nobody has to ask for what has expired to make it disappear from the disk.
+        until(lambda: stored() == [])
+
+
+# Logs
+
+
+def test_segments_end_at_their_size(tmp_path: Path) -> None:
+    with serving(tmp_path, log__segment__file_size="1kb") as (_, connection):
+        table = create_table(connection, properties={"table.log.arrow.compression.type": "NONE"})
+        append_each(table, *range(12))
+        files = log_files(tmp_path, "*.log")
+        assert len(files) > 2
+        assert all(file.stat().st_size <= 1024 for file in files)
+        assert ids(table) == list(range(12))
+
+
+def test_segments_end_when_their_index_is_full(tmp_path: Path) -> None:
+    options = {"log__index__file_size": "64b", "log__index__interval_size": "1b"}
+    with serving(tmp_path, **options) as (_, connection):
+        table = create_table(connection)
+        append_each(table, *range(20))
+        files = log_files(tmp_path, "*.log")
+        assert len(files) > 2
+        assert all(index.stat().st_size <= 64 for index in log_files(tmp_path, "*index"))
+        assert ids(table) == list(range(20))
+
+
+def test_an_index_has_an_entry_for_so_many_bytes(tmp_path: Path) -> None:
+    sizes = {}
+    for interval in ("1b", "2kb"):
+        directory = tmp_path / interval
+        with serving(directory, log__index__interval_size=interval, log__segment__file_size="8kb") as (_, connection):
+            table = create_table(connection)
+            append_each(table, *range(60))
+            assert ids(table) == list(range(60))
+        first, *_ = log_files(directory, "*.index")
+        sizes[interval] = first.stat().st_size
+    assert sizes["1b"] > 4 * sizes["2kb"] > 0
+
+
+def test_it_is_noted_at_an_interval_what_need_not_be_read_again(tmp_path: Path) -> None:
+    def noted() -> str:
+        file = tmp_path / "data" / "recovery-point-offset-checkpoint"
+        return file.read_text().splitlines()[-1] if file.exists() else ""
+
+    with serving(tmp_path, log__flush__offset__checkpoint_interval="50ms") as (_, connection):
+        table = create_table(connection)
+        for count in (1, 2):
+            append_each(table, count)
+            # Table, bucket, offset.
+            until(lambda count=count: noted() == f"0 0 {count}")
+
+
+@pytest.mark.parametrize("rolls_active", [False, True])
+def test_expired_segments_leave_at_an_interval_the_active_one_if_wanted(tmp_path: Path, rolls_active: bool) -> None:
+    options = {
+        "log__segment__file_size": "120b",
+        "log__retention__check_interval": "50ms",
+        "log__retention__roll_active_segment__enabled": rolls_active,
+    }
+    with serving(tmp_path, **options) as (_, connection):
+        table = create_table(connection, properties={"table.log.ttl": "100ms"})
+        append_each(table, 1, 2, 3)
+        admin = connection.get_admin()
+        # Every batch has a segment of its own; the last one is still written to.
+        until(lambda: admin.list_offsets(PATH, [0], "earliest") == {0: 3 if rolls_active else 2})
+        time.sleep(0.15)
+        assert ids(table) == ([] if rolls_active else [3])
+        append_each(table, 4)
+        assert admin.list_offsets(PATH, [0], "latest") == {0: 4}
+
+
+def test_silent_writers_are_forgotten_at_an_interval(tmp_path: Path) -> None:
+    options = {"server__writer_id__expiration_time": "50ms", "server__writer_id__expiration_check_interval": "20ms"}
+    with serving(tmp_path, **options) as (_, connection):
+        writer = create_table(connection).new_append().create_writer()
+        writer.append([1, "x"]).wait()
+        time.sleep(0.3)
+        # The server does not know any more which number comes next, so the writer has to begin anew.
+        late = writer.append([2, "x"])
+        assert code_of(late.wait) == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+        writer.append([3, "x"]).wait()
+        assert ids(connection.get_table(PATH)) == [1, 3]
+
+
+def test_writes_depend_on_how_full_the_disk_is(tmp_path: Path) -> None:
+    options = {
+        "server__data_disk__write_limit_ratio": 0.000000001,
+        "server__data_disk__write_recover_ratio": 0,
+        "server__data_disk__check_interval": "20ms",
+    }
+    with serving(tmp_path, **options) as (server, connection):
+        create_table(connection)
+        config = server.config(writer_enable_idempotence=False, writer_retries=0, writer_batch_timeout_ms=0)
+        with blocking.FlussConnection.create(config) as impatient:
+            table = impatient.get_table(PATH)
+            writer = table.new_append().create_writer()
+            assert code_of(writer.append([1, "x"]).wait) == ErrorCode.DISK_WRITE_LOCKED
+            assert ids(table) == []
+            limit, recover = "server.data-disk.write-limit-ratio", "server.data-disk.write-recover-ratio"
+            connection.get_admin().alter_cluster_configs(set_configs={limit: "1.0", recover: "0.999"})
+
+            def is_written() -> bool:
+                try:
+                    writer.append([2, "x"]).wait()
+                except FlussError:
+                    return False
+                return True
+
+            until(is_written)
+            assert ids(table) == [2]

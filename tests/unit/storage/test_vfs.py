@@ -1,0 +1,218 @@
+"""Files keep few descriptors and never hand out a wrong one; writes are whole, replacements all or nothing.
+Real files in a temporary directory, many threads, and a system call that writes less than it was asked to."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fluss.storage.vfs import OsFiles
+
+
+@pytest.fixture
+def _busy_threads() -> Iterator[None]:
+    """Let threads take turns far more often than usual, so that they meet at every line."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def open_descriptors(directory: Path) -> list[str]:
+    """Return the files below a directory that this process holds open."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except FileNotFoundError:
+            continue
+        if target.startswith(f"{directory}{os.sep}"):
+            found.append(target)
+    return found
+
+
+@pytest.fixture
+def files() -> OsFiles:
+    return OsFiles()
+
+
+def test_what_was_written_is_read_from_any_position(files: OsFiles, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    files.write(path, [b"hello", bytearray(b" "), memoryview(b"world")], 0)
+    files.write(path, [b"W"], 6)
+    assert files.read(path, 0, 100) == b"hello World"
+    assert files.read(path, 6, 2) == b"Wo"
+    assert files.read(path, 11, 5) == b""
+    assert files.size(path) == 11
+    files.truncate(path, 5)
+    assert files.read(path, 0, 100) == b"hello"
+    files.sync(path)
+    files.forget(tmp_path)
+
+
+def test_more_parts_than_one_call_takes_arrive_in_order(files: OsFiles, tmp_path: Path) -> None:
+    parts = [str(index).encode() for index in range(5000)]
+    files.write(tmp_path / "a", parts, 3)
+    assert files.read(tmp_path / "a", 0, 100_000) == b"\0\0\0" + b"".join(parts)
+    files.forget(tmp_path)
+
+
+def test_a_write_that_is_cut_short_goes_on(files: OsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = os.pwritev, []
+
+    def stingy(descriptor: int, parts: list[bytes], position: int) -> int:
+        data = b"".join(parts)[:7]
+        calls.append(len(data))
+        return real(descriptor, [data], position)
+
+    monkeypatch.setattr(os, "pwritev", stingy)
+    files.write(tmp_path / "a", [b"0123", b"", b"456789ab", b"c", b"defghijklmnopq"], 0)
+    assert files.read(tmp_path / "a", 0, 100) == b"0123456789abcdefghijklmnopq"
+    assert calls == [7, 7, 7, 6]
+    files.forget(tmp_path)
+
+
+def test_a_read_that_is_cut_short_goes_on(files: OsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.write(tmp_path / "a", [b"0123456789"], 0)
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda number, count, position: real(number, min(count, 3), position))
+    assert files.read(tmp_path / "a", 1, 8) == b"12345678"
+    assert files.read(tmp_path / "a", 5, 100) == b"56789"
+    files.forget(tmp_path)
+
+
+def test_no_more_descriptors_are_kept_than_allowed(tmp_path: Path) -> None:
+    files = OsFiles(descriptors_max=8)
+    for index in range(50):
+        files.write(tmp_path / str(index), [b"x"], 0)
+    assert len(open_descriptors(tmp_path)) == files.descriptor_count == 8
+    files.read(tmp_path / "42", 0, 1)
+    files.write(tmp_path / "new", [b"x"], 0)
+    assert str(tmp_path / "42") in open_descriptors(tmp_path), "the one that was used last stays"
+    files.forget(tmp_path / "42")
+    assert str(tmp_path / "42") not in open_descriptors(tmp_path)
+    files.forget(tmp_path)
+    assert open_descriptors(tmp_path) == []
+
+
+def test_forgetting_a_directory_spares_one_whose_name_only_begins_like_it(files: OsFiles, tmp_path: Path) -> None:
+    for name in ("log-1", "log-10"):
+        files.make_directory(tmp_path / name)
+        files.write(tmp_path / name / "a", [b"x"], 0)
+    files.forget(tmp_path / "log-1")
+    assert open_descriptors(tmp_path) == [str(tmp_path / "log-10" / "a")]
+    files.forget(tmp_path)
+
+
+@pytest.mark.usefixtures("_busy_threads")
+def test_readers_get_the_right_bytes_while_others_push_their_descriptors_out(tmp_path: Path) -> None:
+    files = OsFiles(descriptors_max=3)
+    paths = [tmp_path / str(index) for index in range(20)]
+    for path in paths:
+        files.write(path, [path.name.encode() * 100], 0)
+    is_over = threading.Event()
+
+    def read(seed: int) -> int:
+        count = 0
+        while not is_over.is_set():
+            path = paths[(seed + count * 7) % len(paths)]
+            assert files.read(path, 0, 10_000) == path.name.encode() * 100
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(4) as threads:
+        jobs = [threads.submit(read, seed) for seed in range(4)]
+        is_over.wait(0.3)
+        is_over.set()
+        assert all(job.result() > 10 for job in jobs)
+    assert files.descriptor_count <= 3
+    files.forget(tmp_path)
+    assert open_descriptors(tmp_path) == []
+
+
+@pytest.mark.usefixtures("_busy_threads")
+def test_a_replaced_file_is_read_new_or_old_but_never_mixed(files: OsFiles, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    files.replace(path, b"0" * 5000)
+    is_over = threading.Event()
+    seen = set()
+
+    def read() -> None:
+        while not is_over.is_set():
+            content = files.read(path, 0, 10_000)
+            assert len(set(content)) == 1
+            assert len(content) == 5000
+            seen.add(content[:1])
+
+    with ThreadPoolExecutor(2) as threads:
+        jobs = [threads.submit(read) for _ in range(2)]
+        for index in range(200):
+            new = str(index % 10).encode()
+            files.replace(path, new * 5000, durably=False)
+            assert files.read(path, 0, 1) == new, "whoever asks after the replacement sees the new content"
+        is_over.set()
+        for job in jobs:
+            job.result()
+    assert len(seen) > 1
+    assert os.listdir(tmp_path) == ["a"], "no temporary file is left"
+    files.forget(tmp_path)
+
+
+def test_a_replacement_that_fails_leaves_the_old_content_and_nothing_else(
+    files: OsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.replace(tmp_path / "a", b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        files.replace(tmp_path / "a", b"new")
+    assert files.read(tmp_path / "a", 0, 10) == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+    files.forget(tmp_path)
+
+
+@pytest.mark.parametrize("durably", [True, False])
+def test_directories_are_made_with_their_parents_and_may_be_there_already(
+    files: OsFiles, tmp_path: Path, durably: bool
+) -> None:
+    for _ in range(2):
+        files.make_directory(tmp_path / "a" / "b" / "c", durably=durably)
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+    files.sync_directory(tmp_path / "a")
+
+
+def test_what_is_not_there_is_listed_removed_and_forgotten_without_complaint(files: OsFiles, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert files.names(missing) == []
+    assert not files.exists(missing)
+    files.remove(missing)
+    files.remove_tree(missing)
+    files.forget(missing)
+    for act in (files.size, files.sync, lambda path: files.read(path, 0, 1), lambda path: files.truncate(path, 0)):
+        with pytest.raises(FileNotFoundError, match="missing"):
+            act(missing)
+    assert not missing.exists(), "reading must not create a file"
+
+
+def test_a_removed_file_is_gone_even_if_it_was_open(files: OsFiles, tmp_path: Path) -> None:
+    files.write(tmp_path / "a", [b"old"], 0)
+    files.remove(tmp_path / "a")
+    assert open_descriptors(tmp_path) == []
+    files.write(tmp_path / "a", [b"n"], 0)
+    assert files.read(tmp_path / "a", 0, 10) == b"n"
+    files.rename(tmp_path / "a", tmp_path / "b")
+    assert files.names(tmp_path) == ["b"]
+    assert files.read(tmp_path / "b", 0, 10) == b"n"
+    with pytest.raises(FileNotFoundError):
+        files.read(tmp_path / "a", 0, 1)
+    files.remove_tree(tmp_path)
+    assert not tmp_path.exists()

@@ -1,0 +1,125 @@
+"""No option is a mere name: for each key of client and server there is a test that shows its effect, or its refusal.
+Shown by a table of these tests, which has to be complete, and whose tests have to be there and to name the option."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fluss.config import Config
+from fluss.server.options import ServerOptions
+
+ROOT = Path(__file__).parents[2]
+
+_OPTIONS = "tests/integration/test_server_options.py::"
+_BOOTSTRAP = "tests/unit/client/test_bootstrap.py::"
+_EFFECTS = "tests/unit/client/test_option_effects.py::"
+_CONFIG = "tests/unit/test_config.py::"
+_SENDER = "tests/unit/client/write/test_sender.py::"
+_WRITER = "tests/unit/client/write/test_append_writer.py::"
+_WRITER_CLIENT = "tests/unit/client/write/test_writer_client.py::"
+_SCANNER = "tests/unit/client/scan/test_log_scanner.py::"
+_FETCH = "tests/unit/client/scan/test_fetch_messages.py::"
+_PROCESS = "tests/integration/test_server_process.py::"
+_LISTENERS = "tests/unit/server/test_listeners.py::"
+_FILES = "tests/unit/server/test_options.py::"
+_EMBEDDED = "tests/unit/test_embedded.py::"
+
+CLIENT = {
+    "bootstrap.servers": _BOOTSTRAP + "test_the_first_server_that_answers_is_enough",
+    "connect-timeout": _EFFECTS + "test_connecting_takes_no_longer_than_the_connect_timeout",
+    "request-timeout": _BOOTSTRAP + "test_a_server_that_says_nothing_is_given_up_after_the_request_timeout",
+    "security.protocol": _BOOTSTRAP + "test_right_credentials_open_every_connection",
+    "security.sasl.mechanism": _CONFIG + "test_contradictions_are_found_by_validate_only",
+    "security.sasl.username": _BOOTSTRAP + "test_right_credentials_open_every_connection",
+    "security.sasl.password": _BOOTSTRAP + "test_wrong_credentials_are_code_46_and_are_not_tried_again",
+    "writer.acks": _SENDER + "test_acks_reach_the_server",
+    "writer.enable-idempotence": _SENDER
+    + "test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_order",
+    "writer.retries": _SENDER + "test_retries_are_counted",
+    "writer.max-inflight-requests-per-bucket": _SENDER + "test_the_number_of_batches_in_flight_is_an_option",
+    "writer.request-max-size": _SENDER + "test_requests_stay_below_their_limit_but_a_large_batch_goes_alone",
+    "writer.batch-size": _WRITER + "test_a_batch_leaves_when_it_is_full",
+    "writer.batch-timeout-ms": _WRITER + "test_a_batch_leaves_when_its_first_row_has_waited_long_enough",
+    "writer.dynamic-batch-size.enabled": _EFFECTS + "test_half_empty_batches_make_later_ones_smaller_down_to_a_limit",
+    "writer.dynamic-batch-size-min": _EFFECTS + "test_half_empty_batches_make_later_ones_smaller_down_to_a_limit",
+    "writer.buffer.memory-size": _WRITER + "test_options_reach_the_path",
+    "writer.buffer.wait-timeout-ms": _WRITER_CLIENT + "test_waiting_for_memory_has_a_limit",
+    "writer.bucket.no-key-assigner": _SENDER + "test_one_request_carries_a_batch_of_every_bucket_that_is_ready",
+    "writer.kv-backpressure.max-throttle-ms": _SENDER + "test_backpressure_of_the_server_pauses_its_bucket",
+    "client.bucket-hash": _WRITER + "test_the_hash_of_bucket_keys_is_an_option",
+    "scanner.log.max-poll-records": _SCANNER + "test_one_poll_returns_at_most_so_many_records_and_the_next_goes_on",
+    "scanner.log.fetch.max-bytes": _FETCH + "test_requests_say_everything",
+    "scanner.log.fetch.max-bytes-for-bucket": _FETCH + "test_requests_say_everything",
+    "scanner.log.fetch.min-bytes": _FETCH + "test_requests_say_everything",
+    "scanner.log.fetch.wait-max-time-ms": _FETCH + "test_requests_say_everything",
+    "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
+    "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
+    "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
+}
+# There are no lookups yet: ``FlussTable.new_lookup`` says so.
+OF_LOOKUPS = {option.key for option in Config.options() if option.key.startswith("lookup.")}
+
+SERVER = {
+    "bind.listeners": _PROCESS + "test_clients_are_told_the_address_of_the_listener_they_came_in_by",
+    "advertised.listeners": _OPTIONS + "test_clients_are_told_the_advertised_address",
+    "internal.listener.name": _PROCESS + "test_rights_are_enforced_except_for_super_users_and_on_the_internal_listener",
+    "security.protocol.map": _OPTIONS + "test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own",
+    "security.sasl.enabled.mechanisms": _LISTENERS + "test_plans_that_cannot_work_are_refused_with_the_next_step",
+    "security.sasl.plain.credentials": _OPTIONS + "test_rights_may_be_meant_for_a_user_in_any_case",
+    "security.sasl.plain.jaas.config": _OPTIONS + "test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own",
+    "authorizer.enabled": _PROCESS + "test_rights_are_enforced_except_for_super_users_and_on_the_internal_listener",
+    "authorizer.type": _FILES + "test_wrong_files_are_refused_with_the_reason",
+    "super.users": _PROCESS + "test_rights_are_enforced_except_for_super_users_and_on_the_internal_listener",
+    "security.acl.principal.ignore-case": _OPTIONS + "test_rights_may_be_meant_for_a_user_in_any_case",
+    "data.dir": _EMBEDDED + "test_a_given_directory_stays_and_can_be_used_again",
+    "durability": _OPTIONS + "test_an_acknowledged_row_is_on_the_disk_or_in_the_operating_system",
+    "tablet-server.id": _OPTIONS + "test_the_server_has_the_number_and_the_rack_it_is_given",
+    "tablet-server.rack": _OPTIONS + "test_the_server_has_the_number_and_the_rack_it_is_given",
+    "netty.server.max-request-size": _OPTIONS + "test_a_request_above_the_limit_ends_the_connection_and_harms_nobody",
+    "netty.server.max-queued-requests": _OPTIONS + "test_one_connection_has_no_more_requests_under_way_than_allowed",
+    "netty.connection.max-idle-time": _OPTIONS + "test_an_idle_connection_is_closed_and_one_with_traffic_is_not",
+    "server.max-connections": _OPTIONS + "test_more_clients_than_allowed_are_told_so",
+    "server.buffer.memory-size": _OPTIONS + "test_who_has_used_up_the_memory_for_requests_is_not_read_from",
+    "default.bucket.number": _OPTIONS + "test_limits_and_defaults_of_tables",
+    "default.replication.factor": _FILES + "test_wrong_files_are_refused_with_the_reason",
+    "max.bucket.num": _OPTIONS + "test_limits_and_defaults_of_tables",
+    "max.partition.num": _OPTIONS + "test_limits_and_defaults_of_tables",
+    "auto-partition.check.interval": _OPTIONS + "test_partitions_by_time_are_looked_after_at_an_interval",
+    "allow.create.log.tables": _OPTIONS + "test_a_kind_of_tables_can_be_forbidden",
+    "allow.create.kv.tables": _OPTIONS + "test_a_kind_of_tables_can_be_forbidden",
+    "coordinator.producer-offsets.ttl": _OPTIONS + "test_offsets_of_producers_are_kept_for_a_while",
+    "coordinator.producer-offsets.cleanup-interval": _OPTIONS + "test_offsets_of_producers_are_kept_for_a_while",
+    "log.segment.file-size": _OPTIONS + "test_segments_end_at_their_size",
+    "log.index.file-size": _OPTIONS + "test_segments_end_when_their_index_is_full",
+    "log.index.interval-size": _OPTIONS + "test_an_index_has_an_entry_for_so_many_bytes",
+    "log.flush.offset.checkpoint-interval": _OPTIONS + "test_it_is_noted_at_an_interval_what_need_not_be_read_again",
+    "log.retention.check-interval": _OPTIONS + "test_expired_segments_leave_at_an_interval_the_active_one_if_wanted",
+    "log.retention.roll-active-segment.enabled": _OPTIONS
+    + "test_expired_segments_leave_at_an_interval_the_active_one_if_wanted",
+    "server.writer-id.expiration-time": _OPTIONS + "test_silent_writers_are_forgotten_at_an_interval",
+    "server.writer-id.expiration-check-interval": _OPTIONS + "test_silent_writers_are_forgotten_at_an_interval",
+    "server.data-disk.write-limit-ratio": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",
+    "server.data-disk.write-recover-ratio": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",
+    "server.data-disk.check-interval": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",
+}
+
+
+def test_every_option_is_in_the_table() -> None:
+    assert set(CLIENT) | OF_LOOKUPS == {option.key for option in Config.options()}
+    assert set(SERVER) == {option.key for option in ServerOptions.options()}
+
+
+@pytest.mark.parametrize(("key", "test"), [*CLIENT.items(), *SERVER.items()])
+def test_the_test_of_an_option_is_there_and_names_it(key: str, test: str) -> None:
+    file, _, name = test.partition("::")
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert re.search(rf"^def {name}\(", text, re.MULTILINE), f"{file} has no {name}"
+    # Tests spell options as keys, as properties, or as keyword arguments of their helpers.
+    assert _letters(key) in _letters(text), f"{file} does not mention {key}"
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
