@@ -354,6 +354,18 @@ def test_a_snapshot_that_cannot_be_read_is_removed_and_the_one_before_it_used(co
     assert snapshots == [3, 8], "a new one takes its place, or nothing would tell once the segments have expired"
 
 
+def test_a_snapshot_that_cannot_be_read_does_not_pass_for_one_when_rows_expire() -> None:
+    disk = with_rows(8)
+    disk.append("a0")
+    disk.files.replace(disk.path(6, ".writer_snapshot"), b"")
+    disk.open()
+    assert run(drive(disk.committer, disk.log.expire_segments(NOW_MS + 1))) == 2
+    log = disk.open(recovery_offset=9)
+    assert log.offset_start == 6
+    for sequence in range(3, 8):
+        assert log.append(make_batch(writer=ord("w"), sequence=sequence)).offset_base == sequence
+
+
 def test_a_snapshot_from_the_future_is_not_believed() -> None:
     disk = with_rows(2)
     disk.files.replace(

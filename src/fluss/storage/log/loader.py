@@ -288,8 +288,8 @@ class _Loader:
     def _load_writers(self, offset_next: int, snapshots: Sequence[LogFileName]) -> WriterState:
         """Take the newest snapshot that can be used, and add what the log says after it."""
         read_from = offset_next if self._read_from is None else self._read_from
-        if read_from == 0:
-            # The log was read from its first row on.
+        if read_from == 0 and len(self._segments) == 1:
+            # The log was read from its first row on, and no part of it can expire before the next snapshot is taken.
             self._keep_snapshots(snapshots, offset_next)
             return self._writers_read
         state = WriterState()

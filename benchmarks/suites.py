@@ -1,0 +1,31 @@
+"""The frame of a benchmark program: which suites to run, where, and a table of what they measured."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+from importlib.metadata import version
+
+_LIBRARIES = ("pyarrow", "numpy", "protobuf", "crc32c")
+
+
+def run_suites(package: str, suites: tuple[str, ...], description: str | None) -> int:
+    """Run the modules of a package that the command line names, all by default.
+
+    Each has a function ``measure`` that yields name, value, unit, and what to compare it with.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=description)
+    parser.add_argument("suites", nargs="*", default=suites, help=f"some of: {', '.join(suites)} (default: all)")
+    options = parser.parse_args()
+    unknown = [name for name in options.suites if name not in suites]
+    if unknown:
+        parser.error(f"unknown suite {unknown[0]!r}; there are: {', '.join(suites)}")
+    libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    print(f"Python {platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores; {libraries}\n")
+    print(f"{'what':<76} {'measured':>12} {'':<9} target or comparison")
+    for suite in options.suites:
+        for name, value, unit, remark in importlib.import_module(f"{package}.{suite}").measure():
+            print(f"{name:<76} {value:>12,.3f} {unit:<9} {remark}", flush=True)
+    return 0
