@@ -18,6 +18,8 @@ from workload import BATCH_ROWS, SCHEMA, order_batch, order_rows  # type: ignore
 import fluss
 
 REPEATS = 3
+# One of the clients may wait for ever when its memory for unsent batches is full, so it never is, for any of them.
+BATCHES_PER_FLUSH = 24
 
 
 async def settled(result: Any) -> Any:
@@ -51,6 +53,8 @@ async def bulk(connection: Any, name: str, compression: str, batch_count: int) -
         started = time.perf_counter()
         for number in range(batch_count):
             writer.write_arrow_batch(batches[number % len(batches)])
+            if number % BATCHES_PER_FLUSH == 0:
+                await writer.flush()
         await writer.flush()
         keep_best(seconds, "append", started)
     for what, columns in (("scan", None), ("scan 2 of 5", ["id", "amount"])):

@@ -19,7 +19,8 @@ from tests.interop.peers import VERSIONS, peer_python
 
 BATCHES = 120
 ROWS = 100_000
-TIMEOUT_S = 120
+TIMEOUT_S = 30
+ATTEMPTS = 4
 REPEATS = 2
 PROGRAM = Path(__file__).with_name("client_program.py")
 
@@ -81,15 +82,26 @@ def _best(python: str, task: dict[str, Any], who: str) -> dict[str, float]:
     """Run the program several times and keep the fastest figure of each part."""
     best: dict[str, float] = {}
     for _ in range(REPEATS):
-        arguments = json.dumps({**task, "table": f"bench_{task['task']}_{who.replace(' ', '_').replace('.', '_')}"})
-        done = subprocess.run(
-            [python, str(PROGRAM), arguments], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"{who} failed:\n{done.stderr}")
-        for what, seconds in json.loads(done.stdout).items():
+        for what, seconds in _run(python, task, who).items():
             best[what] = min(seconds, best.get(what, seconds))
     return best
+
+
+def _run(python: str, task: dict[str, Any], who: str) -> dict[str, float]:
+    """Run the program in a process of its own. One of the clients now and then waits for ever; it is tried again."""
+    arguments = json.dumps({**task, "table": f"bench_{task['task']}_{who.replace(' ', '_').replace('.', '_')}"})
+    for _ in range(ATTEMPTS):
+        try:
+            done = subprocess.run(
+                [python, str(PROGRAM), arguments], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            continue
+        if done.returncode != 0:
+            raise RuntimeError(f"{who} failed:\n{done.stderr}")
+        seconds: dict[str, float] = json.loads(done.stdout)
+        return seconds
+    raise RuntimeError(f"{who} did not finish within {TIMEOUT_S} s, {ATTEMPTS} times")
 
 
 def _ratio(ours: float, theirs: float, who: str) -> str:

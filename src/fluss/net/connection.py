@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -26,8 +27,10 @@ from fluss.protocol.session import AnswerReady, RequestReceived, ServerSession
 _LINGER_S = 1.0
 # After so many wrong passwords a client has to connect again. Without it, one packet could carry hundreds of guesses.
 _FAILED_LOGINS_MAX = 5
-# How long handlers that never wait may follow each other before other connections have their turn.
+# How long one connection may keep the event loop busy before others have their turn.
 _TURN_S = 0.005
+# What is read at once unless a large request is arriving. It can be a thousand requests.
+_SMALL_READ_BYTES = 16 * 1024
 _REFUSALS_LOGGED_MAX = 10
 _NO_BODY = memoryview(b"")
 
@@ -150,6 +153,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_start_scheduled = False
         self._is_reading = True
+        self._is_resting = False
         self._linger_timer: asyncio.TimerHandle | None = None
         self._failed_login_count = 0
         # While answers are held back, nothing is read.
@@ -184,12 +188,14 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._end_with(self._session.failure(refusal))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._session.get_buffer()
+        buffer = self._session.get_buffer()
+        return buffer if self._partial_bytes else buffer[:_SMALL_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._active_at = self._clock()
         if self._phase is not _Phase.OPEN:
             return
+        turn_ends_at = time.monotonic() + _TURN_S
         try:
             events = self._session.buffer_updated(nbytes)
         except Exception:
@@ -213,6 +219,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._end_with(event.parts)
         self._count_partial_frame()
         self._start_requests()
+        if time.monotonic() > turn_ends_at:
+            self._rest()
         self.regulate_reading()
 
     def pause_writing(self) -> None:
@@ -275,9 +283,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
         Handlers that wait for nothing are called one after the other, until it is time to let others have their turn.
         """
-        turn_ends_at = self._loop.time() + _TURN_S
+        turn_ends_at = time.monotonic() + _TURN_S
         while self._queue and not self._is_start_scheduled and self._may_start():
-            if self._start(self._queue.popleft()) or self._loop.time() > turn_ends_at:
+            if self._start(self._queue.popleft()) or time.monotonic() > turn_ends_at:
                 # The new task takes its first step before this callback is called.
                 self._is_start_scheduled = True
                 self._loop.call_soon(self._continue_starting)
@@ -426,8 +434,18 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         self._is_reading = should_read
 
+    def _rest(self) -> None:
+        """Read nothing until others had their turn: some loops read one socket many times in a row."""
+        if not self._is_resting:
+            self._is_resting = True
+            self._loop.call_soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._is_resting = False
+        self.regulate_reading()
+
     def _has_room(self) -> bool:
-        if self._held_back_timer is not None:
+        if self._held_back_timer is not None or self._is_resting:
             return False
         if not self._has_memory():
             return False
@@ -501,7 +519,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._phase = _Phase.SILENT
         if self._transport.is_closing():
             return
-        self._transport.write_eof()
+        try:
+            self._transport.write_eof()
+        except OSError:
+            # The client has reset the connection, and the loop is about to find out.
+            self.abort()
+            return
         self.regulate_reading()
         self._linger_timer = self._loop.call_later(_LINGER_S, self.abort)
 

@@ -71,6 +71,11 @@ class Listener:
         return self._settings
 
     @property
+    def shared(self) -> Shared:
+        """What its connections share, the memory they hold among it."""
+        return self._shared
+
+    @property
     def port(self) -> int:
         """The port that is listened on; useful when 0 was asked for."""
         assert self._port is not None, "the listener was not started"

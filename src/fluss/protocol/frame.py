@@ -14,6 +14,7 @@ a frame that does not fit there gets memory of its own, into which the socket wr
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -157,11 +158,13 @@ class FrameReader:
     _EAGER_BYTES_MAX = 4 * 1024 * 1024
     _GROWTH_FACTOR = 4
 
-    def __init__(self, *, frame_bytes_max: int, fields_bytes_min: int) -> None:
+    def __init__(self, *, frame_bytes_max: int, fields_bytes_min: int, is_writable: bool = False) -> None:
         assert LENGTH_BYTES + fields_bytes_min <= frame_bytes_max <= FRAME_BYTES_MAX
         # May be changed between frames.
         self.frame_bytes_max = frame_bytes_max
         self._fields_bytes_min = fields_bytes_min
+        # Whoever gets a large frame may write into it: a server puts offsets into the batches that it stores.
+        self._is_writable = is_writable
         # Bytes not yet cut are received[start:end].
         self._received = byte_view(new_memory(self._RECEIVE_BUFFER_BYTES))
         self._start = 0
@@ -190,32 +193,41 @@ class FrameReader:
 
     def buffer_updated(self, byte_count: int) -> list[memoryview]:
         """Take note of new bytes and return the frames they complete."""
-        if self.failure is not None:
-            return []
-        if self._large is not None:
-            return self._large_updated(self._large, byte_count)
-        self._end += byte_count
-        frames: list[memoryview] = []
-        try:
-            while (frame := self._next_frame()) is not None:
-                frames.append(frame)
-        except CorruptMessageError as error:
-            # The frames before this one are good. They are handed out first.
-            self.failure = error
-            self._start = self._end = 0
-        return frames
+        return list(self.iter_updated(byte_count))
 
     def feed(self, data: BytesLike) -> list[memoryview]:
         """Take bytes that already lie elsewhere, at the price of a copy."""
+        return list(self.iter_fed(data))
+
+    def iter_updated(self, byte_count: int) -> Iterator[memoryview]:
+        """Take note of new bytes and yield the frames they complete, one by one.
+
+        To be exhausted before more bytes come. What is changed between two frames, such as the limit, holds for the
+        second one.
+        """
+        if self.failure is not None:
+            return
+        if self._large is not None:
+            yield from self._large_updated(self._large, byte_count)
+            return
+        self._end += byte_count
+        try:
+            while (frame := self._next_frame()) is not None:
+                yield frame
+        except CorruptMessageError as error:
+            # The frames before this one are good. They were handed out first.
+            self.failure = error
+            self._start = self._end = 0
+
+    def iter_fed(self, data: BytesLike) -> Iterator[memoryview]:
+        """Take bytes that already lie elsewhere and yield the frames one by one."""
         view = byte_view(data)
-        frames: list[memoryview] = []
         while len(view) > 0 and self.failure is None:
             buffer = self.get_buffer()
             byte_count = min(len(buffer), len(view))
             buffer[:byte_count] = view[:byte_count]
-            frames += self.buffer_updated(byte_count)
+            yield from self.iter_updated(byte_count)
             view = view[byte_count:]
-        return frames
 
     def _next_frame(self) -> memoryview | None:
         """Cut the next small frame out of the receive buffer, or make ready for the rest of an incomplete one."""
@@ -267,7 +279,7 @@ class FrameReader:
         self._large_end += byte_count
         if self._large_end == self._large_bytes:
             self._large = None
-            return [large.toreadonly()]
+            return [large if self._is_writable else large.toreadonly()]
         if self._large_end == len(large):
             grown = self._large_memory(min(self._large_bytes, len(large) * self._GROWTH_FACTOR))
             grown[: len(large)] = large

@@ -15,7 +15,7 @@ exception. Both sessions take bytes like asyncio's BufferedProtocol: ``get_buffe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
@@ -168,12 +168,12 @@ class ClientSession:
         return self._reader.get_buffer()
 
     def buffer_updated(self, byte_count: int) -> list[ClientEvent]:
-        return self._events(self._reader.buffer_updated(byte_count))
+        return self._events(self._reader.iter_updated(byte_count))
 
     def feed(self, data: BytesLike) -> list[ClientEvent]:
-        return self._events(self._reader.feed(data))
+        return self._events(self._reader.iter_fed(data))
 
-    def _events(self, received: list[memoryview]) -> list[ClientEvent]:
+    def _events(self, received: Iterable[memoryview]) -> list[ClientEvent]:
         events: list[ClientEvent] = []
         if self._is_finished:
             return events
@@ -223,7 +223,9 @@ class ServerSession:
         first_bytes_max = frame_bytes_max
         if check_credentials is not None:
             first_bytes_max = min(frame_bytes_max, _UNAUTHENTICATED_FRAME_BYTES_MAX)
-        self._reader = frames.FrameReader(frame_bytes_max=first_bytes_max, fields_bytes_min=frames.REQUEST_FIELDS_BYTES)
+        self._reader = frames.FrameReader(
+            frame_bytes_max=first_bytes_max, fields_bytes_min=frames.REQUEST_FIELDS_BYTES, is_writable=True
+        )
         self._served = served
         self._server_type = server_type
         self._check_credentials = check_credentials
@@ -256,12 +258,12 @@ class ServerSession:
         return self._reader.get_buffer()
 
     def buffer_updated(self, byte_count: int) -> list[ServerEvent]:
-        return self._events(self._reader.buffer_updated(byte_count))
+        return self._events(self._reader.iter_updated(byte_count))
 
     def feed(self, data: BytesLike) -> list[ServerEvent]:
-        return self._events(self._reader.feed(data))
+        return self._events(self._reader.iter_fed(data))
 
-    def _events(self, received: list[memoryview]) -> list[ServerEvent]:
+    def _events(self, received: Iterable[memoryview]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
         if self._is_finished:
             return events

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -117,7 +118,8 @@ def _options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     for definition in arguments.definitions:
         key, equals, value = definition.partition("=")
         if not equals:
-            parser.error(f"-D {key}: expected KEY=VALUE")
+            # No more is repeated than what can be a key: the rest may be a password.
+            parser.error(f"-D {re.split('[^a-zA-Z0-9._-]', key, maxsplit=1)[0]}: expected KEY=VALUE")
         given[key.strip()] = Setting(value.strip(), "command line")
     if arguments.data_dir is not None:
         given[ServerOptions.data_dir.key] = Setting(arguments.data_dir, "--data-dir")

@@ -19,6 +19,7 @@ from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import CredentialsChecker, UserTable
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
+from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.service import CoordinatorService
 from fluss.server.coordinator.settings import CoordinatorSettings
@@ -29,6 +30,7 @@ from fluss.server.live_options import follow_changes
 from fluss.server.model import Clock
 from fluss.server.options import Durability, ServerOptions
 from fluss.server.tablet.manager import TabletManager
+from fluss.server.tablet.residue import tablet_directories
 from fluss.server.tablet.service import TabletService
 from fluss.server.tablet.settings import TabletSettings
 from fluss.storage.log.settings import LogSettings
@@ -100,6 +102,7 @@ class FlussServer:
         # In a thread, because a directory may be slow, and other servers may share this loop.
         directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir)
         self._running.callback(directory.release)
+        await asyncio.to_thread(_refuse_lost_metadata, directory.path)
         nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
         coordinator = await Coordinator.open(
             directory.path,
@@ -178,6 +181,19 @@ class FlussServer:
             in_flight_requests_max=options.queued_requests_max,
             in_flight_bytes_max=max(1, options.request_memory_bytes_max // len(self._plans)),
             idle_timeout_s=options.idle_time_ms_max / 1000,
+        )
+
+
+def _refuse_lost_metadata(data_dir: Path) -> None:
+    """Refuse logs without the file that says whose they are: new tables would be taken for the old ones. Blocking."""
+    metadata = data_dir / METADATA_FILE
+    if metadata.exists() and metadata.stat().st_size > 0:
+        return
+    tablets = tablet_directories(data_dir)
+    if tablets:
+        raise FlussError(
+            f"{metadata} is missing or empty, but there are {len(tablets)} logs, such as {tablets[0].path}; "
+            "restore the file together with its -wal file from a backup, or start with another data directory"
         )
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptMessageError
-from fluss.protocol.api import APIS
-from fluss.protocol.codec import MESSAGE_BYTES_MAX, MessageCodec
+from fluss.protocol.api import APIS, ApiKey
+from fluss.protocol.codec import ENTRIES_MAX, MESSAGE_BYTES_MAX, MessageCodec
 from fluss.protocol.messages import fluss_pb2 as pb
 from tests.damage import bit_flips, truncations
 
@@ -115,6 +115,55 @@ def test_a_request_above_the_limit_is_refused_before_parsing():
     codec = MessageCodec(pb.CreateDatabaseRequest, bytes_max=MESSAGE_BYTES_MAX)
     with pytest.raises(CorruptMessageError, match="exceeds the limit"):
         codec.decode(bytes(MESSAGE_BYTES_MAX + 1))
+
+
+def _fetch_of(table_count: int, bucket_count: int) -> pb.FetchLogRequest:
+    bucket = pb.PbFetchLogReqForBucket(bucket_id=0, fetch_offset=0, max_fetch_bytes=1)
+    table = pb.PbFetchLogReqForTable(table_id=1, projection_pushdown_enabled=False, buckets_req=[bucket] * bucket_count)
+    return pb.FetchLogRequest(follower_server_id=-1, max_bytes=1, tables_req=[table] * table_count)
+
+
+@pytest.mark.parametrize(
+    ("within", "above"),
+    [
+        (pb.MetadataRequest(partitions_id=range(100)), pb.MetadataRequest(partitions_id=range(101))),
+        (_fetch_of(2, 49), _fetch_of(2, 50)),
+        (_fetch_of(100, 0), _fetch_of(101, 0)),
+    ],
+    ids=["numbers", "entries of entries", "entries"],
+)
+def test_a_request_of_too_many_entries_is_refused(within, above):
+    codec = MessageCodec(type(within), entries_max=100)
+    assert codec.decode(within.SerializeToString()) == within
+    with pytest.raises(CorruptMessageError, match="more than 100 entries; send it in several pieces"):
+        codec.decode(above.SerializeToString())
+
+
+def test_entries_inside_a_recursive_message_are_counted():
+    leaf = pb.PbPredicate()
+    leaf.type = 0
+    leaf.compound.function = 0
+    predicate = leaf
+    for _ in range(10):
+        outer = pb.PbPredicate()
+        outer.type = 1
+        outer.compound.function = 0
+        outer.compound.children.extend([predicate, leaf])
+        predicate = outer
+    request = _fetch_of(1, 1)
+    request.tables_req[0].filter_predicate.CopyFrom(predicate)
+    body = request.SerializeToString()
+    assert MessageCodec(pb.FetchLogRequest, entries_max=22).decode(body) == request
+    with pytest.raises(CorruptMessageError, match="more than 21 entries"):
+        MessageCodec(pb.FetchLogRequest, entries_max=21).decode(body)
+
+
+def test_every_request_is_limited_and_the_largest_are_allowed():
+    request = _fetch_of(1, 65_536)
+    assert APIS[ApiKey.FETCH_LOG].request.decode(request.SerializeToString()) == request
+    body = pb.ListOffsetsRequest(follower_server_id=-1, offset_type=0, table_id=1, bucket_id=range(ENTRIES_MAX + 1))
+    with pytest.raises(CorruptMessageError, match="entries"):
+        APIS[ApiKey.LIST_OFFSETS].request.decode(body.SerializeToString())
 
 
 @pytest.mark.parametrize(

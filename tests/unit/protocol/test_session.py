@@ -332,6 +332,21 @@ def test_after_authentication_everything_is_answered_even_in_the_same_packet():
     assert server.principal == Principal("User", "bob")
 
 
+def test_before_authentication_frames_are_small_and_afterwards_as_large_as_allowed():
+    large = _joined(frames.request_frame(ApiKey.GET_METADATA, 0, 1, [bytes(1_000_000)]))
+    server = _sasl_server()
+    (event,) = server.feed(large[:100])
+    assert isinstance(event, ConnectionFailed)
+    assert "more than the limit of 131072" in event.error.message
+    server = _sasl_server()
+    server.feed(bytes.fromhex(AUTHENTICATE_REQUEST))
+    assert server.feed(large[:500_000]) == []
+    assert server.partial_frame_bytes == 500_000 - frames.LENGTH_BYTES
+    (event,) = server.feed(large[500_000:])
+    assert isinstance(event, RequestReceived)
+    assert server.partial_frame_bytes == 0
+
+
 def test_a_second_round_succeeds_and_changes_nothing():
     server = _sasl_server()
     server.feed(bytes.fromhex(AUTHENTICATE_REQUEST))

@@ -4,6 +4,7 @@ pyarrow judges what is built; foreign and hostile metadata is read, down to ever
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +53,68 @@ def test_pyarrow_reads_its_own_body_behind_metadata_built_here(drawn: tuple[obje
     read = pa.ipc.read_record_batch(pa.py_buffer(rebuilt), batch.schema)
     read.validate(full=True)
     assert read.equals(batch)
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrow_batches(rows_max=6))
+def test_what_pyarrow_lays_out_is_large_enough(drawn: tuple[object, pa.RecordBatch]) -> None:
+    _, batch = drawn
+    parsed = parse_message(memoryview(batch.serialize()))
+    column_layout(batch.schema).check_sizes(parsed.nodes, parsed.buffers[:, 1])
+
+
+def is_large_enough(batch: pa.RecordBatch, parsed: RecordBatchMessage) -> bool:
+    try:
+        column_layout(batch.schema).check_sizes(parsed.nodes, parsed.buffers[:, 1])
+    except CorruptRecordError:
+        return False
+    return True
+
+
+def is_valid_for_pyarrow(batch: pa.RecordBatch, parsed: RecordBatchMessage, body: bytes) -> bool:
+    message = build_metadata(parsed.length, parsed.nodes, parsed.buffers, None, parsed.body_length) + body
+    try:
+        pa.ipc.read_record_batch(pa.py_buffer(message), batch.schema).validate()
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+def test_buffers_are_too_short_exactly_when_pyarrow_says_so() -> None:
+    batch = nested_batch()
+    message = memoryview(batch.serialize())
+    parsed = parse_message(message)
+    body = bytes(message[parsed.body_offset :])
+    # How long a buffer of text or bytes must be is written in its offsets, which are not looked at.
+    of_varying_length = {4, 10, 20}
+    refused = 0
+    for index, size in enumerate(parsed.buffers[:, 1].tolist()):
+        for shorter in range(size):
+            shortened = parsed.buffers.copy()
+            shortened[index, 1] = shorter
+            lying = replace(parsed, buffers=shortened)
+            expected = index in of_varying_length or is_valid_for_pyarrow(batch, lying, body)
+            assert is_large_enough(batch, lying) == expected, (index, shorter)
+            refused += not expected
+    assert refused > 50
+
+
+@pytest.mark.parametrize(
+    ("node", "values", "nulls"),
+    [
+        (0, 3, 2**62),  # More nulls than there are bits for is found elsewhere; it must not overflow here.
+        (4, 2**62, 0),  # The keys of a map.
+        (8, 2, 1),  # The first field of a struct of three.
+        (7, 2**62, 2**62),
+    ],
+)
+def test_nodes_that_do_not_fit_their_buffers_or_parents_are_refused(node: int, values: int, nulls: int) -> None:
+    batch = nested_batch()
+    parsed = parse_message(memoryview(batch.serialize()))
+    nodes = parsed.nodes.copy()
+    assert is_large_enough(batch, parsed)
+    nodes[node] = (values, nulls)
+    assert is_large_enough(batch, replace(parsed, nodes=nodes)) == (node == 0)
 
 
 @pytest.mark.parametrize("codec", BodyCodec)

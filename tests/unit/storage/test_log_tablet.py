@@ -44,8 +44,8 @@ BATCH_BYTES = len(make_batch())
 class Stepped:
     """A log on a disk in memory, written when the test says so."""
 
-    def __init__(self, *, is_synced: bool = True, **settings: int) -> None:
-        self.files = FaultFiles()
+    def __init__(self, *, is_synced: bool = True, files: FaultFiles | None = None, **settings: int) -> None:
+        self.files = files or FaultFiles()
         self.files.make_directory(DATA_DIRECTORY)
         self.committer = SteppedCommitter(self.files, is_synced=is_synced)
         self.clock = Clock()
@@ -561,6 +561,30 @@ def test_flush_brings_to_the_disk_what_was_left_to_the_operating_system() -> Non
     assert reopened.offset_next >= 5
 
 
+def test_a_flush_is_not_disturbed_by_what_comes_meanwhile() -> None:
+    class SlowFiles(FaultFiles):
+        may_sync = threading.Event()
+
+        def sync(self, path: Path) -> None:
+            assert self.may_sync.wait(10)
+            super().sync(path)
+
+    async def main() -> None:
+        files = SlowFiles()
+        log = Stepped(files=files, is_synced=False, segment_bytes_max=1)
+        log.append()
+        flushing = asyncio.ensure_future(log.log.flush())
+        await asyncio.sleep(0)
+        log.log.append(make_batch())
+        assert log.log.segment_count == 2, "the new segment is not on the disk yet"
+        files.may_sync.set()
+        await flushing
+        assert log.log.failure is None
+        assert log.log.recovery_offset == 1
+
+    run(main())
+
+
 def test_a_flush_that_fails_ends_all_writing() -> None:
     log = Stepped(is_synced=False)
     log.append()
@@ -631,6 +655,18 @@ def test_a_deleted_log_leaves_nothing_and_tells_those_who_wait(tmp_path: Path) -
             assert files.descriptor_count == 0
 
     run(main())
+
+
+def test_whoever_reads_a_log_that_is_deleted_meanwhile_is_told_so() -> None:
+    log = Stepped()
+    log.append()
+    run(log.log.delete())
+    for act in (
+        lambda: log.log.read(0, 9, at_least_one_batch=True),
+        lambda: log.log.offset_for_timestamp(NOW_MS),
+        lambda: log.log.append(make_batch()),
+    ):
+        assert code_of(act) == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
 
 
 def test_an_idle_log_has_no_directory_and_no_descriptor(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class _EncodedRequest:
     """The codec of requests that are encoded already."""
 
     message_name: Final = "FetchLogRequest"
+    keeps_body: Final = True
 
     def encode(self, message: Parts) -> Parts:
         return list(message)
@@ -46,6 +47,7 @@ class _EncodedResponse:
     """The codec of responses that are decoded elsewhere."""
 
     message_name: Final = "FetchLogResponse"
+    keeps_body: Final = True
 
     def encode(self, message: memoryview) -> Parts:
         return [message]

@@ -13,7 +13,7 @@ from fluss.buffers import BytesLike
 from fluss.client.write.rows import RowLayout
 from fluss.client.write.splitter import BucketSplitter, PartitionSplitter
 from fluss.errors import FlussError
-from fluss.record.compression import ArrowCompression, compress_message
+from fluss.record.compression import ArrowCompression, CompressionType, compress_message
 from fluss.record.log_batch import MAGIC_V0, MAGIC_V1
 from fluss.record.row_batch import encode_row_body
 from fluss.record.statistics import collect_statistics, supports_statistics
@@ -86,6 +86,11 @@ class TableEncoder:
         """Return the bucket of a row by its bucket key."""
         assert self.buckets is not None, "only tables with a bucket key know"
         return int(self.buckets.buckets(self.layout.to_arrow([packed_row]))[0])
+
+    @property
+    def is_compressing(self) -> bool:
+        """Whether encoding takes much longer than copying the rows."""
+        return self.info.log_format is not LogFormat.ARROW or self._compression.type is not CompressionType.NONE
 
     def encode(self, batch: pa.RecordBatch) -> EncodedRecords:
         """Encode rows that have the Arrow schema of the table. Takes a while: not for event loops."""

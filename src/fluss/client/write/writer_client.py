@@ -179,6 +179,10 @@ class WriterClient:
                 block.encoded = _encoding_failure(block, error)
 
     def _work_on(self, blocks: list[Block]) -> None:
+        if not self._is_on_loop() and not any(block.encoder.is_compressing for block in blocks):
+            # One copy of the rows: quicker done than handed over.
+            self._encode(blocks)
+            return
         try:
             self._worker_pool().submit(self._encode, blocks)
         except RuntimeError:

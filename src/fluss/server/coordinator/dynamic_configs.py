@@ -30,6 +30,8 @@ from fluss.server.table_options import LakeFormat
 CREDENTIALS_KEY: Final = "security.sasl.plain.credentials"
 DISK_WRITE_LIMIT_KEY: Final = "server.data-disk.write-limit-ratio"
 DISK_WRITE_RECOVER_KEY: Final = "server.data-disk.write-recover-ratio"
+# A list of ten thousand users; appending must not go on for ever.
+_TEXT_CHARS_MAX: Final = 1024 * 1024
 _SECRET_KEY: Final = re.compile(r"password|secret|credential|jaas|token|access[.-]?key", re.IGNORECASE)
 
 # Told the new text of a key, None if it has none any more. Called on the event loop after the change was stored.
@@ -194,8 +196,9 @@ def _combined(shape: _Shape, change: ConfigChange, before: str) -> str:
     if shape is _Shape.LIST:
         items, others = _items(before), _items(change.value)
         if change.op is ConfigOp.APPEND:
-            return ",".join([*items, *(item for item in others if item not in items)])
-        return ",".join(item for item in items if item not in others)
+            return ",".join(dict.fromkeys((*items, *others)))
+        removed = set(others)
+        return ",".join(item for item in items if item not in removed)
     pairs, other_pairs = _read_map(before), _read_map(change.value)
     if change.op is ConfigOp.APPEND:
         pairs.update(other_pairs)
@@ -205,6 +208,8 @@ def _combined(shape: _Shape, change: ConfigChange, before: str) -> str:
 
 
 def _check_value(key: str, option: _DynamicOption, text: str) -> None:
+    if len(text) > _TEXT_CHARS_MAX:
+        raise _invalid(f"The value of '{key}' would have {len(text)} characters, at most {_TEXT_CHARS_MAX} are allowed")
     try:
         option.value_type.read(text)
     except (ValueError, FlussError):

@@ -63,6 +63,8 @@ class _TableFetch:
 class _Fetch:
     """One request on its way to its answer."""
 
+    # The connection that waits for it, and holds the memory of what is read.
+    owner: str
     bytes_max: int
     # None: the answer is wanted at once.
     bytes_min: int | None
@@ -73,6 +75,13 @@ class _Fetch:
     ready: list[BucketCursor] = field(default_factory=list)
     # What was read and is held in memory.
     byte_count: int = 0
+
+    def keep_last(self) -> None:
+        """Forget all but the last of those cursors that are in the same bucket."""
+        last = {cursor.hosted: cursor for cursor in self.cursors}
+        self.cursors = list(last.values())
+        for table in self.tables:
+            table.cursors = [cursor for cursor in table.cursors if last[cursor.hosted] is cursor]
 
     def failure_codes(self) -> set[int]:
         """Return the codes of all buckets that failed so far."""
@@ -128,7 +137,7 @@ class LogFetcher:
         """Answer at once if that needs neither the disk nor patience."""
         fetch = self._prepare(context, request)
         if fetch.ready and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
-            granted = self._memory.try_take(fetch.bytes_max)
+            granted = self._memory.try_take(fetch.bytes_max, fetch.owner)
             if granted is not None:
                 with self._settling(fetch, granted):
                     _read_all(self._reads(fetch), FetchLimits(granted, _SCAN_BYTES_MAX))
@@ -139,6 +148,7 @@ class LogFetcher:
 
     def _prepare(self, context: RequestContext, request: pb.FetchLogRequest) -> _Fetch:
         fetch = _Fetch(
+            owner=context.peer_address,
             bytes_max=max(0, min(request.max_bytes, self._settings.fetch_response_bytes_max)),
             bytes_min=request.min_bytes if request.HasField("min_bytes") else None,
             wait_ms=request.max_wait_ms if request.HasField("max_wait_ms") else _WAIT_MS_DEFAULT,
@@ -148,6 +158,8 @@ class LogFetcher:
             fetch.tables.append(table_fetch)
             self._prepare_table(context, wanted, table_fetch)
             fetch.cursors += table_fetch.cursors
+        if len({cursor.hosted for cursor in fetch.cursors}) < len(fetch.cursors):
+            fetch.keep_last()
         fetch.ready = [cursor for cursor in fetch.cursors if cursor.is_ready]
         return fetch
 
@@ -181,8 +193,8 @@ class LogFetcher:
         deadline = loop.time() + fetch.wait_ms / 1000
         has_waited = False
         while True:
-            if fetch.ready:
-                await self._read(fetch)
+            if fetch.ready and not await self._read(fetch):
+                break
             wait_s = deadline - loop.time()
             if wait_s <= 0 or self._park.is_closed or fetch.is_satisfied() or (has_waited and fetch.byte_count):
                 break
@@ -190,7 +202,7 @@ class LogFetcher:
                 await self._park.pause(self._settings.retry_answer_delay_ms)
                 break
             bytes_missing = (fetch.bytes_min or 0) - fetch.byte_count
-            self._memory.give_back(fetch.byte_count)
+            self._memory.give_back(fetch.byte_count, fetch.owner)
             fetch.forget_read()
             fetch.ready += await self._park.wait(fetch.cursors, bytes_missing, wait_s)
             has_waited = True
@@ -199,14 +211,18 @@ class LogFetcher:
             await self._park.pause(self._settings.retry_answer_delay_ms)
         return self._answer(fetch)
 
-    async def _read(self, fetch: _Fetch) -> None:
-        granted = await self._memory.take(fetch.bytes_max)
+    async def _read(self, fetch: _Fetch) -> bool:
+        """Read what is ready; return False if there is no memory for it."""
+        granted = await self._memory.take(fetch.bytes_max, fetch.owner)
+        if granted is None:
+            return False
         with self._settling(fetch, granted):
             reads, limits = self._reads(fetch), FetchLimits(granted, _SCAN_BYTES_MAX)
             if _is_in_memory(fetch):
                 _read_all(reads, limits)
             else:
                 await asyncio.get_running_loop().run_in_executor(self._readers, _read_all, reads, limits)
+        return True
 
     def _reads(self, fetch: _Fetch) -> list[_Read]:
         """Return what is to be read, starting anywhere: the first ones get the most, and it is everybody's turn."""
@@ -233,9 +249,8 @@ class LogFetcher:
                     cursor.outcome = unknown_bucket(cursor.hosted.bucket)
                 elif isinstance(cursor.outcome, BucketData):
                     fetch.byte_count += cursor.outcome.byte_count
-            self._memory.count(fetch.byte_count)
         finally:
-            self._memory.give_back(granted_bytes)
+            self._memory.settle(granted_bytes, fetch.byte_count, fetch.owner)
 
     # Answer
 
@@ -243,7 +258,7 @@ class LogFetcher:
         response = FetchLogResponse([_table_answer(table) for table in fetch.tables])
         if not fetch.byte_count:
             return response
-        return Answer(response, partial(self._memory.give_back, fetch.byte_count))
+        return Answer(response, partial(self._memory.give_back, fetch.byte_count, fetch.owner))
 
 
 def _failure(bucket_id: int, partition_id: int | None, error: FlussError) -> FetchedBucket:

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+# Batches that are read beyond the budget at the same time. What they hold together is known only afterwards.
+_LOANS_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    """One who waits, and for how much at most. The future gets what was granted."""
+
+    turn: asyncio.Future[int | None]
+    wanted_bytes: int
+    owner: str
 
 
 class FetchMemory:
-    """Counts the bytes of all answers that are being built or sent.
+    """Counts the bytes of all answers that are being built or sent, in total and for each connection, its owner.
 
-    A fetch takes what it may need before it reads, gives back what it did not use, and the rest when its answer has
-    left. Whoever finds nothing left waits in line. The wait is short: a client that does not take its answers holds
-    their memory, and must not hold up the others. After it a fetch goes on with a grant of nothing, which is enough for
-    the one batch that every fetch may return. Belongs to the event loop.
+    A fetch takes what it may need before it reads, exchanges it for what it has read, and gives that back when its
+    answer has left. Whoever finds nothing left waits in line. The wait is short: a client that does not take its
+    answers holds their memory, and must not hold up the others. After it a fetch goes on with a loan, a grant of
+    nothing that is good for one batch, if all this is true; else it gets nothing and is to be answered without records:
+
+    - Its owner holds no other memory. Whoever takes his answers can always go on, one batch at a time.
+    - There are few such loans at the moment, and less than twice the budget is used.
+
+    Belongs to the event loop.
     """
 
     def __init__(self, bytes_max: int, *, turn_timeout_s: float) -> None:
@@ -20,8 +39,10 @@ class FetchMemory:
         self._bytes_max = bytes_max
         self._turn_timeout_s = turn_timeout_s
         self._used_bytes = 0
-        # Who waits, and for how much at most. The future gets what was granted.
-        self._waiting: deque[tuple[asyncio.Future[int], int]] = deque()
+        self._held_bytes: dict[str, int] = {}
+        # Owners that read with a loan.
+        self._borrowers: set[str] = set()
+        self._waiting: deque[_Waiter] = deque()
 
     @property
     def used_bytes(self) -> int:
@@ -31,48 +52,76 @@ class FetchMemory:
     def waiting_count(self) -> int:
         return len(self._waiting)
 
-    def try_take(self, wanted_bytes: int) -> int | None:
+    def try_take(self, wanted_bytes: int, owner: str) -> int | None:
         """Take at most ``wanted_bytes`` at once; None if others wait or nothing is left."""
         if self._waiting or self._used_bytes >= self._bytes_max:
             return None
-        return self._grant(wanted_bytes)
+        return self._grant(wanted_bytes, owner)
 
-    async def take(self, wanted_bytes: int) -> int:
-        """Take at most ``wanted_bytes``, in order of arrival; 0 if it took too long to get a turn."""
-        granted = self.try_take(wanted_bytes)
+    async def take(self, wanted_bytes: int, owner: str) -> int | None:
+        """Take at most ``wanted_bytes``, in order of arrival. After too long a wait: 0, which is a loan, or None."""
+        granted = self.try_take(wanted_bytes, owner)
         if granted is not None:
             return granted
-        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        entry = (turn, wanted_bytes)
-        self._waiting.append(entry)
-        timer = asyncio.get_running_loop().call_later(self._turn_timeout_s, self._give_up, entry)
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(loop.create_future(), wanted_bytes, owner)
+        self._waiting.append(waiter)
+        timer = loop.call_later(self._turn_timeout_s, self._give_up, waiter)
         try:
-            return await turn
+            return await waiter.turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give_back(turn.result())
+            if waiter.turn.done() and not waiter.turn.cancelled():
+                granted = waiter.turn.result()
+                if granted is not None:
+                    self.settle(granted, 0, owner)
             raise
         finally:
             timer.cancel()
 
-    def count(self, byte_count: int) -> None:
+    def settle(self, granted_bytes: int, read_bytes: int, owner: str) -> None:
+        """Hold what was read instead of what was granted: less, or more if one batch is large."""
+        if not granted_bytes:
+            self._borrowers.discard(owner)
+        self.count(read_bytes, owner)
+        self.give_back(granted_bytes, owner)
+
+    def count(self, byte_count: int, owner: str) -> None:
         """Count bytes that are there already; the bound holds back the next fetch."""
-        self._used_bytes += byte_count
+        if byte_count:
+            self._used_bytes += byte_count
+            self._held_bytes[owner] = self._held_bytes.get(owner, 0) + byte_count
 
-    def give_back(self, byte_count: int) -> None:
-        self._used_bytes -= byte_count
-        assert self._used_bytes >= 0, "more was given back than taken"
+    def give_back(self, byte_count: int, owner: str) -> None:
+        if byte_count:
+            self._used_bytes -= byte_count
+            self._held_bytes[owner] -= byte_count
+            assert self._held_bytes[owner] >= 0, "more was given back than taken"
+            if not self._held_bytes[owner]:
+                del self._held_bytes[owner]
         while self._waiting and self._used_bytes < self._bytes_max:
-            turn, wanted_bytes = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(self._grant(wanted_bytes))
+            waiter = self._waiting.popleft()
+            if not waiter.turn.done():
+                waiter.turn.set_result(self._grant(waiter.wanted_bytes, waiter.owner))
 
-    def _grant(self, wanted_bytes: int) -> int:
+    def _grant(self, wanted_bytes: int, owner: str) -> int:
         granted = min(wanted_bytes, self._bytes_max - self._used_bytes)
-        self._used_bytes += granted
+        self.count(granted, owner)
         return granted
 
-    def _give_up(self, entry: tuple[asyncio.Future[int], int]) -> None:
-        if not entry[0].done():
-            self._waiting.remove(entry)
-            entry[0].set_result(0)
+    def _give_up(self, waiter: _Waiter) -> None:
+        if waiter.turn.done():
+            return
+        self._waiting.remove(waiter)
+        if self._may_borrow(waiter.owner):
+            self._borrowers.add(waiter.owner)
+            waiter.turn.set_result(0)
+        else:
+            waiter.turn.set_result(None)
+
+    def _may_borrow(self, owner: str) -> bool:
+        return (
+            owner not in self._held_bytes
+            and owner not in self._borrowers
+            and len(self._borrowers) < _LOANS_MAX
+            and self._used_bytes < 2 * self._bytes_max
+        )

@@ -47,7 +47,7 @@ class LimitScanner:
             log = self._log(context, request)
         except FlussError as error:
             return self._answer_error(error)
-        return self._scan(log, request.limit)
+        return self._scan(log, request.limit, context.peer_address)
 
     def _log(self, context: RequestContext, request: pb.LimitScanRequest) -> LogTablet:
         table = self._access.table(context, request.table_id, AclOperation.READ)
@@ -60,27 +60,36 @@ class LimitScanner:
         partition_id = request.partition_id if request.HasField("partition_id") else None
         return self._access.bucket(table, request.table_id, partition_id, request.bucket_id).log()
 
-    async def _scan(self, log: LogTablet, row_count: int) -> Answer | LimitScanResponse:
-        granted = await self._memory.take(_READ_BYTES)
+    async def _scan(self, log: LogTablet, row_count: int, owner: str) -> Answer | LimitScanResponse:
+        granted = await self._memory.take(_READ_BYTES, owner)
+        if granted is None:
+            return await self._answer_error(_no_memory())
+        byte_count = 0
         try:
             records = await asyncio.get_running_loop().run_in_executor(
                 self._readers, newest_batches, log, row_count, self._settings.limit_scan_bytes_max
             )
+            byte_count = sum(map(len, records))
         except FlussError as error:
             failure = error
         else:
-            byte_count = sum(map(len, records))
-            self._memory.count(byte_count)
             response = LimitScanResponse(is_log_table=True, records=records)
-            return Answer(response, partial(self._memory.give_back, byte_count))
+            return Answer(response, partial(self._memory.give_back, byte_count, owner))
         finally:
-            self._memory.give_back(granted)
+            self._memory.settle(granted, byte_count, owner)
         return await self._answer_error(failure)
 
     async def _answer_error(self, error: FlussError) -> LimitScanResponse:
         if error.error_code in RETRIABLE_CODES:
             await self._park.pause(self._settings.retry_answer_delay_ms)
         return LimitScanResponse(error_code=error.error_code, error_message=error.message)
+
+
+def _no_memory() -> FlussError:
+    return FlussError(
+        "There is no memory for the rows: clients do not take their answers. Try again later",
+        ErrorCode.REQUEST_TIME_OUT,
+    )
 
 
 def newest_batches(log: LogTablet, row_count: int, bytes_max: int) -> list[BytesLike]:

@@ -499,6 +499,7 @@ class LogTablet:
     def _check_open(self) -> None:
         if self.failure is not None:
             raise copied(self.failure)
+        self._check_not_deleted()
         if self._is_closed:
             raise FlussError(f"{self.bucket} is closed", ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

@@ -5,6 +5,8 @@ Every request goes over a socket to a coordinator with its metadata in a real fi
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from fluss.errors import FlussError
@@ -103,6 +105,7 @@ REFUSED = {
     "subtracting from a single value": ("kv.snapshot.interval", "1 s", SUBTRACT),
     "an operation that is none": ("kv.snapshot.interval", "1 s", 7),
     "setting nothing": ("kv.snapshot.interval", None, SET),
+    "a value without end": ("remote.data.dirs", "/x" * 600_000, SET),
     "deleting a key that is fixed": ("netty.server.max-queued-requests", None, DELETE),
 }
 
@@ -156,6 +159,25 @@ def test_lists_are_appended_and_subtracted(serve):
         assert cluster.coordinator.configs.text("remote.data.dirs") == "/b,/c"
         await _change(cluster, "remote.data.dirs", "/b,/c", SUBTRACT)
         assert cluster.coordinator.configs.text("remote.data.dirs") is None
+
+    serve(main)
+
+
+def test_long_lists_are_combined_quickly_and_do_not_grow_without_end(serve):
+    async def append_without_end(cluster):
+        for first in range(0, 1_000_000, 20_000):
+            more = ",".join(f"/{number}" for number in range(first, first + 20_000))
+            await _change(cluster, "remote.data.dirs", more, APPEND)
+
+    async def main(cluster):
+        begun = time.monotonic()
+        with pytest.raises(FlussError, match="characters, at most") as refusal:
+            await append_without_end(cluster)
+        assert refusal.value.error_code == 64
+        few = ",".join(f"/{number}" for number in range(10))
+        await _change(cluster, "remote.data.dirs", few, SUBTRACT)
+        assert cluster.coordinator.configs.text("remote.data.dirs").startswith("/10,/11,")
+        assert time.monotonic() - begun < 10
 
     serve(main)
 

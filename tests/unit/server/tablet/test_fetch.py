@@ -284,6 +284,20 @@ def test_old_bytes_are_read_by_threads_and_new_ones_at_once(tmp_path):
     run(main())
 
 
+def test_a_bucket_that_is_named_twice_is_read_once(tmp_path):
+    async def main():
+        async with serving(tmp_path, make_table(buckets=2)) as server:
+            for first in (0, 10, 20):
+                await server.append(rows(first, 10))
+            answers = await server.fetch((0, 0), (1, 0), (0, 10), (0, 20))
+            assert [(answer.bucket_id, ids(answer.records_view)) for answer in answers] == [
+                (0, list(range(20, 30))),
+                (1, []),
+            ]
+
+    run(main())
+
+
 # Memory
 
 
@@ -314,10 +328,31 @@ def test_when_memory_is_short_fetches_return_one_batch_each(tmp_path):
         async with serving(tmp_path, make_table(), settings=settings) as server:
             for first in (0, 10, 20):
                 await server.append(rows(first, 10))
-            server.service.fetch_memory.count(BATCH_BYTES)
+            server.service.fetch_memory.count(BATCH_BYTES, "another client")
             answer = await server.fetch_one(0)
             assert ids(answer.records_view) == list(range(10))
-            server.service.fetch_memory.give_back(BATCH_BYTES)
+            server.service.fetch_memory.give_back(BATCH_BYTES, "another client")
+
+    run(main())
+
+
+def test_a_client_that_takes_no_answers_gets_one_batch_and_others_go_on(tmp_path):
+    async def main():
+        settings = TabletSettings(fetch_memory_bytes_max=BATCH_BYTES)
+        async with serving(tmp_path, make_table(), settings=settings) as server:
+            await server.append(rows(0, 10))
+            memory, channel = server.service.fetch_memory, await server.connect()
+            memory.count(BATCH_BYTES, "another client")
+            fetches = (channel.request(apis.FETCH_LOG, fetch_request((0, 0)), timeout_s=10) for _ in range(5))
+            answers = [answer.tables[0].buckets[0] for answer in await asyncio.gather(*fetches)]
+            # All wait for the same moment; then there is a loan for one, and the others hear that there is nothing.
+            assert sorted(len(ids(answer.records_view)) for answer in answers) == [0, 0, 0, 0, 10]
+            assert [answer.error_code for answer in answers] == [None] * 5
+            memory.count(BATCH_BYTES, "a third client")
+            assert (await server.fetch_one(0)).records_view == b"", "twice the budget is used"
+            memory.give_back(BATCH_BYTES, "another client")
+            memory.give_back(BATCH_BYTES, "a third client")
+            assert ids((await server.fetch_one(0)).records_view) == list(range(10))
 
     run(main())
 
