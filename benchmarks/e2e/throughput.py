@@ -45,7 +45,7 @@ def _bulk(
         "scan": min(loopback_seconds(piece, BATCHES) for _ in range(REPEATS)),
     }
     task = {"task": "bulk", "bootstrap": bootstrap, "compression": compression, "batches": BATCHES}
-    best = {who: _best(python, task, who) for who, python in pythons.items()}
+    best = _best(pythons, task)
     setting = f"{compression}, durability={durability}"
     for what in ("append", "scan", "scan 2 of 5"):
         limit = limits.get(what)
@@ -64,7 +64,7 @@ def _rows(bootstrap: str, pythons: dict[str, str], durability: str) -> Iterator[
     limit = min(_from_pylist_seconds(data) for _ in range(REPEATS))
     yield "limit for rows: RecordBatch.from_pylist of the same dicts", ROWS / limit / 1e3, "krows/s", ""
     task = {"task": "rows", "bootstrap": bootstrap, "rows": ROWS}
-    best = {who: _best(python, task, who)["rows"] for who, python in pythons.items()}
+    best = {who: seconds["rows"] for who, seconds in _best(pythons, task).items()}
     for who, seconds in best.items():
         remark = f"{limit / seconds:.2f} of the limit (target 0.4)"
         if who != "ours":
@@ -78,12 +78,16 @@ def _from_pylist_seconds(data: list[dict[str, object]]) -> float:
     return time.perf_counter() - started
 
 
-def _best(python: str, task: dict[str, Any], who: str) -> dict[str, float]:
-    """Run the program several times and keep the fastest figure of each part."""
-    best: dict[str, float] = {}
+def _best(pythons: dict[str, str], task: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Let every client run the program, in turns, and keep its fastest figure of each part.
+
+    In turns, because the first one to run finds a server and a machine that have everything still to do.
+    """
+    best: dict[str, dict[str, float]] = {who: {} for who in pythons}
     for _ in range(REPEATS):
-        for what, seconds in _run(python, task, who).items():
-            best[what] = min(seconds, best.get(what, seconds))
+        for who, python in pythons.items():
+            for what, seconds in _run(python, task, who).items():
+                best[who][what] = min(seconds, best[who].get(what, seconds))
     return best
 
 
