@@ -5,12 +5,16 @@ from __future__ import annotations
 import datetime
 import decimal
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from fluss.net.channel import Channel
+from fluss.protocol import api as apis
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.records import BucketRecords, ProduceLogRequest
 from fluss.record.arrow_ipc import BodyCodec, build_metadata, column_layout, parse_message
 from fluss.record.compression import LENGTH_PREFIX, NO_COMPRESSION, ArrowCompression, CompressionType, compress_message
 from fluss.record.log_batch import (
@@ -21,8 +25,12 @@ from fluss.record.log_batch import (
     LogBatchHeader,
     sealed_header,
 )
+from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.schema import Schema
+from fluss.schema.serde import table_to_json
 
 ROW_COUNT = 4
+_TIMEOUT_S = 30
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int32()),
@@ -302,6 +310,34 @@ def hidden_lies(row_count: int) -> dict[str, bytes]:
     """Return what only a reader can find. Large batches are checked in another way than small ones."""
     told = dict(_compression_lies())
     return {**dict(_value_lies(row_count)), **{name: told[name] for name in _HIDDEN}}
+
+
+async def tell_lies(port: int, prefix: str, lies: Mapping[str, bytes]) -> dict[str, tuple[str, list[Any]]]:
+    """Write a good batch, a lie and a good batch to a table for each lie.
+
+    Returns, by the name of the lie, the name of the table and what the server said about the three.
+    """
+    told = {}
+    async with await Channel.connect("127.0.0.1", port) as channel:
+        for number, (name, lie) in enumerate(lies.items()):
+            table = f"{prefix}_{number}"
+            path = pb.PbTablePath(database_name="fluss", table_name=table)
+            create = pb.CreateTableRequest(
+                table_path=path,
+                table_json=table_to_json(TableDescriptor(Schema(SCHEMA), bucket_count=1)),
+                ignore_if_exists=False,
+            )
+            await channel.request(apis.CREATE_TABLE, create, timeout_s=_TIMEOUT_S)
+            info = await channel.request(
+                apis.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path), timeout_s=_TIMEOUT_S
+            )
+            answers = []
+            for records in (good_batch(0), lie, good_batch(100)):
+                request = ProduceLogRequest(-1, info.table_id, _TIMEOUT_S * 1000, [BucketRecords(0, records)])
+                answer = await channel.request(apis.PRODUCE_LOG, request, timeout_s=_TIMEOUT_S)
+                answers += answer.buckets_resp
+            told[name] = (table, answers)
+    return told
 
 
 _HARMLESS = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +84,9 @@ class SqliteFile:
 
     def _open(self) -> None:
         with self._refusing_damage():
+            # Made for its owner only: passwords that were set by request are in there. SQLite gives the files beside
+            # it the same rights.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._connection = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
             self._check(self._connection)
             self._connection.execute("PRAGMA journal_mode=WAL")
@@ -96,6 +100,8 @@ class SqliteFile:
             yield
         except sqlite3.Error as error:
             raise self._refused(str(error)) from error
+        except OSError as error:
+            raise self._refused(error.strerror or str(error)) from error
 
     def _refused(self, reason: str) -> FlussError:
         return FlussError(

@@ -1,0 +1,178 @@
+"""Passwords stay where they belong: no log line, representation, error, option listing or process list shows one.
+Shown with a server that logs everything, clients with right and wrong passwords, and users that change meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import stat
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fluss
+from fluss import embedded
+from fluss.client.faces import wait_for
+from fluss.config import HIDDEN
+from fluss.errors import AuthenticationError
+from fluss.server.__main__ import main
+from fluss.testing.cluster import ServerProcess
+
+FIRST, SECOND, WRONG = "Zq9-first-Xy", "Wv7-second-Ab", "Kp3-wrong-Cd"
+SECRETS = (FIRST, SECOND, WRONG)
+CREDENTIALS = "security.sasl.plain.credentials"
+JAAS = "security.sasl.plain.jaas.config"
+LISTENER = "bind.listeners: CLIENT://127.0.0.1:0\nsecurity.protocol.map: CLIENT:sasl\n"
+
+
+def assert_no_secret(where: str, *texts: object) -> None:
+    for text in texts:
+        for secret in SECRETS:
+            assert secret not in str(text), f"{where} shows a password"
+
+
+@pytest.fixture
+def client_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Everything that this process logs, which is looked through at the end."""
+    with caplog.at_level(logging.DEBUG):
+        yield caplog
+    assert_no_secret("the client's log", caplog.text)
+
+
+def config_for(server_address: str, password: str, user: str = "admin") -> fluss.Config:
+    return fluss.Config(
+        {
+            "bootstrap.servers": server_address,
+            "security.protocol": "sasl",
+            "security.sasl.mechanism": "PLAIN",
+            "security.sasl.username": user,
+            "security.sasl.password": password,
+        }
+    )
+
+
+def connect(server_address: str, password: str, user: str = "admin") -> fluss.FlussConnection:
+    return wait_for(fluss.FlussConnection.create(config_for(server_address, password, user)))
+
+
+def assert_refused_silently(server_address: str, password: str, user: str = "admin") -> None:
+    with pytest.raises(AuthenticationError) as caught:
+        connect(server_address, password, user)
+    error = caught.value
+    shown = (str(error), repr(error), error.args, error.__cause__, error.__context__)
+    assert_no_secret("an error", *shown, "".join(traceback.format_exception(error)))
+
+
+def test_passwords_of_a_running_server_are_shown_nowhere(tmp_path: Path, client_log: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "server.yaml").write_text(f"{LISTENER}{CREDENTIALS}: admin:{FIRST}\n")
+    arguments = ("--config", str(tmp_path / "server.yaml"), "--log-level", "debug")
+    with ServerProcess(tmp_path / "data", *arguments) as server:
+        address = server.bootstrap_servers
+        with connect(address, FIRST) as connection:
+            assert_no_secret("a connection", repr(connection))
+            admin = connection.get_admin()
+            # A second user, who changes the first one's password.
+            wait_for(admin.alter_cluster_configs(append_configs={CREDENTIALS: f"bob:{SECOND}"}))
+            assert_refused_silently(address, WRONG)
+            assert_refused_silently(address, WRONG, "bob")
+            entries = wait_for(admin.describe_cluster_configs())
+            assert_no_secret("the description of the cluster", *entries)
+            (entry,) = (entry for entry in entries if entry.key == CREDENTIALS)
+            assert entry.value == f"admin:{HIDDEN},bob:{HIDDEN}"
+            with pytest.raises(fluss.FlussError) as refused:
+                wait_for(admin.alter_cluster_configs(set_configs={CREDENTIALS: FIRST}))
+            assert_no_secret("a refused change", refused.value)
+        with connect(address, SECOND, "bob") as connection:
+            changed = {CREDENTIALS: f"admin:{SECOND},bob:{SECOND}"}
+            wait_for(connection.get_admin().alter_cluster_configs(set_configs=changed))
+        assert_refused_silently(address, FIRST)
+        connect(address, SECOND).close()
+        assert server.stop() == 0
+        assert_no_secret("the server", server.log_text, server.ready_line)
+        assert "wrong user name or password" in server.log_text, "the log does say that somebody tried"
+        metadata = tmp_path / "data" / "metadata.sqlite"
+        assert stat.S_IMODE(metadata.stat().st_mode) == 0o600, "only its owner may read what holds passwords"
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "child"])
+def test_an_embedded_server_hands_its_passwords_on_unseen(
+    process: bool, client_log: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = {
+        "bind.listeners": "CLIENT://127.0.0.1:0",
+        "security.protocol.map": "CLIENT:sasl",
+        CREDENTIALS: f"admin:{FIRST}",
+    }
+    with embedded.start(options, process=process) as server:
+        assert_no_secret("the server", repr(server), server)
+        process_directory = Path(f"/proc/{server.process_id}")
+        for name in ("cmdline", "environ"):
+            assert_no_secret(name, (process_directory / name).read_bytes().decode(errors="replace"))
+        connect(server.address(), FIRST).close()
+        assert_refused_silently(server.address(), WRONG)
+    assert_no_secret("the output", *capfd.readouterr())
+
+
+def run_server(tmp_path: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "server.yaml").write_text(text)
+    command = [sys.executable, "-m", "fluss.server", "--data-dir", str(tmp_path / "data"), "--log-level", "debug"]
+    command += ["--config", str(tmp_path / "server.yaml"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+
+def test_the_list_of_options_masks_passwords(tmp_path: Path) -> None:
+    text = f"{LISTENER}{CREDENTIALS}: admin:{FIRST},bob:{SECOND}\n"
+    text += f'security.sasl.listener.name.client.plain.jaas.config: Module required user_a="{FIRST}";\n'
+    answer = run_server(tmp_path, text, "--print-config")
+    assert answer.returncode == 0
+    assert CREDENTIALS in answer.stdout
+    assert_no_secret("--print-config", answer.stdout, answer.stderr)
+
+
+WRONG_OPTIONS = {
+    "no user": f"{CREDENTIALS}: {FIRST}",
+    "an empty user": f"{CREDENTIALS}: :{FIRST}",
+    "a user twice": f"{CREDENTIALS}: a:{FIRST},a:{SECOND}",
+    "two colons": f"{CREDENTIALS}: admin:{FIRST}: x: y",
+    "an open quote": f'{CREDENTIALS}: "admin:{FIRST}',
+    "an open bracket": f"{CREDENTIALS}: {{admin: {FIRST}",
+    "a map": f"{CREDENTIALS}: {{admin: {FIRST}}}",
+    "the key twice": f"{CREDENTIALS}: a:{FIRST}\n{CREDENTIALS}: a:{SECOND}",
+    "a misspelt key": f"{CREDENTIALS}z: a:{FIRST}",
+    "an open quote in JAAS": f'{JAAS}: Module required user_admin={FIRST}"',
+    "a word missing in JAAS": f'{JAAS}: Module user_admin="{FIRST}"',
+}
+
+
+@pytest.mark.parametrize("line", WRONG_OPTIONS.values(), ids=WRONG_OPTIONS.keys())
+def test_a_mistake_next_to_a_password_is_explained_without_it(
+    tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "server.yaml").write_text(f"{LISTENER}{line}\n")
+    assert main(["--data-dir", str(tmp_path / "data"), "--config", str(tmp_path / "server.yaml")]) == 1
+    said = capsys.readouterr()
+    assert len(said.err.splitlines()) == 1
+    assert_no_secret("the message", said.err, said.out)
+
+
+def test_a_mistake_on_the_command_line_is_explained_without_the_password(tmp_path: Path) -> None:
+    answer = run_server(tmp_path, LISTENER, "-D", f"{CREDENTIALS}:{FIRST}")
+    assert answer.returncode == 2
+    assert f"-D {CREDENTIALS}: expected KEY=VALUE" in answer.stderr
+    assert_no_secret("the usage", answer.stderr)
+
+
+def test_client_options_never_show_the_password() -> None:
+    config = config_for("127.0.0.1:1", FIRST)
+    values: list[Any] = [repr(config), str(config), repr(getattr(config, "__dict__", ""))]
+    with pytest.raises(fluss.FlussError, match="did you mean") as misspelt:
+        fluss.Config({"security.sasl.passwort": FIRST})
+    with pytest.raises(fluss.FlussError, match="NUL") as impossible:
+        connect("127.0.0.1:1", f"{FIRST}\0")
+    for error in (misspelt.value, impossible.value):
+        values += [str(error), repr(error), error.__cause__, error.__context__]
+    assert_no_secret("the options", *values)

@@ -1,0 +1,270 @@
+"""On a bad network nothing is lost, doubled or reordered, calls end in time with the right codes, and nothing leaks.
+Shown with a proxy between client and server process that cuts connections at random places, stalls and refuses."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import fluss
+from fluss.client.faces import wait_for
+from fluss.errors import ErrorCode
+from fluss.testing.cluster import ServerProcess
+from fluss.testing.faultnet import FaultProxy, Faults
+
+BUCKETS = 3
+# A request with its answer fits into what most connections let through; some end in the middle of the handshake.
+CUTS = Faults(cut_after_bytes=(1, 60_000), delay_s=(0.0, 0.002))
+SMALL_FETCHES = {"scanner.log.fetch.max-bytes": "20000", "scanner.log.fetch.max-bytes-for-bucket": "20000"}
+TIMEOUT_S = 30.0
+
+ROWS = pa.schema([pa.field("id", pa.int64()), pa.field("noise", pa.string())])
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultProxy]:
+    """A server that clients reach through the proxy only."""
+    with FaultProxy(seed=11) as proxy:
+        advertised = f"advertised.listeners=FLUSS://127.0.0.1:{proxy.port}"
+        data_dir = tmp_path_factory.mktemp("unreliable") / "data"
+        with ServerProcess(data_dir, "-D", advertised, "--durability", "os") as server:
+            proxy.upstream_port = server.port
+            yield proxy
+            assert "Traceback" not in server.log_text
+
+
+@pytest.fixture
+def good_network(network: FaultProxy) -> Iterator[FaultProxy]:
+    """The same, without faults at the beginning and at the end of a test."""
+    network.faults = Faults()
+    yield network
+    network.faults = Faults()
+
+
+def connect(network: FaultProxy, **options: str) -> fluss.FlussConnection:
+    config = {"bootstrap.servers": f"127.0.0.1:{network.port}", **options}
+    return wait_for(fluss.FlussConnection.create(fluss.Config(config)))
+
+
+@pytest.fixture
+def path(good_network: FaultProxy, request: pytest.FixtureRequest) -> fluss.TablePath:
+    """A table that no other test has."""
+    table_path = fluss.TablePath("fluss", f"t{abs(hash(request.node.name))}")
+    with connect(good_network) as connection:
+        descriptor = fluss.TableDescriptor(fluss.Schema(ROWS), bucket_count=BUCKETS)
+        wait_for(connection.get_admin().create_table(table_path, descriptor))
+    return table_path
+
+
+def row(number: int, rng: random.Random) -> dict[str, Any]:
+    # Noise does not compress, so there is something to cut.
+    return {"id": number, "noise": rng.randbytes(40).hex()}
+
+
+def read_by_bucket(network: FaultProxy, path: fluss.TablePath, row_count: int, **options: str) -> list[list[int]]:
+    """Read so many rows as records; return the ids of each bucket, having checked that offsets follow each other."""
+    found: list[list[int]] = [[] for _ in range(BUCKETS)]
+    deadline = time.monotonic() + TIMEOUT_S
+    with connect(network, **options) as connection:
+        scanner = wait_for(wait_for(connection.get_table(path)).new_scan().create_log_scanner())
+        scanner.subscribe_buckets(dict.fromkeys(range(BUCKETS), fluss.EARLIEST_OFFSET))
+        while sum(map(len, found)) < row_count and time.monotonic() < deadline:
+            for bucket, records in scanner.poll(500).items():
+                ids = found[bucket.bucket_id]
+                for record in records:
+                    assert record.offset == len(ids), "no offset is skipped and none comes twice"
+                    ids.append(record.row["id"])
+    return found
+
+
+def check_once_and_in_order(found: list[list[int]], acknowledged: set[int]) -> None:
+    everything = [number for ids in found for number in ids]
+    assert len(everything) == len(set(everything)), "nothing is there twice"
+    assert set(everything) >= acknowledged, "nothing that was acknowledged is lost"
+    for ids in found:
+        assert ids == sorted(ids), "a writer's rows stay in their order"
+
+
+# Writing
+
+
+@pytest.mark.parametrize("in_flight", ["1", "5"])
+def test_rows_written_through_cuts_are_there_once_and_in_order(
+    good_network: FaultProxy, path: fluss.TablePath, in_flight: str
+) -> None:
+    rng = random.Random(1)
+    options = {"writer.batch-size": "2048", "writer.max-inflight-requests-per-bucket": in_flight}
+    with connect(good_network, **options) as connection:
+        writer = wait_for(connection.get_table(path)).new_append().create_writer()
+        cuts_before = good_network.cut_count
+        good_network.faults = CUTS
+        good_network.cut_all()
+        handles = []
+        for number in range(4000):
+            handles.append(writer.append(row(number, rng)))
+            if number % 1000 == 999:
+                wait_for(writer.flush())
+        for handle in handles:
+            wait_for(handle.wait())
+        assert good_network.cut_count - cuts_before >= 3
+        good_network.faults = Faults()
+    check_once_and_in_order(read_by_bucket(good_network, path, 4000), set(range(4000)))
+
+
+def test_requests_that_arrive_late_and_again_are_stored_once(good_network: FaultProxy, path: fluss.TablePath) -> None:
+    rng = random.Random(2)
+    # The client gives up on requests that the network delivers later, and sends them again.
+    with connect(good_network, **{"request-timeout": "200", "writer.batch-size": "2048"}) as connection:
+        writer = wait_for(connection.get_table(path)).new_append().create_writer()
+        handles = []
+        for number in range(2000):
+            handles.append(writer.append(row(number, rng)))
+            if number % 500 == 250:
+                good_network.faults = Faults(stalls=True)
+                time.sleep(0.45)
+                good_network.faults = Faults()
+        wait_for(writer.flush())
+        for handle in handles:
+            wait_for(handle.wait())
+    check_once_and_in_order(read_by_bucket(good_network, path, 2000), set(range(2000)))
+
+
+# Reading
+
+
+def test_scanners_lose_nothing_and_read_nothing_twice_through_cuts(
+    good_network: FaultProxy, path: fluss.TablePath
+) -> None:
+    rng = random.Random(3)
+    with connect(good_network, **{"writer.batch-size": "2048"}) as connection:
+        table = wait_for(connection.get_table(path))
+        writer = table.new_append().create_writer()
+        for number in range(4000):
+            writer.append(row(number, rng))
+        wait_for(writer.flush())
+    cuts_before = good_network.cut_count
+    good_network.faults = CUTS
+    found = read_by_bucket_with_patience(good_network, path, 4000)
+    assert good_network.cut_count - cuts_before >= 3
+    check_once_and_in_order(found, set(range(4000)))
+
+
+def read_by_bucket_with_patience(network: FaultProxy, path: fluss.TablePath, row_count: int) -> list[list[int]]:
+    """Read through cuts. Connecting may fail for good, since the first connections may be cut at their first byte."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return read_by_bucket(network, path, row_count, **SMALL_FETCHES)
+        except fluss.FlussError as error:
+            if error.error_code != ErrorCode.NETWORK_EXCEPTION or time.monotonic() > deadline:
+                raise
+
+
+def test_a_bounded_read_through_cuts_is_complete(good_network: FaultProxy, path: fluss.TablePath) -> None:
+    rng = random.Random(4)
+    with connect(good_network, **{"writer.batch-size": "2048"}, **SMALL_FETCHES) as connection:
+        table = wait_for(connection.get_table(path))
+        writer = table.new_append().create_writer()
+        for number in range(3000):
+            writer.append(row(number, rng))
+        wait_for(writer.flush())
+        scanner = wait_for(table.new_scan().create_record_batch_log_scanner())
+        scanner.subscribe_buckets(dict.fromkeys(range(BUCKETS), fluss.EARLIEST_OFFSET))
+        good_network.faults = CUTS
+        good_network.cut_all()
+        assert sorted(scanner.to_arrow()["id"].to_pylist()) == list(range(3000))
+        good_network.faults = Faults()
+
+
+# Administration
+
+
+def test_admin_calls_say_what_happened(good_network: FaultProxy) -> None:
+    with connect(good_network, **{"request-timeout": "300", "connect-timeout": "300"}) as connection:
+        admin = connection.get_admin()
+
+        def list_databases() -> list[str]:
+            return list(wait_for(admin.list_databases()))
+
+        assert "fluss" in list_databases()
+        good_network.faults = Faults(stalls=True)
+        assert code_and_seconds(list_databases)[0] == ErrorCode.REQUEST_TIME_OUT
+        good_network.faults = Faults(refuses=True)
+        good_network.cut_all()
+        assert code_and_seconds(list_databases)[0] == ErrorCode.NETWORK_EXCEPTION
+        code, seconds = code_and_seconds(lambda: connect(good_network, **{"connect-timeout": "300"}))
+        assert code == ErrorCode.NETWORK_EXCEPTION
+        assert seconds < 10
+        good_network.faults = Faults()
+        assert "fluss" in list_databases(), "the connection has come back by itself"
+
+
+def code_and_seconds(call: Callable[[], object]) -> tuple[int, float]:
+    begun = time.monotonic()
+    with pytest.raises(fluss.FlussError) as caught:
+        call()
+    return caught.value.error_code, time.monotonic() - begun
+
+
+# The end
+
+
+@pytest.mark.parametrize("faults", [Faults(stalls=True), Faults(refuses=True)], ids=["stalled", "refused"])
+def test_closing_takes_no_longer_than_it_may(good_network: FaultProxy, path: fluss.TablePath, faults: Faults) -> None:
+    connection = connect(good_network)
+    table = wait_for(connection.get_table(path))
+    writer = table.new_append().create_writer()
+    scanner = wait_for(table.new_scan().create_log_scanner())
+    scanner.subscribe_buckets(dict.fromkeys(range(BUCKETS), fluss.EARLIEST_OFFSET))
+    scanner.poll(10)
+    good_network.faults = faults
+    if faults.refuses:
+        good_network.cut_all()
+    handle = writer.append({"id": 1, "noise": ""})
+    _, seconds = code_and_seconds(lambda: connection.close(timeout_ms=500))
+    assert seconds < 3
+    assert code_and_seconds(lambda: wait_for(handle.wait()))[1] < 1, "the row was given up, and its writer hears it"
+
+
+def test_connections_leave_neither_threads_nor_descriptors(good_network: FaultProxy, path: fluss.TablePath) -> None:
+    def use_a_connection() -> None:
+        with connect(good_network) as connection:
+            table = wait_for(connection.get_table(path))
+            writer = table.new_append().create_writer()
+            writer.append({"id": 1, "noise": ""})
+            wait_for(writer.flush())
+            scanner = wait_for(table.new_scan().create_log_scanner())
+            scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+            scanner.poll(10)
+            good_network.cut_all()
+
+    def counts() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    # The first ones start what all share, and keep: one thread with its event loop, and a few workers.
+    for _ in range(3):
+        use_a_connection()
+    before = counts()
+    for _ in range(10):
+        use_a_connection()
+    # The proxy, which is in this process, may need a moment to notice.
+    deadline = time.monotonic() + 5
+    while any(now > then for now, then in zip(counts(), before, strict=True)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    threads, descriptors = counts()
+    assert threads <= before[0]
+    assert descriptors <= before[1]
+
+
+def test_the_proxy_is_the_only_way_in(network: FaultProxy) -> None:
+    # Otherwise everything above would show nothing.
+    with connect(network) as connection:
+        node, *_ = wait_for(connection.get_admin().get_server_nodes())
+        assert node.port == network.port
