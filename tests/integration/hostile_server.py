@@ -35,13 +35,12 @@ class HostileServer:
     """
 
     def __init__(self, seed: int, honesty: float) -> None:
-        self._rng = random.Random(seed)
+        self._seed = seed
         self._honesty = honesty
         self._socket = socket.create_server((LOCALHOST, 0))
         self.port: int = self._socket.getsockname()[1]
         self._clients: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._maker = MessageMaker(self._rng, self._known_values())
         self._honest: dict[int, Callable[[bytes], Any]] = {
             ApiKey.API_VERSIONS: self._versions,
             ApiKey.GET_METADATA: self._metadata,
@@ -72,18 +71,24 @@ class HostileServer:
                 thread.start()
 
     def _serve(self, client: socket.socket) -> None:
+        # Each connection has its own numbers, whatever happens on others meanwhile.
+        rng = random.Random(f"{self._seed}/{len(self._clients)}")
+        maker = MessageMaker(rng, self._known_values())
         reader = FrameReader(frame_bytes_max=FRAME_BYTES_MAX, fields_bytes_min=REQUEST_FIELDS_BYTES)
         with suppress(OSError):
             while data := client.recv(65536):
                 for frame in reader.feed(data):
                     request = parse_request(frame)
-                    client.sendall(self._answer(client, request.api_key, request.request_id, bytes(request.body)))
+                    honest = self._honest.get(request.api_key)
+                    if honest is not None and rng.random() < self._honesty:
+                        message = honest(bytes(request.body)).SerializeToString()
+                        client.sendall(_frame(ResponseType.SUCCESS, request.request_id, message))
+                    else:
+                        client.sendall(self._lie(client, rng, maker, request.api_key, request.request_id))
 
-    def _answer(self, client: socket.socket, api_key: int, request_id: int, body: bytes) -> bytes:
-        rng = self._rng
-        honest = self._honest.get(api_key)
-        if honest is not None and rng.random() < self._honesty:
-            return _frame(ResponseType.SUCCESS, request_id, honest(body).SerializeToString())
+    def _lie(
+        self, client: socket.socket, rng: random.Random, maker: MessageMaker, api_key: int, request_id: int
+    ) -> bytes:
         match rng.randrange(30):
             case 0:
                 client.shutdown(socket.SHUT_RDWR)
@@ -99,7 +104,7 @@ class HostileServer:
                 return _frame(ResponseType.ERROR, request_id, error.SerializeToString())
             case 6:
                 return struct.pack(">ib", 10, ResponseType.SERVER_FAILURE) + bytes(9)
-        message = self._maker.make(getattr(pb, APIS[api_key].response.message_name)).SerializePartialToString()
+        message = maker.make(getattr(pb, APIS[api_key].response.message_name)).SerializePartialToString()
         return _frame(ResponseType.SUCCESS, request_id, damaged_bytes(rng, message) if rng.random() < 0.2 else message)
 
     def _known_values(self) -> dict[str, list[Any]]:

@@ -107,7 +107,7 @@ def test_rows_written_through_cuts_are_there_once_and_in_order(
         good_network.faults = CUTS
         good_network.cut_all()
         handles = []
-        for number in range(4000):
+        for number in range(3000):
             handles.append(writer.append(row(number, rng)))
             if number % 1000 == 999:
                 wait_for(writer.flush())
@@ -115,7 +115,7 @@ def test_rows_written_through_cuts_are_there_once_and_in_order(
             wait_for(handle.wait())
         assert good_network.cut_count - cuts_before >= 3
         good_network.faults = Faults()
-    check_once_and_in_order(read_by_bucket(good_network, path, 4000), set(range(4000)))
+    check_once_and_in_order(read_by_bucket(good_network, path, 3000), set(range(3000)))
 
 
 def test_requests_that_arrive_late_and_again_are_stored_once(good_network: FaultProxy, path: fluss.TablePath) -> None:
@@ -124,7 +124,7 @@ def test_requests_that_arrive_late_and_again_are_stored_once(good_network: Fault
     with connect(good_network, **{"request-timeout": "200", "writer.batch-size": "2048"}) as connection:
         writer = wait_for(connection.get_table(path)).new_append().create_writer()
         handles = []
-        for number in range(2000):
+        for number in range(1500):
             handles.append(writer.append(row(number, rng)))
             if number % 500 == 250:
                 good_network.faults = Faults(stalls=True)
@@ -133,7 +133,7 @@ def test_requests_that_arrive_late_and_again_are_stored_once(good_network: Fault
         wait_for(writer.flush())
         for handle in handles:
             wait_for(handle.wait())
-    check_once_and_in_order(read_by_bucket(good_network, path, 2000), set(range(2000)))
+    check_once_and_in_order(read_by_bucket(good_network, path, 1500), set(range(1500)))
 
 
 # Reading
@@ -146,14 +146,14 @@ def test_scanners_lose_nothing_and_read_nothing_twice_through_cuts(
     with connect(good_network, **{"writer.batch-size": "2048"}) as connection:
         table = wait_for(connection.get_table(path))
         writer = table.new_append().create_writer()
-        for number in range(4000):
+        for number in range(3000):
             writer.append(row(number, rng))
         wait_for(writer.flush())
     cuts_before = good_network.cut_count
     good_network.faults = CUTS
-    found = read_by_bucket_with_patience(good_network, path, 4000)
+    found = read_by_bucket_with_patience(good_network, path, 3000)
     assert good_network.cut_count - cuts_before >= 3
-    check_once_and_in_order(found, set(range(4000)))
+    check_once_and_in_order(found, set(range(3000)))
 
 
 def read_by_bucket_with_patience(network: FaultProxy, path: fluss.TablePath, row_count: int) -> list[list[int]]:
@@ -187,7 +187,7 @@ def test_a_bounded_read_through_cuts_is_complete(good_network: FaultProxy, path:
 
 
 def test_admin_calls_say_what_happened(good_network: FaultProxy) -> None:
-    with connect(good_network, **{"request-timeout": "300", "connect-timeout": "300"}) as connection:
+    with connect(good_network, **{"request-timeout": "150", "connect-timeout": "150"}) as connection:
         admin = connection.get_admin()
 
         def list_databases() -> list[str]:

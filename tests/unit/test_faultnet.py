@@ -100,9 +100,9 @@ def test_a_connection_is_cut_after_its_number_of_bytes(proxy: FaultProxy) -> Non
 def test_the_same_seed_cuts_at_the_same_places(echo_port: int) -> None:
     def lengths(seed: int) -> list[int]:
         cut = []
-        with FaultProxy(seed=seed, faults=Faults(cut_after_bytes=(1, 100_000))) as proxy:
+        with FaultProxy(seed=seed, faults=Faults(cut_after_bytes=(1, 50_000))) as proxy:
             proxy.upstream_port = echo_port
-            for _ in range(10):
+            for _ in range(5):
                 with connect(proxy) as client:
                     cut.append(bytes_until_cut(client))
         return cut
@@ -110,7 +110,7 @@ def test_the_same_seed_cuts_at_the_same_places(echo_port: int) -> None:
     first = lengths(3)
     assert first == lengths(3)
     assert first != lengths(4)
-    assert len(set(first)) > 5
+    assert len(set(first)) > 2
 
 
 def bytes_until_cut(client: socket.socket) -> int:

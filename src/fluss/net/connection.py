@@ -72,8 +72,9 @@ class ListenerSettings:
                               requests that are being carried out, half for large ones that are arriving
     unsent_bytes_max          no further request of the connection is started or read
     unsent_bytes_total_max    of all connections: those that leave some of it untaken are treated in the same way
-    stalled_timeout_s         a client that takes none of its waiting answers for so long is disconnected, and so is,
-                              when memory for requests is short, one that takes so long to send a request
+    stalled_timeout_s         a client that takes none of its waiting answers for so long is disconnected, and so is
+                              one that has not logged in by then where it has to, and, when memory for requests is
+                              short, one that takes so long to send a request
     idle_timeout_s            a connection without traffic for so long is closed
     """
 
@@ -165,7 +166,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._partial_bytes = 0
         self._request_bytes = 0
         self._unsent_bytes = 0
-        self._active_at = self._clock()
+        self._connected_at = self._active_at = self._clock()
         self._progressed_at = self._active_at
         self._frame_began_at = self._active_at
         self._sent_bytes_seen = 0
@@ -479,6 +480,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.abort()
         elif self._holds_up_others(now):
             logger.warning("disconnected %s: it takes too long to send a request", self._peer_address)
+            self.abort()
+        elif self._session.principal is None and now - self._connected_at > self._settings.stalled_timeout_s:
+            logger.info("disconnected %s: it has not logged in", self._peer_address)
             self.abort()
         elif now - self._active_at > self._settings.idle_timeout_s:
             logger.info("closed the idle connection of %s", self._peer_address)

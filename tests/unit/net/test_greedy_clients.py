@@ -20,6 +20,7 @@ from fluss.protocol import frame as frames
 from fluss.protocol import records
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.sasl import Credentials, UserTable
 
 MIB = 1024 * 1024
 LOCALHOST = "127.0.0.1"
@@ -213,6 +214,29 @@ def test_what_a_handler_waits_for_does_not_hold_the_encoded_request(run):
             assert not any(fetch.done() for fetch in fetches)
             release.set()
             await asyncio.gather(*fetches)
+
+    run(main())
+
+
+def test_places_are_not_kept_for_clients_that_do_not_log_in(run):
+    async def main():
+        now = 1000.0
+        settings = ListenerSettings(check_credentials=UserTable({"bob": "pw"}), stalled_timeout_s=0.04)
+        listener = Listener(settings, HANDLERS, clock=lambda: now)
+        credentials = Credentials("bob", "pw")
+        async with (
+            listener,
+            _greedy_sockets(listener, 3) as sockets,
+            await Channel.connect(LOCALHOST, listener.port, credentials=credentials) as channel,
+        ):
+            await asyncio.sleep(0.03)
+            assert listener.connection_count == 4
+            now += 1.0
+            # Saying something does not help.
+            await _push(sockets[0], b"".join(frames.request_frame(ApiKey.LIST_DATABASES, 0, 0, [])))
+            while listener.connection_count > 1:
+                await asyncio.sleep(0.01)
+            await channel.request(apis.LIST_DATABASES, NO_DATABASES, timeout_s=TIMEOUT_S)
 
     run(main())
 
