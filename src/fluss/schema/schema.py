@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
@@ -49,19 +49,24 @@ class Column:
 
 
 class Schema:
-    """Columns in order, and optionally a primary key. A schema never changes; changes make a new one."""
+    """Columns in order, and optionally a primary key. A schema never changes; changes make a new one.
+
+    ``aggregations`` names the functions of columns for the aggregation merge engine: ``{"total": "sum"}``.
+    """
 
     def __init__(
         self,
         schema: pa.Schema,
         primary_keys: Sequence[str] | None = None,
         auto_increment_column: str | None = None,
+        *,
+        aggregations: Mapping[str, AggFunction | str] | None = None,
     ) -> None:
         if not isinstance(schema, pa.Schema):
             raise FlussError(
                 f"Failed to convert PyArrow schema: expected a pyarrow.Schema, got {type(schema).__name__}"
             )
-        columns = [column_from_arrow(arrow) for arrow in schema]
+        columns = _with_aggregations([column_from_arrow(arrow) for arrow in schema], aggregations or {})
         auto_increment = () if auto_increment_column is None else (auto_increment_column,)
         self._init(
             columns,
@@ -69,6 +74,7 @@ class Schema:
             string_list("auto_increment_column", auto_increment),
             None,
         )
+        self.check_aggregations()
 
     @classmethod
     def _create(
@@ -268,10 +274,16 @@ class SchemaBuilder:
         self._auto_increment_columns: list[str] = []
 
     def column(
-        self, name: str, data_type: DataType, comment: str | None = None, *, aggregation: AggFunction | None = None
+        self,
+        name: str,
+        data_type: DataType,
+        comment: str | None = None,
+        *,
+        aggregation: AggFunction | str | None = None,
     ) -> SchemaBuilder:
-        """Add a column after those that are there."""
-        self._columns.append(Column(name, data_type, comment, aggregation))
+        """Add a column after those that are there; an aggregate function without parameters may be given by name."""
+        function = AggFunction.of(aggregation) if isinstance(aggregation, str) else aggregation
+        self._columns.append(Column(name, data_type, comment, function))
         return self
 
     def primary_key(self, keys: Sequence[str]) -> SchemaBuilder:
@@ -289,6 +301,18 @@ class SchemaBuilder:
         schema = Schema._create(self._columns, self._primary_keys, self._auto_increment_columns)
         schema.check_aggregations()
         return schema
+
+
+def _with_aggregations(columns: list[Column], aggregations: Mapping[str, AggFunction | str]) -> list[Column]:
+    names = [column.name for column in columns]
+    for name in aggregations:
+        if name not in names:
+            raise FlussError(f"Column '{name}' has an aggregate function but is not one of {shown_names(names)}")
+    functions = {
+        name: AggFunction.of(function) if isinstance(function, str) else function
+        for name, function in aggregations.items()
+    }
+    return [replace(column, aggregation=functions.get(column.name)) for column in columns]
 
 
 def string_list(what: str, values: Iterable[str] | None) -> list[str]:

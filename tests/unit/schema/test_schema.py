@@ -274,3 +274,24 @@ def test_unknown_aggregate_functions_and_those_on_keys_are_refused() -> None:
     builder = Schema.builder().column("a", DataTypes.int(), aggregation=AggFunction("sum")).primary_key(["a"])
     with pytest.raises(FlussError, match="Primary key column 'a' must not have an aggregate function"):
         builder.build()
+
+
+def test_functions_may_be_given_by_name_and_beside_an_arrow_schema():
+    built = (
+        Schema.builder().column("id", DataTypes.int()).column("total", DataTypes.bigint(), aggregation="sum").build()
+    )
+    assert built.column("total").aggregation == AggFunction("sum")
+    arrow = pa.schema([("id", pa.int32()), ("total", pa.int64()), ("names", pa.string())])
+    listagg = AggFunction.of("listagg", delimiter=";")
+    schema = Schema(arrow, primary_keys=["id"], aggregations={"total": "SUM", "names": listagg})
+    assert [column.aggregation for column in schema.columns] == [None, AggFunction("sum"), listagg]
+
+
+def test_functions_beside_an_arrow_schema_are_checked():
+    arrow = pa.schema([("id", pa.int32()), ("name", pa.string())])
+    with pytest.raises(FlussError, match="'nobody' has an aggregate function but is not one of 'id', 'name'"):
+        Schema(arrow, aggregations={"nobody": "sum"})
+    with pytest.raises(FlussError, match="'sum' does not work on column 'name'"):
+        Schema(arrow, aggregations={"name": "sum"})
+    with pytest.raises(FlussError, match="Unknown aggregate function 'median'"):
+        Schema(arrow, aggregations={"name": "median"})
