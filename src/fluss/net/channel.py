@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from fluss._version import __version__
-from fluss.errors import ErrorCode, FlussError, NetworkError, RequestTimeoutError, error_for_code
+from fluss.errors import (
+    ErrorCode,
+    FlussError,
+    NetworkError,
+    RequestTimeoutError,
+    UnsupportedVersionError,
+    error_for_code,
+)
 from fluss.net.outbox import Outbox
 from fluss.protocol import api as apis
 from fluss.protocol import sasl
@@ -118,6 +125,14 @@ class Channel:
     def server_type(self) -> ServerType | None:
         """What the server said to be; None if it serves both roles."""
         return self._server_type
+
+    def offers(self, api: Api[Any, Any]) -> bool:
+        """Whether the server knows an API, in a version that this side speaks."""
+        try:
+            self._session.version_of(api)
+        except UnsupportedVersionError:
+            return False
+        return True
 
     @property
     def in_flight_count(self) -> int:

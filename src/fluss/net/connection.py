@@ -46,6 +46,8 @@ class RequestContext:
     principal: Principal
     listener_name: str
     peer_address: str
+    # Whether the client is gone by now: what is kept for it alone is of no use to anybody.
+    is_gone: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -348,7 +350,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _context(self, request: RequestReceived) -> RequestContext:
         principal = self._session.principal
         assert principal is not None, "the session lets nobody through who has not authenticated"
-        return RequestContext(request.api.key, request.api_version, principal, self._settings.name, self._peer_address)
+        return RequestContext(
+            *(request.api.key, request.api_version, principal, self._settings.name, self._peer_address),
+            is_gone=self._is_silent,
+        )
 
     def _answer(self, request: RequestReceived, response: Any) -> None:
         on_sent = None

@@ -50,6 +50,14 @@ class Codec(Protocol[T]):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedMessage:
+    """A message of some type in its encoded form, made by whoever knows a faster way than the runtime."""
+
+    message_type: type[Message]
+    parts: Parts
+
+
 class MessageCodec(Generic[MessageT]):
     """The codec of a generated message class."""
 
@@ -76,7 +84,9 @@ class MessageCodec(Generic[MessageT]):
     def keeps_body(self) -> bool:
         return False
 
-    def encode(self, message: MessageT) -> Parts:
+    def encode(self, message: MessageT | EncodedMessage) -> Parts:
+        if isinstance(message, EncodedMessage) and message.message_type is self._message_type:
+            return message.parts
         if type(message) is not self._message_type:
             raise TypeError(f"expected a {self.message_name}, got {type(message).__name__}")
         return [message.SerializeToString()]

@@ -31,6 +31,7 @@ from fluss.record.arrow_ipc import (
 )
 from fluss.record.compression import LENGTH_PREFIX, ArrowCompression, BufferContents, compress_message, examine_buffers
 from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID, LogBatch, build_batch
+from fluss.row.plain_arrays import empty_batch
 
 # Far more than a writer puts into a batch, far less than a few hostile bytes could ask for.
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
@@ -82,7 +83,7 @@ def decode_arrow_batch(
     ``trusted`` is for batches with a verified checksum from a server whose writers are known to send valid text.
     """
     if not batch.header.record_count:
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        return empty_batch(schema)
     view = batch.arrow_message
     layout = column_layout(schema)
     message = parse_message(view)

@@ -27,7 +27,9 @@ Integers are little-endian. Order matters: a later record of the same key wins.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -35,7 +37,7 @@ import numpy.typing as npt
 
 from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_array, byte_view
 from fluss.errors import ChecksumError, CorruptRecordError, FlussError, SizeLimitError
-from fluss.record.crc import crc32c
+from fluss.record.crc import crc32c, crc32c_chain
 from fluss.record.framing import LENGTH_PREFIX_BYTES, join_length_prefixed, split_length_prefixed
 from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
 from fluss.row.byte_ranges import offsets_of
@@ -44,6 +46,9 @@ from fluss.row.varint_columns import WORD_BYTES, read_varints, varint_lengths, w
 
 MAGIC = 0
 BATCH_BYTES_MAX = 2**31 - 1
+# What servers take in one batch. A record costs them objects of many times its bytes, and a key is held in indexes.
+RECORDS_MAX = 524_288
+KEY_BYTES_MAX = 65_535
 
 _HEADER = struct.Struct(
     "<i"  # length          bytes after this field
@@ -115,14 +120,35 @@ class KvBatch:
 
     def records(self) -> KvRecords:
         """Find the keys and rows. Every boundary is checked; nothing is copied."""
-        data = byte_array(self.data[HEADER_BYTES:])
-        starts, ends = split_length_prefixed(
-            data, self.record_count, what="KV record", payload_bytes_min=_RECORD_PAYLOAD_BYTES_MIN
-        )
-        key_starts, key_ends = _key_bounds(data, starts, ends)
-        return KvRecords(
-            EncodedRows(data, key_starts, key_ends), EncodedRows(data, key_ends, ends), np.equal(key_ends, ends)
-        )
+        return _records(self.data[HEADER_BYTES:], self.record_count)
+
+
+def joined_records(batches: Sequence[KvBatch]) -> KvRecords | None:
+    """Find the keys and rows of several small batches at once; the records of the first come first.
+
+    They are copied. None if there is anything wrong with any of them: ``KvBatch.records`` of each says what.
+    """
+    bodies = [batch.data[HEADER_BYTES:] for batch in batches]
+    try:
+        records = _records(b"".join(bodies), sum(batch.record_count for batch in batches))
+    except CorruptRecordError:
+        return None
+    # Otherwise the records of one batch would be found in another one.
+    ends = [0, *records.rows.ends.tolist()]
+    counts = accumulate(batch.record_count for batch in batches)
+    is_right = all(ends[count] == end for count, end in zip(counts, accumulate(map(len, bodies)), strict=True))
+    return records if is_right else None
+
+
+def _records(body: BytesLike, record_count: int) -> KvRecords:
+    data = byte_array(body)
+    starts, ends = split_length_prefixed(
+        data, record_count, what="KV record", payload_bytes_min=_RECORD_PAYLOAD_BYTES_MIN
+    )
+    key_starts, key_ends = _key_bounds(data, starts, ends)
+    return KvRecords(
+        EncodedRows(data, key_starts, key_ends), EncodedRows(data, key_ends, ends), np.equal(key_ends, ends)
+    )
 
 
 def kv_record_size(key_bytes: int, row_bytes: int) -> int:
@@ -139,7 +165,18 @@ def encode_kv_batch(
     writer_id: int = NO_WRITER_ID,
     batch_sequence: int = NO_BATCH_SEQUENCE,
 ) -> bytearray:
-    """Build a batch of whole columns.
+    """Build a batch of whole columns, as ``encode_kv_records`` takes them."""
+    records = encode_kv_records(keys, rows, deletes)
+    batch = bytearray(HEADER_BYTES + len(records.data))
+    batch[HEADER_BYTES:] = byte_view(records.data)
+    _write_header(batch, schema_id, writer_id, batch_sequence, len(keys))
+    return batch
+
+
+def encode_kv_records(
+    keys: EncodedRows, rows: EncodedRows | None, deletes: npt.NDArray[np.bool_] | None = None
+) -> EncodedRows:
+    """Build the records of a batch; they lie back to back, so ``data`` as a whole, or cut between records, is a body.
 
     Where ``deletes`` is set the key is deleted, whatever its row holds; no rows at all means that every key is.
     """
@@ -150,15 +187,22 @@ def encode_kv_batch(
     assert len(keys) == len(rows) == len(deletes), "every key needs a row; that of a delete may be empty"
     assert bool((deletes | (rows.lengths > 0)).all()), "an empty row is a delete"
     rows = EncodedRows(rows.data, rows.starts, np.where(deletes, rows.starts, rows.ends))
-    key_lengths, row_lengths = keys.lengths, rows.lengths
+    key_lengths = keys.lengths
     assert bool(key_lengths.all()), "keys cannot be empty"
-    size = HEADER_BYTES + int(kv_record_sizes(key_lengths, row_lengths).sum())
+    size = HEADER_BYTES + int(kv_record_sizes(key_lengths, rows.lengths).sum())
     if size > BATCH_BYTES_MAX:
         raise FlussError(f"A KV batch of {size} bytes is too large, the limit is {BATCH_BYTES_MAX}: write fewer rows")
-    batch = bytearray(size)
-    byte_view(batch)[HEADER_BYTES:] = byte_view(join_length_prefixed(_varint_rows(key_lengths), keys, rows).data)
-    _write_header(batch, schema_id, writer_id, batch_sequence, len(keys))
-    return batch
+    return join_length_prefixed(_varint_rows(key_lengths), keys, rows)
+
+
+def sealed_kv_header(
+    body: BytesLike, *, schema_id: int, writer_id: int, batch_sequence: int, record_count: int
+) -> bytes:
+    """Pack the header of the batch whose records are ``body``, with its length and its checksum."""
+    header = bytearray(HEADER_BYTES)
+    _pack_header(header, len(body), schema_id, writer_id, batch_sequence, record_count)
+    _CRC.pack_into(header, _CRC_POSITION, crc32c_chain((header[_CRC_START:], body)))
+    return bytes(header)
 
 
 def kv_record_sizes(key_lengths: Int64Array, row_lengths: Int64Array) -> Int64Array:
@@ -219,12 +263,19 @@ class KvBatchBuilder:
 
 
 def _write_header(batch: bytearray, schema_id: int, writer_id: int, batch_sequence: int, record_count: int) -> None:
-    assert 0 <= schema_id < 2**15, f"the schema id {schema_id} does not fit"
-    length = len(batch) - LENGTH_PREFIX_BYTES
-    _HEADER.pack_into(batch, 0, length, MAGIC, 0, schema_id, 0, writer_id, batch_sequence, record_count)
+    _pack_header(batch, len(batch) - HEADER_BYTES, schema_id, writer_id, batch_sequence, record_count)
     with memoryview(batch) as view:
         crc = crc32c(view[_CRC_START:])
     _CRC.pack_into(batch, _CRC_POSITION, crc)
+
+
+def _pack_header(
+    target: bytearray, body_bytes: int, schema_id: int, writer_id: int, batch_sequence: int, record_count: int
+) -> None:
+    """Pack everything but the checksum."""
+    assert 0 <= schema_id < 2**15, f"the schema id {schema_id} does not fit"
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + body_bytes
+    _HEADER.pack_into(target, 0, length, MAGIC, 0, schema_id, 0, writer_id, batch_sequence, record_count)
 
 
 def _key_bounds(data: UInt8Array, starts: Int64Array, ends: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -24,12 +24,15 @@ from functools import partial
 from typing import Any, Final
 
 from fluss.buffers import BytesLike, byte_view
-from fluss.errors import CorruptRecordError, FlussError
+from fluss.errors import CorruptRecordError, FlussError, SizeLimitError
+from fluss.row.arrow_sizes import slot_bits
 from fluss.row.scalars import INT32, fixed_struct
 from fluss.row.slots import SLOT_BYTES, SlotReader, SlotWriter, padded_to_word
 from fluss.schema.types import ArrayType, DataType, MapType, RowType
 
 _COUNT_BYTES: Final = INT32.size
+# Nulls among the elements are small here and can be large in memory.
+_ARRAY_BITS_MAX: Final = 8 * 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,11 @@ def decode_array(element_type: DataType, data: BytesLike, rows: RowCodec) -> lis
     if count < 0 or slots_end > len(view):
         raise CorruptRecordError(
             f"An array of {len(view)} bytes claims {count} elements of type {element_type}, {slot_size} bytes each"
+        )
+    if count * slot_bits(element_type) > _ARRAY_BITS_MAX:
+        raise SizeLimitError(
+            f"An array of {count} elements of type {element_type} takes more than {_ARRAY_BITS_MAX // 8} bytes of "
+            "memory, which is more than a batch of rows may take"
         )
     # The padding in front of the variable part may be cut off when there is no variable part.
     reader = SlotReader(view, min(padded_to_word(slots_end), len(view)), partial(decode_nested, rows=rows))

@@ -14,15 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.buffers import Int64Array, UInt8Array, byte_array
+from fluss.buffers import Int64Array, UInt8Array, byte_array, byte_view
 from fluss.row.encoded import EncodedRows
 
-# Taken from an array: making a scalar from a Python value imports pandas if that is installed, which takes longer than
-# starting a whole server.
+# Made of buffers, as all arrays here: making a scalar or an array from Python or numpy values imports pandas if that is
+# installed, which takes longer than starting a whole server.
 _NOTHING = pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])[0]
 
 # Ranges out of order are gathered with one index per byte. Blocks keep those indexes in the processor's cache.
 _BLOCK_BYTES = 1 << 18
+# So many ranges are copied one by one in the time that it takes to begin with all at once.
+_FEW_RANGES = 64
 
 
 def unaligned(data: UInt8Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -66,8 +68,10 @@ def gather_ranges(data: UInt8Array, starts: Int64Array, lengths: npt.NDArray[Any
     The caller has checked that every range lies inside ``data``.
     """
     ends = starts + lengths
-    if len(starts) == 0:
-        return np.empty(0, dtype=np.uint8)
+    if len(starts) <= _FEW_RANGES:
+        view = byte_view(data)
+        pieces = [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return np.frombuffer(bytearray().join(pieces), np.uint8)
     if (starts[1:] >= ends[:-1]).all():
         return _gather_ordered(data, starts, ends)
     return _gather_unordered(data, starts, lengths)
@@ -83,7 +87,8 @@ def _gather_ordered(data: UInt8Array, starts: Int64Array, ends: Int64Array) -> U
     boundaries[1::2] = ends
     boundaries[-1] = ends[-1]
     ranges_and_gaps = large_binary_array(data, boundaries)
-    gathered = ranges_and_gaps.take(pa.array(np.arange(0, 2 * len(starts), 2)))
+    ranges = np.arange(0, 2 * len(starts), 2)
+    gathered = ranges_and_gaps.take(pa.Array.from_buffers(pa.int64(), len(starts), [None, pa.py_buffer(ranges)]))
     content = gathered.buffers()[2]
     total_bytes = int((ends - starts).sum())
     return byte_array(content)[:total_bytes] if total_bytes else np.empty(0, dtype=np.uint8)

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fluss.buffers import byte_view
+from fluss.buffers import Int64Array, byte_view
 from fluss.errors import CorruptRecordError, SizeLimitError
+from fluss.row.arrow_sizes import slots_bytes
 from fluss.row.byte_ranges import gather_ranges, offsets_of
 from fluss.row.column_writers import ASCII_MAX, FIXED_DTYPES, UNITS_PER_SECOND
-from fluss.row.compacted import decode_nested
 from fluss.row.cursor_columns import ColumnCursor
 from fluss.row.decimal_columns import DECIMAL_BYTES, has_digits, read_unscaled
 from fluss.row.null_columns import mask_to_arrow
@@ -27,6 +27,9 @@ from fluss.schema.types import BinaryType, DataType, DecimalType, TypeRoot
 
 # Arrow's offsets of strings are signed 32-bit. The same limit holds for arrays of fixed-size strings.
 COLUMN_BYTES_MAX = 2**31 - 1
+# Of ARRAY, MAP and ROW values, what is decoded at a time, about.
+_NESTED_BYTES = 4 * 1024 * 1024
+_NESTED_ROWS = 65_536
 
 
 def read_column(cursor: ColumnCursor, data_type: DataType) -> pa.Array:
@@ -154,17 +157,33 @@ def _read_fixed_strings(cursor: ColumnCursor, data_type: BinaryType) -> pa.Array
 
 
 def _read_nested(cursor: ColumnCursor, data_type: DataType) -> pa.Array:
-    """Decode ARRAY, MAP and ROW values one by one."""
+    """Decode ARRAY, MAP and ROW values one by one, some rows at a time: as objects they take many times their bytes."""
     starts, lengths = cursor.ranges()
-    values: list[Any] = [None] * len(cursor)
+    offsets = offsets_of(lengths)
+    arrays: list[pa.Array] = []
+    first = 0
+    while not arrays or first < len(cursor):
+        fitting = int(np.searchsorted(offsets, offsets[first] + _NESTED_BYTES, side="right")) - 1
+        end = min(max(fitting, first + 1), first + _NESTED_ROWS, len(cursor))
+        array = arrow_from_internal(_nested_values(cursor, data_type, starts, lengths, range(first, end)), data_type)
+        cursor.count_bytes(array.nbytes - slots_bytes([data_type], len(array)))
+        arrays.append(array)
+        first = end
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _nested_values(
+    cursor: ColumnCursor, data_type: DataType, starts: Int64Array, lengths: Int64Array, rows: range
+) -> list[Any]:
+    values: list[Any] = [None] * len(rows)
     view = byte_view(cursor.data)
-    rows = range(len(cursor)) if cursor.valid is None else np.flatnonzero(cursor.valid).tolist()
-    for row in rows:
+    for place in range(len(rows)) if cursor.valid is None else np.flatnonzero(cursor.valid[rows.start : rows.stop]):
+        row = rows[place]
         try:
-            values[row] = decode_nested(data_type, view[starts[row] : starts[row] + lengths[row]])
+            values[place] = cursor.decode_nested(data_type, view[starts[row] : starts[row] + lengths[row]])
         except CorruptRecordError as error:
             raise type(error)(f"{cursor.column} is damaged in row {row}: {error.message}") from error
-    return arrow_from_internal(values, data_type)
+    return values
 
 
 def _refuse_size(total_bytes: int, data_type: DataType) -> NoReturn:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.errors import FlussError
+from fluss.row.arrow_sizes import slots_bytes
 from fluss.row.byte_ranges import join_rows, large_binary_array, offsets_of, rows_of
 from fluss.row.column_readers import read_column
 from fluss.row.column_writers import BodyPart, BytesPart, NumberPart, Part, column_parts
@@ -58,13 +59,15 @@ def encode_keys(columns: Sequence[pa.Array], types: Sequence[DataType]) -> Encod
     return _joined(_all_parts(columns, types, [None] * len(columns)), row_count)
 
 
-def decode_rows(rows: EncodedRows, types: Sequence[DataType]) -> list[pa.Array]:
+def decode_rows(rows: EncodedRows, types: Sequence[DataType], *, arrays_bytes_max: int | None = None) -> list[pa.Array]:
     """Decode rows to one array per column; ``types`` are the columns of the schema with which they were written.
 
     CorruptRecordError names the first row that does not follow the format. SizeLimitError: a column would exceed the
-    two gigabytes of one Arrow array; decode fewer rows at once.
+    two gigabytes of one Arrow array, or all columns ``arrays_bytes_max``, texts and bytes not counted; decode fewer
+    rows at once.
     """
-    cursor = ColumnCursor(rows)
+    cursor = ColumnCursor(rows, arrays_bytes_max=arrays_bytes_max)
+    cursor.count_bytes(slots_bytes(types, len(rows)))
     masks = cursor.null_bits(types)
     return _decoded(cursor, types, masks)
 

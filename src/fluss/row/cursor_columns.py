@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from fluss.buffers import Int64Array
-from fluss.errors import CorruptRecordError
+from fluss.buffers import BytesLike, Int64Array
+from fluss.errors import CorruptRecordError, SizeLimitError
+from fluss.row import compacted
 from fluss.row.byte_ranges import unaligned
 from fluss.row.encoded import EncodedRows
 from fluss.row.null_columns import BoolArray, ValidMask, masks_from_null_planes
@@ -26,7 +27,8 @@ class ColumnCursor:
     gathered only after the row was found long enough, or from positions that are clipped to the end of the data.
     """
 
-    def __init__(self, rows: EncodedRows) -> None:
+    def __init__(self, rows: EncodedRows, *, arrays_bytes_max: int | None = None) -> None:
+        """``arrays_bytes_max`` limits what ``count_bytes`` is told, all together; None does not."""
         self.data = rows.data
         if len(self.data) < WORD_BYTES:
             # Words can then be read at any position without a case for tiny data.
@@ -37,8 +39,12 @@ class ColumnCursor:
             raise CorruptRecordError(f"The boundaries of {len(rows)} rows do not lie inside {len(rows.data)} bytes")
         self._positions = rows.starts
         self._ends = rows.ends
-        self.column = "The null bits"
+        self._before_columns = "The null bits"
+        # The number and the type of the column that is being read.
+        self._column: tuple[int, DataType] | None = None
         self.valid: ValidMask = None
+        self._arrays_bytes_max = arrays_bytes_max
+        self._arrays_bytes = 0
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -58,8 +64,13 @@ class ColumnCursor:
 
     def enter_column(self, index: int, data_type: DataType, valid: ValidMask) -> None:
         """Say what the next reads are about."""
-        self.column = f"Column {index} ({data_type})"
+        self._column = index, data_type
         self.valid = valid
+
+    @property
+    def column(self) -> str:
+        """What is being read, for messages."""
+        return self._before_columns if self._column is None else "Column {} ({})".format(*self._column)
 
     def fixed(self, dtype: str) -> npt.NDArray[Any]:
         """Read numbers of one size."""
@@ -89,6 +100,19 @@ class ColumnCursor:
         starts = self._positions
         self._advance(lengths)
         return starts, lengths
+
+    def decode_nested(self, data_type: DataType, data: BytesLike) -> Any:
+        """Decode the bytes of one ARRAY, MAP or ROW."""
+        return compacted.decode_nested(data_type, data)
+
+    def count_bytes(self, byte_count: int) -> None:
+        """Count what arrays take, or will take; more than is allowed is a SizeLimitError."""
+        self._arrays_bytes += byte_count
+        if self._arrays_bytes_max is not None and self._arrays_bytes > self._arrays_bytes_max:
+            raise SizeLimitError(
+                f"{len(self)} rows would take {self._arrays_bytes} bytes of memory or more, the limit is "
+                f"{self._arrays_bytes_max}; decode fewer rows at once"
+            )
 
     def finish(self) -> None:
         """Check that nothing is left: bytes behind the last field mean that a row has another schema."""

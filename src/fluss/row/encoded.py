@@ -46,5 +46,11 @@ class EncodedRows:
         return self.data[self.starts[index] : self.ends[index]].tobytes()
 
     def to_list(self) -> list[bytes]:
-        """Copy out every row. It is for few rows and for tests."""
-        return [self.row(i) for i in range(len(self))]
+        """Copy out every row, for libraries that take nothing but single objects."""
+        if not len(self):
+            return []
+        # Slices of bytes are made several times faster than slices of an array or of a view.
+        first = int(self.starts.min())
+        data = self.data[first : int(self.ends.max())].tobytes()
+        bounds = zip((self.starts - first).tolist(), (self.ends - first).tolist(), strict=True)
+        return [data[start:end] for start, end in bounds]

@@ -75,7 +75,7 @@ def encode_row(types: Sequence[DataType], values: Sequence[Any]) -> bytes:
         if value is not None:
             field = _encode_field(data_type, value)
             fields += field
-            if _has_variable_length(data_type):
+            if has_variable_length(data_type):
                 lengths += INT32.pack(len(field))
         elif data_type.nullable:
             null_bits[index >> 3] |= 1 << (index & 7)
@@ -104,14 +104,20 @@ def decode_row(types: Sequence[DataType], data: BytesLike) -> tuple[Any, ...]:
     return tuple(values)
 
 
+def decode_nested(data_type: DataType, data: BytesLike) -> Any:
+    """Decode the bytes of an ARRAY, MAP or ROW inside a row."""
+    return binary_array.decode_nested(data_type, data, _ROWS)
+
+
 _ROWS: Final = RowCodec(encode_row, decode_row)
 
 
 def _lengths_bytes(types: Sequence[DataType]) -> int:
-    return _LENGTH_BYTES * sum(map(_has_variable_length, types))
+    return _LENGTH_BYTES * sum(map(has_variable_length, types))
 
 
-def _has_variable_length(data_type: DataType) -> bool:
+def has_variable_length(data_type: DataType) -> bool:
+    """Whether values of a type lie behind a length in front of the fields."""
     match data_type:
         case StringType() | BytesType():
             return True
@@ -172,4 +178,4 @@ def _decode_field(data_type: DataType, cursor: Cursor, lengths: Cursor) -> Any:
             return bytes(field)
         case DecimalType():
             return decode_unscaled(field, data_type)
-    return binary_array.decode_nested(data_type, field, _ROWS)
+    return decode_nested(data_type, field)

@@ -21,8 +21,9 @@ written in one style is not found in partitions named in the other, so all write
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -33,6 +34,16 @@ from fluss.schema.partition import VALUE_SEPARATOR
 from fluss.schema.types import DataType, TypeRoot
 
 PartitionStyle: TypeAlias = Literal["java", "rust"]
+_STYLES: Final[tuple[PartitionStyle, ...]] = get_args(PartitionStyle)
+
+_DATE: Final = r"(?P<date>-?\d{4,}-\d\d-\d\d)"
+_TIME: Final = r"(?P<hour>\d\d)-(?P<minute>\d\d)-(?P<second>\d\d)_(?P<fraction>\d{0,9})"
+_TIMES: Final = {
+    TypeRoot.DATE: re.compile(_DATE),
+    TypeRoot.TIME: re.compile(_TIME),
+    TypeRoot.TIMESTAMP: re.compile(f"{_DATE}-{_TIME}"),
+    TypeRoot.TIMESTAMP_LTZ: re.compile(f"{_DATE}-{_TIME}"),
+}
 
 
 def partition_value(value: Any, data_type: DataType, *, style: PartitionStyle = "java") -> str:
@@ -68,6 +79,48 @@ def row_partition_name(types: Sequence[DataType], values: Sequence[Any], *, styl
     return VALUE_SEPARATOR.join(
         partition_value(value, data_type, style=style) for data_type, value in zip(types, values, strict=True)
     )
+
+
+def read_partition_value(text: str, data_type: DataType) -> Any:
+    """Return the internal value that has this text in either style; FlussError if there is none."""
+    try:
+        value = _read(text, data_type)
+    except (ValueError, OverflowError):
+        value = None
+    if value is None or all(text != partition_value(value, data_type, style=style) for style in _STYLES):
+        raise FlussError(f"The partition value {text!r} is no text of a {data_type} value")
+    return value
+
+
+def _read(text: str, data_type: DataType) -> Any:
+    """Read a text leniently: what does not come out as the same text again is refused anyway."""
+    match data_type.root:
+        case TypeRoot.CHAR | TypeRoot.STRING:
+            return text
+        case TypeRoot.BOOLEAN:
+            return text == "true"
+        case TypeRoot.TINYINT | TypeRoot.SMALLINT | TypeRoot.INTEGER | TypeRoot.BIGINT:
+            return int(text)
+        case TypeRoot.BINARY | TypeRoot.BYTES:
+            return bytes.fromhex(text)
+        case TypeRoot.FLOAT:
+            return float(np.float32(text.replace("_", ".")))
+        case TypeRoot.DOUBLE:
+            return float(text.replace("_", "."))
+        case TypeRoot.DATE | TypeRoot.TIME | TypeRoot.TIMESTAMP | TypeRoot.TIMESTAMP_LTZ:
+            parts = _TIMES[data_type.root].fullmatch(text)
+            return None if parts is None else _read_time(parts.groupdict(), data_type.root)
+    raise FlussError(f"A column of type {data_type} cannot be a partition column")
+
+
+def _read_time(parts: dict[str, str], root: TypeRoot) -> Any:
+    days = int(np.datetime64(parts["date"], "D").astype(np.int64)) if "date" in parts else 0
+    if root is TypeRoot.DATE:
+        return days
+    seconds = (int(parts["hour"]) * 60 + int(parts["minute"])) * 60 + int(parts["second"])
+    millis, nanos = divmod(int(parts["fraction"].ljust(9, "0")), NANOS_PER_MILLI)
+    millis += seconds * 1000
+    return millis if root is TypeRoot.TIME else Timestamp(days * DAY_MS + millis, nanos)
 
 
 def _timestamp_text(value: Timestamp, data_type: DataType, style: PartitionStyle) -> str:

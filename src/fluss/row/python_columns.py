@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError
+from fluss.row.null_columns import mask_from_arrow
 from fluss.row.python_values import from_internal
 from fluss.row.values import internal_from_arrow
 from fluss.schema.types import DataType, TimestampLtzType, TimestampType, TypeRoot
@@ -86,8 +87,12 @@ def _row_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
 
 def _micros(array: pa.Array) -> Int64Array | None:
     """Return timestamps as whole microseconds, nulls as 0; None if there is one that no datetime can be."""
-    integers = array.view(pa.int64())
-    numbers: Int64Array = (integers.fill_null(0) if integers.null_count else integers).to_numpy()
+    # Read from its buffers: pyarrow's own way to numpy imports pandas if that is installed, in the middle of a read.
+    data = array.buffers()[1]
+    numbers: Int64Array = np.frombuffer(data or b"", np.int64)[array.offset : array.offset + len(array)]
+    valid = mask_from_arrow(array)
+    if valid is not None:
+        numbers = np.where(valid, numbers, 0)
     if array.type.unit == "ns":
         return numbers // _NANOS_PER_MICRO
     per_unit = _MICROS_PER_UNIT[array.type.unit]
@@ -101,7 +106,8 @@ def _datetimes(array: pa.Array, micros: Int64Array, *, has_zone: bool) -> list[A
     values: list[Any] = micros.view("datetime64[us]").tolist()
     if has_zone:
         values = [value.replace(tzinfo=UTC) for value in values]
-    if array.null_count:
-        for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+    valid = mask_from_arrow(array)
+    if valid is not None:
+        for index in np.flatnonzero(~valid).tolist():
             values[index] = None
     return values

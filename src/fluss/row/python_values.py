@@ -104,9 +104,9 @@ def _is_missing(value: Any) -> bool:
     """Recognise numpy's and pandas' ways to say null. NaN is a number, not a null."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         return bool(np.isnat(value))
-    # An object of pandas can only exist when somebody else has imported it.
+    # An object of pandas can only exist when somebody else has imported it. Another thread may be doing so right now.
     pandas = sys.modules.get("pandas")
-    return pandas is not None and (value is pandas.NaT or value is pandas.NA)
+    return pandas is not None and (value is getattr(pandas, "NaT", None) or value is getattr(pandas, "NA", None))
 
 
 def _wrong_type(expected: str, value: Any) -> _ValueRejectedError:

@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.errors import CorruptRecordError, SizeLimitError
+from fluss.row.plain_arrays import number_array
 from fluss.schema.arrow import arrow_type
 from fluss.schema.types import (
     ArrayType,
@@ -211,7 +212,7 @@ def _list_items(array: pa.Array) -> tuple[list[int], pa.Array]:
     offsets: npt.NDArray[Any] = array.offsets.to_numpy()
     if array.null_count and np.diff(offsets)[~_valid_mask(array)].any():
         # A null may cover items that mean nothing. Taking every row in order leaves them behind.
-        array = array.take(pa.array(np.arange(len(array))))
+        array = array.take(number_array(np.arange(len(array))))
         offsets = array.offsets.to_numpy()
     first = int(offsets[0])
     return (offsets - first).tolist(), array.values.slice(first, int(offsets[-1]) - first)

@@ -27,18 +27,21 @@ _TEXT_SPELLINGS: Final = (pat.is_string, pat.is_large_string, pat.is_string_view
 _BYTES_SPELLINGS: Final = (pat.is_binary, pat.is_large_binary, pat.is_binary_view)
 
 
-def normalize_batch(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """Return the batch with exactly the Arrow schema of the table, or say which column does not fit."""
+def normalize_batch(batch: pa.RecordBatch, schema: Schema, *, holder: str = "the table") -> pa.RecordBatch:
+    """Return the batch with exactly the Arrow schema of the table, or say which column does not fit.
+
+    ``holder`` is what has these columns, in error messages.
+    """
     columns = schema.columns
     if batch.num_columns != len(columns):
         raise FlussError(
-            f"RecordBatch has {batch.num_columns} columns but the table has {len(columns)}: "
+            f"RecordBatch has {batch.num_columns} columns but {holder} has {len(columns)}: "
             f"{shown_names(schema.column_names)}"
         )
     for index, (name, column) in enumerate(zip(batch.schema.names, columns, strict=True)):
         if name != column.name:
             raise FlussError(
-                f"Column {index} is named '{name}' but the table declares '{column.name}'; "
+                f"Column {index} is named '{name}' but {holder} declares '{column.name}'; "
                 f"give the columns in the order {shown_names(schema.column_names)}"
             )
     arrays = [

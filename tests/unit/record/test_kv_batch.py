@@ -19,8 +19,10 @@ from fluss.record.kv_batch import (
     KvBatch,
     KvBatchBuilder,
     encode_kv_batch,
+    encode_kv_records,
     kv_record_size,
     kv_record_sizes,
+    sealed_kv_header,
 )
 from fluss.row.encoded import EncodedRows
 from tests.damage import bit_flips, count_refusals
@@ -78,6 +80,9 @@ def test_columns_and_single_rows_give_the_same_bytes_which_read_back(
     batch = encode(records, **header)
     assert batch == build(records, **header)
     assert decode(batch) == records
+    # A header that is made later, for records that are there already.
+    body = encode_kv_records(*columns_of(records)).data.tobytes()
+    assert sealed_kv_header(body, record_count=len(records), **header) + body == batch
     parsed = KvBatch.parse(batch)
     assert (parsed.schema_id, parsed.writer_id, parsed.batch_sequence) == (schema_id, writer_id, batch_sequence)
     assert parsed.record_count == len(records)

@@ -4,10 +4,12 @@ A table of accepted and refused objects per type, including those of numpy and p
 from __future__ import annotations
 
 import math
+import sys
 from collections import OrderedDict
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -244,3 +246,9 @@ def test_values_that_python_cannot_show_are_an_error_that_says_so(text: str, val
 def test_what_users_get_can_be_written_again(data_type: DataType, data: st.DataObject) -> None:
     value = data.draw(internal_values(data_type))
     assert to_internal(from_internal(value, data_type), data_type, "c") == value
+
+
+def test_pandas_may_be_imported_by_another_thread_right_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
+    assert to_internal(7, parse_type("INT"), "c") == 7
+    assert to_internal(None, parse_type("INT"), "c") is None
