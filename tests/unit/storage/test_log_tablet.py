@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -198,6 +199,19 @@ def test_a_repeated_batch_gets_the_answer_of_the_first() -> None:
     assert bodies(log.log) == [b"other", b"a"]
 
 
+def test_whether_a_batch_is_repeated_can_be_asked_without_appending_it() -> None:
+    log = Stepped()
+    assert log.log.find_duplicate(7, 0) is None
+    assert code_of(lambda: log.log.find_duplicate(7, 1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+    log.append(rows=2, writer=7, sequence=0)
+    found = log.log.find_duplicate(7, 0)
+    assert found is not None
+    assert (found.offset_base, found.offset_next, found.is_duplicate) == (0, 2, True)
+    assert log.log.find_duplicate(7, 1) is None
+    assert log.log.find_duplicate(-1, -1) is None, "who has no number never repeats himself"
+    assert log.log.offset_next == 2
+
+
 def test_a_repeated_batch_waits_for_the_first_one_and_fails_with_it() -> None:
     async def main() -> None:
         log = Stepped()
@@ -297,6 +311,43 @@ def test_whoever_asks_late_whether_it_is_written_need_not_wait_for_the_sync(tmp_
         await committer.stop()
 
     run(main())
+
+
+def test_a_log_that_is_held_back_shows_what_is_durable_when_it_is_told_to() -> None:
+    log = Stepped()
+    log.append(b"before")
+    log.log.hold_back()
+    seen: list[int] = []
+    log.log.on_advance(lambda tablet: seen.append(tablet.offset_high_watermark))
+    results = []
+    for body in (b"one", b"two", b"three"):
+        results.append(log.log.append(make_batch(body)))
+        log.committer.step()
+    assert [log.log.is_durable(result) for result in results] == [True] * 3
+    assert (log.log.offset_durable, log.log.offset_high_watermark, seen) == (4, 1, [])
+    assert bodies(log.log) == [b"before"]
+
+    log.log.show_until(3)
+    assert bodies(log.log) == [b"before", b"one", b"two"]
+    log.log.show_until(2)
+    log.log.show_until(100)
+    assert (log.log.offset_high_watermark, seen) == (4, [3, 4])
+    log.log.append(make_batch(b"not durable"))
+    log.log.show_until(100)
+    assert log.log.offset_high_watermark == 4
+
+
+def test_a_failed_write_takes_back_nothing_that_is_durable_and_held_back() -> None:
+    log = Stepped()
+    log.log.hold_back()
+    log.append(b"kept")
+    log.files.fail_next("write")
+    lost = log.log.append(make_batch(b"lost"))
+    log.committer.step()
+    assert not log.log.is_durable(lost)
+    assert (log.log.offset_durable, log.log.offset_next, log.log.offset_high_watermark) == (1, 1, 0)
+    log.log.show_until(1)
+    assert bodies(log.log) == [b"kept"]
 
 
 def test_listeners_hear_of_every_advance_until_they_leave() -> None:
@@ -490,8 +541,8 @@ def with_segments(count: int) -> Stepped:
     return log
 
 
-def expire(log: Stepped, before_ms: int, *, roll_active: bool = False) -> int:
-    return run(drive(log.committer, log.log.expire_segments(before_ms, roll_active=roll_active)))
+def expire(log: Stepped, before_ms: int, **options: Any) -> int:
+    return run(drive(log.committer, log.log.expire_segments(before_ms, **options)))
 
 
 def test_segments_leave_when_everything_in_them_is_old() -> None:
@@ -505,6 +556,22 @@ def test_segments_leave_when_everything_in_them_is_old() -> None:
     assert {name[:20] for name in log.files.names(DIRECTORY) if "snapshot" not in name} == {
         f"{offset:020d}" for offset in (2, 3, 4)
     }
+
+
+def test_whoever_protects_a_log_decides_what_may_leave() -> None:
+    log = with_segments(5)
+    asked = []
+
+    async def protect(offset: int) -> int:
+        asked.append(offset)
+        return 2
+
+    assert expire(log, NOW_MS, protect=protect) == 0
+    assert asked == [], "nothing was to leave"
+    assert expire(log, NOW_MS + 10_000, protect=protect) == 2
+    assert asked == [4]
+    assert bodies(log.log) == [b"2", b"3", b"4"]
+    assert expire(log, NOW_MS + 10_000, protect=protect) == 0
 
 
 def test_the_last_segment_stays_unless_it_may_be_rolled() -> None:

@@ -7,6 +7,7 @@ Below a data directory, and below ``log`` in remote storage:
 | ``{db}/{table}-{table_id}/log-{bucket}``                      | log tablet                       |
 | ``{db}/{table}-{table_id}/{partition}-p{partition_id}/log-{bucket}`` | log tablet of a partition |
 | the same with ``kv-{bucket}``                                 | its key-value store              |
+| the same with ``kv-snapshots-{bucket}``                       | copies of its key-value store    |
 | the same with ``{bucket}`` alone                              | its remote log                   |
 
 In a log tablet, ``N`` being an offset as 20 decimal digits; in a remote log the same files are in a directory per
@@ -59,6 +60,7 @@ class TabletKind(StrEnum):
 
     LOG = "log-"
     KV = "kv-"
+    KV_SNAPSHOTS = "kv-snapshots-"
     REMOTE_LOG = ""
 
 
@@ -71,7 +73,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
 _TABLE_DIRECTORY = re.compile(rf"([A-Za-z0-9_-]+)-{_NUMBER}")
 _PARTITION_DIRECTORY = re.compile(rf"([A-Za-z0-9_$-]+)-p{_NUMBER}")
-_BUCKET_DIRECTORY = re.compile(rf"(log-|kv-|){_NUMBER}")
+_BUCKET_DIRECTORY = re.compile(rf"(log-|kv-|kv-snapshots-|){_NUMBER}")
 _DATABASE_DIRECTORY = re.compile(r"[A-Za-z0-9_-]+")
 
 

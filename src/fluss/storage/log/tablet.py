@@ -2,16 +2,19 @@
 
     append (event loop)    check, give offset and time, remember the bytes         offset_next moves
     write_pending (thread) one write per segment, then the disk                    see ``committer``
-    durable (event loop)   tell whoever waits, show the rows to readers            offset_high_watermark moves
+    durable (event loop)   tell whoever waits                                      offset_durable moves
+    show (event loop)      show the rows to readers, by default at once            offset_high_watermark moves
 
-What is between the high watermark and the next offset is on its way to the disk and visible to nobody.
+What is between the durable and the next offset is on its way to the disk. Whoever has to do something with rows before
+others read about them holds the log back, and shows rows when that is done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,9 +46,12 @@ class LogTablet:
     __slots__ = (
         "_clock",
         "_committer",
+        "_end_durable",
+        "_ends_held_back",
         "_files",
         "_history",
         "_is_closed",
+        "_is_held_back",
         "_listeners",
         "_offset_next",
         "_offset_synced",
@@ -82,8 +88,12 @@ class LogTablet:
         self._clock = clock
         self._writers = loaded.writers
         self._visible = VisibleLog(bucket, directory, tuple(loaded.segments), loaded.end)
-        self._offset_next = self._offset_synced = self._visible.end.offset_next
-        self._timestamp_max_ms = self._visible.end.timestamp_max_ms
+        self._end_durable = loaded.end
+        # Durable, and not shown yet; oldest first.
+        self._ends_held_back: deque[LogEnd] = deque()
+        self._is_held_back = False
+        self._offset_next = self._offset_synced = loaded.end.offset_next
+        self._timestamp_max_ms = loaded.end.timestamp_max_ms
         self._pending = PendingWrites(
             files,
             directory,
@@ -143,6 +153,11 @@ class LogTablet:
         return self._visible.end.offset_next
 
     @property
+    def offset_durable(self) -> int:
+        """What is before it is as safe as the durability of the server makes it."""
+        return self._end_durable.offset_next
+
+    @property
     def offset_next(self) -> int:
         """The offset that the next row will get."""
         return self._offset_next
@@ -174,7 +189,26 @@ class LogTablet:
         """Bytes on their way to the disk."""
         return self._pending_bytes
 
+    @property
+    def history(self) -> History:
+        """What appends that are made now have in common; a failure to write ends it."""
+        return self._history
+
     # Appending
+
+    def find_duplicate(self, writer_id: int, batch_sequence: int) -> AppendResult | None:
+        """Return where the batch of a writer lies if it is in the log already; None if it is to be appended.
+
+        Appends nothing. Raises code 31 for a batch out of order, and ``failure``.
+        """
+        self.check_open()
+        duplicate = self._writers.find(writer_id, batch_sequence)
+        return None if duplicate is None else self._duplicate_result(duplicate)
+
+    def _duplicate_result(self, duplicate: WriterEntry) -> AppendResult:
+        return AppendResult(
+            duplicate.offset_base, duplicate.offset_last + 1, duplicate.commit_time_ms, True, self._history
+        )
 
     def append(self, records: BytesLike) -> AppendResult:
         """Take batches into the log. No I/O happens here: wait with ``wait_durable`` or ``wait_written``.
@@ -183,7 +217,7 @@ class LogTablet:
         taken, or none; bytes behind the last whole batch are left out. Raises code 14 for damage, 13 for a batch that
         is too large, 31 for a batch out of order, and ``failure``.
         """
-        self._check_open()
+        self.check_open()
         view = memoryview(records)
         if view.readonly:
             view = memoryview(bytearray(view))
@@ -192,9 +226,7 @@ class LogTablet:
             return AppendResult(self._offset_next, self._offset_next, self._timestamp_max_ms, False, self._history)
         duplicate = self._writers.find_duplicate(headers)
         if duplicate is not None:
-            return AppendResult(
-                duplicate.offset_base, duplicate.offset_last + 1, duplicate.commit_time_ms, True, self._history
-            )
+            return self._duplicate_result(duplicate)
         offset_base = self._offset_next
         offset_next = offset_base + _offset_count(headers)
         if offset_next > OFFSET_MAX:
@@ -234,7 +266,7 @@ class LogTablet:
                 entry = WriterEntry(
                     header.writer_id, header.batch_sequence, offset_next - 1, header.last_offset_delta, timestamp_ms
                 )
-                self._writers.add(entry, offset_durable=self._visible.end.offset_next)
+                self._writers.add(entry, offset_durable=self._end_durable.offset_next)
 
     def _segment_for(self, byte_count: int, offset_last: int) -> Segment:
         """Return the segment that an append goes to, beginning a new one where needed."""
@@ -262,7 +294,7 @@ class LogTablet:
     # Waiting
 
     async def wait_durable(self, append: AppendResult | int) -> None:
-        """Wait until an append, or everything before an offset, is visible to readers; or raise why it never will be.
+        """Wait until an append, or everything before an offset, is durable; or raise why it never will be.
 
         An offset means the append that has it now. Whoever waits for an append of his own must say so: after a failed
         write its offset may belong to another.
@@ -287,10 +319,10 @@ class LogTablet:
         return waiters.add(append.offset_next)
 
     def is_durable(self, append: AppendResult) -> bool:
-        """Tell whether an append is visible to readers."""
+        """Tell whether an append is durable."""
         if append.history.failure is not None:
             return append.offset_next <= append.history.offset_kept
-        return append.offset_next <= self._visible.end.offset_next
+        return append.offset_next <= self._end_durable.offset_next
 
     def on_advance(self, listener: Callable[[LogTablet], None]) -> Callable[[], None]:
         """Have a function called on the loop whenever the high watermark has moved; returns what takes it back."""
@@ -319,10 +351,10 @@ class LogTablet:
             self._waiters_written.wake(written.end.offset_next)
 
     def durable(self, written: Round) -> None:
-        end, before = written.end, self._visible.end
+        end, before = written.end, self._end_durable
         if end is None or self._history.failure is not None:
             return
-        self._visible.end = end
+        self._end_durable = end
         if self._committer.is_synced:
             self._offset_synced = end.offset_next
         self._pending_bytes -= written.byte_count
@@ -330,6 +362,27 @@ class LogTablet:
         self._waiters.wake(end.offset_next)
         if end.segment is not before.segment:
             self._release_indexes(end)
+        if self._is_held_back and end.offset_next > self.offset_high_watermark:
+            self._ends_held_back.append(end)
+        else:
+            self._show(end)
+
+    # Showing
+
+    def hold_back(self) -> None:
+        """Show nothing from now on before ``show_until`` is called."""
+        self._is_held_back = True
+
+    def show_until(self, offset_next: int) -> None:
+        """Show readers the durable rows before an offset. Rows that were written together are shown together."""
+        end = None
+        while self._ends_held_back and self._ends_held_back[0].offset_next <= offset_next:
+            end = self._ends_held_back.popleft()
+        if end is not None:
+            self._show(end)
+
+    def _show(self, end: LogEnd) -> None:
+        before, self._visible.end = self._visible.end, end
         if end.offset_next > before.offset_next:
             for listener in tuple(self._listeners):
                 listener(self)
@@ -369,14 +422,14 @@ class LogTablet:
     def _end_history(self, refusal: FlussError) -> None:
         """Forget what was not written, and tell those who wait for it."""
         self._history.failure = refusal
-        self._history.offset_kept = self._visible.end.offset_next
+        self._history.offset_kept = self._end_durable.offset_next
         self._pending.clear()
         self._pending_bytes = 0
         self._waiters.fail(refusal)
         self._waiters_written.fail(refusal)
 
     def _go_back_to_durable(self) -> None:
-        end = self._visible.end
+        end = self._end_durable
         if end.segment is None:
             self._visible.segments = ()
         else:
@@ -418,18 +471,29 @@ class LogTablet:
 
     # Care
 
-    async def expire_segments(self, expired_before_ms: int, *, roll_active: bool = False) -> int:
+    async def expire_segments(
+        self,
+        expired_before_ms: int,
+        *,
+        roll_active: bool = False,
+        protect: Callable[[int], Awaitable[int]] | None = None,
+    ) -> int:
         """Remove the segments, oldest first, in which everything is older; return how many they were.
 
-        The last segment stays, unless it may be rolled, which needs the new one on disk first. Raises OSError.
+        The last segment stays, unless it may be rolled, which needs the new one on disk first. ``protect`` is told,
+        before anything is removed, at which offset the log would begin, and returns up to which one it may.
+        Raises OSError.
         """
-        self._check_open()
-        segments = self._visible.segments_durable
+        self.check_open()
+        segments = self._visible.segments_until(self._visible.end)
         if not segments or not segments[0].size_bytes or segments[0].timestamp_max_ms >= expired_before_ms:
             return 0
         expired = await asyncio.to_thread(count_expired, segments, expired_before_ms)
         if expired == len(segments) and not (roll_active and await self._roll_empty(segments[-1])):
             expired -= 1
+        if expired > 0 and protect is not None:
+            offset_limit = await protect(segments[expired - 1].offset_next)
+            expired = sum(segment.offset_next <= offset_limit for segment in segments[:expired])
         if expired <= 0 or self._is_closed or self._visible.segments[:expired] != segments[:expired]:
             return 0
         self._visible.segments = self._visible.segments[expired:]
@@ -454,16 +518,16 @@ class LogTablet:
     async def flush(self) -> None:
         """Have everything that was appended on the disk, whatever the durability of single appends."""
         await self.wait_durable(self._offset_next)
-        offset, offset_next = self._offset_synced, self._visible.end.offset_next
-        if offset < offset_next:
-            segments = [segment for segment in self._visible.segments_durable if segment.offset_next > offset]
+        offset, end = self._offset_synced, self._end_durable
+        if offset < end.offset_next:
+            segments = [segment for segment in self._visible.segments_until(end) if segment.offset_next > offset]
             try:
                 await asyncio.to_thread(sync_segments, self._files, self._visible, segments, is_first=offset == 0)
             except OSError as error:
                 self.halt()
                 self.failed(error, is_undone=False)
-                self._check_open()
-            self._offset_synced = max(self._offset_synced, offset_next)
+                self.check_open()
+            self._offset_synced = max(self._offset_synced, end.offset_next)
 
     async def close(self) -> None:
         """Flush, write the indexes and the state of the writers, and let go of the files. May be called again."""
@@ -496,7 +560,8 @@ class LogTablet:
         if self._is_closed and self._history.failure is not None:
             raise copied(self._history.failure)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise why the log takes no appends: ``failure``, code 21 after a drop, code 12 after a close."""
         if self.failure is not None:
             raise copied(self.failure)
         self._check_not_deleted()

@@ -37,10 +37,9 @@ class VisibleLog:
         segments = self.segments
         return segments[0].base_offset if segments else 0
 
-    @property
-    def segments_durable(self) -> tuple[Segment, ...]:
-        """The segments up to the one with the end in it."""
-        last = self.end.segment
+    def segments_until(self, end: LogEnd) -> tuple[Segment, ...]:
+        """Return the segments up to the one with the end in it."""
+        last = end.segment
         return tuple(segment for segment in self.segments if last and segment.base_offset <= last.base_offset)
 
     def read(self, offset: int, bytes_max: int, *, offset_max: int, at_least_one_batch: bool) -> memoryview:

@@ -37,14 +37,26 @@ class WriterState:
         """
         sequence_latest: dict[int, int] = {}
         for header in headers:
-            if header.writer_id == NO_WRITER_ID:
-                continue
-            known = self._batches.get(header.writer_id)
-            if known is not None and (duplicate := _with_sequence(known, header.batch_sequence)) is not None:
+            writer_id, sequence = header.writer_id, header.batch_sequence
+            if (duplicate := self.find(writer_id, sequence, sequence_latest.get(writer_id))) is not None:
                 return duplicate
-            latest = sequence_latest.get(header.writer_id, known[-1].batch_sequence if known else None)
-            _check_next(header, latest)
-            sequence_latest[header.writer_id] = header.batch_sequence
+            sequence_latest[writer_id] = sequence
+        return None
+
+    def find(self, writer_id: int, sequence: int, latest: int | None = None) -> WriterEntry | None:
+        """Return the remembered batch with a sequence, or None if this is the one that comes next.
+
+        ``latest`` is what the writer wrote last, if that is not what is remembered. Raises code 31 for a batch that is
+        neither.
+        """
+        if writer_id == NO_WRITER_ID:
+            return None
+        known = self._batches.get(writer_id)
+        if known is not None:
+            if (duplicate := _with_sequence(known, sequence)) is not None:
+                return duplicate
+            latest = known[-1].batch_sequence if latest is None else latest
+        _check_next(writer_id, sequence, latest)
         return None
 
     def add(self, entry: WriterEntry, *, offset_durable: int = OFFSET_MAX) -> None:
@@ -97,12 +109,11 @@ def _next_sequence(latest: int) -> int:
     return 0 if latest == INT32_MAX else latest + 1
 
 
-def _check_next(header: LogBatchHeader, latest: int | None) -> None:
+def _check_next(writer_id: int, sequence: int, latest: int | None) -> None:
     expected = 0 if latest is None else _next_sequence(latest)
-    if header.batch_sequence != expected:
+    if sequence != expected:
         known = "has written nothing here yet" if latest is None else f"wrote {latest} last"
         raise FlussError(
-            f"Out of order batch sequence {header.batch_sequence} of writer {header.writer_id}, which {known}; "
-            f"{expected} is expected",
+            f"Out of order batch sequence {sequence} of writer {writer_id}, which {known}; {expected} is expected",
             ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
         )

@@ -1,0 +1,177 @@
+"""A damaged store is called damaged or gives the right rows for its state: never others, never another error.
+Every file of a small store is removed, cut, overwritten and hit bit by bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fluss.storage.kv.rocks import open_database
+from fluss.storage.kv.settings import KvStoreSettings
+from fluss.storage.kv.store import KvDamagedError, KvResources, KvState, KvStore
+from tests.unit.storage.kv.support import BYTES_MAX, Rows, open_store, rows_of, sorted_values, write_batch
+
+KEYS = [b"key-%06d" % number for number in range(300)]
+# Nothing may be found in a cache that another copy of the same files has filled.
+RESOURCES = KvResources(KvStoreSettings(block_cache_bytes=0))
+# What RocksDB can do without.
+UNIMPORTANT = ("IDENTITY", "LOCK", "LOG", "OPTIONS", "rocksdict-config.json")
+# Damage to the list of tables may look like a crash while it was written: then the store is as it was before.
+MAY_GO_BACK = ("MANIFEST",)
+
+
+class Sound:
+    """A store of three flushed batches, and the rows after each of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.models: list[Rows] = [{}]
+        model: Rows = {}
+        with open_store(directory, RESOURCES) as store:
+            for number in (1, 2, 3):
+                write_batch(store, model, number)
+                store.flush()
+                self.models.append(dict(model))
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.directory.iterdir())
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
+    return Sound(tmp_path_factory.mktemp("sound") / "store")
+
+
+def outcome_of(sound: Sound, copy: Path, name: str, damage: Callable[[Path], object]) -> str:
+    """Damage one file of a copy, use the copy, and check that each answer is right or damage is reported."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(sound.directory, copy, copy_function=os.link)
+    data = (copy / name).read_bytes()
+    (copy / name).unlink()
+    (copy / name).write_bytes(data)
+    damage(copy / name)
+    try:
+        store = KvStore.open(copy, RESOURCES)
+    except KvDamagedError:
+        return "does not open"
+    try:
+        applied_offset = store.state.applied_offset
+        assert applied_offset == 3 or name.startswith(MAY_GO_BACK)
+        model = sound.models[applied_offset]
+        assert store.state == KvState(applied_offset, len(model))
+        assert all(store.get_cached([key]) in (None, [model.get(key)]) for key in KEYS)
+        outcomes = {
+            answer_of(lambda: store.get_many(KEYS), [model.get(key) for key in KEYS]),
+            answer_of(lambda: rows_of(store), sorted_values(model)),
+            answer_of(lambda: store.prefix_values(b"key", bytes_max=BYTES_MAX), sorted_values(model)),
+            answer_of(lambda: store.snapshot().read(BYTES_MAX, 1000), sorted_values(model)),
+        }
+        return "cannot be read" if "damaged" in outcomes else "is right"
+    finally:
+        store.close()
+
+
+def answer_of(read: Callable[[], object], expected: object) -> str:
+    try:
+        assert read() == expected
+        return "right"
+    except KvDamagedError:
+        return "damaged"
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "garbage": lambda path: path.write_bytes(random.Random(1).randbytes(2000)),
+    "garbage of the same length": lambda path: path.write_bytes(random.Random(2).randbytes(path.stat().st_size)),
+    "zeros of the same length": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "cut in the middle": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "cut at the end": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + random.Random(3).randbytes(30)),
+    "a directory": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_file_is_noticed_or_does_not_matter(sound: Sound, tmp_path: Path, kind: str) -> None:
+    for name in sound.names:
+        if kind == "a directory" and name.startswith(UNIMPORTANT):
+            continue
+        outcome = outcome_of(sound, tmp_path / "copy", name, DAMAGES[kind])
+        if name.startswith(UNIMPORTANT):
+            assert outcome == "is right", name
+        elif name.endswith(".sst") and kind != "longer":
+            assert outcome != "is right", name
+        elif name == "CURRENT":
+            assert outcome == "does not open"
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_flipped_bit_gives_wrong_rows(sound: Sound, tmp_path: Path, part: int) -> None:
+    rng = random.Random(part)
+    for name in sound.names:
+        size = (sound.directory / name).stat().st_size
+        if not size or name.startswith(UNIMPORTANT):
+            continue
+        for _ in range(15):
+            outcome_of(sound, tmp_path / "copy", name, flip(rng.randrange(size), rng.randrange(8)))
+
+
+def test_every_bit_of_the_list_of_tables_is_guarded(sound: Sound, tmp_path: Path) -> None:
+    (name,) = [name for name in sound.names if name.startswith("MANIFEST")]
+    size = (sound.directory / name).stat().st_size
+    # The type of a record, among them, which would let RocksDB spin for ever.
+    for position in range(size - 20, size):
+        for bit in (0, 2, 7):
+            outcome_of(sound, tmp_path / "copy", name, flip(position, bit))
+
+
+def test_a_list_of_tables_of_several_blocks_is_read(tmp_path: Path) -> None:
+    with open_store(tmp_path, RESOURCES) as store:
+        number = 0
+        while max(path.stat().st_size for path in tmp_path.glob("MANIFEST-*")) < 70_000:
+            number += 1
+            # Long keys make long records: the list holds the first and the last key of each table.
+            store.write([b"%d" % (number % 7) + bytes(4000), b"9" + bytes(4000)], [b"1", b"2"], KvState(number, 8))
+            store.flush()
+        store.close()
+        with open_store(tmp_path, RESOURCES) as store:
+            assert store.state.applied_offset == number
+
+
+def test_a_read_that_meets_damage_spoils_no_other(sound: Sound, tmp_path: Path) -> None:
+    table = next(name for name in sound.names if name.endswith(".sst"))
+    copy = tmp_path / "copy"
+    shutil.copytree(sound.directory, copy)
+    flip(200, 1)(copy / table)
+    with open_store(copy, RESOURCES) as store:
+        with pytest.raises(KvDamagedError, match=f"{copy} is damaged: Corruption"):
+            store.get_many(KEYS)
+        answers = [answer_of(lambda key=key: store.get_many([key]), [sound.models[3].get(key)]) for key in KEYS]
+        assert set(answers) == {"right", "damaged"}
+
+
+def test_a_state_of_another_release_is_not_used(tmp_path: Path) -> None:
+    database = open_database(tmp_path, RESOURCES)
+    database[b""] = b"FKVS\x07 of the future"
+    database.close()
+    with pytest.raises(KvDamagedError, match=f"{tmp_path} is damaged: its version is 7"):
+        KvStore.open(tmp_path, RESOURCES)
+    # It can be tried again, and by others: the directory is not locked.
+    with pytest.raises(KvDamagedError):
+        KvStore.open(tmp_path, KvResources())
+
+
+def flip(position: int, bit: int) -> Callable[[Path], object]:
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[position] ^= 1 << bit
+        path.write_bytes(data)
+
+    return damage
