@@ -19,7 +19,7 @@ from fluss.server.listener_texts import PORT_MAX, address_text
 from fluss.server.logs import LOG_LEVELS, log_to_stderr
 from fluss.server.options import DEFAULT_LISTENER_NAME, DEFAULT_PORT, Durability, ServerOptions
 from fluss.server.options_file import Setting
-from fluss.server.process import FlussServer, request_stop, serve
+from fluss.server.process import FlussServer, prepare_process, request_stop, serve
 
 _PROGRAM: Final = "python -m fluss.server"
 _DEFAULT_HOST: Final = "127.0.0.1"
@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.print_config:
             sys.stdout.write(options.explained())
             return 0
+        prepare_process()
         run(_serve_until_signal(options))
     except (FlussError, OSError) as error:
         print(f"{_PROGRAM}: {error.message if isinstance(error, FlussError) else error}", file=sys.stderr)

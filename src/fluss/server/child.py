@@ -25,7 +25,7 @@ from fluss.net.loop import run
 from fluss.server.listeners import RunningListener
 from fluss.server.logs import log_to_stderr
 from fluss.server.options import ServerOptions
-from fluss.server.process import FlussServer, request_stop, serve
+from fluss.server.process import FlussServer, prepare_process, request_stop, serve
 
 # A process that was forked from the parent may keep the pipe open, so the parent itself is looked for as well.
 _PARENT_CHECK_INTERVAL_S: Final = 1.0
@@ -64,6 +64,7 @@ def main() -> int:
     log_to_stderr(order.log_level)
     # Ctrl-C in a terminal reaches the whole group of processes; here the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prepare_process()
     try:
         run(_serve(order))
     except FlussError as error:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
+from fluss.server.kv.parts import KvParts
 from fluss.server.listeners import SharedUsers
 from fluss.server.options import ServerOptions
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.retention import Retention
 
 
-def follow_changes(configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention) -> None:
+def follow_changes(
+    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_parts: KvParts
+) -> None:
     """Give everybody the values that count, now and from now on. ``configs`` has a text for every option."""
 
     def text(key: str) -> str:
@@ -17,6 +20,7 @@ def follow_changes(configs: DynamicConfigs, users: SharedUsers, disk_guard: Disk
 
     limit, recover = ServerOptions.disk_write_limit_ratio, ServerOptions.disk_write_recover_ratio
     rolls, credentials = ServerOptions.log_retention_rolls_active_segment, ServerOptions.sasl_users
+    flush_interval = ServerOptions.kv_flush_interval_ms
 
     def set_ratios(_: str | None = None) -> None:
         limit_ratio, recover_ratio = limit.value_type.read(text(limit.key)), recover.value_type.read(text(recover.key))
@@ -26,10 +30,15 @@ def follow_changes(configs: DynamicConfigs, users: SharedUsers, disk_guard: Disk
     def set_rolls(_: str | None = None) -> None:
         retention.rolls_active_segment = rolls.value_type.read(text(rolls.key))
 
+    def set_flush_interval(_: str | None = None) -> None:
+        kv_parts.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
+
     set_ratios()
     set_rolls()
+    set_flush_interval()
     users.replace(text(credentials.key))
     configs.on_change(limit.key, set_ratios)
     configs.on_change(recover.key, set_ratios)
     configs.on_change(rolls.key, set_rolls)
+    configs.on_change(flush_interval.key, set_flush_interval)
     configs.on_change(credentials.key, users.replace, check=users.check)

@@ -1,7 +1,7 @@
-"""What the two roles of a server know of each other: tables, partitions, and the two interfaces between them.
+"""What the two roles of a server know of each other: tables, partitions, and the interfaces between them.
 
-The coordinator owns the catalog and implements ``CatalogView``; the tablet server owns the bytes and implements
-``BucketHost``. Neither imports the other, so that they could live in two processes.
+The coordinator owns the catalog and implements ``CatalogView`` and ``IdSource``; the tablet server owns the bytes and
+implements ``BucketHost``. Neither imports the other, so that they could live in two processes.
 """
 
 from __future__ import annotations
@@ -78,6 +78,17 @@ class CatalogView(Protocol):
 
     def partitions_of(self, table_id: int) -> Mapping[str, Partition]:
         """Return the partitions by name."""
+        ...
+
+
+class IdSource(Protocol):
+    """What a tablet server asks the coordinator for when it numbers rows."""
+
+    async def reserve(self, table_id: int, column_id: int, count: int) -> int:
+        """Reserve consecutive ids for an auto-increment column and return the first; the first ever is 1.
+
+        They are reserved for good when this returns, whether they are used or not.
+        """
         ...
 
 

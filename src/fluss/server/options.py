@@ -346,6 +346,78 @@ class ServerOptions:
         "How often silent writers are looked for.",
         lowest=1,
     )
+    # Rows by key.
+    kv_flush_interval_ms = ServerOption(
+        "kv.snapshot.interval",
+        DURATION_MS,
+        "10 min",
+        "How often rows by key that are only in memory are written to the disk, so that a restart after a crash need "
+        "not take them from the changelog; 0 s leaves it to the amount that was written, and to a stop in order.",
+        lowest=0,
+    )
+    kv_write_memory_bytes_max = ServerOption(
+        "kv.writes.memory-size",
+        MEMORY_BYTES,
+        "256 mb",
+        "What writes to primary-key tables may hold in memory on their way; beyond it clients are told to write more "
+        "slowly.",
+        lowest=1024 * 1024,
+    )
+    kv_block_cache_bytes = ServerOption(
+        "kv.rocksdb.block.cache-size",
+        MEMORY_BYTES,
+        "64 mb",
+        "The memory for rows by key that were read from the disk, all buckets together.",
+        lowest=1024 * 1024,
+    )
+    kv_write_buffer_bytes = ServerOption(
+        "kv.rocksdb.writebuffer.size",
+        MEMORY_BYTES,
+        "64 mb",
+        "The memory of one bucket for rows by key that are not on the disk yet.",
+        lowest=64 * 1024,
+    )
+    kv_write_buffers_bytes_max = ServerOption(
+        "kv.rocksdb.writebuffer.total-size",
+        MEMORY_BYTES,
+        "256 mb",
+        "The same for all buckets together; beyond it the fullest are written to the disk early.",
+        lowest=64 * 1024,
+    )
+    kv_recovery_bytes = ServerOption(
+        "kv.recover.log-record-batch.max-size",
+        MEMORY_BYTES,
+        "16 mb",
+        "What is read of a changelog at a time when rows by key are brought up to date.",
+        lowest=1,
+        highest=INT32_MAX,
+    )
+    kv_scanner_ttl_ms = ServerOption(
+        "kv.scanner.ttl",
+        DURATION_MS,
+        "10 min",
+        "How long a scan of rows by key may pause before it is ended.",
+        lowest=1,
+    )
+    kv_scanner_expiration_interval_ms = ServerOption(
+        "kv.scanner.expiration-interval", DURATION_MS, "30 s", "How often such scans are looked for.", lowest=1
+    )
+    kv_scanners_per_bucket_max = ServerOption(
+        "kv.scanner.max-per-bucket", INT32, "8", "The most scans of rows by key of one bucket.", lowest=1
+    )
+    kv_scanners_max = ServerOption(
+        "kv.scanner.max-per-server", INT32, "200", "The most scans of rows by key of the whole server.", lowest=1
+    )
+    kv_scanner_batch_bytes_max = ServerOption(
+        "kv.scanner.max-batch-size",
+        MEMORY_BYTES,
+        "10 mb",
+        "The most that one answer to a scan of rows by key holds. A single larger row is returned all the same.",
+        lowest=1,
+        highest=INT32_MAX,
+    )
+
+    # The disk.
     disk_write_limit_ratio = ServerOption(
         "server.data-disk.write-limit-ratio",
         RATIO,

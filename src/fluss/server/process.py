@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +26,7 @@ from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.service import CoordinatorService
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
+from fluss.server.kv.settings import KvSettings
 from fluss.server.listener_texts import SecurityProtocol, address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
 from fluss.server.live_options import follow_changes
@@ -33,12 +36,17 @@ from fluss.server.tablet.manager import TabletManager
 from fluss.server.tablet.residue import tablet_directories
 from fluss.server.tablet.service import TabletService
 from fluss.server.tablet.settings import TabletSettings
+from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.log.settings import LogSettings
 
 # How long requests that have been received may take to be answered when the server stops.
 _DRAIN_TIMEOUT_S: Final = 10.0
 # How long a stop may take in all before the server is ended by force.
 STOP_TIMEOUT_S: Final = 60.0
+# How long a thread that merges or writes may keep the event loop from running when that has something to do.
+_SWITCH_INTERVAL_S: Final = 0.0005
+# Connections, segments and key-value stores need one descriptor or several each.
+_DESCRIPTORS_WANTED: Final = 65_536
 
 logger = logging.getLogger(__name__)
 
@@ -113,17 +121,25 @@ class FlussServer:
             clock=self._clock,
         )
         self._running.push_async_callback(coordinator.close)
-        manager = TabletManager(directory.path, coordinator.catalog, _tablet_settings(self._options), clock=self._clock)
+        manager = TabletManager(
+            directory.path,
+            coordinator.catalog,
+            _tablet_settings(self._options),
+            clock=self._clock,
+            ids=coordinator.row_ids,
+        )
         self._running.push_async_callback(manager.stop)
         await manager.start()
         coordinator_service = CoordinatorService(coordinator, manager)
         self._running.push_async_callback(coordinator_service.stop)
         await coordinator_service.start()
         tablet_service = TabletService(manager, coordinator.catalog, authorizer, clock=self._clock)
+        self._running.push_async_callback(tablet_service.stop)
+        tablet_service.start()
         users = SharedUsers(
             self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
         )
-        follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention)
+        follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_parts)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
 
@@ -212,6 +228,18 @@ async def serve(
     logger.info("stopped")
 
 
+def prepare_process() -> None:
+    """Make this process fit to be a server: let the event loop come to its turn soon, and allow many open files.
+
+    For processes that are nothing but a server, before it is started.
+    """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def request_stop(stop: asyncio.Event) -> None:
     """Set the event that ``serve`` waits for; if the stop then takes too long, end the process by force.
 
@@ -252,6 +280,7 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
             index_interval_bytes=options.log_index_interval_bytes,
             writer_expiration_ms=options.writer_expiration_ms,
         ),
+        kv=_kv_settings(options),
         is_fsync_required=options.durability is Durability.FSYNC,
         checkpoint_interval_ms=options.log_checkpoint_interval_ms,
         retention_check_interval_ms=options.log_retention_check_interval_ms,
@@ -260,4 +289,22 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         disk_write_limit_ratio=options.disk_write_limit_ratio,
         disk_write_recover_ratio=options.disk_write_recover_ratio,
         disk_check_interval_ms=options.disk_check_interval_ms,
+    )
+
+
+def _kv_settings(options: ServerOptions) -> KvSettings:
+    return KvSettings(
+        store=KvStoreSettings(
+            block_cache_bytes=options.kv_block_cache_bytes,
+            write_buffers_bytes_max=options.kv_write_buffers_bytes_max,
+            write_buffer_bytes=options.kv_write_buffer_bytes,
+        ),
+        write_memory_bytes_max=options.kv_write_memory_bytes_max,
+        flush_interval_ms=options.kv_flush_interval_ms,
+        recovery_bytes=options.kv_recovery_bytes,
+        scanner_ttl_ms=options.kv_scanner_ttl_ms,
+        scanner_expiration_interval_ms=options.kv_scanner_expiration_interval_ms,
+        scanners_per_bucket_max=options.kv_scanners_per_bucket_max,
+        scanners_max=options.kv_scanners_max,
+        scanner_batch_bytes_max=options.kv_scanner_batch_bytes_max,
     )

@@ -195,7 +195,7 @@ LOG_TTL = _option(
     "table.log.ttl",
     DURATION_MS,
     7 * DAY_MS,
-    "How long records are kept; 0 ms keeps them for ever.",
+    "How long records are kept; 0 ms keeps them for ever. Changes of a primary-key table go only if it is set.",
     alterable=Alterable.ALWAYS,
 )
 LOG_LOCAL_TTL = _option(

@@ -13,6 +13,7 @@ from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.metadata_store import FILE_NAME, MetadataStore
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.producer_registry import ProducerRegistry
+from fluss.server.coordinator.row_ids import RowIds
 from fluss.server.coordinator.server_tags import ServerTags
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.coordinator.writer_ids import WriterIds
@@ -42,6 +43,7 @@ class Coordinator:
     configs: DynamicConfigs
     tags: ServerTags
     writer_ids: WriterIds
+    row_ids: RowIds
     producers: ProducerRegistry
     settings: CoordinatorSettings
     clock: Clock
@@ -74,6 +76,7 @@ class Coordinator:
                 configs=await DynamicConfigs.open(store, initial_configs),
                 tags=await ServerTags.open(store, [nodes.tablet_server_id]),
                 writer_ids=await WriterIds.open(store),
+                row_ids=RowIds(store),
                 producers=await ProducerRegistry.open(store, clock=clock, ttl_ms=settings.producer_offsets_ttl_ms),
                 settings=settings,
                 clock=clock,

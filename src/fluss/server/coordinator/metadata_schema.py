@@ -82,4 +82,14 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        """
+        CREATE TABLE row_ids (
+            table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,
+            column_id INTEGER NOT NULL,
+            id_next INTEGER NOT NULL,
+            PRIMARY KEY (table_id, column_id)
+        ) WITHOUT ROWID
+        """,
+    ),
 )

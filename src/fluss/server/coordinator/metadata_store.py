@@ -1,7 +1,8 @@
 """Everything a coordinator must not forget, in one SQLite file. The only module with SQL for it.
 
-Each method is one transaction: it is on disk when the method returns, or it has not happened. Nothing is read back
-while the server runs; the coordinator's parts load their share at the start and keep it in memory.
+Each method is one transaction: it is on disk when the method returns, or it has not happened. Nothing but the counters
+of row ids is read back while the server runs; the coordinator's parts load their share at the start and keep it in
+memory.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ FILE_NAME: Final = "metadata.sqlite"
 _TABLE_ID: Final = "table_id"
 _PARTITION_ID: Final = "partition_id"
 _WRITER_ID: Final = "writer_id"
+_ROW_ID_FIRST: Final = 1
 
 
 class MetadataStore:
@@ -158,6 +160,28 @@ class MetadataStore:
 
     async def set_writer_id_next(self, writer_id_next: int) -> None:
         await self._file.write(lambda connection: _set_counter(connection, _WRITER_ID, writer_id_next))
+
+    # Row ids
+
+    async def reserve_row_ids(self, table_id: int, column_id: int, count: int) -> int:
+        """Count the ids of an auto-increment column on, and return the first of those that are reserved by that.
+
+        Raises code 7 if the table has been dropped.
+        """
+
+        def reserve(connection: sqlite3.Connection) -> int:
+            if connection.execute("SELECT 1 FROM tables WHERE table_id = ?", (table_id,)).fetchone() is None:
+                raise FlussError(f"The table of id {table_id} does not exist.", ErrorCode.TABLE_NOT_EXIST)
+            connection.execute("INSERT OR IGNORE INTO row_ids VALUES (?, ?, ?)", (table_id, column_id, _ROW_ID_FIRST))
+            key = (table_id, column_id)
+            row = connection.execute("SELECT id_next FROM row_ids WHERE table_id = ? AND column_id = ?", key).fetchone()
+            id_first: int = row[0]
+            connection.execute(
+                "UPDATE row_ids SET id_next = ? WHERE table_id = ? AND column_id = ?", (id_first + count, *key)
+            )
+            return id_first
+
+        return await self._file.write(reserve)
 
     # Access control
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.schema.acl import AclOperation, AclResource
 from fluss.schema.table import TableBucket
@@ -50,12 +49,3 @@ class BucketAccess:
             return not table.is_partitioned
         partition = self._catalog.partition_by_id(bucket.partition_id)
         return partition is not None and partition.table_id == table.table_id
-
-
-def primary_key_table_not_served(table: HostedTable, what: str) -> FlussError:
-    """Build the error for something that needs the rows of a primary-key table by their keys."""
-    return FlussError(
-        f"{what} table {table.table.path}: it has a primary key, and this server does not keep rows by key; "
-        "read its changelog instead",
-        ErrorCode.INVALID_TABLE_EXCEPTION,
-    )

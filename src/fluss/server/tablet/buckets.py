@@ -6,8 +6,8 @@ event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol.records import FetchedBucket, encode_fetched_bucket
@@ -16,6 +16,9 @@ from fluss.schema.table import TableBucket
 from fluss.server.model import Partition, Table
 from fluss.server.tablet.batch_check import BatchCheck
 from fluss.storage.log.tablet import LogTablet
+
+if TYPE_CHECKING:
+    from fluss.server.kv.bucket import KvBucket
 
 # What a fetch is told about the first offset of a log. Clients learn the true one from ListOffsets.
 LOG_START_OFFSET_TOLD = 0
@@ -30,12 +33,20 @@ class Waiter(Protocol):
 
 
 class HostedBucket:
-    """One bucket: its log, or why there is none, and who waits for it. Thousands of these may lie idle."""
+    """One bucket: its log, or why there is none, its rows by key, and who waits for it.
 
-    __slots__ = ("_idle_answer", "_idle_high_watermark", "_log", "_problem", "_waiters", "bucket")
+    Thousands of these may lie idle: what belongs to rows by key is made when it is first needed.
+    """
 
-    def __init__(self, bucket: TableBucket, log: LogTablet | FlussError) -> None:
+    __slots__ = ("_idle_answer", "_idle_high_watermark", "_kv", "_log", "_new_kv", "_problem", "_waiters", "bucket")
+
+    def __init__(
+        self, bucket: TableBucket, log: LogTablet | FlussError, new_kv: Callable[[LogTablet], KvBucket] | None = None
+    ) -> None:
+        """``new_kv`` is for the buckets of primary-key tables, None for all others."""
         self.bucket = bucket
+        self._new_kv = new_kv
+        self._kv: KvBucket | None = None
         self._log: LogTablet | None = None
         self._problem: FlussError | None = None
         if isinstance(log, LogTablet):
@@ -61,9 +72,37 @@ class HostedBucket:
         raise FlussError(self._problem.message, self._problem.error_code)
 
     @property
-    def is_active(self) -> bool:
-        """Whether the bucket takes reads and writes."""
+    def kv(self) -> KvBucket | None:
+        """The rows by key, if there is a log that works and the table has a primary key; see ``key_values``."""
+        if self._kv is None and self._new_kv is not None and self._log is not None:
+            self._kv = self._new_kv(self._log)
+        return self._kv if self._log is not None else None
+
+    @property
+    def kv_in_use(self) -> KvBucket | None:
+        """The rows by key, if anybody has ever asked for them since the server started."""
+        return self._kv
+
+    def key_values(self) -> KvBucket:
+        """Return the rows by key. Raises what ``log`` raises, and code 20 if the table has no primary key."""
+        self.log()
+        kv = self.kv
+        if kv is None:
+            raise FlussError(
+                f"The table of {bucket_text(self.bucket)} has no primary key: it is a log, read and append to it",
+                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+            )
+        return kv
+
+    @property
+    def is_log_active(self) -> bool:
+        """Whether the log takes reads and writes."""
         return self._log is not None and self._log.failure is None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the bucket takes reads and writes, by key as well if it has keys."""
+        return self.is_log_active and (self._kv is None or self._kv.is_available)
 
     def forget_log(self) -> None:
         """The bucket is dropped: requests that know it find nothing any more, those that wait wake up."""

@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from fluss.errors import ErrorCode, FlussError
+
 # Batches that are read beyond the budget at the same time. What they hold together is known only afterwards.
 _LOANS_MAX: Final = 16
 
@@ -47,6 +49,11 @@ class FetchMemory:
     @property
     def used_bytes(self) -> int:
         return self._used_bytes
+
+    @property
+    def is_overdrawn(self) -> bool:
+        """Whether more is used than there should be, because reads have found more than they were granted."""
+        return self._used_bytes > self._bytes_max
 
     @property
     def waiting_count(self) -> int:
@@ -125,3 +132,11 @@ class FetchMemory:
             and len(self._borrowers) < _LOANS_MAX
             and self._used_bytes < 2 * self._bytes_max
         )
+
+
+def no_memory() -> FlussError:
+    """Build the error for a request that was granted nothing and cannot be answered with less."""
+    return FlussError(
+        "There is no memory for the rows: clients do not take their answers. Try again later",
+        ErrorCode.REQUEST_TIME_OUT,
+    )

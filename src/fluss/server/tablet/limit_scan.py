@@ -1,12 +1,13 @@
-"""LimitScan: the newest rows of a bucket.
+"""LimitScan: some rows of a bucket, without looking for them.
 
-The answer holds whole batches; the first may start before the wanted rows, which the client cuts off.
+Of a log table the newest rows: whole batches, the first of which may start before the wanted rows; the client cuts
+those off. Of a primary-key table the first rows in the order of their keys' bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
@@ -16,25 +17,37 @@ from fluss.net.listener import Answer, RequestContext
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import LimitScanResponse
 from fluss.record.log_batch import MAGIC_V0, downgrade_to_v0, iter_batches
+from fluss.record.value_batch import encode_value_batch
+from fluss.row.encoded import EncodedRows
 from fluss.schema.acl import AclOperation
-from fluss.server.tablet.access import BucketAccess, primary_key_table_not_served
-from fluss.server.tablet.fetch_memory import FetchMemory
+from fluss.server.tablet.access import BucketAccess
+from fluss.server.tablet.buckets import HostedBucket
+from fluss.server.tablet.fetch_memory import FetchMemory, no_memory
 from fluss.server.tablet.fetch_read import find_whole_batches
 from fluss.server.tablet.fetch_wait import FetchPark
+from fluss.server.tablet.read_turns import ReadTurns
 from fluss.server.tablet.settings import TabletSettings
+from fluss.storage.kv.store import KvStore
 from fluss.storage.log.tablet import LogTablet
 
 _READ_BYTES = 4 * 1024 * 1024
 
 
 class LimitScanner:
-    """Answers limit scans of log tables. Belongs to the event loop; logs are read by ``readers``."""
+    """Answers limit scans. Belongs to the event loop; logs and stores are read by ``readers``."""
 
     def __init__(
-        self, access: BucketAccess, memory: FetchMemory, park: FetchPark, readers: Executor, settings: TabletSettings
+        self,
+        access: BucketAccess,
+        memory: FetchMemory,
+        turns: ReadTurns,
+        park: FetchPark,
+        readers: Executor,
+        settings: TabletSettings,
     ) -> None:
         self._access = access
         self._memory = memory
+        self._turns = turns
         self._park = park
         self._readers = readers
         self._settings = settings
@@ -44,40 +57,52 @@ class LimitScanner:
     ) -> LimitScanResponse | Awaitable[Answer | LimitScanResponse]:
         """Read the rows, or say in the body of the answer why not."""
         try:
-            log = self._log(context, request)
+            hosted = self._bucket(context, request)
         except FlussError as error:
             return self._answer_error(error)
-        return self._scan(log, request.limit, context.peer_address)
+        return self._scan(hosted, request.limit, context.peer_address)
 
-    def _log(self, context: RequestContext, request: pb.LimitScanRequest) -> LogTablet:
+    def _bucket(self, context: RequestContext, request: pb.LimitScanRequest) -> HostedBucket:
         table = self._access.table(context, request.table_id, AclOperation.READ)
-        if table is not None and table.table.has_primary_key:
-            raise primary_key_table_not_served(table, "Cannot scan")
         if request.limit < 0:
             raise FlussError(
                 f"The limit of a scan cannot be negative, got {request.limit}", ErrorCode.INVALID_SCAN_REQUEST
             )
         partition_id = request.partition_id if request.HasField("partition_id") else None
-        return self._access.bucket(table, request.table_id, partition_id, request.bucket_id).log()
+        hosted = self._access.bucket(table, request.table_id, partition_id, request.bucket_id)
+        hosted.log()
+        return hosted
 
-    async def _scan(self, log: LogTablet, row_count: int, owner: str) -> Answer | LimitScanResponse:
-        granted = await self._memory.take(_READ_BYTES, owner)
+    async def _scan(self, hosted: HostedBucket, row_count: int, owner: str) -> Answer | LimitScanResponse:
+        try:
+            if hosted.kv is not None:
+                # Who waits for a store to be opened does so before it is his turn.
+                await hosted.kv.store()
+        except FlussError as error:
+            return await self._answer_error(error)
+        granted = await self._turns.begin(_READ_BYTES, owner)
         if granted is None:
-            return await self._answer_error(_no_memory())
+            return await self._answer_error(no_memory())
         byte_count = 0
         try:
-            records = await asyncio.get_running_loop().run_in_executor(
-                self._readers, newest_batches, log, row_count, self._settings.limit_scan_bytes_max
-            )
+            records = await self._read(hosted, row_count)
             byte_count = sum(map(len, records))
         except FlussError as error:
             failure = error
         else:
-            response = LimitScanResponse(is_log_table=True, records=records)
+            response = LimitScanResponse(is_log_table=hosted.kv is None, records=records)
             return Answer(response, partial(self._memory.give_back, byte_count, owner))
         finally:
-            self._memory.settle(granted, byte_count, owner)
+            self._turns.end(granted, byte_count, owner)
         return await self._answer_error(failure)
+
+    async def _read(self, hosted: HostedBucket, row_count: int) -> Sequence[BytesLike]:
+        log, kv, bytes_max = hosted.log(), hosted.kv, self._settings.limit_scan_bytes_max
+        if kv is not None:
+            return await kv.read(self._readers, partial(first_rows, row_count=row_count, bytes_max=bytes_max))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._readers, newest_batches, log, row_count, bytes_max
+        )
 
     async def _answer_error(self, error: FlussError) -> LimitScanResponse:
         if error.error_code in RETRIABLE_CODES:
@@ -85,11 +110,13 @@ class LimitScanner:
         return LimitScanResponse(error_code=error.error_code, error_message=error.message)
 
 
-def _no_memory() -> FlussError:
-    return FlussError(
-        "There is no memory for the rows: clients do not take their answers. Try again later",
-        ErrorCode.REQUEST_TIME_OUT,
-    )
+def first_rows(store: KvStore, row_count: int, bytes_max: int) -> list[BytesLike]:
+    """Return the first ``row_count`` rows of a store as one value batch. Runs in any thread.
+
+    More than ``bytes_max`` bytes are refused.
+    """
+    values = store.first_values(row_count, bytes_max=bytes_max)
+    return [encode_value_batch(EncodedRows.from_list(values))]
 
 
 def newest_batches(log: LogTablet, row_count: int, bytes_max: int) -> list[BytesLike]:

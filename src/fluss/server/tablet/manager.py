@@ -1,4 +1,7 @@
-"""The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end."""
+"""The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end.
+
+The rows by key of primary-key tables are another matter: their stores are opened when somebody asks for them.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,19 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
-from fluss.server.model import BucketHealth, CatalogView, Clock, Partition, Table
+from fluss.server.kv.bucket import KvBucket
+from fluss.server.kv.checkpoints import KvDirectories
+from fluss.server.kv.parts import KvParts
+from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table
 from fluss.server.periodic import Periodic
-from fluss.server.tablet.buckets import HostedBucket, HostedTable, bucket_text
+from fluss.server.tablet.buckets import HostedBucket, HostedTable, bucket_text, unknown_bucket
 from fluss.server.tablet.checkpoints import Checkpoints
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
 from fluss.server.tablet.residue import find_residue, remove_empty_directories, remove_residue, tablet_directories
@@ -65,9 +72,11 @@ class TabletManager:
         settings: TabletSettings,
         *,
         clock: Clock,
+        ids: IdSource | None = None,
         files: Files | None = None,
         usage_ratio: Callable[[Path], float] = disk_usage_ratio,
     ) -> None:
+        """``ids`` numbers the rows of tables that ask for it."""
         self._data_dir = data_dir
         self._catalog = catalog
         self._settings = settings
@@ -82,6 +91,7 @@ class TabletManager:
             usage_ratio=usage_ratio,
         )
         self._readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="fluss-reader")
+        self._kv_parts = KvParts(settings.kv, ids)
         self._tables: dict[int, HostedTable] = {}
         # From the last start or checkpoint. Those of offline buckets must not get lost: they say what has to be there.
         self._recovery_offsets: dict[TableBucket, int] = {}
@@ -115,6 +125,11 @@ class TabletManager:
         return self._retention
 
     @property
+    def kv_parts(self) -> KvParts:
+        """What the stores of all buckets share."""
+        return self._kv_parts
+
+    @property
     def readers(self) -> Executor:
         """The threads that read what is not in memory."""
         return self._readers
@@ -139,6 +154,7 @@ class TabletManager:
         self._state = _State.RUNNING
         for periodic in self._periodics:
             periodic.start()
+        self._kv_parts.start()
         # What was recovered need not be recovered again.
         self._in_background(self.checkpoint())
         self._in_background(self._remove_residue())
@@ -152,6 +168,7 @@ class TabletManager:
             await periodic.stop()
         while self._background:
             await asyncio.wait(self._background)
+        await self._close_stores()
         is_clean = await self._close_all()
         await self._stop_threads()
         try:
@@ -162,6 +179,7 @@ class TabletManager:
             logger.error("the next start will look through the logs, since this could not be noted: %s", error)
 
     async def _stop_threads(self) -> None:
+        await self._kv_parts.stop()
         await self._committer.stop()
         await asyncio.to_thread(self._readers.shutdown)
 
@@ -189,13 +207,18 @@ class TabletManager:
         buckets = hosted.remove(partition)
         if hosted.is_empty:
             del self._tables[table.table_id]
+            self._kv_parts.forget_table(table.table_id)
         self._checkpointed = None
         logs = [bucket.tablet for bucket in buckets if bucket.tablet is not None]
+        stores = [bucket.kv_in_use for bucket in buckets if bucket.kv_in_use is not None]
         for bucket in buckets:
+            if bucket.kv_in_use is not None:
+                bucket.kv_in_use.refuse(unknown_bucket(bucket.bucket))
             bucket.forget_log()
             self._recovery_offsets.pop(bucket.bucket, None)
         if buckets:
-            self._in_background(self._delete(logs, [place.directory for place in self._places(table, partition)]))
+            directories = [place.directory for place in self._places(table, partition)]
+            self._in_background(self._delete(logs, stores, directories))
 
     def table_altered(self, table: Table) -> None:
         hosted = self._tables.get(table.table_id)
@@ -293,7 +316,10 @@ class TabletManager:
         hosted = self._tables.get(table.table_id)
         if hosted is None:
             hosted = self._tables[table.table_id] = HostedTable(table)
-        hosted.add(partition, [HostedBucket(place.bucket, log) for place, log in zip(places, logs, strict=True)])
+        new_kv = partial(KvBucket, self._kv_parts, hosted) if table.has_primary_key else None
+        hosted.add(
+            partition, [HostedBucket(place.bucket, log, new_kv) for place, log in zip(places, logs, strict=True)]
+        )
         self._checkpointed = None
 
     # Checkpoints
@@ -328,6 +354,15 @@ class TabletManager:
 
     # Closing and deleting
 
+    async def _close_stores(self) -> None:
+        """Bring everything that is in a changelog into its store, and close all stores."""
+        stores = [kv for table in self._tables.values() for bucket in table if (kv := bucket.kv_in_use) is not None]
+        for store in stores:
+            store.refuse(FlussError("the server is stopping", ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        for outcome in await asyncio.gather(*(store.close() for store in stores), return_exceptions=True):
+            if outcome is not None:
+                logger.error("a key-value store could not be closed in order", exc_info=outcome)
+
     async def _close_all(self) -> bool:
         """Close every log; return whether all is in order, so that the next start need not look."""
         logs = list(self._logs())
@@ -338,17 +373,19 @@ class TabletManager:
             failures += [outcome for outcome in outcomes if outcome is not None]
         for failure in failures:
             logger.error("a log could not be closed in order: %s", failure)
-        health = self.health()
-        return not failures and health.active_count == health.bucket_count
+        return not failures and all(bucket.is_log_active for table in self._tables.values() for bucket in table)
 
-    async def _delete(self, logs: Sequence[LogTablet], directories: Sequence[Path]) -> None:
+    async def _delete(self, logs: Sequence[LogTablet], stores: Sequence[KvBucket], directories: Sequence[Path]) -> None:
         for log in logs:
             await log.delete()
+        for store in stores:
+            await store.close()
         await asyncio.to_thread(self._remove_directories, directories)
 
     def _remove_directories(self, directories: Sequence[Path]) -> None:
-        """Remove what is left of logs that could not be opened, and the directories above. Blocking."""
+        """Remove stores, what is left of logs that could not be opened, and the directories above. Blocking."""
         for directory in directories:
+            KvDirectories.beside(directory).remove()
             self._files.remove_tree(directory)
         for parent in {directory.parent for directory in directories}:
             remove_empty_directories(parent, self._data_dir)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fluss.server.kv.settings import KvSettings
 from fluss.storage.log.settings import LogSettings
 
 
@@ -12,6 +13,7 @@ class TabletSettings:
     """Limits, and how often things are looked after."""
 
     log: LogSettings = field(default_factory=LogSettings)
+    kv: KvSettings = field(default_factory=KvSettings)
     # Whether an acknowledged record is on the disk, or may still be in the memory of the operating system.
     is_fsync_required: bool = True
     checkpoint_interval_ms: int = 60_000
@@ -21,7 +23,7 @@ class TabletSettings:
     disk_write_limit_ratio: float = 0.85
     disk_write_recover_ratio: float = 0.80
     disk_check_interval_ms: int = 30_000
-    # What all answers to fetches may hold in memory; then fetches take turns, and return less at a time.
+    # What all answers with records or rows may hold in memory; then requests take turns, and return less at a time.
     fetch_memory_bytes_max: int = 256 * 1024 * 1024
     # What one answer may hold, whatever the client asks for. A single larger batch is returned all the same.
     fetch_response_bytes_max: int = 64 * 1024 * 1024

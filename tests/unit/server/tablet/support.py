@@ -90,6 +90,7 @@ def make_table(
     buckets: int = 1,
     log_format: str = "ARROW",
     partition_keys: Sequence[str] = (),
+    bucket_keys: Sequence[str] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Table:
     descriptor = TableDescriptor(
@@ -97,6 +98,7 @@ def make_table(
         bucket_count=buckets,
         log_format=log_format,
         partition_keys=partition_keys,
+        bucket_keys=bucket_keys,
         properties=properties,
     )
     return Table(TablePath("db", name), table_id, 1, descriptor, {1: schema}, NOW_MS, NOW_MS)
@@ -280,7 +282,7 @@ async def serving(
         service = TabletService(
             manager, catalog, authorizer or Authorizer.disabled(), clock=clock, rng=random.Random(7)
         )
-        async with Listener(listener_settings or ListenerSettings(), service.handlers()) as listener:
+        async with service, Listener(listener_settings or ListenerSettings(), service.handlers()) as listener:
             channel = await Channel.connect(LOCALHOST, listener.port, **(connect or {}))
             server = Server(manager, service, listener, channel, catalog, clock, [channel])
             try:

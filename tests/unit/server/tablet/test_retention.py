@@ -87,7 +87,7 @@ def test_a_changed_ttl_holds_from_the_next_check_on(tmp_path, ttl, earliest):
     run(main())
 
 
-def test_changelogs_of_primary_key_tables_are_kept(tmp_path):
+def test_changelogs_are_kept_whose_rows_cannot_be_copied(tmp_path, caplog):
     async def main():
         clock = Clock()
         table = make_table()
@@ -95,9 +95,11 @@ def test_changelogs_of_primary_key_tables_are_kept(tmp_path):
             await server.append(rows(0, 3))
             await server.append(rows(3, 3))
             clock.now_ms += 50 * DAY_MS
-            server.manager.table_altered(make_table(schema=Schema(SCHEMA.to_arrow(), primary_keys=["id"])))
+            keyed = Schema(SCHEMA.to_arrow(), primary_keys=["id"])
+            server.manager.table_altered(make_table(schema=keyed, properties={"table.log.ttl": "7d"}))
             await server.manager.retention.expire_segments()
             assert await _earliest(server) == 0
+        assert "could not be removed" in caplog.text
 
     run(main())
 

@@ -1,0 +1,201 @@
+"""The rows of one KV batch, decoded and checked, together with the stored rows of its keys.
+
+A stored row that no reader can decode would stop every reader of the changelog at its offset, and a row under the key
+of another one would come back under its own key after a recovery. So every received row is decoded, its nulls and
+lengths are checked on the way, and its key is compared with the key it came with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from fluss.buffers import Int64Array
+from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
+from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX
+from fluss.row.arrow_sizes import slots_bytes
+from fluss.row.encoded import EncodedRows
+from fluss.row.null_columns import BoolArray
+from fluss.server.kv.aggregation.bitmap_states import bitmap_format_of, check_bitmaps
+from fluss.server.kv.changes import KvInput
+from fluss.server.kv.key_fold import KeyFold
+from fluss.server.kv.row_codec import RowCodec, stored_values
+from fluss.server.kv.row_keys import RowKeys
+from fluss.server.kv.transitions import NO_ROW
+from fluss.server.model import Table
+from fluss.server.table_options import DELETE_BEHAVIOR, DeleteBehavior
+from fluss.storage.kv.damage import KvDamagedError
+
+# Of a key, in messages.
+_SHOWN_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchRows:
+    """The records of a batch that count (ignored deletes do not), and all rows they are about.
+
+    ``rows`` has the newest schema: first the stored rows, then the received ones in the order of their records.
+    """
+
+    fold: KeyFold
+    is_delete: BoolArray
+    rows: pa.RecordBatch
+    stored_count: int
+    # Slot -> number of the stored row, NO_ROW if there is none.
+    stored: Int64Array
+    # Record -> number of the received row, NO_ROW for deletes.
+    received: Int64Array
+    # As they were received; the row of a delete is empty.
+    encoded: EncodedRows
+    schema_id: int
+
+    def __len__(self) -> int:
+        """The number of records."""
+        return len(self.received)
+
+    def only(self, records: Int64Array) -> BatchRows:
+        """Leave out all but some records, ascending. Rows keep their numbers."""
+        if len(records) == len(self):
+            return self
+        return replace(
+            self,
+            fold=self.fold.only(records),
+            is_delete=self.is_delete[records],
+            received=self.received[records],
+            encoded=_some_rows(self.encoded, records),
+        )
+
+    def final_state(self, has_effect: BoolArray) -> tuple[list[bytes], Int64Array]:
+        """Return the keys that any effective record changes, and the last record of each."""
+        fold = self.fold
+        if bool(has_effect.all()):
+            records = np.flatnonzero(fold.is_last)
+        else:
+            is_changed = np.zeros(len(fold.unique_keys), np.bool_)
+            is_changed[fold.slots[has_effect]] = True
+            records = np.flatnonzero(fold.is_last & is_changed[fold.slots])
+        slots = fold.slots[records]
+        if len(slots) == len(fold.unique_keys) and bool((slots == np.arange(len(slots))).all()):
+            return fold.unique_keys, records
+        return list(map(fold.unique_keys.__getitem__, slots.tolist())), records
+
+    def received_values(self, records: Int64Array) -> list[bytes | None]:
+        """Return the received rows of some records as values to store, as they came; None for deletes."""
+        is_put = ~self.is_delete[records]
+        puts = stored_values(_some_rows(self.encoded, records[is_put]), self.schema_id)
+        return spread(puts, is_put)
+
+
+class BatchReader:
+    """Reads batches for the mergers of one table. Made per version of the table, has no state."""
+
+    def __init__(self, table: Table) -> None:
+        self.codec = RowCodec(table, arrays_bytes_max=DECOMPRESSED_BYTES_MAX)
+        self._keys = RowKeys(table)
+        self._has_bitmaps = any(bitmap_format_of(column) is not None for column in self.codec.schema.columns)
+        self._path = table.path
+
+    def read(self, batch: KvInput, deletes: DeleteBehavior, *, with_stored_rows: bool = True) -> BatchRows:
+        """Decode and check a batch. Without stored rows, every key counts as absent.
+
+        Code 57: the batch has deletes and the table takes none. Code 15: a row does not fit the table, or not its key;
+        the checksum was right, so sending it again would not help. Code 13: the rows are too large to be logged
+        together. KvDamagedError: a stored value cannot be read.
+        """
+        fold, is_delete, encoded, keys = batch.fold, batch.is_delete, batch.rows, batch.keys
+        puts = np.flatnonzero(~is_delete)
+        if len(puts) < len(is_delete) and deletes is not DeleteBehavior.ALLOW:
+            if deletes is DeleteBehavior.DISABLE:
+                raise FlussError(
+                    f"Table {self._path} takes no deletes: '{DELETE_BEHAVIOR.key}' is '{DeleteBehavior.DISABLE}'; "
+                    "nothing of the batch was written",
+                    ErrorCode.DELETION_DISABLED_EXCEPTION,
+                )
+            fold, is_delete = fold.only(puts), is_delete[puts]
+            encoded, keys = _some_rows(encoded, puts), _some_rows(keys, puts)
+            puts = np.arange(len(puts))
+        values, stored = _present(batch.old_values if with_stored_rows else (), len(fold.unique_keys))
+        put_rows = _some_rows(encoded, puts)
+        self.check_size(len(values) + len(puts), sum(map(len, values)) + int(put_rows.lengths.sum()))
+        rows = self._decode(values, put_rows, batch.schema_id)
+        received_rows = rows.slice(len(values))
+        self._check_keys(_some_rows(keys, puts), received_rows)
+        if self._has_bitmaps:
+            check_bitmaps(self.codec.schema, received_rows)
+        received = np.full(len(is_delete), NO_ROW)
+        received[puts] = np.arange(len(values), rows.num_rows)
+        return BatchRows(fold, is_delete, rows, len(values), stored, received, encoded, batch.schema_id)
+
+    def _decode(self, values: Sequence[bytes], rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
+        try:
+            return self.codec.decode_onto(values, rows, schema_id)
+        except SizeLimitError as error:
+            raise self._too_large(error.message) from error
+        except CorruptRecordError as error:
+            # One decoding serves both; which of them is to blame needs to be known only now.
+            try:
+                self.codec.decode(rows, schema_id)
+            except CorruptRecordError as received_error:
+                raise self._misfit(received_error.message) from received_error
+            raise KvDamagedError(f"A stored row of table {self._path} cannot be read: {error.message}") from error
+
+    def check_size(self, row_count: int, byte_count: int) -> None:
+        """Refuse (code 13) rows that would take too much memory, or too much room in the changelog.
+
+        ``byte_count`` is what they have as encoded rows; as columns they may take more.
+        """
+        byte_count += slots_bytes(self.codec.schema.data_types, row_count)
+        if byte_count > DECOMPRESSED_BYTES_MAX:
+            raise self._too_large(f"{row_count} rows take {byte_count} bytes")
+
+    def _too_large(self, reason: str) -> FlussError:
+        return FlussError(
+            f"A batch for table {self._path} concerns too much: {reason}. Readers of the changelog take at most "
+            f"{DECOMPRESSED_BYTES_MAX} bytes at once; write or delete fewer rows at a time",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+
+    def _check_keys(self, keys: EncodedRows, rows: pa.RecordBatch) -> None:
+        row = self._keys.first_difference(keys, rows)
+        if row is not None:
+            raise self._misfit(f"row {row} came with the key {_shown(keys.row(row))}, which is not that of its columns")
+
+    def _misfit(self, reason: str) -> FlussError:
+        return FlussError(
+            f"A batch for table {self._path} was refused: {reason}; write it in the table's schema and KV format",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+
+
+def _shown(key: bytes) -> str:
+    return key.hex() if len(key) <= _SHOWN_BYTES else f"{key[:_SHOWN_BYTES].hex()}... of {len(key)} bytes"
+
+
+def spread(present: list[bytes], is_present: BoolArray) -> list[bytes | None]:
+    """Put values at the places that have one, None at the others."""
+    if len(present) == len(is_present):
+        return list(present)
+    values = np.full(len(is_present), None, object)
+    values[is_present] = present
+    return values.tolist()
+
+
+def _some_rows(rows: EncodedRows, numbers: Int64Array) -> EncodedRows:
+    if len(numbers) == len(rows):
+        return rows
+    return EncodedRows(rows.data, rows.starts[numbers], rows.ends[numbers])
+
+
+def _present(old_values: Sequence[bytes | None], slot_count: int) -> tuple[list[bytes], Int64Array]:
+    """Return the values that are there, and for each slot the number of its value."""
+    values = [value for value in old_values if value is not None]
+    numbers = np.full(slot_count, NO_ROW)
+    if len(values) == slot_count:
+        numbers = np.arange(slot_count)
+    elif values:
+        numbers[[value is not None for value in old_values]] = np.arange(len(values))
+    return values, numbers

@@ -1,0 +1,223 @@
+"""How a store is opened: as it is, or built again, and then brought up to date from the changelog.
+
+| what is found                                       | what is done                                           |
+|-----------------------------------------------------|--------------------------------------------------------|
+| a store that the changelog continues                | the rest of the changelog is replayed                  |
+| none, or one that is damaged or ahead of its log    | it is removed and built from the whole changelog       |
+| the same, and the beginning of the changelog is gone | it is built from the newest usable copy, then replayed |
+| the same, and there is no usable copy               | code 26: what is missing has to be restored            |
+
+Replaying may be interrupted at any point: how far it has come is written together with the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.record.log_batch import LogBatch, iter_batches, verify_crc
+from fluss.schema.change_type import ChangeType
+from fluss.server.kv.auto_increment import AutoIncrement
+from fluss.server.kv.changelog import ChangelogRows, decode_changelog, store_entries
+from fluss.server.kv.checkpoints import KvDirectories
+from fluss.server.kv.key_order import in_key_order
+from fluss.server.model import Table
+from fluss.server.table_options import CHANGELOG_IMAGE, ChangelogImage
+from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.kv.state import IdBlock, KvState
+from fluss.storage.kv.store import KvResources, KvStore, remove_store
+from fluss.storage.log.tablet import LogTablet
+
+# Rows that are written to the store at once, at least while there are any.
+_ROWS_PER_WRITE: Final = 8192
+# How often a recovery that takes long says how far it is.
+_PROGRESS_INTERVAL_S: Final = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class Recovery:
+    """One recovery. ``run`` blocks and belongs into a thread; ``cancel`` and ``progress_text`` are for all."""
+
+    def __init__(
+        self,
+        log: LogTablet,
+        table: Table,
+        directories: KvDirectories,
+        resources: KvResources,
+        *,
+        read_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._table = table
+        self._directories = directories
+        self._resources = resources
+        self._read_bytes = read_bytes
+        self._clock = clock
+        self._is_cancelled = threading.Event()
+        self._offset_end = log.offset_high_watermark
+        self._offset: int | None = None
+        # Changelog bytes that were replayed.
+        self.replayed_bytes = 0
+
+    @property
+    def progress_text(self) -> str:
+        if self._offset is None:
+            return f"the changelog goes to offset {self._offset_end}"
+        return f"offset {self._offset} of {self._offset_end} has been replayed"
+
+    def cancel(self) -> None:
+        """Have ``run`` end with an error at its next step. What it has done is not lost."""
+        self._is_cancelled.set()
+
+    def run(self, *, is_damaged: bool) -> KvStore:
+        """Return the store, up to date; ``is_damaged`` says that the one that is there is known not to be usable.
+
+        Raises KvDamagedError if that which was built is damaged, too, and the error of log or disk.
+        """
+        if not is_damaged:
+            try:
+                return self._opened_and_replayed()
+            except KvDamagedError as error:
+                logger.warning("%s; it is built again", error.message)
+        remove_store(self._directories.store)
+        if self._log.offset_start > 0:
+            self._restore_checkpoint()
+        return self._opened_and_replayed()
+
+    def _opened_and_replayed(self) -> KvStore:
+        store = KvStore.open(self._directories.store, self._resources)
+        try:
+            applied_offset = store.state.applied_offset
+            if not self._log.offset_start <= applied_offset <= self._offset_end:
+                raise KvDamagedError(
+                    f"The key-value store {store.directory} ends at offset {applied_offset}, its changelog has "
+                    f"{self._log.offset_start} to {self._offset_end}"
+                )
+            self._replay(store)
+        except BaseException:
+            _close(store)
+            raise
+        return store
+
+    # Copies
+
+    def _restore_checkpoint(self) -> None:
+        """Begin with the newest copy that the changelog continues."""
+        problems = []
+        for offset, directory in self._directories.checkpoints():
+            if not self._log.offset_start <= offset <= self._offset_end:
+                problems.append(f"{directory} does not fit")
+                continue
+            try:
+                copy = KvStore.open(directory, self._resources)
+                try:
+                    copy.checkpoint(self._directories.store)
+                finally:
+                    _close(copy)
+            except KvDamagedError as error:
+                problems.append(error.message)
+                remove_store(self._directories.store)
+                continue
+            logger.info("%s is built from %s", self._directories.store, directory)
+            return
+        raise FlussError(
+            f"The key-value store {self._directories.store} is lost: its changelog begins at offset "
+            f"{self._log.offset_start}, and there is no usable copy of what came before in "
+            f"{self._directories.snapshots} ({'; '.join(problems) or 'it has none'}). Restore one of these directories "
+            "from a backup, or drop the table",
+            ErrorCode.STORAGE_EXCEPTION,
+        )
+
+    # Replay
+
+    def _replay(self, store: KvStore) -> None:
+        began_s = said_s = self._clock()
+        offset_begin = self._offset = store.state.applied_offset
+        run = _ReplayRun(self._table, store)
+        for batch in self._batches(offset_begin):
+            run.add(batch)
+            self._offset = batch.header.offset_next
+            self.replayed_bytes += batch.header.size
+            if self._clock() - said_s >= _PROGRESS_INTERVAL_S:
+                said_s = self._clock()
+                logger.info("%s: %s", store.directory, self.progress_text)
+        run.write()
+        if said_s > began_s:
+            logger.info("%s is up to date after %.1f s", store.directory, self._clock() - began_s)
+
+    def _batches(self, offset: int) -> Iterator[LogBatch]:
+        while offset < self._offset_end:
+            if self._is_cancelled.is_set():
+                raise FlussError("the recovery was interrupted", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            for batch in iter_batches(self._log.read(offset, self._read_bytes, at_least_one_batch=True)):
+                verify_crc(batch)
+                # A read begins with the batch that has the offset.
+                assert batch.header.base_offset == offset, "stores end where batches do"
+                yield batch
+                offset = batch.header.offset_next
+
+
+class _ReplayRun:
+    """Collects what changelog batches do, and writes it when it is worth it."""
+
+    def __init__(self, table: Table, store: KvStore) -> None:
+        self._table = table
+        self._store = store
+        self._auto_increment = AutoIncrement.of(table)
+        self._is_counted = CHANGELOG_IMAGE.of(table.descriptor.properties) is ChangelogImage.FULL
+        self._keys: list[bytes] = []
+        self._values: list[bytes | None] = []
+        self._state = store.state
+
+    def add(self, batch: LogBatch) -> None:
+        row_count, ids = self._state.row_count if self._is_counted else None, self._state.ids
+        if batch.header.record_count:
+            records = decode_changelog(self._table, batch)
+            keys, values = store_entries(self._table, records)
+            self._keys += keys
+            self._values += values
+            ids = self._ids_after(records.rows) or ids
+            if row_count is not None:
+                row_count += _row_count_delta(records)
+        self._state = KvState(batch.header.offset_next, row_count, ids)
+        if len(self._keys) >= _ROWS_PER_WRITE:
+            self.write()
+
+    def write(self) -> None:
+        if self._state != self._store.state:
+            self._store.write(*in_key_order(self._keys, self._values), self._state)
+            self._keys, self._values = [], []
+
+    def _ids_after(self, rows: pa.RecordBatch) -> IdBlock | None:
+        """Return what is left of the block of ids that new rows were numbered from."""
+        column, before = self._auto_increment, self._state.ids
+        if column is None:
+            return None
+        id_last = pc.max(rows.column(column.column_index)).as_py()
+        if id_last is None or (before is not None and id_last < before.id_next):
+            return before
+        if before is not None and id_last < before.id_end:
+            return IdBlock(before.column_id, id_last + 1, before.id_end)
+        return column.block_after(id_last)
+
+
+def _row_count_delta(records: ChangelogRows) -> int:
+    types = records.change_types
+    return int(np.count_nonzero(types == ChangeType.Insert)) - int(np.count_nonzero(types == ChangeType.Delete))
+
+
+def _close(store: KvStore) -> None:
+    try:
+        store.close()
+    except FlussError as error:
+        logger.warning("%s was not closed in order: %s", store.directory, error.message)

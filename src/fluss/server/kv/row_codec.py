@@ -1,0 +1,139 @@
+"""The rows of a primary-key table between their stored bytes and Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fluss.errors import CorruptRecordError
+from fluss.record.value_batch import split_values
+from fluss.row import compacted_columns, indexed_columns
+from fluss.row.byte_ranges import offsets_of
+from fluss.row.encoded import EncodedRows
+from fluss.row.indexed import encode_row
+from fluss.row.plain_arrays import number_array
+from fluss.row.values import internal_from_arrow
+from fluss.schema.formats import KvFormat
+from fluss.schema.schema import Schema
+from fluss.schema.types import DataType
+from fluss.server.model import Table
+
+
+class RowCodec:
+    """Encodes and decodes the rows of one table in its KV format.
+
+    Made per version of the table. Has no state: threads may share it. Decoded rows always have the newest schema;
+    columns that were added after a row was written are null in it.
+    """
+
+    def __init__(
+        self, table: Table, row_format: KvFormat | None = None, *, arrays_bytes_max: int | None = None
+    ) -> None:
+        """Take the KV format of the table, or another one: a log of rows may have its own.
+
+        ``arrays_bytes_max`` is for rows that may be anything: decoding them is a SizeLimitError if they take more.
+        """
+        self.schema_id = table.schema_id
+        self.schema = table.descriptor.schema
+        self._arrow_schema = self.schema.to_arrow()
+        self._schemas = table.schemas
+        self._arrays_bytes_max = arrays_bytes_max
+        self._decode_rows, self._encode_rows = _CODECS[row_format or table.descriptor.kv_format]
+
+    def schema_of(self, schema_id: int) -> Schema:
+        """Return a schema by its id; one that the table never had is a CorruptRecordError."""
+        schema = self._schemas.get(schema_id)
+        if schema is None:
+            raise CorruptRecordError(f"There is no schema {schema_id}; the table has {sorted(self._schemas)}")
+        return schema
+
+    def padded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the columns that rows of an older schema lack."""
+        missing = self._arrow_schema.types[rows.num_columns :]
+        if not missing:
+            return rows
+        columns = rows.columns + [pa.nulls(rows.num_rows, arrow_type) for arrow_type in missing]
+        return pa.RecordBatch.from_arrays(columns, schema=self._arrow_schema)
+
+    def decode(self, rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
+        """Decode rows of one schema. Bytes that do not follow the format are a CorruptRecordError."""
+        schema = self.schema_of(schema_id)
+        columns = self._decode_rows(rows, schema.data_types, arrays_bytes_max=self._arrays_bytes_max)
+        return self.padded(pa.RecordBatch.from_arrays(columns, schema=schema.to_arrow()))
+
+    def decode_values(self, values: Sequence[bytes]) -> pa.RecordBatch:
+        """Decode stored values, each of the schema it names."""
+        schema_ids, rows = split_values(_joined(values))
+        return self.decode_mixed(rows, schema_ids)
+
+    def decode_mixed(self, rows: EncodedRows, schema_ids: npt.NDArray[np.int16]) -> pa.RecordBatch:
+        """Decode rows of several schemas, keeping their order."""
+        if not len(rows):
+            return self.decode(rows, self.schema_id)
+        if bool((schema_ids == schema_ids[0]).all()):
+            return self.decode(rows, int(schema_ids[0]))
+        order = np.argsort(schema_ids, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(schema_ids[order])) + 1)
+        decoded = pa.concat_batches(
+            [
+                self.decode(EncodedRows(rows.data, rows.starts[group], rows.ends[group]), int(schema_ids[group[0]]))
+                for group in groups
+            ]
+        )
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        return decoded.take(number_array(places))
+
+    def decode_onto(self, values: Sequence[bytes], rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
+        """Decode stored values, and behind them the rows of a batch, in one go."""
+        if not values:
+            return self.decode(rows, schema_id)
+        schema_ids, stored = split_values(_joined(values))
+        start = len(stored.data)
+        joined = EncodedRows(
+            np.concatenate((stored.data, rows.data)),
+            np.concatenate((stored.starts, rows.starts + start)),
+            np.concatenate((stored.ends, rows.ends + start)),
+        )
+        return self.decode_mixed(joined, np.concatenate((schema_ids, np.full(len(rows), schema_id, np.int16))))
+
+    def encode(self, rows: pa.RecordBatch) -> EncodedRows:
+        """Encode rows of the newest schema. A null in a NOT NULL column is a FlussError."""
+        return self._encode_rows(rows.columns, self.schema.data_types)
+
+    def encode_values(self, rows: pa.RecordBatch) -> list[bytes]:
+        """Encode rows of the newest schema as values to store."""
+        return stored_values(self.encode(rows), self.schema_id)
+
+
+def stored_values(rows: EncodedRows, schema_id: int) -> list[bytes]:
+    """Copy out rows as values to store, each behind the id of its schema."""
+    prefix = schema_id.to_bytes(2, "little", signed=True)
+    return [prefix + row for row in rows.to_list()]
+
+
+def _joined(values: Sequence[bytes]) -> EncodedRows:
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    return EncodedRows.from_offsets(np.frombuffer(b"".join(values), np.uint8), offsets_of(lengths))
+
+
+def _encode_indexed(columns: Sequence[pa.Array], types: Sequence[DataType]) -> EncodedRows:
+    values = (internal_from_arrow(column, t) for column, t in zip(columns, types, strict=True))
+    return EncodedRows.from_list([encode_row(types, row) for row in zip(*values, strict=True)])
+
+
+class _Decoder(Protocol):
+    def __call__(
+        self, rows: EncodedRows, types: Sequence[DataType], *, arrays_bytes_max: int | None
+    ) -> list[pa.Array]: ...
+
+
+_Encoder = Callable[[Sequence[pa.Array], Sequence[DataType]], EncodedRows]
+_CODECS: dict[KvFormat, tuple[_Decoder, _Encoder]] = {
+    KvFormat.COMPACTED: (compacted_columns.decode_rows, compacted_columns.encode_rows),
+    KvFormat.INDEXED: (indexed_columns.decode_rows, _encode_indexed),
+}

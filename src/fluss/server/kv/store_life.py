@@ -1,0 +1,297 @@
+"""The life of a bucket's store: opened when it is first needed, built again when it is damaged, closed at the end.
+
+    closed -> opening (recovery, see there) -> open -> closing
+                 ^                               |
+                 +------- failed or damaged -----+
+
+What was acknowledged is in the changelog, so a store that fails costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.server.kv.checkpoints import KvDirectories, take_checkpoint
+from fluss.server.kv.parts import KvParts
+from fluss.server.kv.recovery import Recovery
+from fluss.server.model import Table
+from fluss.server.tablet.buckets import bucket_text
+from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.kv.store import KvStore
+from fluss.storage.log.tablet import LogTablet
+from fluss.storage.log.waiters import copied
+
+logger = logging.getLogger(__name__)
+
+
+class StoreLife:
+    """Belongs to the event loop; whatever takes time happens in threads."""
+
+    __slots__ = (
+        "_changing",
+        "_closed_reason",
+        "_directories",
+        "_failed_at_s",
+        "_failure",
+        "_is_busy",
+        "_is_damaged",
+        "_is_flushing",
+        "_log",
+        "_parts",
+        "_recovery",
+        "_retry_at_s",
+        "_store",
+        "_table",
+        "_unflushed_bytes",
+        "_waiting_count",
+    )
+
+    def __init__(
+        self,
+        parts: KvParts,
+        log: LogTablet,
+        table: Callable[[], Table],
+        is_busy: Callable[[], bool],
+    ) -> None:
+        """``table`` tells the newest version of the table; ``is_busy`` whether anybody needs the store right now."""
+        self._parts = parts
+        self._log = log
+        self._table = table
+        self._is_busy = is_busy
+        self._directories = KvDirectories.beside(log.directory)
+        self._store: KvStore | None = None
+        # Those who wait for it to be opened.
+        self._waiting_count = 0
+        # What is being done to the store at the moment; nothing else is done to it before that has ended.
+        self._changing: asyncio.Task[None] | None = None
+        self._recovery: Recovery | None = None
+        # Why it could not be opened, and when that may be tried again.
+        self._failure: FlussError | None = None
+        self._retry_at_s = 0.0
+        # When it last failed while it was open, and whether what is on the disk is known to be of no use.
+        self._failed_at_s: float | None = None
+        self._is_damaged = False
+        self._closed_reason: FlussError | None = None
+        # Of the changelog, since the store was last flushed.
+        self._unflushed_bytes = 0
+        self._is_flushing = False
+
+    @property
+    def current(self) -> KvStore | None:
+        """The store if it is open at this moment."""
+        return self._store
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the store is open and nobody would miss it."""
+        return (
+            self._store is not None
+            and self._changing is None
+            and not self._waiting_count
+            and not self._is_flushing
+            and not self._store.snapshot_count
+            and not self._is_busy()
+        )
+
+    async def get(self, *, wait_ms: int | None = None) -> KvStore:
+        """Return the store, open and up to date, opening it if needed. Those who come together open it once.
+
+        Raises code 11 if that takes longer than ``wait_ms`` or failed a moment ago, 26 if it cannot be done at all,
+        and the reason after ``close``.
+        """
+        deadline_s = None if wait_ms is None else time.monotonic() + wait_ms / 1000
+        self._waiting_count += 1
+        try:
+            while self._store is None:
+                changing = self._changing or self._start_opening()
+                await asyncio.wait((changing,), timeout=None if deadline_s is None else deadline_s - time.monotonic())
+                if not changing.done():
+                    raise self._still_opening()
+                if self._failure is not None:
+                    raise copied(self._failure)
+        finally:
+            self._waiting_count -= 1
+        self._parts.store_used(self)
+        return self._store
+
+    def failed(self, store: KvStore, error: FlussError) -> None:
+        """A store that was in use has failed: open it again, or build it again if it is damaged.
+
+        If it has done so a moment ago, that is left to whoever needs it a while later. May be called by everybody who
+        finds out.
+        """
+        if store is not self._store:
+            return
+        logger.error("%s failed and is brought up to date from its changelog: %s", self._text, error.message)
+        self._store = None
+        self._parts.store_closing(self)
+        self._is_damaged = isinstance(error, KvDamagedError)
+        now_s, failed_at_s = time.monotonic(), self._failed_at_s
+        self._failed_at_s = now_s
+        if failed_at_s is not None and now_s - failed_at_s < self._parts.settings.open_retry_ms / 1000:
+            self._failed_to_open(error)
+            self._change(self._close_store(store))
+        else:
+            self._change(self._reopen(store))
+
+    @property
+    def is_available(self) -> bool:
+        """Whether nothing is known that keeps the store from being used."""
+        return self._failure is None
+
+    # Opening
+
+    @property
+    def _text(self) -> str:
+        return f"the key-value store of {bucket_text(self._log.bucket)}"
+
+    def _start_opening(self) -> asyncio.Task[None]:
+        if self._closed_reason is not None:
+            raise copied(self._closed_reason)
+        if self._failure is not None and time.monotonic() < self._retry_at_s:
+            raise copied(self._failure)
+        self._failure = None
+        return self._change(self._open())
+
+    def _change(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        before = self._changing
+
+        async def run() -> None:
+            try:
+                if before is not None:
+                    await asyncio.wait((before,))
+                await work
+            finally:
+                if self._changing is task:
+                    self._changing = None
+
+        task = self._changing = asyncio.get_running_loop().create_task(run())
+        return task
+
+    async def _reopen(self, store: KvStore) -> None:
+        await self._close_store(store)
+        if self._closed_reason is None:
+            await self._open()
+
+    async def _open(self) -> None:
+        await self._parts.take_place()
+        try:
+            if self._closed_reason is not None:
+                raise copied(self._closed_reason)
+            self._recovery = Recovery(
+                self._log,
+                self._table(),
+                self._directories,
+                self._parts.resources,
+                read_bytes=self._parts.settings.recovery_bytes,
+            )
+            store = await self._parts.in_upkeep(self._recovery.run, is_damaged=self._is_damaged)
+        except FlussError as error:
+            self._failed_to_open(error)
+        except Exception as error:
+            logger.exception("%s could not be opened", self._text)
+            text = f"{self._text} could not be opened: {type(error).__name__}: {error}"
+            self._failed_to_open(FlussError(text, ErrorCode.KV_STORAGE_EXCEPTION))
+        else:
+            self._failure = None
+            self._is_damaged = False
+            self._store = store
+            self._unflushed_bytes = self._recovery.replayed_bytes
+            self._parts.store_opened(self)
+        finally:
+            self._recovery = None
+            if self._store is None:
+                self._parts.give_place()
+
+    def _failed_to_open(self, error: FlussError) -> None:
+        self._failure = error
+        self._retry_at_s = time.monotonic() + self._parts.settings.open_retry_ms / 1000
+        if self._closed_reason is None:
+            logger.error("%s is not available: %s", self._text, error.message)
+
+    def _still_opening(self) -> FlussError:
+        progress = "" if self._recovery is None else f", {self._recovery.progress_text}"
+        return FlussError(
+            f"{self._text} is being opened{progress}; try again in a moment", ErrorCode.KV_STORAGE_EXCEPTION
+        )
+
+    # Care
+
+    def note_applied(self, changelog_bytes: int) -> None:
+        """So much of the changelog has come into the store."""
+        self._unflushed_bytes += changelog_bytes
+
+    @property
+    def is_flush_due(self) -> bool:
+        return self._unflushed_bytes >= self._parts.settings.flush_bytes and not self._is_flushing
+
+    async def flush(self) -> None:
+        """Have what is in the store survive a crash, so that it need not be replayed. Failures are logged."""
+        store = self._store
+        if store is None or self._is_flushing or not self._unflushed_bytes:
+            return
+        self._is_flushing = True
+        flushed_bytes = self._unflushed_bytes
+        try:
+            # A store that is ahead of its changelog would have to be built again.
+            await self._log.flush()
+            await self._parts.in_upkeep(store.flush)
+        except FlussError as error:
+            logger.warning("%s was not flushed: %s", self._text, error.message)
+            self._look_for_damage(store, error)
+        else:
+            self._unflushed_bytes -= flushed_bytes
+        finally:
+            self._is_flushing = False
+
+    async def checkpoint(self, offset: int) -> int:
+        """Have a durable copy of everything before an offset; return up to which offset it really goes."""
+        store = await self.get()
+        await self._log.flush()
+        try:
+            return await self._parts.in_upkeep(take_checkpoint, store, self._directories, offset=offset)
+        except FlussError as error:
+            self._look_for_damage(store, error)
+            raise
+
+    def _look_for_damage(self, store: KvStore, error: FlussError) -> None:
+        # A full disk is no reason to close a store: reads go on, and the next write finds out whether it can.
+        if isinstance(error, KvDamagedError):
+            self.failed(store, error)
+
+    # Closing
+
+    def close_soon(self) -> None:
+        """Close an idle store; whoever needs it later opens it again."""
+        store = self._store
+        if store is not None:
+            self._store = None
+            self._parts.store_closing(self)
+            self._change(self._close_store(store))
+
+    def refuse(self, reason: FlussError) -> None:
+        """Open the store no more, and do not go on opening it: whoever needs it is told the reason."""
+        self._closed_reason = self._closed_reason or reason
+        if self._recovery is not None:
+            self._recovery.cancel()
+
+    async def close(self) -> None:
+        """Flush and close the store after ``refuse``. May be called again."""
+        self.close_soon()
+        while self._changing is not None:
+            await asyncio.wait((self._changing,))
+            # It may just have been opened.
+            self.close_soon()
+
+    async def _close_store(self, store: KvStore) -> None:
+        try:
+            await self._parts.in_upkeep(store.close)
+        except FlussError as error:
+            logger.warning("%s was not closed in order: %s", self._text, error.message)
+        finally:
+            self._parts.store_closed()

@@ -1,0 +1,77 @@
+"""What each record of a batch does to its key, as row numbers, and the changelog that follows from it.
+
+A merge numbers the rows it knows: those that are stored, those that were received, those it has made of both. Every
+record leads from one of them, or from no row, to another one, or to no row:
+
+| before | after  | FULL image        | WAL image  |
+|--------|--------|-------------------|------------|
+| none   | row    | +I after          | +I after   |
+| row    | row    | -U before, +U after | +U after |
+| row    | none   | -D before         | -D before  |
+| none   | none   | nothing           | nothing    |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fluss.buffers import Int64Array, UInt8Array
+from fluss.row.null_columns import BoolArray
+from fluss.row.plain_arrays import number_array
+from fluss.schema.change_type import ChangeType
+from fluss.server.table_options import ChangelogImage
+
+# The number of a row that is not there.
+NO_ROW = -1
+
+
+class LogEntries(NamedTuple):
+    """The changelog of a batch in the order of its offsets: which row each entry shows, and what it says."""
+
+    rows: Int64Array
+    change_types: UInt8Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transitions:
+    """The number of the row before and after each record, in the order of the records; ``NO_ROW`` is none."""
+
+    before: Int64Array
+    after: Int64Array
+
+    def log_entries(self, image: ChangelogImage, *, inserts_are_updates: bool = False) -> LogEntries:
+        """Return the changelog. ``inserts_are_updates`` is for writes that do not look at what is stored: all +U."""
+        has_before, has_after = self.before >= 0, self.after >= 0
+        rows = np.stack((self.before, self.after), axis=1)
+        change_types = np.empty(rows.shape, np.uint8)
+        change_types[:, 0] = np.where(has_after, ChangeType.UpdateBefore, ChangeType.Delete)
+        if inserts_are_updates:
+            change_types[:, 1] = ChangeType.UpdateAfter
+        else:
+            change_types[:, 1] = np.where(has_before, ChangeType.UpdateAfter, ChangeType.Insert)
+        is_shown = rows >= 0
+        if image is ChangelogImage.WAL:
+            is_shown[:, 0] &= ~has_after
+        return LogEntries(rows[is_shown], change_types[is_shown])
+
+    @property
+    def row_count_delta(self) -> int:
+        """How many more keys have a row afterwards."""
+        return int(np.count_nonzero(self.after >= 0)) - int(np.count_nonzero(self.before >= 0))
+
+    @property
+    def has_effect(self) -> BoolArray:
+        """Which records change anything."""
+        return (self.before >= 0) | (self.after >= 0)
+
+
+def take_rows(rows: pa.RecordBatch, numbers: Int64Array) -> pa.RecordBatch:
+    """Return rows by their numbers; rows that follow each other are a slice, without a copy."""
+    count = len(numbers)
+    if count and int(numbers[-1]) - int(numbers[0]) == count - 1 and bool((np.diff(numbers) == 1).all()):
+        return rows.slice(int(numbers[0]), count)
+    return rows.take(number_array(numbers))

@@ -1,0 +1,148 @@
+"""Options about rows by key reach the part they speak of, and do there what they say.
+Options of a server turned into settings; and whole servers with one unusual option, written to with raw requests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.net.channel import Channel
+from fluss.net.loop import run
+from fluss.protocol import api as apis
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.records import BucketRecords, PutKvRequest
+from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.serde import table_to_json
+from fluss.server.options import ServerOptions
+from fluss.server.process import FlussServer, _tablet_settings
+from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, kv_batch
+
+TIMEOUT_S = 10
+KIB, MIB = 1024, 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "setting", "value"),
+    [
+        ("kv.snapshot.interval", "3 s", "flush_interval_ms", 3000),
+        ("kv.snapshot.interval", "0 s", "flush_interval_ms", 0),
+        ("kv.writes.memory-size", "7 mb", "write_memory_bytes_max", 7 * MIB),
+        ("kv.rocksdb.block.cache-size", "9 mb", "store.block_cache_bytes", 9 * MIB),
+        ("kv.rocksdb.writebuffer.size", "100 kb", "store.write_buffer_bytes", 100 * KIB),
+        ("kv.rocksdb.writebuffer.total-size", "200 kb", "store.write_buffers_bytes_max", 200 * KIB),
+        ("kv.recover.log-record-batch.max-size", "5 kb", "recovery_bytes", 5 * KIB),
+        ("kv.scanner.ttl", "4 min", "scanner_ttl_ms", 240_000),
+        ("kv.scanner.expiration-interval", "2 s", "scanner_expiration_interval_ms", 2000),
+        ("kv.scanner.max-per-bucket", "3", "scanners_per_bucket_max", 3),
+        ("kv.scanner.max-per-server", "11", "scanners_max", 11),
+        ("kv.scanner.max-batch-size", "64 kb", "scanner_batch_bytes_max", 64 * KIB),
+    ],
+)
+def test_options_reach_the_settings(key, text, setting, value):
+    settings = _tablet_settings(ServerOptions({key: text})).kv
+    assert attrgetter(setting)(settings) == value
+    assert attrgetter(setting)(_tablet_settings(ServerOptions()).kv) != value
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("kv.writes.memory-size", "1 kb"),
+        ("kv.rocksdb.writebuffer.size", "0 b"),
+        ("kv.scanner.max-per-server", "0"),
+        ("kv.scanner.ttl", "soon"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(key, text):
+    with pytest.raises(FlussError, match=key):
+        ServerOptions({key: text})
+
+
+class Client:
+    """A connection to a server with one primary-key table."""
+
+    def __init__(self, channel: Channel, data_dir: Path, table_id: int) -> None:
+        self._channel = channel
+        self._table_id = table_id
+        self.store = data_dir / f"fluss/t-{table_id}/kv-0"
+
+    async def put(self, *rows: tuple, acks: int = -1) -> int:
+        """Write a batch and return the code of the answer."""
+        entry = BucketRecords(0, kv_batch(TABLE, *rows))
+        request = PutKvRequest(acks, self._table_id, 10_000, [], [entry])
+        return (await self.ask(apis.PUT_KV, request)).buckets_resp[0].error_code
+
+    async def ask(self, api: Any, message: Any) -> Any:
+        return await self._channel.request(api, message, timeout_s=TIMEOUT_S)
+
+    @property
+    def table_count(self) -> int:
+        """The tables that RocksDB has written to the disk."""
+        return len(list(self.store.glob("*.sst")))
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, **options: str) -> AsyncIterator[Client]:
+    """Start a server with some options, ``__`` for dots and ``_`` for dashes."""
+    named = {key.replace("__", ".").replace("_", "-"): text for key, text in options.items()}
+    given = {"data.dir": str(tmp_path), "bind.listeners": "FLUSS://127.0.0.1:0", "durability": "os", **named}
+    path = pb.PbTablePath(database_name="fluss", table_name="t")
+    descriptor = table_to_json(TableDescriptor(SCHEMA, bucket_count=1))
+    create = pb.CreateTableRequest(table_path=path, table_json=descriptor, ignore_if_exists=False)
+    async with (
+        FlussServer(ServerOptions(given)) as server,
+        await Channel.connect("127.0.0.1", server.listeners[0].port) as channel,
+    ):
+        await channel.request(apis.CREATE_TABLE, create, timeout_s=TIMEOUT_S)
+        info = await channel.request(apis.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path), timeout_s=TIMEOUT_S)
+        yield Client(channel, tmp_path, info.table_id)
+
+
+def test_rows_are_written_to_the_disk_at_an_interval_that_can_be_changed(tmp_path):
+    async def main():
+        async with serving(tmp_path, kv__snapshot__interval="20 ms") as client:
+            await client.put((1, "a"))
+            while not client.table_count:
+                await asyncio.sleep(0.005)
+            change = pb.AlterClusterConfigsRequest()
+            change.alter_configs.add(config_key="kv.snapshot.interval", config_value="1 h", op_type=0)
+            await client.ask(apis.ALTER_CLUSTER_CONFIGS, change)
+            count = client.table_count
+            await client.put((2, "b"))
+            await asyncio.sleep(0.1)
+            assert client.table_count == count
+
+    run(main())
+
+
+def test_a_small_write_buffer_goes_to_the_disk_when_it_is_full(tmp_path):
+    async def main():
+        for size, is_written in (("64 kb", True), ("64 mb", False)):
+            async with serving(tmp_path / size, kv__rocksdb__writebuffer__size=size) as client:
+                text = random.Random(7).randbytes(500).hex()
+                for first in range(0, 500, 50):
+                    await client.put(*((number, text) for number in range(first, first + 50)))
+                await asyncio.sleep(0.2)
+                assert bool(client.table_count) is is_written
+
+    run(main())
+
+
+def test_writes_beyond_their_memory_are_refused(tmp_path):
+    async def main():
+        async with serving(tmp_path, kv__writes__memory_size="1 mb") as client:
+            await client.put((0, "a"))
+            text = "x" * 700_000
+            codes = await asyncio.gather(*(client.put((number, text)) for number in (1, 2)))
+            assert codes == [0, ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION]
+            assert await client.put((2, text)) == 0
+
+    run(main())

@@ -1,0 +1,148 @@
+"""Small batches give the same changelog and the same rows whether they are prepared alone, together or in threads.
+Real buckets that take everything at once, some of them without the short ways."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pyarrow as pa
+import pytest
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.schema import Schema
+from fluss.server.kv.loop_time import LoopTime
+from fluss.server.kv.table_writer import OldValues, TableWriter
+from fluss.storage.kv.store import KvResources, KvState, KvStore
+from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, hosting, kv_batch
+from tests.unit.server.kv.merging import Delete, make_table
+from tests.unit.server.tablet.support import run
+
+TABLES = {
+    "full image": TABLE,
+    "wal image": make_table(SCHEMA, {"changelog.image": "wal"}),
+    "first row": make_table(SCHEMA, {"merge-engine": "first_row"}),
+    "versioned": make_table(
+        Schema(pa.schema([("id", pa.int32()), ("version", pa.int64())]), primary_keys=["id"]),
+        {"merge-engine": "versioned", "merge-engine.versioned.ver-column": "version"},
+    ),
+}
+
+
+def made_up_batches(rng, table, count):
+    """Return batches of a few rows each, with keys that come again."""
+    is_text = table.descriptor.schema.columns[1].data_type.root == "STRING"
+    takes_deletes = table is TABLE or table is TABLES["wal image"]
+    batches = []
+    for _ in range(count):
+        rows = []
+        for _ in range(rng.randrange(1, 4)):
+            row = (rng.randrange(40), f"v{rng.randrange(10**6)}" if is_text else rng.randrange(10**6))
+            rows.append(Delete(row) if takes_deletes and rng.random() < 0.2 else row)
+        batches.append(rows)
+    return batches
+
+
+async def outcome(directory, table, batches):
+    async with hosting(directory, table) as bucket:
+        begun = [bucket.begin(*rows, writer=1, sequence=number) for number, rows in enumerate(batches)]
+        ends = [(await answer).log_end_offset for answer in begun]
+        return ends, bucket.changelog(), await bucket.rows(), await bucket.kv.row_count()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_it_does_not_matter_whether_batches_are_prepared_together_alone_or_in_threads(tmp_path, monkeypatch, name):
+    table = TABLES[name]
+    batches = made_up_batches(random.Random(name), table, 150)
+
+    async def main():
+        together = await outcome(tmp_path / "together", table, batches)
+        monkeypatch.setattr(TableWriter, "prepare_together", lambda *_: None)
+        assert await outcome(tmp_path / "alone", table, batches) == together
+        monkeypatch.setattr(TableWriter, "is_quick", lambda *_: False)
+        assert await outcome(tmp_path / "threads", table, batches) == together
+        assert len(together[1]) >= 40
+
+    run(main())
+
+
+def test_small_batches_that_wait_are_really_prepared_together(tmp_path, monkeypatch):
+    sizes = []
+    prepare_together = TableWriter.prepare_together
+
+    def noting(self, batches, *arguments):
+        prepared = prepare_together(self, batches, *arguments)
+        sizes.append((len(batches), prepared is not None))
+        return prepared
+
+    monkeypatch.setattr(TableWriter, "prepare_together", noting)
+
+    async def main():
+        async with hosting(tmp_path) as bucket:
+            await bucket.put((0, "open"))
+            await asyncio.gather(*(bucket.begin((key, "a")) for key in range(1, 9)))
+            assert sizes == [(8, True)]
+            await asyncio.gather(*(bucket.begin((1, text)) for text in "bcd"))
+            assert sizes[1:] == [(3, False)], "they are all about one key"
+            assert bucket.changelog()[-2:] == [("-U", (1, "c")), ("+U", (1, "d"))]
+
+    run(main())
+
+
+def test_a_bad_batch_among_small_ones_is_refused_alone(tmp_path):
+    async def main():
+        async with hosting(tmp_path) as bucket:
+            await bucket.put((0, "open"))
+            begun = [bucket.begin((key, "a"), writer=1, sequence=key if key != 3 else 77) for key in range(3)]
+            begun.append(bucket.begin((8, "out of order"), writer=1, sequence=77))
+            begun.append(bucket.begin((9, "again"), writer=1, sequence=1))
+            begun.append(bucket.begin((4, "a"), writer=1, sequence=3))
+            answers = await asyncio.gather(*begun, return_exceptions=True)
+            assert [answer.log_end_offset for answer in (*answers[:3], answers[4], answers[5])] == [3, 4, 5, 4, 6]
+            assert isinstance(answers[3], FlussError)
+            assert answers[3].error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+            assert await bucket.rows() == [(0, "a"), (1, "a"), (2, "a"), (4, "a")]
+
+    run(main())
+
+
+def test_records_that_reach_into_the_next_batch_are_not_found_there(tmp_path):
+    writer = TableWriter(TABLE)
+    store = KvStore.open(tmp_path / "store", KvResources())
+    good = [writer.check(memoryview(kv_batch(TABLE, (key, "a"))), (), is_overwrite=False) for key in range(2)]
+    assert writer.prepare_together(good, (), False, OldValues((), store), None) is not None
+    lying = [_counting(good[0], 2), _counting(good[1], 0)]
+    assert writer.prepare_together(lying, (), False, OldValues((), store), None) is None
+    store.close()
+
+
+def _counting(batch, record_count):
+    return type(batch)(batch.data, batch.schema_id, batch.writer_id, batch.batch_sequence, record_count, batch.crc)
+
+
+def test_time_of_the_loop_is_limited_per_turn_and_comes_back_in_the_next():
+    async def main():
+        now_s = 0.0
+        loop_time = LoopTime(lambda: now_s)
+        for _ in range(3):
+            assert loop_time.is_left
+            with loop_time.spend():
+                now_s += 0.001
+            assert loop_time.is_left
+            with loop_time.spend():
+                now_s += 0.005
+            assert not loop_time.is_left
+            await asyncio.sleep(0)
+
+    run(main())
+
+
+def test_a_store_that_is_being_written_or_is_behind_takes_no_quick_writes(tmp_path):
+    store = KvStore.open(tmp_path / "store", KvResources())
+    assert store.write_if_quick([b"a", b"b"], [b"1", b"2"], KvState(1, 2))
+    assert store.write_if_quick([b"a"], [None], KvState(2, 1))
+    with store._write_lock:
+        assert not store.write_if_quick([b"c"], [b"3"], KvState(3, 2))
+    assert store.get_many([b"a", b"b", b"c"]) == [None, b"2", None]
+    assert (store.state.applied_offset, store.state.row_count) == (2, 1)
+    store.close()
