@@ -4,6 +4,9 @@
 
 from fluss.client.admin import FlussAdmin
 from fluss.client.connection import FlussConnection
+from fluss.client.lookup.lookuper import Lookuper
+from fluss.client.lookup.prefix_lookuper import PrefixLookuper
+from fluss.client.lookup.table_lookup import TableLookup, TablePrefixLookup
 from fluss.client.scan.batch_scanner import BatchScanner
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.table_scan import TableScan
@@ -11,6 +14,8 @@ from fluss.client.table import FlussTable
 from fluss.client.write.append_writer import AppendWriter
 from fluss.client.write.result import WriteResultHandle
 from fluss.client.write.table_append import TableAppend
+from fluss.client.write.table_upsert import TableUpsert
+from fluss.client.write.upsert_writer import UpsertWriter
 from fluss.values import *
 
 # The name of the same thing in another language.
@@ -51,11 +56,13 @@ __all__ = [
     "LakeSnapshot",
     "LogFormat",
     "LogScanner",
+    "Lookuper",
     "OffsetSpec",
     "OffsetType",
     "PartitionInfo",
     "PartitionSpec",
     "Predicate",
+    "PrefixLookuper",
     "ProducerOffsets",
     "RecordBatch",
     "RecordBatchLogScanner",
@@ -71,9 +78,13 @@ __all__ = [
     "TableBucket",
     "TableDescriptor",
     "TableInfo",
+    "TableLookup",
     "TablePath",
+    "TablePrefixLookup",
     "TableScan",
     "TableStats",
+    "TableUpsert",
+    "UpsertWriter",
     "WriteResultHandle",
     "__version__",
     "col",

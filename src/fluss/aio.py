@@ -8,8 +8,8 @@
         scanner.subscribe(bucket_id=0, start_offset=aio.EARLIEST_OFFSET)
         records = await scanner.poll(1000)
 
-What differs is the scanner: ``poll``, ``poll_arrow``, ``poll_record_batch``, ``to_arrow`` and ``to_pandas`` are
-coroutines here, and block in ``fluss``. Subscribing is a plain call in both; it may ask the server once.
+What differs is reading: ``poll``, ``poll_arrow``, ``poll_record_batch``, ``to_arrow`` and ``to_pandas`` are coroutines
+here, and block in ``fluss``. Subscribing is a plain call in both; it may ask the server once.
 """
 
 # ruff: noqa: F403 - the plain values are the same everywhere
@@ -22,11 +22,17 @@ from typing import Any
 from fluss.client import connection, table
 from fluss.client.admin import FlussAdmin as FlussAdmin
 from fluss.client.faces import Face, ScanFace, TableFace, same
+from fluss.client.lookup.lookuper import Lookuper as Lookuper
+from fluss.client.lookup.prefix_lookuper import PrefixLookuper as PrefixLookuper
+from fluss.client.lookup.table_lookup import TableLookup as TableLookup
+from fluss.client.lookup.table_lookup import TablePrefixLookup as TablePrefixLookup
 from fluss.client.scan import log_scanner, table_scan
 from fluss.client.scan.batch_scanner import BatchScanner as BatchScanner
 from fluss.client.write.append_writer import AppendWriter as AppendWriter
 from fluss.client.write.result import WriteResultHandle as WriteResultHandle
 from fluss.client.write.table_append import TableAppend as TableAppend
+from fluss.client.write.table_upsert import TableUpsert as TableUpsert
+from fluss.client.write.upsert_writer import UpsertWriter as UpsertWriter
 from fluss.config import Config as Config
 from fluss.schema.table import TablePath as TablePath
 from fluss.values import *
@@ -39,6 +45,7 @@ class LogScanner(Face[log_scanner.LogScanner]):
     subscribe_buckets = same(log_scanner.LogScanner.subscribe_buckets)
     subscribe_partition = same(log_scanner.LogScanner.subscribe_partition)
     subscribe_partition_buckets = same(log_scanner.LogScanner.subscribe_partition_buckets)
+    subscribe_from_snapshot = same(log_scanner.LogScanner.subscribe_from_snapshot)
     unsubscribe = same(log_scanner.LogScanner.unsubscribe)
     unsubscribe_partition = same(log_scanner.LogScanner.unsubscribe_partition)
     get_subscribed_buckets = same(log_scanner.LogScanner.get_subscribed_buckets)
@@ -72,6 +79,8 @@ class TableScan(ScanFace):
     """As ``fluss.TableScan``; the scanners it creates wait with coroutines."""
 
     create_bucket_batch_scanner = same(table_scan.TableScan.create_bucket_batch_scanner)
+    to_arrow = same(table_scan.TableScan.to_arrow_async)
+    to_pandas = same(table_scan.TableScan.to_pandas_async)
 
     async def create_log_scanner(self) -> LogScanner:
         return LogScanner._of(await self._inner.create_log_scanner())
@@ -82,12 +91,19 @@ class TableScan(ScanFace):
     async def create_batch_scanner(self) -> LogScanner:
         return LogScanner._of(await self._inner.create_batch_scanner())
 
+    async def create_changelog_scanner(self) -> LogScanner:
+        return LogScanner._of(await self._inner.create_changelog_scanner())
+
 
 class FlussTable(TableFace):
     """As ``fluss.FlussTable``; its scans wait with coroutines."""
 
     new_append = same(table.FlussTable.new_append)
     new_append_writer = same(table.FlussTable.new_append_writer)
+    new_upsert = same(table.FlussTable.new_upsert)
+    new_lookup = same(table.FlussTable.new_lookup)
+    to_arrow = same(table.FlussTable.to_arrow_async)
+    to_pandas = same(table.FlussTable.to_pandas_async)
 
     def new_scan(self) -> TableScan:
         return TableScan._of(self._inner.new_scan())

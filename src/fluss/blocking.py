@@ -13,15 +13,17 @@ ends the wait. Everything else is the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from fluss.client import admin, connection
+from fluss.client import admin, connection, table
 from fluss.client.faces import Face, ScanFace, TableFace, blocking, same, wait_for
+from fluss.client.lookup import lookuper, prefix_lookuper, table_lookup
 from fluss.client.scan import batch_scanner, table_scan
 from fluss.client.scan.log_scanner import LogScanner as LogScanner
-from fluss.client.write import append_writer, table_append
+from fluss.client.write import append_writer, table_append, table_upsert, upsert_writer
 from fluss.client.write import result as write_result
 from fluss.config import Config as Config
 from fluss.schema.table import TableBucket as TableBucket
@@ -68,6 +70,107 @@ class TableAppend(Face[table_append.TableAppend]):
         return AppendWriter._of(self._inner.create_writer())
 
 
+class UpsertWriter(Face[upsert_writer.UpsertWriter]):
+    """As ``fluss.UpsertWriter``; ``flush`` blocks. Leaving a ``with`` block flushes."""
+
+    upsert_arrow = same(upsert_writer.UpsertWriter.upsert_arrow)
+    delete_arrow = same(upsert_writer.UpsertWriter.delete_arrow)
+    write_pandas = same(upsert_writer.UpsertWriter.write_pandas)
+    flush = blocking(upsert_writer.UpsertWriter.flush)
+    __exit__ = blocking(upsert_writer.UpsertWriter.__aexit__)
+
+    def upsert(self, row: Any) -> WriteResultHandle:
+        return WriteResultHandle._of(self._inner.upsert(row))
+
+    def delete(self, pk: Any) -> WriteResultHandle:
+        return WriteResultHandle._of(self._inner.delete(pk))
+
+    def upsert_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        return WriteResultHandle._of(self._inner.upsert_arrow_batch(batch))
+
+    def delete_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        return WriteResultHandle._of(self._inner.delete_arrow_batch(batch))
+
+    def __enter__(self) -> UpsertWriter:
+        return self
+
+
+class TableUpsert(Face[table_upsert.TableUpsert]):
+    """As ``fluss.TableUpsert``; its writers block, and so does ``flush``. Leaving a ``with`` block flushes."""
+
+    upsert_arrow = same(table_upsert.TableUpsert.upsert_arrow)
+    delete_arrow = same(table_upsert.TableUpsert.delete_arrow)
+    write_pandas = same(table_upsert.TableUpsert.write_pandas)
+    flush = blocking(table_upsert.TableUpsert.flush)
+    __exit__ = blocking(table_upsert.TableUpsert.__aexit__)
+
+    def partial_update_by_name(self, columns: Sequence[str]) -> TableUpsert:
+        return TableUpsert._of(self._inner.partial_update_by_name(columns))
+
+    def partial_update_by_index(
+        self, column_indices: Sequence[int] | None = None, *, indices: Sequence[int] | None = None
+    ) -> TableUpsert:
+        return TableUpsert._of(self._inner.partial_update_by_index(column_indices, indices=indices))
+
+    def partial_update(self, column_indices: Sequence[int] | None = None) -> TableUpsert:
+        return TableUpsert._of(self._inner.partial_update(column_indices))
+
+    def partial_update_with_column_names(self, columns: Sequence[str]) -> TableUpsert:
+        return self.partial_update_by_name(columns)
+
+    def create_writer(self) -> UpsertWriter:
+        return UpsertWriter._of(self._inner.create_writer())
+
+    def upsert(self, row: Any) -> WriteResultHandle:
+        return WriteResultHandle._of(self._inner.upsert(row))
+
+    def delete(self, pk: Any) -> WriteResultHandle:
+        return WriteResultHandle._of(self._inner.delete(pk))
+
+    def upsert_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        return WriteResultHandle._of(self._inner.upsert_arrow_batch(batch))
+
+    def delete_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        return WriteResultHandle._of(self._inner.delete_arrow_batch(batch))
+
+    def __enter__(self) -> TableUpsert:
+        return self
+
+
+class Lookuper(Face[lookuper.Lookuper]):
+    """As ``fluss.Lookuper``, blocking. Lookups of several threads share requests."""
+
+    lookup = blocking(lookuper.Lookuper.lookup)
+    lookup_many = blocking(lookuper.Lookuper.lookup_many)
+
+
+class PrefixLookuper(Face[prefix_lookuper.PrefixLookuper]):
+    """As ``fluss.PrefixLookuper``, blocking."""
+
+    lookup = blocking(prefix_lookuper.PrefixLookuper.lookup)
+    lookup_arrow = blocking(prefix_lookuper.PrefixLookuper.lookup_arrow)
+
+
+class TablePrefixLookup(Face[table_lookup.TablePrefixLookup]):
+    """As ``fluss.TablePrefixLookup``; its lookupers block."""
+
+    def create_lookuper(self) -> PrefixLookuper:
+        return PrefixLookuper._of(self._inner.create_lookuper())
+
+
+class TableLookup(Face[table_lookup.TableLookup]):
+    """As ``fluss.TableLookup``, blocking, and so are its lookupers."""
+
+    lookup = blocking(table_lookup.TableLookup.lookup)
+    lookup_many = blocking(table_lookup.TableLookup.lookup_many)
+
+    def create_lookuper(self) -> Lookuper:
+        return Lookuper._of(self._inner.create_lookuper())
+
+    def lookup_by(self, column_names: Sequence[str]) -> TablePrefixLookup:
+        return TablePrefixLookup._of(self._inner.lookup_by(column_names))
+
+
 class BatchScanner(Face[batch_scanner.BatchScanner]):
     """As ``fluss.BatchScanner``, blocking."""
 
@@ -87,6 +190,9 @@ class TableScan(ScanFace):
     create_log_scanner = blocking(table_scan.TableScan.create_log_scanner)
     create_record_batch_log_scanner = blocking(table_scan.TableScan.create_record_batch_log_scanner)
     create_batch_scanner = blocking(table_scan.TableScan.create_batch_scanner)
+    create_changelog_scanner = blocking(table_scan.TableScan.create_changelog_scanner)
+    to_arrow = same(table_scan.TableScan.to_arrow)
+    to_pandas = same(table_scan.TableScan.to_pandas)
 
     def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
         return BatchScanner._of(self._inner.create_bucket_batch_scanner(bucket))
@@ -94,6 +200,9 @@ class TableScan(ScanFace):
 
 class FlussTable(TableFace):
     """As ``fluss.FlussTable``; what it makes blocks."""
+
+    to_arrow = same(table.FlussTable.to_arrow)
+    to_pandas = same(table.FlussTable.to_pandas)
 
     def new_scan(self) -> TableScan:
         return TableScan._of(self._inner.new_scan())
@@ -103,6 +212,14 @@ class FlussTable(TableFace):
 
     def new_append_writer(self) -> AppendWriter:
         return self.new_append().create_writer()
+
+    def new_upsert(
+        self, columns: Sequence[str] | None = None, column_indices: Sequence[int] | None = None
+    ) -> TableUpsert:
+        return TableUpsert._of(self._inner.new_upsert(columns, column_indices))
+
+    def new_lookup(self) -> TableLookup:
+        return TableLookup._of(self._inner.new_lookup())
 
 
 class FlussAdmin(Face[admin.FlussAdmin]):

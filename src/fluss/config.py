@@ -333,22 +333,35 @@ class Config:
     )
 
     lookup_queue_size = ConfigOption(
-        "lookup.queue-size", OptionKind.UNSIGNED, 25_600, "How many lookups may wait to be sent; then callers wait."
+        "lookup.queue-size",
+        OptionKind.UNSIGNED,
+        25_600,
+        "How many lookups may wait to be sent; beyond it, those who want to look something up wait before.",
     )
     lookup_max_batch_size = ConfigOption(
-        "lookup.max-batch-size", OptionKind.UNSIGNED, 128, "The most lookups in one request."
+        "lookup.max-batch-size",
+        OptionKind.UNSIGNED,
+        128,
+        "The most lookups in one request; a request with so many is sent at once. `lookup_many` makes larger ones.",
     )
     lookup_batch_timeout_ms = ConfigOption(
         "lookup.batch-timeout-ms",
         OptionKind.UNSIGNED,
         100,
-        "How long a lookup may wait for others to join its request.",
+        "How long a lookup may wait for others to join its request while an answer is due from the same server. "
+        "Otherwise it is sent at once.",
     )
     lookup_max_inflight_requests = ConfigOption(
-        "lookup.max-inflight-requests", OptionKind.UNSIGNED, 128, "How many lookup requests may be on the way at once."
+        "lookup.max-inflight-requests",
+        OptionKind.UNSIGNED,
+        128,
+        "How many lookup requests of a connection may be on the way at once; further lookups wait to be sent.",
     )
     lookup_max_retries = ConfigOption(
-        "lookup.max-retries", OptionKind.INT32, INT32_MAX, "How often a failed lookup is sent again before it fails."
+        "lookup.max-retries",
+        OptionKind.INT32,
+        INT32_MAX,
+        "How often a lookup that failed for a passing reason is sent again; no longer than `request-timeout`.",
     )
 
     bootstrap_server = _OlderName(bootstrap_servers)

@@ -62,6 +62,17 @@ METHODS: dict[str, list[str]] = {
         *("append(row)", "write_arrow(table)", "write_arrow_batch(batch)", "append_arrow_batch(batch)"),
         *("write_pandas(df)", "flush()", "__aenter__()"),
     ],
+    "TableUpsert": [
+        *("partial_update_by_name(columns)", "partial_update_by_index(indices)"),
+        *("partial_update_by_index(column_indices)", "create_writer()"),
+        *("partial_update(column_indices=)", "partial_update_with_column_names(columns)"),
+        *("upsert(row)", "delete(pk)", "flush()", "__aenter__()"),
+    ],
+    "UpsertWriter": ["upsert(row)", "delete(pk)", "flush()", "__aenter__()"],
+    "TableLookup": ["create_lookuper()", "lookup_by(column_names)", "lookup(pk)"],
+    "Lookuper": ["lookup(pk)"],
+    "TablePrefixLookup": ["create_lookuper()"],
+    "PrefixLookuper": ["lookup(prefix)"],
     "WriteResultHandle": ["wait()", "__await__()"],
     "LogScanner": [
         *("subscribe(bucket_id, start_offset)", "subscribe_buckets(bucket_offsets)"),

@@ -26,6 +26,8 @@ _PROCESS = "tests/integration/test_server_process.py::"
 _LISTENERS = "tests/unit/server/test_listeners.py::"
 _FILES = "tests/unit/server/test_options.py::"
 _EMBEDDED = "tests/unit/test_embedded.py::"
+_KV = "tests/unit/server/kv/test_kv_options.py::"
+_LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 
 CLIENT = {
     "bootstrap.servers": _BOOTSTRAP + "test_the_first_server_that_answers_is_enough",
@@ -58,9 +60,12 @@ CLIENT = {
     "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
     "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
     "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
+    "lookup.queue-size": _LOOKUP + "test_callers_wait_when_too_many_lookups_wait_to_be_sent",
+    "lookup.max-batch-size": _LOOKUP + "test_full_requests_do_not_wait",
+    "lookup.batch-timeout-ms": _LOOKUP + "test_a_lookup_waits_for_company_only_so_long",
+    "lookup.max-inflight-requests": _LOOKUP + "test_so_many_requests_are_on_the_way_and_no_more",
+    "lookup.max-retries": _LOOKUP + "test_retries_are_counted",
 }
-# There are no lookups yet: ``FlussTable.new_lookup`` says so.
-OF_LOOKUPS = {option.key for option in Config.options() if option.key.startswith("lookup.")}
 
 SERVER = {
     "bind.listeners": _PROCESS + "test_clients_are_told_the_address_of_the_listener_they_came_in_by",
@@ -101,6 +106,17 @@ SERVER = {
     + "test_expired_segments_leave_at_an_interval_the_active_one_if_wanted",
     "server.writer-id.expiration-time": _OPTIONS + "test_silent_writers_are_forgotten_at_an_interval",
     "server.writer-id.expiration-check-interval": _OPTIONS + "test_silent_writers_are_forgotten_at_an_interval",
+    "kv.snapshot.interval": _KV + "test_rows_are_written_to_the_disk_at_an_interval_that_can_be_changed",
+    "kv.writes.memory-size": _KV + "test_writes_beyond_their_memory_are_refused",
+    "kv.rocksdb.block.cache-size": _KV + "test_options_reach_the_settings",
+    "kv.rocksdb.writebuffer.size": _KV + "test_a_small_write_buffer_goes_to_the_disk_when_it_is_full",
+    "kv.rocksdb.writebuffer.total-size": _KV + "test_options_reach_the_settings",
+    "kv.recover.log-record-batch.max-size": _KV + "test_options_reach_the_settings",
+    "kv.scanner.ttl": _KV + "test_options_reach_the_settings",
+    "kv.scanner.expiration-interval": _KV + "test_options_reach_the_settings",
+    "kv.scanner.max-per-bucket": _KV + "test_options_reach_the_settings",
+    "kv.scanner.max-per-server": _KV + "test_options_reach_the_settings",
+    "kv.scanner.max-batch-size": _KV + "test_options_reach_the_settings",
     "server.data-disk.write-limit-ratio": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",
     "server.data-disk.write-recover-ratio": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",
     "server.data-disk.check-interval": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",
@@ -108,7 +124,7 @@ SERVER = {
 
 
 def test_every_option_is_in_the_table() -> None:
-    assert set(CLIENT) | OF_LOOKUPS == {option.key for option in Config.options()}
+    assert set(CLIENT) == {option.key for option in Config.options()}
     assert set(SERVER) == {option.key for option in ServerOptions.options()}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from fluss.client.admin_calls import AdminCalls, checked, checked_path, checked_text
+from fluss.client.cluster import Cluster
 from fluss.client.leader_calls import ask_leaders
 from fluss.client.wire_values import config_changes, partition_spec, pb_partition_spec, pb_table_path, table_info
 from fluss.errors import ErrorCode, FlussError, error_for_code
@@ -114,7 +115,7 @@ class TableAdmin(AdminCalls):
             await self._cluster.refresh([path], partitions=[(path, partition_name)])
             partition_ids: list[int | None] = [await self._cluster.partition_id(path, partition_name)]
         elif info.is_partitioned():
-            partition_ids = [partition.partition_id for partition in await self._partition_infos(path, None)]
+            partition_ids = [partition.partition_id for partition in await partition_infos(self._cluster, path)]
         else:
             partition_ids = [None]
         buckets = [
@@ -177,7 +178,7 @@ class TableAdmin(AdminCalls):
     ) -> list[PartitionInfo]:
         """List partitions, all or those with the given values; code 37 if the table has no partitions."""
         spec = None if partition_spec is None else PartitionSpec.of(partition_spec)
-        return await self._run(self._partition_infos(checked_path(table_path), spec))
+        return await self._run(partition_infos(self._cluster, checked_path(table_path), spec))
 
     async def list_partition_infos_with_spec(
         self, table_path: TablePath, partition_spec: PartitionSpec | Mapping[str, str] | None
@@ -185,14 +186,16 @@ class TableAdmin(AdminCalls):
         """Another name of ``list_partition_infos`` with a spec."""
         return await self.list_partition_infos(table_path, partition_spec)
 
-    async def _partition_infos(self, path: TablePath, spec: PartitionSpec | None) -> list[PartitionInfo]:
-        request = pb.ListPartitionInfosRequest(table_path=pb_table_path(path))
-        if spec is not None:
-            request.partial_partition_spec.CopyFrom(pb_partition_spec(spec))
-        response = await self._cluster.request_coordinator(apis.LIST_PARTITION_INFOS, request)
-        # Servers list the values in the order of the partition keys.
-        specs = [(info.partition_id, partition_spec(info.partition_spec)) for info in response.partitions_info]
-        return [PartitionInfo._create(partition_id, spec, list(spec.spec_map)) for partition_id, spec in specs]
+
+async def partition_infos(cluster: Cluster, path: TablePath, spec: PartitionSpec | None = None) -> list[PartitionInfo]:
+    """Ask for the partitions of a table, all or those with the given values. Runs on the loop of the cluster."""
+    request = pb.ListPartitionInfosRequest(table_path=pb_table_path(path))
+    if spec is not None:
+        request.partial_partition_spec.CopyFrom(pb_partition_spec(spec))
+    response = await cluster.request_coordinator(apis.LIST_PARTITION_INFOS, request)
+    # Servers list the values in the order of the partition keys.
+    specs = [(info.partition_id, partition_spec(info.partition_spec)) for info in response.partitions_info]
+    return [PartitionInfo._create(partition_id, spec, list(spec.spec_map)) for partition_id, spec in specs]
 
 
 def check_partitioned(info: TableInfo) -> None:

@@ -8,7 +8,7 @@ import random
 import weakref
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fluss.client.bootstrap import Bootstrap
 from fluss.client.metadata import Metadata
@@ -186,6 +186,9 @@ class Cluster:
         Raises NetworkError (1) when the connection fails, code 44 when no such server is known, RequestTimeoutError
         (25), or what the server answered.
         """
+        return await self._request(self._node(server_id), api, message, timeout_s)
+
+    def _node(self, server_id: int) -> ServerNode:
         self._check_open()
         node = self._metadata.tablet_servers.get(server_id)
         if node is None:
@@ -193,7 +196,11 @@ class Cluster:
                 f"tablet server {server_id} is not known; it may have left the cluster",
                 ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
             )
-        return await self._request(node, api, message, timeout_s)
+        return node
+
+    async def offers(self, server_id: int, api: Api[Any, Any]) -> bool:
+        """Whether a tablet server knows an API. Raises what ``request`` raises when it cannot be asked."""
+        return (await self._pool.channel(self._node(server_id))).offers(api)
 
     async def request_any_tablet(self, api: Api[RequestT, ResponseT], message: RequestT) -> ResponseT:
         """Send a request that every tablet server can answer; a second server is asked when the first is gone."""

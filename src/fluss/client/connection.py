@@ -11,6 +11,7 @@ from typing import Literal
 from fluss.client.admin import FlussAdmin
 from fluss.client.awaitables import StartedCall
 from fluss.client.cluster import Cluster
+from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.runtime import Runtime, runtime
 from fluss.client.table import FlussTable
 from fluss.client.wire_values import pb_table_path
@@ -29,9 +30,10 @@ logger = logging.getLogger(__name__)
 class FlussConnection(ServerMade):
     """A client of one cluster. Get one from ``await FlussConnection.create(config)``.
 
-    It may be used by any number of threads and event loops at once. All tables, writers and scanners made from it
-    share its connections and its memory for unsent data. It is a context manager, for ``with`` and ``async with``;
-    leaving it sends what was written and closes. What is still open when the program ends gets a few seconds to do so.
+    It may be used by any number of threads and event loops at once. All tables, writers, lookupers and scanners made
+    from it share its connections and its memory for unsent data. It is a context manager, for ``with`` and
+    ``async with``; leaving it sends what was written and closes. What is still open when the program ends gets a few
+    seconds to do so.
     """
 
     _cluster: Cluster
@@ -39,6 +41,7 @@ class FlussConnection(ServerMade):
     _admin: FlussAdmin
     _lock: threading.Lock
     _writer_client: WriterClient | None
+    _lookup_client: LookupClient | None
     _closing: StartedCall[None] | None
     _forget_drain: Callable[[], None] | None
 
@@ -73,6 +76,7 @@ class FlussConnection(ServerMade):
             _admin=FlussAdmin._create(cluster, current),
             _lock=threading.Lock(),
             _writer_client=None,
+            _lookup_client=None,
             _closing=None,
             _forget_drain=None,
         )
@@ -92,7 +96,7 @@ class FlussConnection(ServerMade):
             raise TypeError(f"table_path must be a fluss.TablePath, got {type(table_path).__name__}")
         self._check_open()
         info = await self._runtime.bridge(self._table_info(table_path))
-        return FlussTable._create(self._cluster, self._runtime, self._get_writer_client, info)
+        return FlussTable._create(self._cluster, self._runtime, self._get_writer_client, self._get_lookup_client, info)
 
     async def _table_info(self, path: TablePath) -> TableInfo:
         await self._cluster.refresh([path])
@@ -113,10 +117,18 @@ class FlussConnection(ServerMade):
                 self._forget_drain = self._runtime.drain_at_exit(self._drain)
             return self._writer_client
 
+    def _get_lookup_client(self) -> LookupClient:
+        """Return what all lookups on this connection go through."""
+        with self._lock:
+            self._check_open()
+            if self._lookup_client is None:
+                self._lookup_client = LookupClient(self._cluster, self._runtime)
+            return self._lookup_client
+
     # The end
 
     def close(self, timeout_ms: int | None = None) -> StartedCall[None]:
-        """Send what was written, then close. From now on everything on this connection raises.
+        """Send what was written, then close. From now on everything on this connection raises, also what is waiting.
 
         It begins at the call. Inside a running event loop the result may be awaited, or not; elsewhere the call
         blocks until the connection is closed. Writes that are not done after ``timeout_ms``, by default
@@ -137,6 +149,8 @@ class FlussConnection(ServerMade):
 
     async def _close(self, timeout_s: float) -> None:
         try:
+            if self._lookup_client is not None:
+                await self._lookup_client.close()
             await self._close_writer(timeout_s)
         finally:
             await self._cluster.close()

@@ -69,6 +69,10 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
 class ScanFace(Face[TableScan]):
     """The part of a scan that all faces share."""
 
+    to_arrow_async = same(TableScan.to_arrow_async)
+    to_pandas_async = same(TableScan.to_pandas_async)
+    to_arrow_batch_reader = same(TableScan.to_arrow_batch_reader)
+
     def project(self, indices: Sequence[int]) -> Self:
         self._inner.project(indices)
         return self
@@ -96,8 +100,8 @@ class TableFace(Face[FlussTable]):
     get_table_info = same(FlussTable.get_table_info)
     get_table_path = same(FlussTable.get_table_path)
     has_primary_key = same(FlussTable.has_primary_key)
-    new_upsert = same(FlussTable.new_upsert)
-    new_lookup = same(FlussTable.new_lookup)
+    to_arrow_async = same(FlussTable.to_arrow_async)
+    to_pandas_async = same(FlussTable.to_pandas_async)
 
     @property
     def table_path(self) -> TablePath:

@@ -1,21 +1,28 @@
-"""A table of a connection: where scans and writes begin."""
+"""A table of a connection: where scans, writes and lookups begin."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss.client.cluster import Cluster
+from fluss.client.lookup.lookup_client import LookupClient
+from fluss.client.lookup.table_lookup import TableLookup
 from fluss.client.runtime import Runtime
+from fluss.client.scan.table_buckets import PartitionChoices
 from fluss.client.scan.table_scan import TableScan
 from fluss.client.write.append_writer import AppendWriter
 from fluss.client.write.table_append import TableAppend
+from fluss.client.write.table_upsert import TableUpsert
 from fluss.client.write.writer_client import WriterClient
 from fluss.errors import FlussError
 from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableInfo, TablePath
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class FlussTable(ServerMade):
@@ -24,13 +31,25 @@ class FlussTable(ServerMade):
     _cluster: Cluster
     _runtime: Runtime
     _writer_client: Callable[[], WriterClient]
+    _lookup_client: Callable[[], LookupClient]
     _info: TableInfo
 
     @classmethod
     def _create(
-        cls, cluster: Cluster, runtime: Runtime, writer_client: Callable[[], WriterClient], info: TableInfo
+        cls,
+        cluster: Cluster,
+        runtime: Runtime,
+        writer_client: Callable[[], WriterClient],
+        lookup_client: Callable[[], LookupClient],
+        info: TableInfo,
     ) -> FlussTable:
-        return cls._with_fields(_cluster=cluster, _runtime=runtime, _writer_client=writer_client, _info=info)
+        return cls._with_fields(
+            _cluster=cluster,
+            _runtime=runtime,
+            _writer_client=writer_client,
+            _lookup_client=lookup_client,
+            _info=info,
+        )
 
     @property
     def table_path(self) -> TablePath:
@@ -70,20 +89,78 @@ class FlussTable(ServerMade):
         """Return a writer for rows: the older name of ``new_append().create_writer()``. It may also be awaited."""
         return self.new_append().create_writer()
 
-    def new_upsert(self, columns: Sequence[str] | None = None, column_indices: Sequence[int] | None = None) -> NoReturn:
-        """Begin to upsert rows. Only tables with a primary key take them, and this version does not write to those."""
-        self._refuse_key_operation("Upsert")
+    def new_upsert(
+        self, columns: Sequence[str] | None = None, column_indices: Sequence[int] | None = None
+    ) -> TableUpsert:
+        """Begin to upsert and delete rows. Only tables with a primary key take them.
 
-    def new_lookup(self) -> NoReturn:
-        """Begin to look rows up. Only tables with a primary key can, and this version does not read those."""
-        self._refuse_key_operation("Lookup")
+        ``columns`` or ``column_indices`` choose the columns of a partial update, as the methods of the result do.
+        """
+        self._require_key("Upsert")
+        return TableUpsert(self._writer_client, self._info, columns, column_indices)
 
-    def _refuse_key_operation(self, operation: str) -> NoReturn:
+    def new_lookup(self) -> TableLookup:
+        """Begin to look rows up by their keys. Only tables with a primary key have them."""
+        self._require_key("Lookup")
+        return TableLookup(self._lookup_client, self._info)
+
+    def _require_key(self, operation: str) -> None:
         if not self.has_primary_key():
             raise FlussError(
                 f"{operation} is only supported for primary key tables, and {self.table_path} is a log table"
             )
-        raise FlussError(f"{operation} on {self.table_path}: this version does not support primary-key tables yet")
+
+    # The whole table at once
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        partitions: PartitionChoices = None,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Read the whole table: the rows it has now, or all that a log table holds up to now.
+
+        ``columns`` are the columns to return, by default all; ``partitions`` and ``limit`` are those of
+        ``TableScan.to_arrow``, which also says what is consistent.
+        """
+        return self._scan(columns, limit).to_arrow(partitions)
+
+    async def to_arrow_async(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        partitions: PartitionChoices = None,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Like ``to_arrow``, without blocking the event loop."""
+        return await self._scan(columns, limit).to_arrow_async(partitions)
+
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        partitions: PartitionChoices = None,
+        limit: int | None = None,
+    ) -> pd.DataFrame:
+        """Read as ``to_arrow`` does, and return a pandas DataFrame."""
+        return self._scan(columns, limit).to_pandas(partitions)
+
+    async def to_pandas_async(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        partitions: PartitionChoices = None,
+        limit: int | None = None,
+    ) -> pd.DataFrame:
+        """Like ``to_pandas``, without blocking the event loop."""
+        return await self._scan(columns, limit).to_pandas_async(partitions)
+
+    def _scan(self, columns: Sequence[str] | None, limit: int | None) -> TableScan:
+        scan = self.new_scan()
+        if columns is not None:
+            scan = scan.project_by_name(columns)
+        return scan if limit is None else scan.limit(limit)
 
     def __repr__(self) -> str:
         return f"FlussTable(path={self.table_path})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from fluss.client.cluster import Cluster
@@ -13,13 +12,13 @@ from fluss.client.runtime import Runtime
 from fluss.client.scan.data_frames import require_pandas
 from fluss.client.scan.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.records import RecordBatch
+from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import CorruptRecordError, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import iter_batches
-from fluss.record.value_batch import decode_value_batch, split_values
-from fluss.row.encoded import EncodedRows
-from fluss.schema.formats import KvFormat, LogFormat
+from fluss.row.plain_arrays import empty_batch
+from fluss.schema.formats import LogFormat
 from fluss.schema.schema import Schema
 from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableBucket, TableInfo
@@ -126,28 +125,14 @@ class BatchScanner(ServerMade):
 
     def _decode_values(self, records: memoryview, load_schema: Callable[[int], Schema]) -> tuple[pa.RecordBatch, int]:
         """Return current rows in the order in which the server has them."""
-        if not records:
-            return _joined([], self._columns), 0
-        row_format = LogFormat.INDEXED if self._info.kv_format is KvFormat.INDEXED else LogFormat.COMPACTED
-        decoder = BatchDecoder(self._columns, row_format, load_schema)
-        schema_ids, rows = split_values(decode_value_batch(records))
-        pieces, places = [], []
-        for schema_id in np.unique(schema_ids).tolist():
-            indexes = np.flatnonzero(schema_ids == schema_id)
-            pieces.append(
-                decoder.decode_rows(EncodedRows(rows.data, rows.starts[indexes], rows.ends[indexes]), schema_id)
-            )
-            places.append(indexes)
-        joined = _joined(pieces, self._columns)
-        if len(pieces) > 1:
-            joined = joined.take(pa.array(np.argsort(np.concatenate(places))))
-        return joined.slice(0, self._limit), 0
+        rows = ValueDecoder(self._columns, self._info.kv_format, load_schema).decode(records)
+        return rows.slice(0, self._limit), 0
 
 
 def _joined(batches: list[pa.RecordBatch], columns: ScanColumns) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
-    return pa.concat_batches([pa.RecordBatch.from_pylist([], schema=columns.arrow_schema), *batches])
+    return pa.concat_batches([empty_batch(columns.arrow_schema), *batches])
 
 
 def _offset_of_row(row: int, runs: list[tuple[int, int]]) -> int:

@@ -27,15 +27,18 @@ class Frame:
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """The records of one bucket in one frame; the last batch may be cut off."""
+    """The records of one bucket in one frame: log batches, of which the last may be cut off, or one value batch."""
 
     subscription: Subscription
     frame: Frame
     records: memoryview
-    # Where to go on after this chunk, which may be behind its last record when a filter has left records out.
+    # Where to go on after this chunk, which may be behind its last record when a filter has left records out. Values
+    # are before the log; so are those that follow them, except behind the last ones.
     offset_next: int
     # Whether the server has cut columns out.
     is_projected: bool
+    # Whether these are rows of a snapshot.
+    is_values: bool = False
 
 
 class ScanBuffer:

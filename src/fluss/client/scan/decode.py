@@ -47,6 +47,14 @@ class ScanColumns:
             full if positions is None else pa.schema([full.field(position) for position in positions])
         )
 
+    def with_columns(self, names: Sequence[str]) -> ScanColumns:
+        """Return these columns and, behind them, those of the names that are not among them."""
+        if self.positions is None:
+            return self
+        positions = map(self.schema.index_of, names)
+        added = [position for position in positions if position not in self.positions]
+        return ScanColumns(self.schema_id, self.schema, [*self.positions, *added])
+
     @property
     def pushdown(self) -> tuple[int, ...]:
         """The positions a server is asked for: ascending, each once; empty when all columns are wanted."""

@@ -9,6 +9,7 @@ get a request of their own, if there is none yet.
                   leader unknown -> metadata is read -^
                   answered with an error -> pause, longer each time -> looked up again
                   in remote storage -> read from there -> looked up again
+                  current rows come first -> they are read by the SnapshotFetcher -> looked up
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from fluss.client.scan.fetch_groups import FetchGroup, Lane
 from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
 from fluss.client.scan.leader_search import LeaderSearch
 from fluss.client.scan.remote import RemoteLog
-from fluss.client.scan.subscription import BucketKey, Subscription
+from fluss.client.scan.snapshot_fetcher import SnapshotFetcher
+from fluss.client.scan.subscription import FROM_SNAPSHOT, BucketKey, Subscription
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
 from fluss.protocol.records import FetchedBucket
 from fluss.record.log_batch import measure_batches
@@ -36,9 +38,6 @@ from fluss.schema.table import TableInfo
 _REQUESTS_PER_SERVER_MAX: Final = 2
 # Nothing is fetched for a scanner that nobody has polled for so long.
 _UNATTENDED_S_MAX: Final = 60.0
-# Pauses after errors of a bucket.
-_RETRY_PAUSE_S_MIN: Final = 0.05
-_RETRY_PAUSE_S_MAX: Final = 1.0
 # A server that does not wait although there is nothing new is asked again after this.
 _SILENCE_PAUSE_S: Final = 0.02
 
@@ -53,6 +52,11 @@ _PASSING_CODES: Final = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
         ErrorCode.STORAGE_EXCEPTION,
         ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+        # Of sessions that nobody has seen rows of; they are opened again.
+        ErrorCode.SCANNER_EXPIRED,
+        ErrorCode.UNKNOWN_SCANNER_ID,
+        ErrorCode.INVALID_SCAN_REQUEST,
+        ErrorCode.TOO_MANY_SCANNERS,
     }
 )
 # Errors of a bucket after which its leader is looked up again.
@@ -70,7 +74,11 @@ logger = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """Fetches for one scanner. Everything runs on the event loop of the client, except where it says otherwise."""
+    """Fetches for one scanner. Everything runs on the event loop of the client, except where it says otherwise.
+
+    ``rows_only`` is for whoever wants snapshots and not the changes behind them. Their sessions are opened ahead then,
+    and have at most ``row_limit`` rows each.
+    """
 
     def __init__(
         self,
@@ -81,6 +89,8 @@ class Fetcher:
         remote: RemoteLog,
         *,
         loop: asyncio.AbstractEventLoop,
+        rows_only: bool = False,
+        row_limit: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
@@ -90,6 +100,10 @@ class Fetcher:
         self._requests = requests
         self._buffer = buffer
         self._remote = remote
+        self._snapshots = SnapshotFetcher(
+            cluster, self._leaders, buffer, self, opens_ahead=rows_only, row_limit=row_limit
+        )
+        self._rows_only = rows_only
         self._loop = loop
         self._clock = clock
         config = cluster.config
@@ -141,7 +155,8 @@ class Fetcher:
             self._drop(subscription)
         for subscription in begun:
             self._by_key[subscription.key] = subscription
-        self._place(begun)
+        self._snapshots.begin(subscription for subscription in begun if subscription.offset_fetch == FROM_SNAPSHOT)
+        self._place(subscription for subscription in begun if subscription.offset_fetch != FROM_SNAPSHOT)
 
     def _drop(self, subscription: Subscription) -> None:
         if self._by_key.get(subscription.key) is subscription:
@@ -153,6 +168,7 @@ class Fetcher:
                 # Nobody is interested in the answer, and others may need the place of the request.
                 group.task.cancel()
         self._leaderless.pop(subscription, None)
+        self._snapshots.drop(subscription)
 
     def _place(self, subscriptions: Iterable[Subscription]) -> None:
         """Give buckets to their leaders."""
@@ -180,6 +196,7 @@ class Fetcher:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self._snapshots.close()
         self._remote.close()
         self._by_key.clear()
         self._lanes.clear()
@@ -190,8 +207,9 @@ class Fetcher:
 
     def _pump(self) -> None:
         """Send what can be sent."""
-        if self._is_closed or not self._may_fetch():
+        if self._is_closed or not self.may_fetch():
             return
+        self._snapshots.go_on()
         for lane in list(self._lanes.values()):
             group = lane.waiting
             if group is not None and not group.subscriptions:
@@ -204,7 +222,8 @@ class Fetcher:
             self._is_searching = True
             self._start(self._search_leaders())
 
-    def _may_fetch(self) -> bool:
+    def may_fetch(self) -> bool:
+        """Whether somebody polls and the buffer has room. If not, ``_pump`` is called when that changes."""
         self._is_unattended = True
         if self._clock() - self._attended_s > _UNATTENDED_S_MAX:
             return False
@@ -227,7 +246,7 @@ class Fetcher:
             # A bug of ours. Without this, polls would wait for ever.
             logger.error("fetching from %s has failed", self._path, exc_info=error)
             for subscription in self._by_key.values():
-                self._fail(subscription, FlussError(f"Fetching from {self._path} has failed: {error!r}"))
+                self.fail(subscription, FlussError(f"Fetching from {self._path} has failed: {error!r}"))
 
     def _send(self, lane: Lane, group: FetchGroup) -> None:
         lane.waiting = None
@@ -262,7 +281,7 @@ class Fetcher:
                 return
             if not has_news and self._loop.time() - started_s < _SILENCE_PAUSE_S:
                 await asyncio.sleep(_SILENCE_PAUSE_S)
-            if not group.subscriptions or lane.waiting is not None or not self._may_fetch():
+            if not group.subscriptions or lane.waiting is not None or not self.may_fetch():
                 return
 
     # Receiving
@@ -283,7 +302,7 @@ class Fetcher:
                 failed.append(subscription)
                 self._bucket_failed(subscription, bucket, is_projected)
                 continue
-            self._recovered(subscription)
+            self.recovered(subscription)
             if bucket.remote_log_fetch_info is not None:
                 group.remove(subscription)
                 self._start(self._read_remote(subscription, bucket))
@@ -330,14 +349,21 @@ class Fetcher:
             subscription.offset_fetch = await self._remote.read(subscription, bucket.remote_log_fetch_info)
             subscription.request_entry = None
         except FlussError as error:
-            self._fail(subscription, error)
+            self.fail(subscription, error)
             self._pause([subscription])
             return
         self._place([subscription])
 
+    def snapshot_read(self, subscription: Subscription, log_offset: int) -> None:
+        """Go on with the changes behind a snapshot."""
+        subscription.offset_fetch = log_offset
+        if not self._rows_only:
+            self._place([subscription])
+
     # Errors
 
-    def _recovered(self, subscription: Subscription) -> None:
+    def recovered(self, subscription: Subscription) -> None:
+        """Note that a bucket can be read again."""
         if subscription.attempt_count:
             subscription.attempt_count = 0
             subscription.trouble = None
@@ -356,7 +382,7 @@ class Fetcher:
         elif code in _PASSING_CODES:
             subscription.trouble = error
         else:
-            self._fail(subscription, self._shown(subscription, error))
+            self.fail(subscription, self._shown(subscription, error))
 
     def _shown(self, subscription: Subscription, error: FlussError) -> FlussError:
         """Return the error as polls raise it."""
@@ -375,7 +401,8 @@ class Fetcher:
             if subscription.group is not None:
                 subscription.group.forget_request()
 
-    def _fail(self, subscription: Subscription, error: FlussError) -> None:
+    def fail(self, subscription: Subscription, error: FlussError) -> None:
+        """Have polls raise an error of a bucket."""
         subscription.trouble = error
         self._buffer.fail(subscription, error)
 
@@ -389,25 +416,21 @@ class Fetcher:
             self._cluster.forget_leaders(self._table_id, partition_id)
         for subscription in subscriptions:
             group.remove(subscription)
-        self._troubled(subscriptions, error)
+            self.troubled(subscription, error)
         self._pause(subscriptions)
 
-    def _troubled(self, subscriptions: Iterable[Subscription], error: FlussError) -> None:
-        """Note an error that several buckets have in common, as one that passes or as one that is raised."""
-        is_passing = error.is_retriable or error.error_code in _PASSING_CODES
-        for subscription in subscriptions:
-            if is_passing:
-                subscription.trouble = error
-            else:
-                self._fail(subscription, error)
+    def troubled(self, subscription: Subscription, error: FlussError) -> None:
+        """Note an error of a bucket, as one that passes or as one that is raised."""
+        if error.is_retriable or error.error_code in _PASSING_CODES:
+            subscription.trouble = error
+        else:
+            self.fail(subscription, error)
 
     def _pause(self, subscriptions: Sequence[Subscription]) -> None:
         """Look buckets up again after a while, longer after each failure."""
         by_pause: dict[float, list[Subscription]] = {}
         for subscription in subscriptions:
-            pause_s = min(_RETRY_PAUSE_S_MIN * 2**subscription.attempt_count, _RETRY_PAUSE_S_MAX)
-            subscription.attempt_count = min(subscription.attempt_count + 1, 10)
-            by_pause.setdefault(pause_s, []).append(subscription)
+            by_pause.setdefault(subscription.next_pause_s(), []).append(subscription)
         for pause_s, group_members in by_pause.items():
             self._loop.call_later(pause_s, self._retry, group_members)
 
@@ -426,6 +449,6 @@ class Fetcher:
         finally:
             self._is_searching = False
         for subscription, error in errors.items():
-            self._troubled([subscription], error)
+            self.troubled(subscription, error)
         self._pause(list(errors))
         self._place(subscription for subscription in subscriptions if subscription not in errors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -12,18 +12,16 @@ import pyarrow as pa
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
 from fluss.client.scan.bounded_read import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, bounds
+from fluss.client.scan.changelog import changelog_schema
 from fluss.client.scan.data_frames import require_pandas
 from fluss.client.scan.decode import ScanColumns
-from fluss.client.scan.fetch_messages import FetchRequests
-from fluss.client.scan.offsets import bucket_offsets
 from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.polling import Runs
-from fluss.client.scan.records import RecordBatch, RecordBatches, ScanRecords
-from fluss.client.scan.subscription import Subscription
-from fluss.errors import ErrorCode, FlussError
-from fluss.schema.integers import int32, int64
-from fluss.schema.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
-from fluss.schema.server_made import ServerMade
+from fluss.client.scan.records import RecordBatch, RecordBatches, RecordRun, ScanRecords
+from fluss.client.scan.subscribing import Subscribing
+from fluss.errors import FlussError
+from fluss.schema.integers import int64
+from fluss.schema.predicate import BoundPredicate
 from fluss.schema.table import TableBucket, TableInfo
 
 if TYPE_CHECKING:
@@ -33,29 +31,24 @@ if TYPE_CHECKING:
 _ITERATION_POLL_MS: Final = 1000
 
 
-class LogScanner(ServerMade):
+class LogScanner(Subscribing):
     """Reads the log of a table: records as they come (``poll``), or batches and bounded reads as Arrow.
 
-    A scanner is of one kind, chosen when it is created. It may be used from any thread and any event loop; calls take
-    turns. Records are fetched ahead of the consumer, into a buffer of about ``scanner.log.fetch.max-bytes`` plus one
-    response per server. Nothing is fetched before the first poll, nor when nobody has polled for a minute. Closing a
-    scanner, or dropping it, stops it.
+    A scanner is of one kind, chosen when it is created: for records, for batches, or for batches of a changelog, whose
+    tables have columns that say what each row means (``TableScan.create_changelog_scanner``). It may be used from any
+    thread and any event loop; calls take turns. Records are fetched ahead of the consumer, into a buffer of about
+    ``scanner.log.fetch.max-bytes`` plus one response per server, and one per bucket whose current rows are read.
+    Nothing is fetched before the first poll, nor when nobody has polled for a minute. Closing a scanner, or dropping
+    it, stops it.
     """
 
-    _cluster: Cluster
-    _runtime: Runtime
-    _info: TableInfo
-    _columns: ScanColumns
-    _pipeline: ScanPipeline
+    _arrow_schema: pa.Schema
     _is_batch_scanner: bool
+    _is_changelog: bool
     _is_aligned: bool
-    # Guards what follows. Whatever may not happen during a bounded read checks and acts under it.
-    _lock: threading.RLock
     # What the scanner is reserved for: a bounded read by its name, or a reader that may have been dropped.
     _bounded_call: str | None
     _open_reader: tuple[weakref.ref[_ReaderBatches], BoundedRead] | None
-    # Where the last bounded read began, if nothing has happened since.
-    _repeat_starts: dict[TableBucket, int] | None
 
     @classmethod
     def _create(
@@ -64,122 +57,27 @@ class LogScanner(ServerMade):
         runtime: Runtime,
         info: TableInfo,
         columns: ScanColumns,
-        requests: FetchRequests,
         *,
+        predicate: BoundPredicate | None,
         is_batch_scanner: bool,
+        is_changelog: bool = False,
         is_aligned: bool,
     ) -> LogScanner:
         return cls._with_fields(
             _cluster=cluster,
             _runtime=runtime,
             _info=info,
-            _columns=columns,
-            _pipeline=ScanPipeline(cluster, runtime, info, columns, requests),
+            _arrow_schema=changelog_schema(columns.arrow_schema) if is_changelog else columns.arrow_schema,
+            _pipeline=ScanPipeline(cluster, runtime, info, columns, predicate=predicate),
+            _is_filtered=predicate is not None,
             _is_batch_scanner=is_batch_scanner,
+            _is_changelog=is_changelog,
             _is_aligned=is_aligned,
             _lock=threading.RLock(),
             _bounded_call=None,
             _open_reader=None,
             _repeat_starts=None,
         )
-
-    # Subscriptions
-
-    def subscribe(self, bucket_id: int, start_offset: int) -> None:
-        """Read a bucket from an offset on: EARLIEST_OFFSET, LATEST_OFFSET or a number.
-
-        Subscribing again moves to the new offset; records that were fetched but not polled yet are dropped.
-        """
-        self.subscribe_buckets({bucket_id: start_offset})
-
-    def subscribe_buckets(self, bucket_offsets: Mapping[int, int]) -> None:
-        """Read several buckets: ``{bucket: offset}``."""
-        self._check_partitioned(False, "subscribe_partition() or subscribe_partition_buckets()")
-        offsets = {
-            self._bucket(None, bucket_id): _start_offset(offset)
-            for bucket_id, offset in _mapping("bucket_offsets", bucket_offsets).items()
-        }
-        self._subscribe(offsets)
-
-    def subscribe_partition(self, partition_id: int, bucket_id: int, start_offset: int) -> None:
-        """Read a bucket of a partition; code 36 if there is no such partition."""
-        self.subscribe_partition_buckets({(partition_id, bucket_id): start_offset})
-
-    def subscribe_partition_buckets(self, partition_bucket_offsets: Mapping[tuple[int, int], int]) -> None:
-        """Read several buckets of partitions: ``{(partition id, bucket): offset}``."""
-        self._check_partitioned(True, "subscribe() or subscribe_buckets()")
-        offsets = {}
-        for key, offset in _mapping("partition_bucket_offsets", partition_bucket_offsets).items():
-            if not isinstance(key, tuple) or len(key) != 2:
-                raise TypeError(f"keys of partition_bucket_offsets must be (partition_id, bucket_id), got {key!r}")
-            offsets[self._bucket(int64("partition_id", key[0]), key[1])] = _start_offset(offset)
-        self._subscribe(offsets)
-
-    def unsubscribe(self, bucket_id: int) -> None:
-        """Stop reading a bucket, if it is read at all."""
-        self._check_partitioned(False, "unsubscribe_partition()")
-        self._unsubscribe(TableBucket(self._info.table_id, int32("bucket_id", bucket_id)))
-
-    def unsubscribe_partition(self, partition_id: int, bucket_id: int) -> None:
-        """Stop reading a bucket of a partition, if it is read at all."""
-        self._check_partitioned(True, "unsubscribe()")
-        self._unsubscribe(TableBucket.with_partition(self._info.table_id, partition_id, int32("bucket_id", bucket_id)))
-
-    def get_subscribed_buckets(self) -> list[tuple[TableBucket, int]]:
-        """Return every bucket with the offset of the next record it will give.
-
-        EARLIEST_OFFSET stands for itself until the first records have been read.
-        """
-        with self._lock:
-            self._forget_dropped_reader()
-        return list(self._pipeline.subscriptions.positions().items())
-
-    def is_partitioned(self) -> bool:
-        """Whether the table has partitions, whose buckets are subscribed to by partition id."""
-        return self._info.is_partitioned()
-
-    def _subscribe(self, offsets: dict[TableBucket, int]) -> None:
-        self._check_usable()
-        partition_ids = {bucket.partition_id for bucket in offsets if bucket.partition_id is not None}
-        latest = [bucket for bucket, offset in offsets.items() if offset == LATEST_OFFSET]
-        if partition_ids or latest:
-            offsets |= self._runtime.run(self._prepare(partition_ids, latest))
-        with self._lock:
-            self._check_usable()
-            self._repeat_starts = None
-            self._pipeline.subscriptions.begin(offsets)
-
-    async def _prepare(self, partition_ids: set[int], latest: list[TableBucket]) -> dict[TableBucket, int]:
-        """Make sure that partitions exist, and return the latest offsets of buckets."""
-        path = self._info.table_path
-        unknown = [id_ for id_ in partition_ids if self._cluster.partition_name(id_) is None]
-        if unknown:
-            await self._cluster.refresh([path], partition_ids=[(path, id_) for id_ in unknown])
-        for partition_id in unknown:
-            if self._cluster.partition_name(partition_id) is None:
-                raise FlussError(f"{path} has no partition with the id {partition_id}", ErrorCode.PARTITION_NOT_EXISTS)
-        return await bucket_offsets(self._cluster, path, latest, OffsetSpec.latest())
-
-    def _unsubscribe(self, bucket: TableBucket) -> None:
-        with self._lock:
-            self._check_usable()
-            self._repeat_starts = None
-            self._pipeline.subscriptions.end([bucket])
-
-    def _bucket(self, partition_id: int | None, bucket_id: int) -> TableBucket:
-        number = int32("bucket_id", bucket_id)
-        if not 0 <= number < self._info.num_buckets:
-            raise FlussError(
-                f"Bucket {number} does not exist: {self._info.table_path} has the buckets 0 to "
-                f"{self._info.num_buckets - 1}"
-            )
-        return TableBucket.new_with_partition(self._info.table_id, partition_id, number)
-
-    def _check_partitioned(self, is_expected: bool, right_method: str) -> None:
-        if self.is_partitioned() is is_expected:
-            return
-        negation = "" if self.is_partitioned() else "not "
-        raise FlussError(f"{self._info.table_path} is {negation}a partitioned table; use {right_method} instead")
 
     # Records
 
@@ -232,14 +130,12 @@ class LogScanner(ServerMade):
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """Return the batches of one poll as a table, without rows after ``timeout_ms``."""
         timeout_s = self._begin_poll(timeout_ms, is_batch=True)
-        return self._table(run.batch for _, run in self._pipeline.poller.poll(self._collect_aligned, timeout_s))
+        return self._table(run for _, run in self._pipeline.poller.poll(self._collect_aligned, timeout_s))
 
     async def poll_arrow_async(self, timeout_ms: int) -> pa.Table:
         """Like ``poll_arrow``, without blocking the event loop."""
         timeout_s = self._begin_poll(timeout_ms, is_batch=True)
-        return self._table(
-            run.batch for _, run in await self._pipeline.poller.poll_async(self._collect_aligned, timeout_s)
-        )
+        return self._table(run for _, run in await self._pipeline.poller.poll_async(self._collect_aligned, timeout_s))
 
     def _collect_written(self, runs: Runs) -> bool:
         return self._collect_batches(runs, aligned=self._is_aligned)
@@ -262,8 +158,11 @@ class LogScanner(ServerMade):
                 byte_count += run.batch.nbytes
         return False
 
-    def _table(self, batches: Any) -> pa.Table:
-        return pa.Table.from_batches(batches, schema=self._columns.arrow_schema)
+    def _table(self, runs: Iterable[RecordRun]) -> pa.Table:
+        return pa.Table.from_batches(map(self._batch_of, runs), schema=self._arrow_schema)
+
+    def _batch_of(self, run: RecordRun) -> pa.RecordBatch:
+        return run.with_changes() if self._is_changelog else run.batch
 
     # Bounded reads
 
@@ -276,7 +175,7 @@ class LogScanner(ServerMade):
         starts = self._begin_bounded("to_arrow")
         try:
             found = self._runtime.run(bounds(self._cluster, self._info.table_path, starts))
-            table = self._table(self._bounded_read(starts, found).batches())
+            table = self._table(self._bounded_read(starts, found).runs())
         except BaseException:
             self._end_bounded(starts, None)
             raise
@@ -288,7 +187,7 @@ class LogScanner(ServerMade):
         starts = self._begin_bounded("to_arrow")
         try:
             found = await self._runtime.bridge(bounds(self._cluster, self._info.table_path, starts), cancels=True)
-            table = self._table(await self._bounded_read(starts, found).batches_async())
+            table = self._table(await self._bounded_read(starts, found).runs_async())
         except BaseException:
             self._end_bounded(starts, None)
             raise
@@ -316,7 +215,9 @@ class LogScanner(ServerMade):
             found = self._runtime.run(bounds(self._cluster, self._info.table_path, starts))
             subscriptions = self._pipeline.subscriptions
             subscriptions.end([bucket for bucket in starts if bucket not in found])
-            read = self._new_read(found, on_done=lambda done: subscriptions.end([each.bucket for each in done]))
+            read = self._pipeline.begin_bounded(
+                found, on_done=lambda done: subscriptions.end([each.bucket for each in done])
+            )
         except BaseException:
             self._end_bounded(starts, None)
             raise
@@ -324,7 +225,7 @@ class LogScanner(ServerMade):
         with self._lock:
             self._bounded_call = self._repeat_starts = None
             self._open_reader = weakref.ref(batches), read
-        return pa.RecordBatchReader.from_batches(self._columns.arrow_schema, batches)
+        return pa.RecordBatchReader.from_batches(self._arrow_schema, batches)
 
     def _begin_bounded(self, call: str) -> dict[TableBucket, int]:
         """Reserve the scanner, and return where the read begins."""
@@ -334,6 +235,12 @@ class LogScanner(ServerMade):
             starts = self._repeat_starts or self._pipeline.subscriptions.positions()
             if not starts:
                 raise FlussError("No buckets subscribed; subscribe to what is to be read first")
+            amid = self._pipeline.subscriptions.amid_snapshot()
+            if amid is not None:
+                raise FlussError(
+                    f"Some of the current rows of {amid} have been polled, and others not; poll until its changes "
+                    "follow, or subscribe again"
+                )
             self._bounded_call = call
             return starts
 
@@ -344,17 +251,9 @@ class LogScanner(ServerMade):
         subscriptions = self._pipeline.subscriptions
         # Nothing is fetched for buckets without anything to read, nor beyond the stops of the others.
         subscriptions.park({bucket: start for bucket, start in starts.items() if bucket not in found})
-        return self._new_read(
+        return self._pipeline.begin_bounded(
             found, on_done=lambda done: subscriptions.park({each.bucket: each.position for each in done})
         )
-
-    def _new_read(
-        self, found: Mapping[TableBucket, tuple[int, int]], on_done: Callable[[list[Subscription]], None]
-    ) -> BoundedRead:
-        begun = self._pipeline.subscriptions.begin({bucket: start for bucket, (start, _) in found.items()})
-        stops = {subscription: found[subscription.bucket][1] for subscription in begun}
-        patience_s = self._cluster.config.request_timeout_ms / 1000
-        return BoundedRead(self._pipeline.poller, self._pipeline.reader, stops, on_done, patience_s=patience_s)
 
     def _end_bounded(
         self, offsets: Mapping[TableBucket, int] | None, repeat_starts: dict[TableBucket, int] | None
@@ -412,11 +311,8 @@ class LogScanner(ServerMade):
     def _check_kind(self, *, is_batch: bool) -> None:
         if is_batch is self._is_batch_scanner:
             return
-        wanted, create = (
-            ("batch-based", "create_record_batch_log_scanner()")
-            if is_batch
-            else ("record-based", "create_log_scanner()")
-        )
+        batches = "create_changelog_scanner()" if self._info.has_primary_key() else "create_record_batch_log_scanner()"
+        wanted, create = ("batch-based", batches) if is_batch else ("record-based", "create_log_scanner()")
         raise FlussError(f"This method requires a {wanted} scanner; make one with {create}")
 
     def _check_usable(self) -> None:
@@ -438,8 +334,9 @@ class LogScanner(ServerMade):
     def _forget_dropped_reader(self) -> None:
         """Unsubscribe what a reader was dropped in the middle of."""
         # Found out here and not by a finalizer of the reader: that could run anywhere, also where a lock is held.
-        if self._open_reader is not None and self._open_reader[0]() is None:
-            self._close_reader(self._open_reader[1])
+        with self._lock:
+            if self._open_reader is not None and self._open_reader[0]() is None:
+                self._close_reader(self._open_reader[1])
 
     def _close_reader(self, read: BoundedRead) -> None:
         with self._lock:
@@ -454,11 +351,11 @@ class _ReaderBatches(Iterator[pa.RecordBatch]):
     def __init__(self, scanner: LogScanner, read: BoundedRead) -> None:
         self._scanner = scanner
         self._read = read
-        self._batches = read.batches()
+        self._runs = read.runs()
 
     def __next__(self) -> pa.RecordBatch:
         try:
-            return next(self._batches)
+            return self._scanner._batch_of(next(self._runs))
         except BaseException:
             self._scanner._close_reader(self._read)
             raise
@@ -469,22 +366,6 @@ def _scan_records(runs: Runs) -> ScanRecords:
 
 
 def _record_batches(runs: Runs) -> RecordBatches:
-    return RecordBatches(RecordBatch._create(run.batch, run.bucket, run.base_offset) for _, run in runs)
-
-
-def _mapping(what: str, offsets: Mapping[Any, int]) -> Mapping[Any, int]:
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"{what} must be a dict, got {type(offsets).__name__}")
-    if not offsets:
-        raise FlussError("Bucket offsets are empty; name at least one bucket")
-    return offsets
-
-
-def _start_offset(offset: int) -> int:
-    number = int64("start_offset", offset)
-    if number < 0 and number not in (EARLIEST_OFFSET, LATEST_OFFSET):
-        raise FlussError(
-            f"start_offset must not be negative, except for EARLIEST_OFFSET ({EARLIEST_OFFSET}) and LATEST_OFFSET "
-            f"({LATEST_OFFSET}), got {number}"
-        )
-    return number
+    return RecordBatches(
+        RecordBatch._create(run.batch, run.bucket, run.base_offset, run.change_types) for _, run in runs
+    )

@@ -1,17 +1,18 @@
 """A scan at work: everything between the servers and the consumer of one scanner, and how it is put together.
 
-servers -> Fetcher -> ScanBuffer -> BatchReader (with a BatchDecoder) -> Poller -> consumer
+servers -> Fetcher -> ScanBuffer -> BatchReader (with decoders) -> Poller -> consumer
            event loop               the consumer's thread, or a worker
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
+from fluss.client.scan.bounded_read import BoundedRead
 from fluss.client.scan.buffer import ScanBuffer
 from fluss.client.scan.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.fetch_messages import FetchRequests
@@ -20,27 +21,69 @@ from fluss.client.scan.polling import Poller
 from fluss.client.scan.reader import BatchReader
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.subscription import Subscription, Subscriptions
+from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import FlussError
+from fluss.schema.formats import LogFormat
+from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
-from fluss.schema.table import TableInfo
+from fluss.schema.table import TableBucket, TableInfo
 
 
 class ScanPipeline:
     """The parts of one scanner. When it is dropped, everything stops: nothing in the background refers to it."""
 
     def __init__(
-        self, cluster: Cluster, runtime: Runtime, info: TableInfo, columns: ScanColumns, requests: FetchRequests
+        self,
+        cluster: Cluster,
+        runtime: Runtime,
+        info: TableInfo,
+        columns: ScanColumns,
+        *,
+        predicate: BoundPredicate | None = None,
+        rows_only: bool = False,
+        row_limit: int | None = None,
     ) -> None:
+        requests = FetchRequests(
+            cluster.config,
+            info.table_id,
+            # Only batches of columns can be cut.
+            pushdown=columns.pushdown if info.log_format is LogFormat.ARROW else (),
+            predicate=predicate,
+            schema_id=info.schema_id,
+        )
         buffer = ScanBuffer(cluster.config.scanner_log_fetch_max_bytes, lambda: fetcher.make_use_of_room())
-        fetcher = Fetcher(cluster, info, requests, buffer, RemoteLog(buffer, cluster.config), loop=runtime.loop)
-        decoder = BatchDecoder(columns, info.log_format, _schema_loader(cluster, runtime, info))
+        fetcher = Fetcher(
+            cluster,
+            info,
+            requests,
+            buffer,
+            RemoteLog(buffer, cluster.config),
+            loop=runtime.loop,
+            rows_only=rows_only,
+            row_limit=row_limit,
+        )
+        load_schema = _schema_loader(cluster, runtime, info)
+        self._patience_s = cluster.config.request_timeout_ms / 1000
         self.buffer = buffer
         self.fetcher = fetcher
-        self.reader = BatchReader(buffer, decoder, on_damage=lambda damaged: fetcher.change((), [damaged]))
+        self.reader = BatchReader(
+            buffer,
+            BatchDecoder(columns, info.log_format, load_schema),
+            ValueDecoder(columns, info.kv_format, load_schema),
+            on_damage=lambda damaged: fetcher.change((), [damaged]),
+        )
         self.subscriptions = Subscriptions(partial(_change_subscriptions, fetcher, buffer))
         self.poller = Poller(runtime, buffer, self.reader, fetcher, self.subscriptions)
         self._stop = weakref.finalize(self, _stop_fetching, runtime, fetcher)
         self._stop.atexit = False
+
+    def begin_bounded(
+        self, found: Mapping[TableBucket, tuple[int, int]], on_done: Callable[[list[Subscription]], None]
+    ) -> BoundedRead:
+        """Subscribe to buckets from where to where they are to be read, and return the read."""
+        begun = self.subscriptions.begin({bucket: start for bucket, (start, _) in found.items()})
+        stops = {subscription: found[subscription.bucket][1] for subscription in begun}
+        return BoundedRead(self.poller, self.reader, stops, on_done, patience_s=self._patience_s)
 
     def close(self) -> None:
         """Stop fetching and let go of what was fetched. May be called again."""

@@ -115,11 +115,18 @@ class Poller:
     def _go_back(self, runs: Runs) -> None:
         """Let the next poll read again what nobody got."""
         offsets: dict[TableBucket, int] = {}
+        snapshots: dict[Subscription, list[RecordRun]] = {}
         for subscription, run in runs:
-            if subscription.is_active:
+            if not subscription.is_active:
+                continue
+            if run.is_snapshot:
+                snapshots.setdefault(subscription, []).append(run)
+            else:
                 offsets.setdefault(subscription.bucket, run.base_offset)
-        if offsets:
-            self._subscriptions.begin(offsets)
+        begun = {each.bucket: each for each in self._subscriptions.begin(offsets)} if offsets else {}
+        # Nobody could read rows of a snapshot a second time; they stay before the changes that follow them.
+        for subscription, rows in snapshots.items():
+            self._reader.give_back(begun.get(subscription.bucket, subscription), rows)
 
     async def _step_on_worker(self, collect: Collect) -> Runs | None:
         claim = _Claim(self._go_back)

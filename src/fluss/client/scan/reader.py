@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
 
 from fluss.client.scan.buffer import Chunk, ScanBuffer
 from fluss.client.scan.decode import BatchDecoder, DecodedBatch
 from fluss.client.scan.records import RecordRun
-from fluss.client.scan.subscription import Subscription
+from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription
+from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.log_batch import LogBatch, iter_batches
 from fluss.schema.change_type import ChangeType
@@ -20,20 +24,41 @@ class BatchReader:
     of subscriptions whose records cannot be decoded: nothing more is to be fetched for them.
     """
 
-    def __init__(self, buffer: ScanBuffer, decoder: BatchDecoder, on_damage: Callable[[Subscription], None]) -> None:
+    def __init__(
+        self,
+        buffer: ScanBuffer,
+        decoder: BatchDecoder,
+        value_decoder: ValueDecoder,
+        on_damage: Callable[[Subscription], None],
+    ) -> None:
         self._buffer = buffer
         self._decoder = decoder
+        self._value_decoder = value_decoder
         self._on_damage = on_damage
+        # Rows of snapshots that were read for nobody, each with the position behind them.
+        self._returned: deque[tuple[Subscription, RecordRun, int]] = deque()
         # The chunk being read, its batches, the one that is next if it has been looked at, and the one being read.
         self._chunk: Chunk | None = None
         self._batches: Iterator[LogBatch] = iter(())
         self._batch: LogBatch | None = None
         self._decoded: DecodedBatch | None = None
+        # Rows of a snapshot that are being read, and how many of them have been.
+        self._values: pa.RecordBatch | None = None
+        self._values_read = 0
 
     @property
     def is_reading(self) -> bool:
         """Whether there is more to read of what was taken out of the buffer."""
-        return self._chunk is not None
+        return self._chunk is not None or bool(self._returned)
+
+    def give_back(self, subscription: Subscription, runs: Sequence[RecordRun]) -> None:
+        """Read rows of a snapshot again, before anything else: nobody got them. Any thread may call this."""
+        behind = [FROM_SNAPSHOT] * (len(runs) - 1) + [subscription.position]
+        subscription.position = FROM_SNAPSHOT
+        subscription.is_snapshot_begun = True
+        self._returned.extendleft(
+            (subscription, run, position) for run, position in reversed(list(zip(runs, behind, strict=True)))
+        )
 
     def next_run(
         self,
@@ -48,12 +73,21 @@ class BatchReader:
         offsets without records. At most ``records_max`` records are returned, plus one that completes an update, and
         none from ``offset_stop(subscription)`` on: a subscription that is there has to be ended before the next call.
 
+        Rows of a snapshot come before the log and have no offsets; only the last of them move the position.
+
         Damage becomes a failure of the bucket, for polls to raise. Anything else, such as a schema that cannot be
         loaded, is raised here and tried again by the next call.
         """
+        while self._returned:
+            subscription, run, position_next = self._returned.popleft()
+            if subscription.is_wanted:
+                subscription.position = position_next
+                return subscription, run
         while (chunk := self._current_chunk()) is not None:
             subscription = chunk.subscription
             try:
+                if chunk.is_values:
+                    return subscription, self._next_values(chunk, records_max)
                 if self._decoded is None and not self._advance(chunk, aligned):
                     return subscription, None
             except CorruptRecordError as error:
@@ -69,15 +103,36 @@ class BatchReader:
                 self._chunk = self._buffer.take()
                 if self._chunk is None:
                     return None
-                self._batches = iter_batches(self._chunk.records)
+                if not self._chunk.is_values:
+                    self._batches = iter_batches(self._chunk.records)
             if self._chunk.subscription.is_wanted:
                 return self._chunk
             self._finish_chunk(self._chunk)
 
     def _finish_chunk(self, chunk: Chunk) -> None:
-        self._chunk = self._batch = self._decoded = None
+        self._chunk = self._batch = self._decoded = self._values = None
         self._batches = iter(())
         self._buffer.release(chunk)
+
+    def _next_values(self, chunk: Chunk, records_max: int | None) -> RecordRun | None:
+        """Return rows of a snapshot, None if the chunk has none."""
+        subscription = chunk.subscription
+        if self._values is None:
+            self._values, self._values_read = self._value_decoder.decode(chunk.records), 0
+        rows, start = self._values, self._values_read
+        end = rows.num_rows if records_max is None else min(start + records_max, rows.num_rows)
+        self._values_read = end
+        if end == rows.num_rows:
+            subscription.position = chunk.offset_next
+            self._finish_chunk(chunk)
+        if start == end:
+            return None
+        subscription.is_snapshot_begun = True
+        return RecordRun.of_snapshot(
+            subscription.bucket,
+            rows if end - start == rows.num_rows else rows.slice(start, end - start),
+            self._value_decoder.data_types,
+        )
 
     def _advance(self, chunk: Chunk, aligned: bool) -> bool:
         """Decode the next batch that has records the consumer wants; False if this chunk has none."""

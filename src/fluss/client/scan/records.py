@@ -7,10 +7,12 @@ from itertools import chain
 from operator import index
 from typing import Any, Final, overload
 
+import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
 from fluss.client.awaitables import AwaitsItself
+from fluss.client.scan.changelog import NOT_IN_LOG, change_type_names, changelog_batch
 from fluss.row.python_columns import python_column, python_rows
 from fluss.schema.change_type import ChangeType
 from fluss.schema.table import TableBucket
@@ -20,7 +22,10 @@ _CHANGE_TYPES: Final = tuple(ChangeType)
 
 
 class RecordRun:
-    """Consecutive records of one bucket, as columns until somebody looks at the rows."""
+    """Consecutive records of one bucket, as columns until somebody looks at the rows.
+
+    Rows of a snapshot are no records of the log: their offset and timestamp are ``NOT_IN_LOG``, and they are inserts.
+    """
 
     __slots__ = ("_rows", "base_offset", "batch", "bucket", "change_types", "count", "data_types", "timestamp_ms")
 
@@ -42,6 +47,21 @@ class RecordRun:
         # None once the rows have been converted.
         self.batch: pa.RecordBatch | None = batch
         self._rows: list[dict[str, Any]] | None = None
+
+    @classmethod
+    def of_snapshot(cls, bucket: TableBucket, batch: pa.RecordBatch, data_types: tuple[DataType, ...]) -> RecordRun:
+        """Make a run of rows that a bucket had at one moment."""
+        change_types = np.full(batch.num_rows, ChangeType.Insert, np.uint8)
+        return cls(bucket, NOT_IN_LOG, NOT_IN_LOG, batch, data_types, change_types)
+
+    @property
+    def is_snapshot(self) -> bool:
+        return self.base_offset == NOT_IN_LOG
+
+    def with_changes(self) -> pa.RecordBatch:
+        """Return the rows behind the leading columns of a changelog."""
+        assert self.batch is not None, "nobody has asked for the rows as dicts"
+        return changelog_batch(self.batch, self.base_offset, self.timestamp_ms, self.change_types)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows as dicts, converted at the first call, column by column; later always the same ones."""
@@ -84,17 +104,18 @@ class ScanRecord:
 
     @property
     def offset(self) -> int:
-        """The position of the record in the log of its bucket."""
-        return self._run.base_offset + self._index
+        """The position of the record in the log of its bucket; -1 for a row of a snapshot."""
+        base_offset = self._run.base_offset
+        return base_offset if base_offset == NOT_IN_LOG else base_offset + self._index
 
     @property
     def timestamp(self) -> int:
-        """When the server appended the record, in epoch milliseconds."""
+        """When the server appended the record, in epoch milliseconds; -1 for a row of a snapshot."""
         return self._run.timestamp_ms
 
     @property
     def change_type(self) -> ChangeType:
-        """What the record says about its row; ``+A`` in log tables."""
+        """What the record says about its row; ``+A`` in log tables, ``+I`` for a row of a snapshot."""
         change_types = self._run.change_types
         return ChangeType.AppendOnly if change_types is None else _CHANGE_TYPES[change_types[self._index]]
 
@@ -216,21 +237,25 @@ class ScanRecords(AwaitsItself):
 class RecordBatch:
     """A batch of rows as Arrow, and where it stands in the log."""
 
-    __slots__ = ("_base_offset", "_batch", "_bucket")
+    __slots__ = ("_base_offset", "_batch", "_bucket", "_change_types")
 
     _batch: pa.RecordBatch
     _bucket: TableBucket
     _base_offset: int
+    _change_types: UInt8Array | None
 
     def __init__(self, *_args: object, **_fields: object) -> None:
         raise TypeError("RecordBatch objects cannot be constructed; a scanner returns them")
 
     @classmethod
-    def _create(cls, batch: pa.RecordBatch, bucket: TableBucket, base_offset: int) -> RecordBatch:
+    def _create(
+        cls, batch: pa.RecordBatch, bucket: TableBucket, base_offset: int, change_types: UInt8Array | None = None
+    ) -> RecordBatch:
         made = object.__new__(cls)
         made._batch = batch
         made._bucket = bucket
         made._base_offset = base_offset
+        made._change_types = change_types
         return made
 
     @property
@@ -245,13 +270,18 @@ class RecordBatch:
 
     @property
     def base_offset(self) -> int:
-        """The offset of the first row."""
+        """The offset of the first row; -1 for rows of a snapshot."""
         return self._base_offset
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last row; one less than ``base_offset`` when there is none."""
-        return self._base_offset + self.num_records - 1
+        """The offset of the last row; one less than ``base_offset`` when there is none, -1 for rows of a snapshot."""
+        return NOT_IN_LOG if self._base_offset == NOT_IN_LOG else self._base_offset + self.num_records - 1
+
+    @property
+    def change_types(self) -> pa.Array:
+        """What each row says, by name: insert, update_before, update_after or delete; all insert in a log table."""
+        return change_type_names(self._change_types, self.num_records)
 
     @property
     def num_records(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 # A bucket inside one table: partition and number, as fetch responses name it.
 BucketKey: TypeAlias = tuple[int | None, int]
+
+# The place before the log: first the rows that a bucket has now, then its changes from exactly there. Only inside this
+# package; no server and no user sees it.
+FROM_SNAPSHOT: Final = -3
+
+# Pauses after errors of a bucket.
+_RETRY_PAUSE_S_MIN: Final = 0.05
+_RETRY_PAUSE_S_MAX: Final = 1.0
 
 
 class Subscription:
@@ -29,6 +37,7 @@ class Subscription:
         "group",
         "is_active",
         "is_damaged",
+        "is_snapshot_begun",
         "offset_fetch",
         "position",
         "request_entry",
@@ -37,10 +46,12 @@ class Subscription:
 
     def __init__(self, bucket: TableBucket, offset: int) -> None:
         self.bucket = bucket
-        # The offset of the next record the consumer gets; EARLIEST_OFFSET until the first one is known. Moved by
-        # the consumer only.
+        # The offset of the next record the consumer gets; EARLIEST_OFFSET until the first one is known, FROM_SNAPSHOT
+        # until all rows of a snapshot have been read. Moved by the consumer only.
         self.position = offset
         self.is_active = True
+        # Whether the consumer has had rows of the snapshot; then it must be the same one to its end.
+        self.is_snapshot_begun = False
         # Whether the records at the position cannot be decoded. Nothing behind them is read, then.
         self.is_damaged = False
         # The rest belongs to the fetcher, on the event loop. How far records have been fetched:
@@ -59,6 +70,12 @@ class Subscription:
     @property
     def key(self) -> BucketKey:
         return self.bucket.partition_id, self.bucket.bucket_id
+
+    def next_pause_s(self) -> float:
+        """Return how long to wait before the next try, longer after each failure."""
+        pause_s: float = min(_RETRY_PAUSE_S_MIN * 2**self.attempt_count, _RETRY_PAUSE_S_MAX)
+        self.attempt_count = min(self.attempt_count + 1, 10)
+        return pause_s
 
     def __repr__(self) -> str:
         return f"Subscription({self.bucket}, position={self.position}, is_active={self.is_active})"
@@ -106,6 +123,14 @@ class Subscriptions:
         return removed
 
     def positions(self) -> dict[TableBucket, int]:
-        """Return the offset of the next record of every bucket."""
+        """Return the offset of the next record of every bucket; FROM_SNAPSHOT where rows come first."""
         with self._lock:
             return {bucket: subscription.position for bucket, subscription in self._current.items()}
+
+    def amid_snapshot(self) -> TableBucket | None:
+        """Return a bucket of whose snapshot the consumer has had some rows but not all, if there is one."""
+        with self._lock:
+            for bucket, subscription in self._current.items():
+                if subscription.is_snapshot_begun and subscription.position == FROM_SNAPSHOT:
+                    return bucket
+        return None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+import pyarrow as pa
 
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
 from fluss.client.scan.batch_scanner import BatchScanner
+from fluss.client.scan.data_frames import require_pandas
 from fluss.client.scan.decode import ScanColumns
-from fluss.client.scan.fetch_messages import FetchRequests
 from fluss.client.scan.log_scanner import LogScanner
+from fluss.client.scan.table_buckets import PartitionChoices, checked_choices
+from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.errors import FlussError
 from fluss.schema.formats import LogFormat
 from fluss.schema.integers import int32
@@ -18,11 +22,15 @@ from fluss.schema.predicate import BoundPredicate, Predicate
 from fluss.schema.schema import shown_names, string_list
 from fluss.schema.table import TableBucket, TableInfo
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 class TableScan:
     """Collects what a scan is to return; then one of the ``create_`` methods makes a scanner of it.
 
-    Every method but those changes the scan and returns it. Columns and filters are checked when a scanner is created.
+    Or one of the ``to_`` methods reads the whole table at once. Every other method changes the scan and returns it.
+    Columns and filters are checked when something is made of them.
     """
 
     def __init__(self, cluster: Cluster, runtime: Runtime, table_info: TableInfo) -> None:
@@ -64,7 +72,7 @@ class TableScan:
         return self
 
     def limit(self, n: int) -> TableScan:
-        """Read at most so many rows; for ``create_bucket_batch_scanner``."""
+        """Read at most so many rows; for ``create_bucket_batch_scanner``, ``to_arrow`` and the like."""
         number = int32("n", n)
         if number <= 0:
             raise FlussError(f"Scan limit must be positive, got {number}")
@@ -93,9 +101,17 @@ class TableScan:
         if self._info.has_primary_key():
             raise FlussError(
                 f"Batch scanners are unsupported for {self._info.table_path}, which has a primary key: "
-                "batches do not say how a row has changed; use create_log_scanner()"
+                "batches do not say how a row has changed; use create_log_scanner(), or create_changelog_scanner()"
             )
         return self._log_scanner(is_batch_scanner=True)
+
+    async def create_changelog_scanner(self) -> LogScanner:
+        """Return a scanner for changes as Arrow: batches and tables of rows, and what each row means.
+
+        Tables have three more columns in front: ``_change_type`` (insert, update_before, update_after or delete),
+        ``_log_offset`` and ``_commit_timestamp``. Batches say it with ``RecordBatch.change_types``.
+        """
+        return self._log_scanner(is_batch_scanner=True, is_changelog=True)
 
     async def create_batch_scanner(self) -> LogScanner:
         """Return a scanner for batches: the older name of ``create_record_batch_log_scanner``."""
@@ -114,31 +130,75 @@ class TableScan:
             self._refuse_format("A limited scan")
         return BatchScanner._create(self._cluster, self._runtime, self._info, bucket, self._limit, self._columns())
 
+    # The whole table at once
+
+    def to_arrow(self, partitions: PartitionChoices = None) -> pa.Table:
+        """Read the whole table and return it: the rows it has now, or all that a log table holds up to now.
+
+        ``partitions`` chooses some of them, by name or by values of partition columns; otherwise all that exist now
+        are read. With ``limit`` it is at most so many rows, which may be any of them. Rows of a bucket stand together;
+        those of a table with a primary key are in no useful order.
+
+        Rows of a table with a primary key are those of one moment in each bucket, the moments of all buckets being as
+        close together as the servers allow; the rows do not change while they are read. All that was acknowledged
+        before the call is among them. A server before 1.0 cannot return current rows, so all changes are read instead
+        and the last of each row counts: that takes longer, and is an error if the oldest changes are no longer there.
+        """
+        options = self._read_options(partitions)
+        read = self._runtime.run(TableRead.begin(self._cluster, self._runtime, self._info, options))
+        return pa.Table.from_batches(read.all_rows(), schema=options.columns.arrow_schema)
+
+    async def to_arrow_async(self, partitions: PartitionChoices = None) -> pa.Table:
+        """Like ``to_arrow``, without blocking the event loop."""
+        options = self._read_options(partitions)
+        begin = TableRead.begin(self._cluster, self._runtime, self._info, options)
+        read = await self._runtime.bridge(begin, cancels=True)
+        return pa.Table.from_batches(await read.all_rows_async(), schema=options.columns.arrow_schema)
+
+    def to_pandas(self, partitions: PartitionChoices = None) -> pd.DataFrame:
+        """Read as ``to_arrow`` does, and return a pandas DataFrame."""
+        require_pandas()
+        return self.to_arrow(partitions).to_pandas()
+
+    async def to_pandas_async(self, partitions: PartitionChoices = None) -> pd.DataFrame:
+        """Like ``to_pandas``, without blocking the event loop."""
+        require_pandas()
+        return (await self.to_arrow_async(partitions)).to_pandas()
+
+    def to_arrow_batch_reader(self, partitions: PartitionChoices = None) -> pa.RecordBatchReader:
+        """Return a reader over what ``to_arrow`` returns, for tables that do not fit into memory.
+
+        Rows are fetched as they are read. If a server has lost the rows of a moment before their end (code 66),
+        because it was restarted or the reader has paused for minutes, the reader fails. Only servers before 1.0 make it
+        keep all rows of a table with a primary key in memory.
+        """
+        options = self._read_options(partitions)
+        read = self._runtime.run(TableRead.begin(self._cluster, self._runtime, self._info, options))
+        return pa.RecordBatchReader.from_batches(options.columns.arrow_schema, read.batches())
+
+    def _read_options(self, partitions: PartitionChoices) -> TableReadOptions:
+        if self._predicate is not None and self._info.has_primary_key():
+            raise FlussError("The current rows of a table with a primary key cannot be filtered; filter the result")
+        return TableReadOptions(
+            self._columns(), self._bound_predicate(), self._limit, checked_choices(self._info, partitions)
+        )
+
     def __repr__(self) -> str:
         return f"TableScan(table={self._info.table_path})"
 
-    def _log_scanner(self, *, is_batch_scanner: bool) -> LogScanner:
+    def _log_scanner(self, *, is_batch_scanner: bool, is_changelog: bool = False) -> LogScanner:
         if self._limit is not None:
             raise FlussError(
                 "Log scanners do not support limit pushdown; use create_bucket_batch_scanner(), or leave limit() out"
             )
-        columns = self._columns()
-        # Only batches of columns can be cut and have statistics.
-        is_arrow = self._info.log_format is LogFormat.ARROW
-        requests = FetchRequests(
-            self._cluster.config,
-            self._info.table_id,
-            pushdown=columns.pushdown if is_arrow else (),
-            predicate=self._bound_predicate(),
-            schema_id=self._info.schema_id,
-        )
         return LogScanner._create(
             self._cluster,
             self._runtime,
             self._info,
-            columns,
-            requests,
+            self._columns(),
+            predicate=self._bound_predicate(),
             is_batch_scanner=is_batch_scanner,
+            is_changelog=is_changelog,
             is_aligned=self._is_aligned,
         )
 

@@ -21,9 +21,9 @@ from fluss.client.write.assigner import StickyAssigner
 from fluss.client.write.batch_size import FULL_RATIO
 from fluss.client.write.block import Block
 from fluss.client.write.memory import MemoryPool
-from fluss.client.write.physical_table import BY_KEY, Lane, PhysicalTable
+from fluss.client.write.physical_table import Lane, PhysicalTable
 from fluss.client.write.row_slots import PACKED_ROW_OVERHEAD_BYTES
-from fluss.client.write.table_encoder import TableEncoder
+from fluss.client.write.table_encoder import BY_KEY, TableEncoder
 from fluss.errors import FlussError
 from fluss.record.log_batch import BATCH_BYTES_MAX
 

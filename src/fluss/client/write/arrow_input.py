@@ -45,11 +45,6 @@ def record_batches(data: Any) -> list[pa.RecordBatch]:
     )
 
 
-def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch that has a schema and nothing else, to check the schema before the data is there."""
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-
-
 def slices(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
     """Cut a batch into slices of at most so many bytes, where its rows allow that; nothing is copied."""
     if batch.nbytes <= bytes_max or batch.num_rows == 1:

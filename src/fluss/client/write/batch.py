@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fluss.buffers import BytesLike, byte_view
+from fluss.buffers import BytesLike
 from fluss.client.write.table_encoder import EncodedRecords
 from fluss.errors import FlussError
-from fluss.record.log_batch import (
-    ATTRIBUTE_APPEND_ONLY,
-    HEADER_LAYOUTS,
-    NO_BATCH_SEQUENCE,
-    NO_WRITER_ID,
-    LogBatchHeader,
-    sealed_header,
-)
+from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
 
 if TYPE_CHECKING:
     from fluss.client.write.idempotence import BucketSequences
@@ -41,14 +34,17 @@ class Batch:
         "sequence",
         "sequences",
         "size_bytes",
+        "targets",
         "writer_id",
     )
 
     def __init__(self, records: EncodedRecords, bucket_id: int, on_done: Callable[[Batch, FlussError | None], None]):
         self.records = records
         self.bucket_id = bucket_id
+        # What its request must say about the columns that are written; None for a log.
+        self.targets = records.targets
         self._on_done = on_done
-        self.size_bytes = HEADER_LAYOUTS[records.magic].size + records.size_bytes
+        self.size_bytes = records.size_bytes
         # The bytes as they are sent; valid after ``seal``.
         self.parts: list[BytesLike] = []
         # The place among the batches of its bucket, also when it comes back.
@@ -70,19 +66,7 @@ class Batch:
             return
         self._sealed_as = self.writer_id, self.sequence
         self.is_reset = False
-        records = self.records
-        content: list[BytesLike] = [part for part in (records.statistics, byte_view(records.body)) if len(part)]
-        header = LogBatchHeader(
-            magic=records.magic,
-            schema_id=records.schema_id,
-            attributes=ATTRIBUTE_APPEND_ONLY,
-            last_offset_delta=records.record_count - 1,
-            writer_id=self.writer_id,
-            batch_sequence=self.sequence,
-            record_count=records.record_count,
-            statistics_length=len(records.statistics),
-        )
-        self.parts = [sealed_header(header, content), *content]
+        self.parts = self.records.sealed(self.writer_id, self.sequence)
 
     def end(self, error: FlussError | None = None) -> None:
         """Report the end to the owner of the rows, once."""

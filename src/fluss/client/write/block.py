@@ -1,7 +1,7 @@
 """Rows that were taken together: they fill up in the caller's hands, are encoded at once, and end together.
 
 A block of rows belongs to one bucket of one table, or, if the bucket depends on the key of each row, to all of them;
-then it becomes one batch per bucket that it touches.
+then it becomes a batch, or several, per bucket that it touches.
 
 Appending must cost next to nothing, so it takes no lock. What makes that safe:
 
@@ -16,18 +16,15 @@ Appending must cost next to nothing, so it takes no lock. What makes that safe:
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from fluss.client.write.table_encoder import EncodedRecords, TableEncoder
+from fluss.client.write.table_encoder import Encoded, TableEncoder
 from fluss.errors import FlussError
 
 if TYPE_CHECKING:
     from fluss.client.write.physical_table import PhysicalTable
-
-# The batches that a block has become, by bucket.
-Encoded: TypeAlias = list[tuple[int, EncodedRecords]]
 
 CLOSED: Final = -1
 

@@ -23,12 +23,15 @@ class Backoff:
         self._pause_s = 0.0
         self.until_s = 0.0
 
-    def begin(self, now_s: float, pause_s_min: float = 0.0) -> None:
+    def begin(self, now_s: float) -> None:
         """Something failed. Failures during a pause belong to the one that began it."""
         if now_s >= self.until_s:
             self._pause_s = min(max(self._pause_s * 2, BACKOFF_S_MIN), BACKOFF_S_MAX)
             self.until_s = now_s + self._pause_s
-        self.until_s = max(self.until_s, now_s + pause_s_min)
+
+    def hold(self, until_s: float) -> None:
+        """Pause at least that long, whether or not something failed."""
+        self.until_s = max(self.until_s, until_s)
 
     def end(self) -> None:
         """Something succeeded."""

@@ -64,6 +64,14 @@ class MemoryPool:
         """How many threads wait for memory."""
         return len(self._waiters)
 
+    def check_possible(self, bytes_needed: int) -> None:
+        """Raise FlussError if there can never be that much."""
+        if bytes_needed > self._bytes_max:
+            raise FlussError(
+                f"{bytes_needed} bytes in one piece exceeds total buffer memory limit of {self._bytes_max} bytes; "
+                "raise 'writer.buffer.memory-size' or write smaller rows"
+            )
+
     def try_reserve(self, bytes_needed: int, bytes_wanted: int) -> int:
         """Reserve what is wanted, or less, but at least what is needed; 0 if that would take waiting."""
         with self._lock:
@@ -80,11 +88,7 @@ class MemoryPool:
         in time ("buffer exhausted"), and when the writer was closed. The caller must hold no lock that others need
         in order to give memory back.
         """
-        if bytes_needed > self._bytes_max:
-            raise FlussError(
-                f"{bytes_needed} bytes in one piece exceeds total buffer memory limit of {self._bytes_max} bytes; "
-                "raise 'writer.buffer.memory-size' or write smaller rows"
-            )
+        self.check_possible(bytes_needed)
         bytes_wanted = max(bytes_wanted, bytes_needed)
         free_bytes_min = max(min(free_bytes_min, self._bytes_max), bytes_needed)
         with self._lock:

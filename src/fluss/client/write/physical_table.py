@@ -5,16 +5,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Collection
-from typing import Final
 
 from fluss.client.write.assigner import ROUND_ROBIN, RoundRobinAssigner, StickyAssigner
 from fluss.client.write.batch_size import BatchSize, CompressionRatio
 from fluss.client.write.block import Block
-from fluss.client.write.table_encoder import TableEncoder
+from fluss.client.write.table_encoder import BY_KEY, TableEncoder
 from fluss.schema.table import TablePath
-
-# The open block of rows that are put into buckets by their keys, later.
-BY_KEY: Final = None
 
 
 class PhysicalTable:
@@ -44,7 +40,7 @@ class PhysicalTable:
         if not encoder.has_rows_by_key:
             assigner = RoundRobinAssigner if assigner_name == ROUND_ROBIN else StickyAssigner
             self.assigner = assigner(info.num_buckets, rng)
-        # Blocks that take rows, by bucket. Under the accumulator's lock.
+        # Blocks that take rows, by bucket or ``BY_KEY``. Under the accumulator's lock.
         self.open: dict[int | None, Block] = {}
         # Blocks that take no more rows and are not encoded yet, or wait for one before them, in the order in which
         # their batches are to be sent.

@@ -1,4 +1,4 @@
-"""Writes, for the schema of a table, the Python function that appends its ordinary rows.
+"""Writes, for the schema of a table, the Python function that takes its ordinary rows.
 
 A row costs well below a microsecond only if nothing is decided per row that could be decided per table, and nothing is
 called that could be written out. So the way of a row into its block is spelled out as source text and compiled once,
@@ -37,14 +37,17 @@ like ``dataclasses`` does it. For ``id BIGINT NOT NULL, name STRING`` the text i
 An ordinary row has its values in their usual Python classes, or None. ``struct`` checks the ranges of numbers, and
 ``str.encode`` checks texts. Whatever is not ordinary takes the plain way (``RowLayout.pack_any``), which knows every
 class, and says what is wrong with values that nothing takes. ``fluss.client.write.block`` says why no lock is needed.
+
+Deletes of a table with a primary key are rows, too: only the key is given, all other columns are null, and a bit behind
+those of the columns says that it is a delete.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from types import CodeType
 from typing import Any, Final
 
@@ -57,8 +60,8 @@ from fluss.schema.types import BinaryType, DataType, TimestampLtzType, Timestamp
 
 # A wide row joins its bodies in one step; for the few bodies of most rows additions are faster.
 _ADDED_BODIES_MAX: Final = 4
-# ``nulls`` is an integer; up to this many columns ``struct`` packs it itself.
-NULLS_INTEGER_COLUMNS_MAX: Final = 64
+# ``nulls`` is an integer; up to this many bits ``struct`` packs it itself.
+NULLS_INTEGER_BITS_MAX: Final = 64
 
 _PLAIN_WAY: Final = "return append_any(row)"
 _NOT_ORDINARY: Final = (KeyError, TypeError, ValueError, OverflowError, struct.error, FlussError)
@@ -66,8 +69,9 @@ _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_ORDINAL: Final = _EPOCH.toordinal()
 _DAY_S: Final = 86_400
-_LOWEST: Final = datetime.min - _EPOCH
-_HIGHEST: Final = datetime.max - _EPOCH
+# The days since 1970 of the years 1 to 9999.
+_DAY_LOWEST: Final = (datetime.min - _EPOCH).days
+_DAY_HIGHEST: Final = (datetime.max - _EPOCH).days
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,35 +92,57 @@ class RowWays:
     append_late: Callable[[Any, bytes, Any], WriteResultHandle]
 
 
+@dataclass(frozen=True, slots=True)
+class PackedForm:
+    """What packed rows of a schema look like: a slot per column, and what ``struct`` packs before the bodies."""
+
+    names: Sequence[str]
+    slots: Sequence[Slot]
+    head: struct.Struct
+    # One per column, and one more if rows can be deletes.
+    null_bit_count: int
+    # Columns whose values must not be empty; they have bodies.
+    filled_indexes: Set[int] = frozenset()
+
+
 class AppendCode:
     """The compiled text of a schema, of which any number of append functions can be made."""
 
     def __init__(
         self,
-        names: Sequence[str],
-        slots: Sequence[Slot],
-        layout: struct.Struct,
+        form: PackedForm,
         partition_indexes: Sequence[int],
         *,
         has_rows_by_key: bool,
+        given_indexes: Sequence[int],
+        null_bits: int = 0,
+        name: str = "append",
+        parameter: str = "row",
     ) -> None:
+        """Rows give the columns ``given_indexes``, in this order. The others are null: ``null_bits`` has their bits.
+
+        Users may call the function with its ``parameter`` as a keyword, and meet its ``name`` if they call it wrongly.
+        """
+        self._name = name
         self._namespace: dict[str, Any] = {
-            "pack": layout.pack,
+            "pack": form.head.pack,
             "encode": str.encode,
             "date": date,
             "datetime": datetime,
-            "timestamp_units": _timestamp_units,
+            "EPOCH": _EPOCH,
+            "EPOCH_UTC": _EPOCH_UTC,
             "RowHandle": RowHandle,
             "NOT_ORDINARY": _NOT_ORDINARY,
-            **{f"convert{i}": _converter(name, slot) for i, (name, slot) in enumerate(zip(names, slots, strict=True))},
+            **{f"convert{index}": _converter(form.names[index], form.slots[index]) for index in given_indexes},
         }
         lines = [
-            "def append(row):",
-            *("    " + line for line in _packing_source(names, slots, partition_indexes)),
+            f"def {name}({parameter}):",
+            *([] if parameter == "row" else [f"    row = {parameter}"]),
+            *("    " + line for line in _packing_source(form, partition_indexes, given_indexes, null_bits)),
             *("    " + line for line in _adding_source(bool(partition_indexes), has_rows_by_key)),
         ]
         self.source = "\n".join(lines)
-        self._code: CodeType = compile(self.source, f"<append of {len(slots)} columns>", "exec")
+        self._code: CodeType = compile(self.source, f"<{name} of {len(given_indexes)} columns>", "exec")
 
     def function(self, ways: RowWays) -> Callable[[Any], WriteResultHandle]:
         """Return the function that appends rows on these ways."""
@@ -130,7 +156,7 @@ class AppendCode:
             "append_late": ways.append_late,
         }
         exec(self._code, namespace)
-        append: Callable[[Any], WriteResultHandle] = namespace["append"]
+        append: Callable[[Any], WriteResultHandle] = namespace[self._name]
         return append
 
 
@@ -146,23 +172,27 @@ def _converter(name: str, slot: Slot) -> Callable[[Any], Any]:
     return convert
 
 
-def _packing_source(names: Sequence[str], slots: Sequence[Slot], partition_indexes: Sequence[int]) -> Iterator[str]:
+def _packing_source(
+    form: PackedForm, partition_indexes: Sequence[int], given_indexes: Sequence[int], null_bits: int
+) -> Iterator[str]:
     """From ``row`` to ``packed_row``, and to ``key``: the values of the partition columns as they were in the row."""
     yield "try:"
     yield "    if type(row) is dict:"
-    yield f"        if len(row) != {len(slots)}: {_PLAIN_WAY}"
-    for index, name in enumerate(names):
-        yield f"        v{index} = row[{name!r}]"
+    yield f"        if len(row) != {len(given_indexes)}: {_PLAIN_WAY}"
+    for index in given_indexes:
+        yield f"        v{index} = row[{form.names[index]!r}]"
     yield "    elif type(row) is list or type(row) is tuple:"
-    yield f"        {''.join(f'v{index}, ' for index in range(len(slots)))}= row"
+    yield f"        {''.join(f'v{index}, ' for index in given_indexes)}= row"
     yield "    else:"
     yield f"        {_PLAIN_WAY}"
     if partition_indexes:
         yield f"    key = {', '.join(f'v{index}' for index in partition_indexes)}"
-    yield "    nulls = 0"
-    for index, slot in enumerate(slots):
-        yield from (f"    {line}" for line in _column_source(index, slot))
-    yield f"    packed_row = {_packed_source(slots)}"
+    yield f"    nulls = {null_bits}"
+    for index in given_indexes:
+        yield from (f"    {line}" for line in _column_source(index, form.slots[index]))
+        if index in form.filled_indexes:
+            yield f"    if not b{index}: {_PLAIN_WAY}"
+    yield f"    packed_row = {_packed_source(form, frozenset(given_indexes))}"
     yield "except NOT_ORDINARY:"
     yield f"    {_PLAIN_WAY}"
 
@@ -176,7 +206,7 @@ def _column_source(index: int, slot: Slot) -> Iterator[str]:
         if test is not None:
             yield f"if not ({test}): {_PLAIN_WAY}"
         if conversion is not None:
-            yield conversion
+            yield from conversion.splitlines()
     elif conversion is None:
         # The common case, a value of the right class, costs a single test.
         yield f"if not ({test}):"
@@ -188,7 +218,7 @@ def _column_source(index: int, slot: Slot) -> Iterator[str]:
         yield "else:"
         if test is not None:
             yield f"    if not ({test}): {_PLAIN_WAY}"
-        yield f"    {conversion}"
+        yield from (f"    {line}" for line in conversion.splitlines())
 
 
 def _test(value: str, data_type: DataType) -> str | None:
@@ -213,7 +243,7 @@ def _test(value: str, data_type: DataType) -> str | None:
 
 
 def _conversion(value: str, index: int, data_type: DataType) -> str | None:
-    """The statement that makes of an ordinary value what is packed, unless that is the value itself."""
+    """The statements that make of an ordinary value what is packed, unless that is the value itself."""
     match data_type.root:
         case TypeRoot.CHAR | TypeRoot.STRING:
             return f"b{index} = encode({value})"
@@ -223,8 +253,7 @@ def _conversion(value: str, index: int, data_type: DataType) -> str | None:
             return f"{value} = {value}.toordinal() - {_EPOCH_ORDINAL}"
         case TypeRoot.TIMESTAMP | TypeRoot.TIMESTAMP_LTZ:
             assert isinstance(data_type, TimestampType | TimestampLtzType)
-            is_instant = isinstance(data_type, TimestampLtzType)
-            return f"{value} = timestamp_units({value}, {time_unit(data_type.precision)!r}, {is_instant})"
+            return _timestamp_conversion(value, index, data_type)
         case TypeRoot.TIME | TypeRoot.DECIMAL:
             return f"{value} = convert{index}({value})"
         case TypeRoot.ARRAY | TypeRoot.MAP | TypeRoot.ROW:
@@ -232,11 +261,43 @@ def _conversion(value: str, index: int, data_type: DataType) -> str | None:
     return None
 
 
-def _packed_source(slots: Sequence[Slot]) -> str:
-    nulls = "nulls" if len(slots) <= NULLS_INTEGER_COLUMNS_MAX else f"nulls.to_bytes({-(-len(slots) // 8)}, 'little')"
-    packed = [f"len(b{index})" if slot.has_body else f"v{index}" for index, slot in enumerate(slots)]
-    parts = [f"pack({', '.join([nulls, *packed])})", *(f"b{i}" for i, slot in enumerate(slots) if slot.has_body)]
-    return " + ".join(parts) if len(parts) <= 1 + _ADDED_BODIES_MAX else f"b''.join(({', '.join(parts)}))"
+def _timestamp_conversion(value: str, index: int, data_type: TimestampType | TimestampLtzType) -> str:
+    """Bring an exact ``datetime`` into the unit of the Arrow type, finer digits cut off."""
+    span = f"d{index}"
+    if isinstance(data_type, TimestampLtzType):
+        since_epoch = (
+            f"{span} = {value} - (EPOCH if {value}.tzinfo is None else EPOCH_UTC)\n"
+            # A time of another zone can lie in a year that UTC does not have.
+            f"if not {_DAY_LOWEST} <= {span}.days <= {_DAY_HIGHEST}: {_PLAIN_WAY}"
+        )
+    else:
+        # A time with a zone cannot be subtracted.
+        since_epoch = f"{span} = {value} - EPOCH"
+    seconds = f"{span}.days * {_DAY_S} + {span}.seconds"
+    units = {
+        "s": seconds,
+        "ms": f"({seconds}) * 1000 + {span}.microseconds // 1000",
+        "us": f"({seconds}) * 1000000 + {span}.microseconds",
+        "ns": f"(({seconds}) * 1000000 + {span}.microseconds) * 1000",
+    }
+    return f"{since_epoch}\n{value} = {units[time_unit(data_type.precision)]}"
+
+
+def _packed_source(form: PackedForm, given_indexes: Set[int]) -> str:
+    bit_count = form.null_bit_count
+    nulls = "nulls" if bit_count <= NULLS_INTEGER_BITS_MAX else f"nulls.to_bytes({-(-bit_count // 8)}, 'little')"
+    packed = [nulls]
+    bodies = []
+    for index, slot in enumerate(form.slots):
+        if index not in given_indexes:
+            packed.append(repr(slot.null))
+        elif slot.has_body:
+            packed.append(f"len(b{index})")
+            bodies.append(f"b{index}")
+        else:
+            packed.append(f"v{index}")
+    parts = [f"pack({', '.join(packed)})", *bodies]
+    return " + ".join(parts) if len(bodies) <= _ADDED_BODIES_MAX else f"b''.join(({', '.join(parts)}))"
 
 
 def _adding_source(is_partitioned: bool, has_rows_by_key: bool) -> Iterator[str]:
@@ -258,28 +319,3 @@ def _adding_source(is_partitioned: bool, has_rows_by_key: bool) -> Iterator[str]
         # The block has rows of several buckets, and each of them can fail alone.
         yield "handle._packed_row = packed_row"
     yield "return handle"
-
-
-def _timestamp_units(value: datetime, unit: str, is_instant: bool) -> int:
-    """Return an exact ``datetime`` in the unit of an Arrow type, finer digits cut off."""
-    if value.tzinfo is None:
-        since_epoch = value - _EPOCH
-    elif is_instant:
-        since_epoch = value - _EPOCH_UTC
-        if not _LOWEST <= since_epoch <= _HIGHEST:
-            raise ValueError("outside the years 1 to 9999 of UTC")
-    else:
-        raise ValueError("a time zone where none belongs")
-    return _timedelta_units(since_epoch, unit)
-
-
-def _timedelta_units(span: timedelta, unit: str) -> int:
-    seconds = span.days * _DAY_S + span.seconds
-    match unit:
-        case "s":
-            return seconds
-        case "ms":
-            return seconds * 1000 + span.microseconds // 1000
-        case "us":
-            return seconds * 1_000_000 + span.microseconds
-    return seconds * 1_000_000_000 + span.microseconds * 1000

@@ -2,7 +2,8 @@
 
 A packed row is one ``bytes`` object that holds a whole row until its batch is closed. Integers are little-endian:
 
-    null bits   column i is bit ``i & 7`` of byte ``i >> 3``; 1 is null
+    null bits   column i is bit ``i & 7`` of byte ``i >> 3``; 1 is null. One bit more, if rows can be deletes: 1 is a
+                delete
     slots       one per column, of fixed width, without padding; zero when null
     bodies      of the columns that have one, in column order
 
@@ -122,7 +123,8 @@ class Slot:
             pickle.loads(view[start:end]) if end > start else None
             for start, end in pairwise(offsets.tolist())
         ]
-        return arrow_from_internal(values, self.data_type)
+        # Rows were checked when they were packed; a delete has no value whatever the type says.
+        return arrow_from_internal(values, self.data_type.with_nullable(True))
 
 
 def _unchanged(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Sends batches to the leaders of their buckets, and deals with what comes back.
 
 A round looks at the buckets that have something to send, takes at most one batch of each, and sends one request per
-table and server. Answers are handled as they come; a bucket is looked at again when a batch was added to it, when an
-answer for it has come, and when a pause after a failure is over. Buckets never wait for each other.
+server, table and choice of columns. Answers are handled as they come; a bucket is looked at again when a batch was
+added to it, when an answer for it has come, and when a pause is over. Buckets never wait for each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fluss.config import INT32_MAX, Config
 from fluss.errors import ErrorCode, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest
+from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.schema.table import TableBucket
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class Sender:
         """
         first = self._rounds % len(ready)
         request_bytes = 0
-        by_table: dict[int, list[_Sent]] = {}
+        by_request: dict[tuple[int, tuple[int, ...] | None], list[_Sent]] = {}
         for queue, bucket in ready[first:] + ready[:first]:
             batch = queue.waiting[0]
             if request_bytes and request_bytes + batch.size_bytes > self._settings.request_bytes_max:
@@ -159,17 +159,22 @@ class Sender:
             self._idempotence.begin(batch, bucket)
             batch.seal()
             self._on_the_way[batch] = queue
-            by_table.setdefault(bucket.table_id, []).append(_Sent(batch, queue, bucket))
+            by_request.setdefault((bucket.table_id, batch.targets), []).append(_Sent(batch, queue, bucket))
             if queue.waiting:
                 self._look_at(queue)
-        for table_id, sent in by_table.items():
-            self._start(self._send(server_id, table_id, sent))
+        for (table_id, targets), sent in by_request.items():
+            self._start(self._send(server_id, table_id, targets, sent))
 
     def _is_pausing(self, queue: BucketQueue) -> bool:
         return self._loop.time() < queue.backoff.until_s
 
-    def _pause(self, queue: BucketQueue, pause_s_min: float = 0.0) -> None:
-        queue.backoff.begin(self._loop.time(), pause_s_min)
+    def _throttle(self, queue: BucketQueue, pressure: float) -> None:
+        """Leave a bucket alone for a while, because its server asks for it; others go on."""
+        pause_s = self._settings.throttle_s_max * min(pressure, 1.0) ** 2
+        queue.backoff.hold(self._loop.time() + pause_s)
+        self._come_back(queue)
+
+    def _come_back(self, queue: BucketQueue) -> None:
         # A little later than the end of the pause, so that the clock agrees that it is over.
         self._loop.call_at(queue.backoff.until_s + 0.001, self._look_at, queue)
 
@@ -180,18 +185,10 @@ class Sender:
 
     # Requests and answers
 
-    async def _send(self, server_id: int, table_id: int, sent: list[_Sent]) -> None:
-        settings = self._settings
-        request = ProduceLogRequest(
-            acks=settings.acks,
-            table_id=table_id,
-            timeout_ms=min(int(settings.request_timeout_s * 1000), INT32_MAX),
-            buckets=[BucketRecords(s.bucket.bucket_id, s.batch.parts, s.bucket.partition_id) for s in sent],
-        )
+    async def _send(self, server_id: int, table_id: int, targets: tuple[int, ...] | None, sent: list[_Sent]) -> None:
+        buckets = [BucketRecords(s.bucket.bucket_id, s.batch.parts, s.bucket.partition_id) for s in sent]
         try:
-            response = await self._cluster.request(
-                server_id, apis.PRODUCE_LOG, request, timeout_s=settings.request_timeout_s
-            )
+            response = await self._request(server_id, table_id, targets, buckets)
         except FlussError as error:
             for item in sent:
                 self._refused(item, error)
@@ -204,7 +201,18 @@ class Sender:
         else:
             self._answered(sent, response)
 
-    def _answered(self, sent: list[_Sent], response: pb.ProduceLogResponse) -> None:
+    async def _request(
+        self, server_id: int, table_id: int, targets: tuple[int, ...] | None, buckets: list[BucketRecords]
+    ) -> pb.ProduceLogResponse | pb.PutKvResponse:
+        acks, timeout_s = self._settings.acks, self._settings.request_timeout_s
+        timeout_ms = min(int(timeout_s * 1000), INT32_MAX)
+        if targets is None:
+            append = ProduceLogRequest(acks, table_id, timeout_ms, buckets)
+            return await self._cluster.request(server_id, apis.PRODUCE_LOG, append, timeout_s=timeout_s)
+        put = PutKvRequest(acks, table_id, timeout_ms, targets, buckets)
+        return await self._cluster.request(server_id, apis.PUT_KV, put, timeout_s=timeout_s)
+
+    def _answered(self, sent: list[_Sent], response: pb.ProduceLogResponse | pb.PutKvResponse) -> None:
         answers = {
             (answer.partition_id if answer.HasField("partition_id") else None, answer.bucket_id): answer
             for answer in response.buckets_resp
@@ -217,13 +225,17 @@ class Sender:
             elif answer.error_code:
                 self._refused(item, error_for_code(answer.error_code, answer.error_message))
             else:
-                self._stored(item)
+                self._stored(item, answer.pressure if isinstance(answer, pb.PbPutKvRespForBucket) else 0.0)
 
-    def _stored(self, item: _Sent) -> None:
+    def _stored(self, item: _Sent, pressure: float = 0.0) -> None:
+        """A batch has arrived. ``pressure``, from 0 to 1, is how hard the server finds it to keep up."""
         self._idempotence.acknowledged(item.batch)
         item.queue.backoff.end()
         self._end(item.batch, None)
-        self._look_at(item.queue)
+        if pressure > 0:
+            self._throttle(item.queue, pressure)
+        else:
+            self._look_at(item.queue)
 
     def _refused(self, item: _Sent, error: FlussError) -> None:
         """Decide what happens to a batch that was sent and not stored, or nobody knows."""
@@ -237,7 +249,7 @@ class Sender:
             self._stored(item)
             return
         has_retries_left = batch.attempts < self._settings.retries
-        if not has_retries_left or not (error.is_retriable or verdict is Verdict.RETRY):
+        if not has_retries_left or not (self._may_pass(batch, error) or verdict is Verdict.RETRY):
             self._idempotence.failed(batch, error.error_code, is_certain=has_retries_left)
             self._end(batch, error)
         elif self._idempotence.is_outdated(batch):
@@ -248,13 +260,22 @@ class Sender:
             self._send_again(batch, queue, error)
         self._look_at(queue)
 
+    def _may_pass(self, batch: Batch, error: FlussError) -> bool:
+        """Whether an error can be over when the batch is sent again."""
+        if error.error_code == ErrorCode.SCHEMA_NOT_EXIST:
+            # A server that has not heard of a new schema yet will soon.
+            return self._loop.time() - batch.queued_at_s < self._settings.request_timeout_s
+        return error.is_retriable
+
     def _send_again(self, batch: Batch, queue: BucketQueue, error: FlussError) -> None:
         del self._on_the_way[batch]
         batch.attempts += 1
         self._idempotence.put_back(batch)
         queue.put_back(batch)
-        is_throttled = error.error_code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION
-        self._pause(queue, self._settings.throttle_s_max if is_throttled else 0.0)
+        queue.backoff.begin(self._loop.time())
+        self._come_back(queue)
+        if error.error_code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
+            self._throttle(queue, 1.0)
 
     def _end(self, batch: Batch, error: FlussError | None) -> None:
         self._on_the_way.pop(batch, None)

@@ -12,10 +12,10 @@ import pyarrow.types as pat
 from fluss.buffers import Int64Array
 from fluss.errors import FlussError
 from fluss.row.bucketing import HashVariant, Int32Array, buckets_for, split_by_bucket
-from fluss.row.compacted_columns import encode_keys
-from fluss.row.encoded import EncodedRows
-from fluss.row.key import CompactedKeyEncoder, bucket_key_encoder
+from fluss.row.key import bucket_key_encoder
+from fluss.row.key_columns import encode_key_columns
 from fluss.row.partition import row_partition_name
+from fluss.row.plain_arrays import number_array
 from fluss.row.values import internal_from_arrow
 from fluss.schema.schema import Schema
 
@@ -27,13 +27,13 @@ class PartitionSplitter:
     """Finds the rows of each partition."""
 
     def __init__(self, schema: Schema, partition_keys: Sequence[str]) -> None:
-        self._indexes = [schema.index_of(name) for name in partition_keys]
+        self._names = partition_keys
         self._types = [schema.column(name).data_type for name in partition_keys]
 
     def check_keys(self, batch: pa.RecordBatch) -> None:
         """Refuse rows that belong to no partition."""
-        for index in self._indexes:
-            if batch.column(index).null_count:
+        for name in self._names:
+            if batch.column(name).null_count:
                 raise FlussError("Partition value shouldn't be null: a row needs a value in every partition column")
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
@@ -41,11 +41,11 @@ class PartitionSplitter:
 
         A batch of one partition comes back as it is, one that is sorted by partition in slices.
         """
-        columns = [batch.column(index) for index in self._indexes]
+        columns = [batch.column(name) for name in self._names]
         codes = _value_codes(columns[0])
         for column in columns[1:]:
             others = _value_codes(column)
-            codes = _value_codes(pa.array(codes * (int(others.max(initial=0)) + 1) + others))
+            codes = _value_codes(number_array(codes * (int(others.max(initial=0)) + 1) + others))
         groups = split_by_bucket(codes.astype(np.int32), int(codes.max(initial=0)) + 1)
         return [(self._name(columns, int(rows[0])), take_rows(batch, rows)) for _, rows in groups]
 
@@ -69,9 +69,7 @@ class BucketSplitter:
         hash_variant: HashVariant,
     ) -> None:
         self._names = bucket_keys
-        self._indexes = [schema.index_of(name) for name in bucket_keys]
-        self._types = [schema.column(name).data_type for name in bucket_keys]
-        self._encoder = bucket_key_encoder(self._types, lake_format)
+        self._encoder = bucket_key_encoder([schema.column(name).data_type for name in bucket_keys], lake_format)
         self._bucket_count = bucket_count
         self._lake_format = lake_format
         self._hash_variant = hash_variant
@@ -97,14 +95,8 @@ class BucketSplitter:
 
     def buckets(self, batch: pa.RecordBatch) -> Int32Array:
         """Return the bucket of every row."""
-        columns = [batch.column(index) for index in self._indexes]
-        return buckets_for(self._keys(columns), self._bucket_count, self._lake_format, self._hash_variant)
-
-    def _keys(self, columns: Sequence[pa.Array]) -> EncodedRows:
-        if isinstance(self._encoder, CompactedKeyEncoder):
-            return encode_keys(columns, self._types)
-        values = (internal_from_arrow(column, t) for column, t in zip(columns, self._types, strict=True))
-        return EncodedRows.from_list([self._encoder.encode(row) for row in zip(*values, strict=True)])
+        keys = encode_key_columns(self._encoder, [batch.column(name) for name in self._names])
+        return buckets_for(keys, self._bucket_count, self._lake_format, self._hash_variant)
 
 
 def take_rows(batch: pa.RecordBatch, rows: Int64Array) -> pa.RecordBatch:
@@ -112,7 +104,7 @@ def take_rows(batch: pa.RecordBatch, rows: Int64Array) -> pa.RecordBatch:
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):
         return batch if len(rows) == batch.num_rows else batch.slice(first, len(rows))
-    return batch.take(pa.array(rows))
+    return batch.take(number_array(rows))
 
 
 def _value_codes(column: pa.Array) -> Int64Array:

@@ -2,7 +2,7 @@
 
     caller       row -> packed row -> block (``block``, ``accumulator``); waits when memory is full (``memory``);
                  full block -> Arrow columns (``rows``)
-    worker       columns -> one encoded batch per bucket (``table_encoder``)
+    worker       columns -> encoded batches per bucket (``log_encoder``, ``kv_encoder``)
     event loop   batches in order -> requests -> answers (``sender``) -> the block has ended
 
 Workers are few threads: most of their time they are in pyarrow and compression libraries, which run beside Python.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
@@ -31,21 +31,28 @@ from fluss.client.write.accumulator import Accumulator, Callbacks
 from fluss.client.write.arrow_input import slices
 from fluss.client.write.batch import Batch
 from fluss.client.write.batch_size import BatchSize, CompressionRatio
-from fluss.client.write.block import Block, Encoded
+from fluss.client.write.block import Block
+from fluss.client.write.kv_encoder import KvEncoder
+from fluss.client.write.log_encoder import LogEncoder
 from fluss.client.write.memory import MemoryPool
-from fluss.client.write.physical_table import BY_KEY, Lane, PhysicalTable
+from fluss.client.write.physical_table import Lane, PhysicalTable
 from fluss.client.write.result import fresh
 from fluss.client.write.sender import Sender, SenderSettings
-from fluss.client.write.table_encoder import TableEncoder
+from fluss.client.write.table_encoder import Encoded, TableEncoder
 from fluss.errors import FlussError
 from fluss.row.bucketing import HashVariant
 from fluss.schema.table import TableInfo
+
+K = TypeVar("K")
+E = TypeVar("E", bound=TableEncoder)
 
 _WORKERS_MAX: Final = 4
 # Blocks of so many bytes together are encoded in one go.
 _GROUP_BYTES_MAX: Final = 1024 * 1024
 # Failures that nobody has asked for; beyond this many per table, the oldest are forgotten.
 _FAILURES_MAX: Final = 1000
+# Schemas and choices of columns whose writers share batches.
+_ENCODERS_MAX: Final = 1000
 # Event loops do not like timers that are years away.
 _TIMER_S_MAX: Final = 86_400.0
 
@@ -66,6 +73,7 @@ class WriterClient:
         self.runtime = runtime
         self._cluster = cluster
         self._config = cluster.config
+        self._hash_variant = cast("HashVariant", self._config.client_bucket_hash)
         self._rng = rng or random.Random()
         self._clock = clock
         self._process_id = os.getpid()
@@ -83,7 +91,8 @@ class WriterClient:
         )
         # Shared by threads, under the lock.
         self._lock = threading.Lock()
-        self._encoders: dict[tuple[int, int, int], TableEncoder] = {}
+        self._log_encoders: dict[tuple[int, int, int], LogEncoder] = {}
+        self._kv_encoders: dict[tuple[int, int, int, tuple[int, ...]], KvEncoder] = {}
         self._tables: dict[tuple[int, str | None], PhysicalTable] = {}
         self._ratios: dict[int, CompressionRatio] = {}
         self._workers: ThreadPoolExecutor | None = None
@@ -97,19 +106,36 @@ class WriterClient:
 
     # For writers, in any thread
 
-    def encoder(self, info: TableInfo) -> TableEncoder:
-        """Return the encoder of a table; all writers of the same schema share one, and with it their batches."""
+    def log_encoder(self, info: TableInfo) -> LogEncoder:
+        """Return the encoder of a log table; all writers of the same schema share one, and with it their batches."""
         key = info.table_id, info.schema_id, info.modified_time
         with self._lock:
-            encoder = self._encoders.get(key)
+            encoder = self._log_encoders.get(key)
             if encoder is None:
-                hash_variant = cast("HashVariant", self._config.client_bucket_hash)
-                encoder = self._encoders[key] = TableEncoder(info, hash_variant)
+                encoder = LogEncoder(info, self._hash_variant)
+                _keep(self._log_encoders, key, encoder)
+            return encoder
+
+    def kv_encoder(self, info: TableInfo, targets: tuple[int, ...]) -> KvEncoder:
+        """Return the encoder of a table with a primary key; writers of the same columns share one."""
+        key = info.table_id, info.schema_id, info.modified_time, targets
+        with self._lock:
+            encoder = self._kv_encoders.get(key)
+            if encoder is None:
+                encoder = KvEncoder(
+                    info, self._hash_variant, targets=targets, batch_bytes_max=self._config.writer_batch_size
+                )
+                _keep(self._kv_encoders, key, encoder)
             return encoder
 
     def lane(self, encoder: TableEncoder, partition_name: str | None) -> Lane:
         """Return the way in for rows of a table, or of one of its partitions."""
         return self._table(encoder, partition_name).lane(encoder)
+
+    def check_sizes(self, batch: pa.RecordBatch) -> None:
+        """Refuse rows that are larger than all memory there is."""
+        for piece in slices(batch, self.memory.bytes_max):
+            self.memory.check_possible(piece.nbytes)
 
     def write_arrow(self, encoder: TableEncoder, batch: pa.RecordBatch) -> list[Block]:
         """Write an Arrow batch that has been checked; waits while memory is full. Without rows there are no blocks."""
@@ -179,7 +205,7 @@ class WriterClient:
                 block.encoded = _encoding_failure(block, error)
 
     def _work_on(self, blocks: list[Block]) -> None:
-        if not self._is_on_loop() and not any(block.encoder.is_compressing for block in blocks):
+        if not self._is_on_loop() and not any(block.encoder.is_slow for block in blocks):
             # One copy of the rows: quicker done than handed over.
             self._encode(blocks)
             return
@@ -227,15 +253,10 @@ class WriterClient:
         self._call_on_loop(self._blocks_encoded, {block.table: None for block in blocks})
 
     def _encoded_batches(self, block: Block) -> Encoded | FlussError:
-        encoder, batch = block.encoder, block.arrow
+        batch = block.arrow
         assert batch is not None
         try:
-            if block.bucket_id is not BY_KEY:
-                parts = [(block.bucket_id, batch)] if batch.num_rows else []
-            else:
-                assert encoder.buckets is not None, "only tables with a bucket key leave the bucket open"
-                parts = encoder.buckets.split(batch)
-            encoded = [(bucket_id, encoder.encode(part)) for bucket_id, part in parts]
+            encoded = block.encoder.encode(batch, block.bucket_id)
         except Exception as error:
             return _encoding_failure(block, error)
         block.table.ratio.observe(batch.nbytes, sum(records.size_bytes for _, records in encoded))
@@ -350,6 +371,13 @@ class WriterClient:
         _raise_first_failure(blocks)
         if not all(block.done.done() for block in blocks):
             raise too_late
+
+
+def _keep(encoders: dict[K, E], key: K, encoder: E) -> None:
+    """Remember an encoder; beyond the limit the oldest is forgotten, and new writers no longer share its batches."""
+    if len(encoders) >= _ENCODERS_MAX:
+        del encoders[next(iter(encoders))]
+    encoders[key] = encoder
 
 
 def _encoding_failure(block: Block, error: Exception) -> FlussError:

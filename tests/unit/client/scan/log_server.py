@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,22 +21,31 @@ import pyarrow as pa
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import runtime
 from fluss.client.scan.table_scan import TableScan
+from fluss.client.wire_values import pb_partition_spec
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.listener import RequestContext
+from fluss.net.listener import Handler, RequestContext
 from fluss.net.loop import new_event_loop
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import FetchedBucket, FetchedTable, FetchLogResponse, LimitScanResponse
+from fluss.protocol.records import (
+    FetchedBucket,
+    FetchedTable,
+    FetchLogResponse,
+    LimitScanResponse,
+    ScanKvResponse,
+)
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
 from fluss.record.log_batch import assign_offset, build_batch, read_batch
 from fluss.record.projection import ColumnProjection, project_batch
 from fluss.record.row_batch import encode_row_body
+from fluss.record.value_batch import encode_value_batch, prefix_schema_id
 from fluss.row import compacted_columns, indexed
 from fluss.row.encoded import EncodedRows
 from fluss.row.values import internal_from_arrow
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import LogFormat
+from fluss.schema.formats import KvFormat, LogFormat
+from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_to_json, table_to_json
 from fluss.schema.table import TableBucket, TableInfo, TablePath
@@ -56,6 +66,16 @@ class StoredBatch(NamedTuple):
     offset_last: int
     schema_id: int
     data: bytes
+
+
+@dataclass(slots=True)
+class ScanSession:
+    """A snapshot of the rows of a bucket, and how far it has been read."""
+
+    server_id: int
+    values: list[bytes]
+    read_count: int = 0
+    call_seq_id: int = 0
 
 
 class LogCluster:
@@ -84,6 +104,18 @@ class LogCluster:
         self.waits = True
         self.refuses_new_columns = False
         self.limit_scan_answer: LimitScanResponse | None = None
+        # Current rows of a table with a primary key, as stored values in key order, and the sessions over them.
+        self.values: dict[Key, list[bytes]] = {}
+        self.sessions: dict[bytes, ScanSession] = {}
+        self.scans: list[pb.ScanKvRequest] = []
+        # What the next scan requests are answered with instead; None lets one pass.
+        self.scan_answers: deque[ScanKvResponse | FlussError | None] = deque()
+        self.rows_per_scan_max = 1000
+        # Holds answers to scans back while it is not set.
+        self.scan_gate = asyncio.Event()
+        self.scan_gate.set()
+        # Whether servers that are started know scans at all.
+        self.offers_scans = True
         self.fetches: list[pb.FetchLogRequest] = []
         self.list_offsets = self._list_offsets
         # What is said about the ends of logs, where it is not the truth.
@@ -111,12 +143,15 @@ class LogCluster:
 
     def start_server(self, server_id: int = 0, port: int = 0) -> ScriptedServer:
         async def start() -> ScriptedServer:
-            handlers = {
+            handlers: dict[ApiKey, Handler] = {
                 ApiKey.FETCH_LOG: lambda context, request: self._fetch(server_id, request),
                 ApiKey.LIST_OFFSETS: lambda context, request: self.list_offsets(context, request),
                 ApiKey.GET_TABLE_SCHEMA: self._get_schema,
                 ApiKey.LIMIT_SCAN: self._limit_scan,
+                ApiKey.LIST_PARTITION_INFOS: self._list_partitions,
             }
+            if self.offers_scans:
+                handlers[ApiKey.SCAN_KV] = lambda context, request: self._scan_kv(server_id, request)
             server = ScriptedServer(server_id, port=port, handlers=handlers)
             await server.start()
             self.servers[server_id] = server
@@ -128,6 +163,7 @@ class LogCluster:
     def stop_server(self, server_id: int = 0) -> None:
         async def stop() -> None:
             await self.servers.pop(server_id).stop()
+            self.sessions = {key: scan for key, scan in self.sessions.items() if scan.server_id != server_id}
             self.publish()
 
         self.run(stop())
@@ -176,8 +212,7 @@ class LogCluster:
         if self.descriptor.log_format is LogFormat.COMPACTED:
             encoded = compacted_columns.encode_rows(batch.columns, types)
         else:
-            columns = [internal_from_arrow(c, t) for c, t in zip(batch.columns, types, strict=True)]
-            encoded = EncodedRows.from_list([indexed.encode_row(types, row) for row in zip(*columns, strict=True)])
+            encoded = _indexed_rows(batch, schema)
         body = encode_row_body(encoded, np.zeros(batch.num_rows, np.uint8) if changes is None else changes)
         return build_batch(
             [body],
@@ -186,6 +221,24 @@ class LogCluster:
             append_only=changes is None,
             commit_timestamp=timestamp_ms,
         )
+
+    def put_rows(
+        self,
+        rows: Sequence[dict[str, Any]],
+        *,
+        bucket: int = 0,
+        partition: int | None = None,
+        schema_id: int = 1,
+    ) -> None:
+        """Let a bucket have these rows, too; they are not in its log."""
+        schema = self.schemas[schema_id]
+        batch = pa.RecordBatch.from_pylist(list(rows), schema.to_arrow())
+        if self.descriptor.kv_format is KvFormat.INDEXED:
+            encoded = _indexed_rows(batch, schema)
+        else:
+            encoded = compacted_columns.encode_rows(batch.columns, schema.data_types)
+        values = prefix_schema_id(encoded, schema_id).to_list()
+        self.call(lambda: self.values.setdefault((partition, bucket), []).extend(values))
 
     # For the thread of the servers
 
@@ -304,6 +357,64 @@ class LogCluster:
         found = [stored.data for stored in self.logs.get(key, ()) if stored.offset_last >= first]
         return LimitScanResponse(is_log_table=True, records=b"".join(found))
 
+    def _list_partitions(
+        self, context: RequestContext, request: pb.ListPartitionInfosRequest
+    ) -> pb.ListPartitionInfosResponse:
+        response = pb.ListPartitionInfosResponse()
+        for partition_id, name in self.partitions.items():
+            spec = spec_of_partition_name(name, self.descriptor.partition_keys)
+            response.partitions_info.add(partition_id=partition_id, partition_spec=pb_partition_spec(spec))
+        return response
+
+    async def _scan_kv(self, server_id: int, request: pb.ScanKvRequest) -> ScanKvResponse:
+        self.scans.append(request)
+        await self.scan_gate.wait()
+        answer = self.scan_answers.popleft() if self.scan_answers else None
+        if isinstance(answer, FlussError):
+            raise answer
+        if answer is not None:
+            return answer
+        if request.close_scanner:
+            self.sessions.pop(request.scanner_id, None)
+            return ScanKvResponse()
+        if not request.HasField("scanner_id"):
+            return self._open_scan(server_id, request)
+        session = self.sessions.get(request.scanner_id)
+        if session is None or session.server_id != server_id:
+            return ScanKvResponse(error_code=ErrorCode.UNKNOWN_SCANNER_ID, error_message="no such session")
+        if request.call_seq_id != session.call_seq_id + 1:
+            return ScanKvResponse(error_code=ErrorCode.INVALID_SCAN_REQUEST, error_message="calls out of order")
+        session.call_seq_id += 1
+        return self._next_rows(request.scanner_id, session)
+
+    def _open_scan(self, server_id: int, request: pb.ScanKvRequest) -> ScanKvResponse:
+        wanted = request.bucket_scan_req
+        key = wanted.partition_id if wanted.HasField("partition_id") else None, wanted.bucket_id
+        if self.leaders.get(key, server_id) != server_id:
+            return ScanKvResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message="not the leader")
+        values = self.values.get(key, [])[: wanted.limit if wanted.HasField("limit") else None]
+        session_id = f"{key}-{len(self.scans)}".encode()
+        session = self.sessions[session_id] = ScanSession(server_id, values)
+        response = self._next_rows(session_id, session)
+        response.log_offset = self.offsets_next.get(key, 0)
+        return response
+
+    def _next_rows(self, session_id: bytes, session: ScanSession) -> ScanKvResponse:
+        start, end = session.read_count, session.read_count + self.rows_per_scan_max
+        session.read_count = end
+        has_more = end < len(session.values)
+        if not has_more:
+            del self.sessions[session_id]
+        found = session.values[start:end]
+        records = encode_value_batch(EncodedRows.from_list(found)) if found else None
+        return ScanKvResponse(scanner_id=session_id, has_more_results=has_more, records=records)
+
+
+def _indexed_rows(batch: pa.RecordBatch, schema: Schema) -> EncodedRows:
+    types = schema.data_types
+    columns = [internal_from_arrow(column, each) for column, each in zip(batch.columns, types, strict=True)]
+    return EncodedRows.from_list([indexed.encode_row(types, row) for row in zip(*columns, strict=True)])
+
 
 @contextmanager
 def log_cluster(schema: Schema = SCHEMA, **options: Any) -> Iterator[LogCluster]:
@@ -338,6 +449,9 @@ class Client:
 
     def batches(self) -> Any:
         return runtime().run(self.scan().create_record_batch_log_scanner())
+
+    def changes(self) -> Any:
+        return runtime().run(self.scan().create_changelog_scanner())
 
     def bucket(self, bucket_id: int = 0, partition_id: int | None = None) -> TableBucket:
         return TableBucket.new_with_partition(TABLE_ID, partition_id, bucket_id)

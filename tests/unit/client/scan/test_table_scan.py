@@ -40,9 +40,9 @@ def test_every_step_returns_the_scan(client: Client) -> None:
 
 def test_the_last_projection_counts(client: Client) -> None:
     scanner = create(client.scan().project([0]).project_by_name(["name"]))
-    assert scanner._columns.arrow_schema.names == ["name"]
+    assert scanner._arrow_schema.names == ["name"]
     scanner = create(client.scan().project_by_name(["name"]).project((1, 0)))
-    assert scanner._columns.arrow_schema.names == ["name", "id"]
+    assert scanner._arrow_schema.names == ["name", "id"]
 
 
 def test_projections_are_checked_when_a_scanner_is_created(client: Client) -> None:

@@ -20,6 +20,8 @@ import pyarrow as pa
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import runtime
 from fluss.client.write.append_writer import AppendWriter
+from fluss.client.write.table_upsert import TableUpsert
+from fluss.client.write.table_writer import TableWriter
 from fluss.client.write.writer_client import WriterClient
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
@@ -27,7 +29,7 @@ from fluss.net.listener import RequestContext
 from fluss.net.loop import new_event_loop
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest
+from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.record.arrow_batch import decode_arrow_batch
 from fluss.record.log_batch import LogBatch, LogBatchHeader, iter_batches, verify_crc
 from fluss.schema.descriptor import TableDescriptor
@@ -41,11 +43,13 @@ T = TypeVar("T")
 PATH = TablePath("fluss", "events")
 SCHEMA = Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
 REMEMBERED_BATCHES = 5
+# No code of the protocol: a batch that was stored before.
+DUPLICATE = -100
 
 
 @dataclass
 class Fault:
-    """What goes wrong with one produce request."""
+    """What goes wrong with one write request."""
 
     # Only with requests for this table; 0 is any.
     table_id: int = 0
@@ -60,6 +64,8 @@ class Fault:
     is_cut: bool = False
     # Leave the bucket out of the answer.
     is_omitted: bool = False
+    # How much of a burden the server says that puts are.
+    pressure: float = 0.0
 
 
 @dataclass
@@ -93,9 +99,12 @@ class LogServer:
         self.scripted = self._call(self._make())
 
     async def _make(self) -> ScriptedServer:
-        server = ScriptedServer(handlers={ApiKey.PRODUCE_LOG: self._produce, ApiKey.INIT_WRITER: self._init_writer})
+        server = ScriptedServer(handlers=self._handlers())
         await server.start()
         return server
+
+    def _handlers(self) -> dict[ApiKey, Any]:
+        return {ApiKey.PRODUCE_LOG: self._produce, ApiKey.INIT_WRITER: self._init_writer}
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
@@ -166,9 +175,7 @@ class LogServer:
         self._call(self.scripted.stop())
 
     async def _make_again(self, old: ScriptedServer) -> ScriptedServer:
-        server = ScriptedServer(
-            port=old.port, handlers={ApiKey.PRODUCE_LOG: self._produce, ApiKey.INIT_WRITER: self._init_writer}
-        )
+        server = ScriptedServer(port=old.port, handlers=self._handlers())
         server.tables, server.partitions = old.tables, old.partitions
         await server.start()
         return server
@@ -190,15 +197,9 @@ class LogServer:
 
     async def _produce(self, context: RequestContext, request: ProduceLogRequest) -> pb.ProduceLogResponse:
         self.requests.append(request)
-        fault = self._next_fault(request.table_id)
-        self.in_progress += 1
-        self.in_progress_max = max(self.in_progress, self.in_progress_max)
-        try:
-            if fault.delay_s:
-                await asyncio.sleep(fault.delay_s)
-            return await self._answer(request, fault)
-        finally:
-            self.in_progress -= 1
+        response = pb.ProduceLogResponse()
+        await self._answer(request, response)
+        return response
 
     def _next_fault(self, table_id: int) -> Fault:
         for fault in self.faults:
@@ -207,28 +208,50 @@ class LogServer:
                 return fault
         return self.default_fault
 
-    async def _answer(self, request: ProduceLogRequest, fault: Fault) -> pb.ProduceLogResponse:
-        response = pb.ProduceLogResponse()
-        is_refused = fault.bucket_code or fault.request_code or fault.is_cut
-        for bucket in request.buckets:
-            code, offset = fault.bucket_code, 0
-            if not is_refused or fault.is_stored:
-                stored_code, offset = self._store(request.table_id, bucket)
-                code = code or stored_code
-            if fault.is_omitted:
-                continue
-            entry = response.buckets_resp.add(bucket_id=bucket.bucket_id)
-            if bucket.partition_id is not None:
-                entry.partition_id = bucket.partition_id
-            if code:
-                entry.error_code, entry.error_message = code, f"refused with {code}"
-            else:
-                entry.base_offset = offset
+    async def _answer(
+        self, request: ProduceLogRequest | PutKvRequest, response: pb.ProduceLogResponse | pb.PutKvResponse
+    ) -> None:
+        """Store the records of a request and say so, or do what the next fault wants."""
+        fault = self._next_fault(request.table_id)
+        self.in_progress += 1
+        self.in_progress_max = max(self.in_progress, self.in_progress_max)
+        try:
+            if fault.delay_s:
+                await asyncio.sleep(fault.delay_s)
+            for bucket in request.buckets:
+                self._answer_bucket(request, bucket, fault, response)
+        finally:
+            self.in_progress -= 1
         if fault.is_cut:
             await self._cut()
         if fault.request_code:
             raise FlussError(f"refused with {fault.request_code}", fault.request_code)
-        return response
+
+    def _answer_bucket(
+        self,
+        request: ProduceLogRequest | PutKvRequest,
+        bucket: BucketRecords,
+        fault: Fault,
+        response: pb.ProduceLogResponse | pb.PutKvResponse,
+    ) -> None:
+        code, offset = fault.bucket_code, 0
+        is_refused = fault.bucket_code or fault.request_code or fault.is_cut
+        if not is_refused or fault.is_stored:
+            stored_code, offset = self._store(request.table_id, bucket)
+            code = code or stored_code
+        if fault.is_omitted:
+            return
+        entry = response.buckets_resp.add(bucket_id=bucket.bucket_id)
+        if bucket.partition_id is not None:
+            entry.partition_id = bucket.partition_id
+        if code:
+            entry.error_code, entry.error_message = code, f"refused with {code}"
+        elif isinstance(entry, pb.PbPutKvRespForBucket):
+            entry.log_end_offset = offset
+            if fault.pressure:
+                entry.pressure = fault.pressure
+        else:
+            entry.base_offset = offset
 
     def _store(self, table_id: int, bucket: BucketRecords) -> tuple[int, int]:
         key = table_id, bucket.partition_id, bucket.bucket_id
@@ -236,24 +259,24 @@ class LogServer:
         assert len(batches) == 1, "a request has one batch per bucket"
         batch = batches[0]
         verify_crc(batch)
-        code = self._check_sequence(key, batch.header)
+        code = self._check_sequence(key, batch.header.writer_id, batch.header.batch_sequence)
         offset = len(self.rows[key])
         if not code:
             self.headers[key].append(batch.header)
             self.rows[key] += self._decode(table_id, batch)
-        return (0 if code == -100 else code), offset
+        return (0 if code == DUPLICATE else code), offset
 
-    def _check_sequence(self, key: tuple[int, int | None, int], header: LogBatchHeader) -> int:
-        if header.writer_id < 0:
+    def _check_sequence(self, key: tuple[int, int | None, int], writer_id: int, sequence: int) -> int:
+        if writer_id < 0:
             return 0
-        entry = self._writers[(*key, header.writer_id)]
-        if header.batch_sequence in entry.recent:
+        entry = self._writers[(*key, writer_id)]
+        if sequence in entry.recent:
             # Stored before: a success, without storing it again.
-            return -100
-        if header.batch_sequence != entry.sequence + 1:
+            return DUPLICATE
+        if sequence != entry.sequence + 1:
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
-        entry.sequence = header.batch_sequence
-        entry.recent.append(header.batch_sequence)
+        entry.sequence = sequence
+        entry.recent.append(sequence)
         return 0
 
     def forget_writers(self) -> None:
@@ -291,7 +314,7 @@ class Client:
     def writer(self, path: TablePath = PATH) -> AppendWriter:
         return AppendWriter(self.writes, self.table(path))
 
-    def flush(self, writer: AppendWriter) -> None:
+    def flush(self, writer: TableWriter | TableUpsert) -> None:
         self.runtime.run(writer.flush())
 
     def close(self, timeout_s: float = 5.0) -> None:

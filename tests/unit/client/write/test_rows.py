@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from fluss.client.write.block import Block
 from fluss.client.write.row_compiler import RowWays
-from fluss.client.write.rows import RowLayout
+from fluss.client.write.rows import DELETE_MARK, RowLayout
 from fluss.errors import FlussError
 from fluss.row.python_values import from_internal, to_internal
 from fluss.row.values import arrow_from_internal
@@ -34,12 +34,13 @@ from fluss.testing.strategies import data_types, internal_rows, row_types, scala
 class Way:
     """Takes the place of everything that an append function leads to, and keeps what arrives there."""
 
-    def __init__(self, layout: RowLayout) -> None:
+    def __init__(self, layout: RowLayout, *, deletes: bool = False) -> None:
         self.block = Block(None, None, 0)
         self.block.limit_bytes = 2**60
         self.keys: list[Any] = []
         unexpected = pytest.fail
-        self._append = layout.append_function(RowWays(self, {}, self._find, lambda row: None, unexpected, unexpected))
+        ways = RowWays(self, {}, self._find, lambda row: None, unexpected, unexpected)
+        self._append = layout.delete_function(ways) if deletes else layout.append_function(ways)
 
     def _find(self, key: Any) -> Way:
         self.keys.append(key)
@@ -80,6 +81,30 @@ def test_both_ways_of_packing_agree_and_the_rows_come_out_as_arrow(data: st.Data
     batch = layout.to_arrow(packed_rows)
     batch.validate(full=True)
     assert batch.equals(arrow_of(rows, types))
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_both_ways_of_packing_deletes_agree_and_only_the_key_is_left(data: st.DataObject) -> None:
+    types = [*data.draw(row_types(columns_max=5)), *data.draw(st.lists(scalar_types(nullable=False), min_size=1))]
+    key_names = data.draw(st.permutations([f"c{i}" for i, t in enumerate(types) if not t.is_nested and not t.nullable]))
+    layout = RowLayout(schema_of(types), delete_keys=key_names)
+    row = [from_internal(value, t) for value, t in zip(data.draw(internal_rows(types)), types, strict=True)]
+    by_name = {name: row[int(name[1:])] for name in key_names}
+    packed = layout.pack_delete(by_name)[0]
+    way = Way(layout, deletes=True)
+    for form in (by_name, list(by_name.values()), tuple(by_name.values())):
+        assert way.pack(form) == packed
+        assert layout.pack_delete(form)[0] == packed
+    upserted = Way(layout).pack(row)
+    assert upserted == layout.pack_any(row)[0]
+    batch = layout.to_arrow([packed, upserted, packed])
+    assert batch.column(DELETE_MARK).to_pylist() == [True, False, True]
+    expected = arrow_of([tuple(row)], types)
+    for i, name in enumerate(expected.schema.names):
+        kept = expected.column(i) if name in by_name else pa.nulls(1, expected.column(i).type)
+        assert pa.concat_arrays([kept, expected.column(i), kept]) == batch.column(i)
+    assert DELETE_MARK not in layout.to_arrow([upserted]).schema.names
 
 
 class Text(str):
@@ -167,6 +192,44 @@ def test_null_bits_of_tables_of_any_width_reach_their_columns(column_count: int)
     packed = [layout.pack_any(row)[0] for row in rows]
     assert [Way(layout).pack(row) for row in rows] == packed
     assert layout.to_arrow(packed).equals(arrow_of(rows, types))
+
+
+@pytest.mark.parametrize("column_count", [1, 7, 8, 9, 63, 64, 65])
+def test_the_mark_of_a_delete_is_no_null_bit_of_a_column(column_count: int) -> None:
+    layout = RowLayout(schema_of([DataTypes.int()] * column_count), delete_keys=["c0"])
+    rows = [
+        layout.pack_any([None] * column_count)[0],
+        layout.pack_delete([5])[0],
+        layout.pack_any([1] * column_count)[0],
+    ]
+    assert Way(layout, deletes=True).pack([5]) == rows[1]
+    batch = layout.to_arrow(rows)
+    assert batch.column(DELETE_MARK).to_pylist() == [False, True, False]
+    assert batch.column(0).to_pylist() == [None, 5, 1]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (1, "Row must be a dict, list, or tuple; got int"),
+        ({"id": 1}, "Missing value for non-nullable field 'region'"),
+        ({}, "Missing value for non-nullable field 'region'"),
+        ({"region": "EU", "id": 1, "name": "x"}, "Unknown field 'name'. Expected: 'region', 'id'"),
+        ([1], "Expected 2 elements, got 1; the columns are 'region', 'id'"),
+        (["EU", None], "Field 'id': null is not allowed"),
+        ([1, "EU"], "Field 'region': expected str, got int"),
+    ],
+)
+def test_a_key_that_does_not_fit_is_refused_with_the_reason(key: Any, message: str) -> None:
+    schema = Schema(
+        pa.schema([("id", pa.int32()), ("name", pa.string()), ("region", pa.string())]), primary_keys=["region", "id"]
+    )
+    layout = RowLayout(schema, delete_keys=["region", "id"])
+    assert Way(layout, deletes=True).pack(key) is None
+    with pytest.raises(FlussError) as caught:
+        layout.pack_delete(key)
+    assert message in caught.value.message
+    assert Way(layout, deletes=True).pack(["EU", 1]) == layout.pack_delete({"id": 1, "region": "EU"})[0]
 
 
 ORDERS = Schema(

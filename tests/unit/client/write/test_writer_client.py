@@ -65,7 +65,7 @@ def test_a_row_that_comes_too_late_for_its_block_moves_to_another_one(server: Lo
         block = lane.block
         client.flush(writer)
         # Between the two looks at the limit, the block was closed and its rows were taken.
-        packed = writer._layout.pack_any([2, "x"])[0]
+        packed = writer._encoder.layout.pack_any([2, "x"])[0]
         block.rows.append(packed)
         assert client.writes.accumulator.take_back_late(block, packed)
         assert block.rows == []
@@ -74,7 +74,7 @@ def test_a_row_that_comes_too_late_for_its_block_moves_to_another_one(server: Lo
         # It was closed, but the row was there in time.
         writer.append([3, "x"])
         block = lane.block
-        packed = writer._layout.pack_any([4, "x"])[0]
+        packed = writer._encoder.layout.pack_any([4, "x"])[0]
         with client.writes.accumulator._lock:
             block.rows.append(packed)
         client.writes.accumulator.close_all()
@@ -88,7 +88,7 @@ def test_a_row_that_comes_too_late_for_its_block_moves_to_another_one(server: Lo
 
 def test_memory_stays_within_its_bound_while_writers_are_faster_than_the_server(server: LogServer) -> None:
     server.add_table(properties={"table.log.arrow.compression.type": "ZSTD"})
-    server.default_fault = Fault(delay_s=0.05)
+    server.default_fault = Fault(delay_s=0.1)
     row_count, memory_bytes = 40_000, 1_000_000
     names = [f"{i:x}" * 10 for i in range(1000)]
     options = {"writer__buffer__memory_size": memory_bytes, "writer__batch_size": 50_000}
@@ -324,7 +324,7 @@ def test_rows_that_cannot_be_encoded_fail_alone(server: LogServer) -> None:
         writer = client.writer()
         encoder = writer._encoder
         encode = encoder.encode
-        encoder.encode = lambda batch: 1 / 0
+        encoder.encode = lambda batch, bucket_id: 1 / 0
         handle = writer.append([1, "x"])
         with pytest.raises(FlussError, match="the rows cannot be encoded: ZeroDivisionError"):
             handle.result(5)

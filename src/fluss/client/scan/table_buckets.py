@@ -1,0 +1,111 @@
+"""The buckets of a whole table: of all partitions there are now, or of those that somebody has chosen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeAlias
+
+from fluss.client.admin_tables import partition_infos
+from fluss.client.cluster import Cluster
+from fluss.client.scan.offsets import bucket_offsets
+from fluss.errors import ErrorCode, FlussError
+from fluss.protocol import api as apis
+from fluss.schema.offsets import OffsetSpec
+from fluss.schema.partition import PartitionInfo, PartitionSpec
+from fluss.schema.table import TableBucket, TableInfo, TablePath
+
+# One partition by name, or those with some values of the partition columns.
+PartitionChoice: TypeAlias = str | PartitionSpec | Mapping[str, str]
+# None stands for all.
+PartitionChoices: TypeAlias = PartitionChoice | Iterable[PartitionChoice] | None
+
+
+def checked_choices(info: TableInfo, partitions: PartitionChoices) -> list[str | PartitionSpec] | None:
+    """Return choices in their plain forms; TypeError, code 37 for a table without partitions, or 43 for wrong keys."""
+    if partitions is None:
+        return None
+    if not info.is_partitioned():
+        raise FlussError(
+            f"{info.table_path} has no partitions to choose from; leave partitions out",
+            ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
+        )
+    if isinstance(partitions, str | PartitionSpec | Mapping):
+        partitions = [partitions]
+    if not isinstance(partitions, Iterable):
+        raise TypeError(f"partitions must be names or specs, got {type(partitions).__name__}")
+    choices = [choice if isinstance(choice, str) else PartitionSpec.of(choice) for choice in partitions]
+    for choice in choices:
+        unknown = [] if isinstance(choice, str) else [key for key in choice.spec_map if key not in info.partition_keys]
+        if unknown:
+            raise FlussError(
+                f"{info.table_path} is partitioned by {info.partition_keys}, not by {unknown}",
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            )
+    return choices
+
+
+async def table_buckets(
+    cluster: Cluster, info: TableInfo, choices: Collection[str | PartitionSpec] | None
+) -> list[TableBucket]:
+    """Return every bucket, partition by partition; code 36 for a choice that fits none. On the loop of the cluster."""
+    partition_ids: list[int | None] = [None]
+    if info.is_partitioned():
+        existing = await partition_infos(cluster, info.table_path)
+        partition_ids = [partition.partition_id for partition in _chosen(info, existing, choices)]
+    return [
+        TableBucket.new_with_partition(info.table_id, partition_id, bucket_id)
+        for partition_id in partition_ids
+        for bucket_id in range(info.num_buckets)
+    ]
+
+
+def _chosen(
+    info: TableInfo, existing: Collection[PartitionInfo], choices: Collection[str | PartitionSpec] | None
+) -> list[PartitionInfo]:
+    if choices is None:
+        return list(existing)
+    chosen: set[int] = set()
+    for choice in choices:
+        fitting = {partition.partition_id for partition in existing if _fits(partition, choice)}
+        if not fitting:
+            raise FlussError(f"{info.table_path} has no partition {choice!r}", ErrorCode.PARTITION_NOT_EXISTS)
+        chosen |= fitting
+    return [partition for partition in existing if partition.partition_id in chosen]
+
+
+def _fits(partition: PartitionInfo, choice: str | PartitionSpec) -> bool:
+    if isinstance(choice, str):
+        return partition.partition_name == choice
+    return choice.is_contained_in(partition.get_partition_spec())
+
+
+async def can_scan_rows(cluster: Cluster, path: TablePath, buckets: Collection[TableBucket]) -> bool:
+    """Whether the leaders of these buckets can return their current rows. Servers before 1.0 cannot."""
+    if any(cluster.leader_of(bucket) is None for bucket in buckets):
+        partition_ids = {(path, bucket.partition_id) for bucket in buckets if bucket.partition_id is not None}
+        await cluster.refresh([path], partition_ids=partition_ids)
+    leader_ids = {cluster.leader_of(bucket) for bucket in buckets} - {None}
+    return all(
+        await asyncio.gather(*(_offers(cluster, leader_id) for leader_id in leader_ids if leader_id is not None))
+    )
+
+
+async def check_complete_changelogs(cluster: Cluster, path: TablePath, buckets: Collection[TableBucket]) -> None:
+    """Make sure that every row there is can be found in the changelogs of its bucket."""
+    for bucket, offset in (await bucket_offsets(cluster, path, buckets, OffsetSpec.earliest())).items():
+        if offset > 0:
+            raise FlussError(
+                f"The current rows of {path} cannot be read: its server cannot scan them (that takes version 1.0), and "
+                f"the changelog of {bucket} no longer has the changes before offset {offset}"
+            )
+
+
+async def _offers(cluster: Cluster, server_id: int) -> bool:
+    try:
+        return await cluster.offers(server_id, apis.SCAN_KV)
+    except FlussError as error:
+        if not error.is_retriable:
+            raise
+        # It is gone for the moment. Who reads from it tries again, and finds out.
+        return True

@@ -1,0 +1,152 @@
+"""One pass over a whole table: the rows a primary-key table has now, or everything a log table holds up to now.
+
+Three ways lead to the rows, and ``TableRead.begin`` takes the one that fits:
+
+    log table                               its log from the earliest to the latest offset
+    primary key, servers with scans         the rows of every bucket as they are at one moment (``SnapshotFetcher``)
+    primary key, servers before 1.0         all changes up to the latest offset, folded (``ChangelogFold``)
+
+What is consistent: the rows of one bucket are exactly those after all changes before one offset, none of them newer
+or older. Every write that was acknowledged before the read began is in them. Buckets are looked at at the same time,
+but not in one transaction: a write that changes several buckets during the read may be seen in some of them only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from fluss.client.cluster import Cluster
+from fluss.client.runtime import Runtime
+from fluss.client.scan.bounded_read import bounds
+from fluss.client.scan.bucket_rows import BucketRows
+from fluss.client.scan.changelog_fold import ChangelogFold
+from fluss.client.scan.decode import ScanColumns
+from fluss.client.scan.pipeline import ScanPipeline
+from fluss.client.scan.records import RecordRun
+from fluss.client.scan.snapshot_fetcher import SnapshotLostError
+from fluss.client.scan.subscription import FROM_SNAPSHOT
+from fluss.client.scan.table_buckets import can_scan_rows, check_complete_changelogs, table_buckets
+from fluss.schema.offsets import EARLIEST_OFFSET
+from fluss.schema.partition import PartitionSpec
+from fluss.schema.predicate import BoundPredicate
+from fluss.schema.table import TableBucket, TableInfo
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# How often the rows of a bucket are read anew when servers have lost them, in a read that keeps all rows anyway.
+_RESTARTS_MAX: Final = 3
+# The end of the snapshot is the end of the read, wherever in the log it is.
+_SNAPSHOT_ONLY: Final = (FROM_SNAPSHOT, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TableReadOptions:
+    """What is to be read of a table. ``row_limit`` rows may be any of its rows."""
+
+    columns: ScanColumns
+    predicate: BoundPredicate | None = None
+    row_limit: int | None = None
+    # Chosen partitions; None stands for all.
+    partitions: Collection[str | PartitionSpec] | None = None
+
+
+class TableRead:
+    """A read that has begun. It is used once, by one of the methods, which ends it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        pipeline: ScanPipeline,
+        found: Mapping[TableBucket, tuple[int, int]],
+        rows: BucketRows,
+        fold: ChangelogFold | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._pipeline = pipeline
+        subscriptions = pipeline.subscriptions
+        self._read = pipeline.begin_bounded(found, lambda done: subscriptions.end([each.bucket for each in done]))
+        self._rows = rows
+        # Between the log and the rows, if the log has changes.
+        self._fold = fold
+        self._restarts: Counter[TableBucket] = Counter()
+
+    @classmethod
+    async def begin(cls, cluster: Cluster, runtime: Runtime, info: TableInfo, options: TableReadOptions) -> TableRead:
+        """Find out what there is, and how to read it. Runs on the loop of the cluster."""
+        path, columns = info.table_path, options.columns
+        buckets = await table_buckets(cluster, info, options.partitions)
+        rows = BucketRows(buckets, options.row_limit)
+        earliest = dict.fromkeys(buckets, EARLIEST_OFFSET)
+        if not info.has_primary_key():
+            pipeline = ScanPipeline(cluster, runtime, info, columns, predicate=options.predicate)
+            return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows)
+        if await can_scan_rows(cluster, path, buckets):
+            pipeline = ScanPipeline(cluster, runtime, info, columns, rows_only=True, row_limit=options.row_limit)
+            return cls(runtime, pipeline, dict.fromkeys(buckets, _SNAPSHOT_ONLY), rows)
+        await check_complete_changelogs(cluster, path, buckets)
+        with_keys = columns.with_columns(info.physical_primary_keys)
+        fold = ChangelogFold(columns, with_keys, info.physical_primary_keys)
+        pipeline = ScanPipeline(cluster, runtime, info, with_keys)
+        return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows, fold)
+
+    def all_rows(self) -> list[pa.RecordBatch]:
+        """Read everything, blocking."""
+        with contextlib.closing(self._pipeline):
+            while not self._is_done:
+                with self._restarting():
+                    self._keep(self._read.step())
+            return self._kept()
+
+    async def all_rows_async(self) -> list[pa.RecordBatch]:
+        """Like ``all_rows``, without blocking the event loop."""
+        with contextlib.closing(self._pipeline):
+            while not self._is_done:
+                with self._restarting():
+                    await self._on_worker(self._keep, await self._read.step_async())
+            return await self._on_worker(self._kept)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield rows as they come, blocking. A bucket whose rows a server has lost half way is an error (code 66)."""
+        with contextlib.closing(self._pipeline):
+            while not self._is_done:
+                self._keep(self._read.step())
+                yield from self._rows.take()
+            yield from self._kept()
+
+    @property
+    def _is_done(self) -> bool:
+        return self._read.is_done or self._rows.is_full
+
+    def _keep(self, runs: list[RecordRun]) -> None:
+        keep = self._rows.add if self._fold is None else self._fold.add
+        for run in runs:
+            keep(run)
+
+    def _kept(self) -> list[pa.RecordBatch]:
+        if self._fold is not None:
+            for run in self._fold.rows():
+                self._rows.add(run)
+        return self._rows.take()
+
+    @contextlib.contextmanager
+    def _restarting(self) -> Iterator[None]:
+        """Read a bucket again whose rows a server has lost; nobody has seen those that came before."""
+        try:
+            yield
+        except SnapshotLostError as lost:
+            self._restarts[lost.bucket] += 1
+            if self._restarts[lost.bucket] > _RESTARTS_MAX:
+                raise
+            self._rows.forget(lost.bucket)
+            (subscription,) = self._pipeline.subscriptions.begin({lost.bucket: FROM_SNAPSHOT})
+            self._read.restart(subscription, _SNAPSHOT_ONLY[1])
+
+    async def _on_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._runtime.bridge(self._runtime.offload(function, *args, **kwargs))
