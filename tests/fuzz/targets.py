@@ -37,7 +37,7 @@ from fluss.record.projection import ColumnProjection, project_batch
 from fluss.record.row_batch import decode_row_body, encode_row_body
 from fluss.record.statistics import collect_statistics, decode_statistics
 from fluss.record.value_batch import decode_value, decode_value_batch, encode_value, encode_value_batch, split_values
-from fluss.row import compacted, indexed
+from fluss.row import compacted, indexed, indexed_columns
 from fluss.row.aligned import decode_aligned_row, encode_aligned_row
 from fluss.row.compacted_columns import decode_keys, decode_rows, encode_keys, encode_rows
 from fluss.row.encoded import EncodedRows
@@ -49,13 +49,16 @@ from fluss.schema.serde import database_from_json, schema_from_json, table_from_
 from fluss.schema.table import TableBucket
 from fluss.schema.type_text import parse_type
 from fluss.schema.types import DataType
+from fluss.server.kv.aggregation.bitmaps import union
 from fluss.storage.log.checkpoint_file import decode_checkpoint, encode_checkpoint
 from fluss.storage.log.offset_index import OffsetIndex, encode_offset_entries
 from fluss.storage.log.remote_manifest import decode_manifest
 from fluss.storage.log.time_index import TimeIndex, encode_time_entries
 from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
 from tests.fuzz.engine import Target
+from tests.fuzz.key_targets import key_targets
 from tests.golden.vectors import vector
+from tests.unit.server.kv.aggregation.bitmap_samples import READERS, WRITERS, java_bitmaps
 
 # No input here is longer than some kilobytes; nothing may need more than this to decode.
 BYTES_MAX = 1 << 20
@@ -91,7 +94,15 @@ _NESTED: list[tuple[str, list[Any]]] = [
 
 def all_targets() -> list[Target]:
     """Return every target; the order decides which case goes where."""
-    return [*_row_targets(), *_batch_targets(), *_protocol_targets(), *_text_targets(), *_file_targets()]
+    return [
+        *_row_targets(),
+        *_batch_targets(),
+        *_protocol_targets(),
+        *_text_targets(),
+        *_file_targets(),
+        *_bitmap_targets(),
+        *key_targets(),
+    ]
 
 
 # Rows
@@ -103,9 +114,8 @@ def _row_targets() -> Iterator[Target]:
     for name, types, rows in (("flat", scalar_types, scalar_rows), ("nested", all_types, all_rows)):
         encoded = [compacted.encode_row(types, row) for row in rows]
         yield Target(f"compacted-{name}", encoded, _both_decoders(types, compacted.decode_row, decode_rows))
-        yield Target(
-            f"indexed-{name}", [indexed.encode_row(types, r) for r in rows], _decoder(indexed.decode_row, types)
-        )
+        encoded = [indexed.encode_row(types, row) for row in rows]
+        yield Target(f"indexed-{name}", encoded, _both_decoders(types, indexed.decode_row, indexed_columns.decode_rows))
     for narrow in (slice(3, 4), slice(4, 5), slice(7, 8), slice(9, 10), slice(12, 13), slice(16, 17)):
         # Few columns: most of the damage hits the one codec.
         types, rows = _rows(_SCALARS[narrow])
@@ -428,3 +438,23 @@ def _file_targets() -> Iterator[Target]:
     yield Target("remote-manifest", manifests, decode_manifest)
     offsets = {TableBucket(1, 0): 10, TableBucket.with_partition(2, 5, 1): 20}
     yield Target("checkpoint", [encode_checkpoint(offsets)], decode_checkpoint)
+
+
+# Bitmaps
+
+
+def _bitmap_targets() -> Iterator[Target]:
+    for bits in (32, 64):
+        seeds = [sample.java for sample in java_bitmaps() if sample.bits == bits and len(sample.java) < 2000]
+        yield Target(f"bitmap-{bits}", seeds, _bitmap_reader(bits))
+
+
+def _bitmap_reader(bits: int) -> Callable[[bytes], object]:
+    """Read a bitmap; whatever is accepted must be a bitmap that can be united, written and read again."""
+
+    def decode(data: bytes) -> object:
+        made_small = union({}, READERS[bits](data))
+        assert READERS[bits](WRITERS[bits](made_small)) == made_small
+        return made_small
+
+    return decode

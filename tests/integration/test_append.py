@@ -6,9 +6,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
-from datetime import time as day_time
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -22,57 +19,15 @@ from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import EARLIEST_OFFSET
-from fluss.schema.schema import Schema
+from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TablePath
-from fluss.schema.types import DataField, DataTypes
+from fluss.schema.types import DataTypes
+from tests.integration import every_type
+from tests.integration.every_type import schema_of_every_type
 
-ALL_TYPES = (
-    Schema.builder()
-    .column("boolean", DataTypes.boolean())
-    .column("tinyint", DataTypes.tinyint())
-    .column("smallint", DataTypes.smallint())
-    .column("int", DataTypes.int())
-    .column("bigint", DataTypes.bigint().not_null())
-    .column("float", DataTypes.float())
-    .column("double", DataTypes.double())
-    .column("char", DataTypes.char(5))
-    .column("string", DataTypes.string())
-    .column("binary", DataTypes.binary(3))
-    .column("bytes", DataTypes.bytes())
-    .column("decimal", DataTypes.decimal(10, 2))
-    .column("long_decimal", DataTypes.decimal(38, 10))
-    .column("date", DataTypes.date())
-    .column("time", DataTypes.time(3))
-    .column("timestamp", DataTypes.timestamp(6))
-    .column("timestamp_ltz", DataTypes.timestamp_ltz(6))
-    .column("array", DataTypes.array(DataTypes.string()))
-    .column("map", DataTypes.map(DataTypes.string(), DataTypes.int()))
-    .column("row", DataTypes.row([DataField("x", DataTypes.int()), DataField("y", DataTypes.array(DataTypes.int()))]))
-    .build()
-)
-FULL_ROW: dict[str, Any] = {
-    "boolean": True,
-    "tinyint": -128,
-    "smallint": 32767,
-    "int": -(2**31),
-    "bigint": 2**63 - 1,
-    "float": 0.5,
-    "double": 1e300,
-    "char": "abc",
-    "string": "größe \N{GRINNING FACE}",
-    "binary": b"\x00\x01\xff",
-    "bytes": b"",
-    "decimal": Decimal("-12345678.90"),
-    "long_decimal": Decimal("1234567890123456789012345678.0123456789"),
-    "date": date(1969, 12, 31),
-    "time": day_time(23, 59, 59, 999000),
-    "timestamp": datetime(1969, 12, 31, 23, 59, 59, 999999),
-    "timestamp_ltz": datetime(2024, 2, 29, 12, 0, 0, 1, tzinfo=UTC),
-    "array": ["a", None, ""],
-    "map": [("k", 1), ("l", None)],
-    "row": {"x": 1, "y": [1, None]},
-}
-NULL_ROW = dict.fromkeys(FULL_ROW) | {"bigint": 0}
+ALL_TYPES = schema_of_every_type(Column("id", DataTypes.bigint().not_null()))
+FULL_ROW: dict[str, Any] = {"id": 1, **every_type.FULL_ROW}
+NULL_ROW = dict.fromkeys(FULL_ROW) | {"id": 0}
 
 SMALL = Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
 
@@ -118,7 +73,7 @@ def test_every_type_and_every_null_survives_by_row_and_by_arrow(
     with connect(server) as connection:
         path = create_table(connection, f"types_{compression}", ALL_TYPES, properties=properties)
         writer = writer_of(connection, path)
-        for row in (FULL_ROW, NULL_ROW, list(FULL_ROW.values()), tuple(NULL_ROW.values()), {"bigint": 0}):
+        for row in (FULL_ROW, NULL_ROW, list(FULL_ROW.values()), tuple(NULL_ROW.values()), {"id": 0}):
             writer.append(row)
         writer.write_arrow(pa.Table.from_pylist([FULL_ROW, NULL_ROW], schema=ALL_TYPES.to_arrow()))
         wait_for(writer.flush())

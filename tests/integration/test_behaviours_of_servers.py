@@ -23,8 +23,6 @@ from fluss.protocol.messages import fluss_pb2 as pb
 
 ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
 SCHEMA = blocking.Schema(ARROW_SCHEMA)
-# Requests about rows by key.
-NOT_SERVED = {ApiKey.PUT_KV, ApiKey.LOOKUP, ApiKey.PREFIX_LOOKUP, ApiKey.SCAN_KV}
 
 
 @contextmanager
@@ -256,7 +254,7 @@ def test_an_empty_batch_first_does_not_keep_rows_from_spreading(tmp_path: Path) 
 # What is served
 
 
-def test_every_public_request_is_served_on_one_port_except_those_of_primary_key_rows(tmp_path: Path) -> None:
+def test_every_public_request_is_served_on_one_port(tmp_path: Path) -> None:
     with serving(tmp_path) as (server, _):
 
         async def main() -> None:
@@ -265,6 +263,6 @@ def test_every_public_request_is_served_on_one_port_except_those_of_primary_key_
                 request = pb.ApiVersionsRequest(client_software_name="test", client_software_version="1")
                 response = await channel.request(apis.API_VERSIONS, request, timeout_s=10)
                 served = {ApiKey(version.api_key) for version in response.api_versions}
-            assert served == {api.key for api in apis.APIS.values() if api.is_public} - NOT_SERVED
+            assert served == {api.key for api in apis.APIS.values() if api.is_public}
 
         run(main())

@@ -78,6 +78,12 @@ def test_objects_that_only_the_client_makes(server: embedded.EmbeddedServer) -> 
         fluss.TableScan,
         fluss.TableAppend,
         fluss.AppendWriter,
+        fluss.TableUpsert,
+        fluss.UpsertWriter,
+        fluss.TableLookup,
+        fluss.Lookuper,
+        fluss.TablePrefixLookup,
+        fluss.PrefixLookuper,
         fluss.LogScanner,
         fluss.ScanRecords,
         fluss.ScanRecord,
@@ -153,9 +159,6 @@ def test_a_table_with_a_primary_key_is_not_appended_to(server: embedded.Embedded
         assert [field.nullable for field in table.arrow_schema] == [False, True]
         with pytest.raises(fluss.FlussError, match="Append is only supported for log tables"):
             table.new_append()
-        for begin in (table.new_upsert, table.new_lookup):
-            with pytest.raises(fluss.FlussError, match="does not support primary-key tables yet"):
-                begin()
 
 
 def test_a_missing_table_is_code_7(server: embedded.EmbeddedServer) -> None:

@@ -26,6 +26,7 @@ from fluss.record.compression import NO_COMPRESSION
 from fluss.schema.serde import table_to_json
 from fluss.server.table_options import TABLE_OPTIONS
 from fluss.testing.cluster import ServerProcess
+from tests.integration import lying_keys
 from tests.integration.hostile import (
     INSIDE_THE_SERVER,
     LOCALHOST,
@@ -48,12 +49,22 @@ RSS_BYTES_MAX = 900 * MIB
 SCHEMA = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string())])
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "name": ["a", "b", "c"]}, schema=SCHEMA)
 BATCH = bytes(encode_arrow_batch(ROWS, 1, NO_COMPRESSION))
+KV_BATCH = lying_keys.sealed([lying_keys.record(bytes([id]), bytes([0, id, 1, 97])) for id in (1, 2, 3)])
+KV_DELETES = lying_keys.sealed([lying_keys.record(bytes([id])) for id in (2, 9)])
 PARTITIONED = pa.schema([*SCHEMA, pa.field("p", pa.string())])
 # What attackers may do what they like with; the table that must not change has an id that they never guess.
 PREY = {
     "log": fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=3),
     "parts": fluss.TableDescriptor(fluss.Schema(PARTITIONED), bucket_count=2, partition_keys=["p"]),
     "keys": fluss.TableDescriptor(fluss.Schema(SCHEMA, primary_keys=["id"]), bucket_count=2),
+    "keys_in_parts": fluss.TableDescriptor(
+        fluss.Schema(PARTITIONED, primary_keys=["id", "p"]), bucket_count=2, partition_keys=["p"]
+    ),
+    "sums": fluss.TableDescriptor(
+        fluss.Schema(SCHEMA, primary_keys=["id"], aggregations={"name": "listagg"}),
+        bucket_count=1,
+        properties={"table.merge-engine": "aggregation"},
+    ),
     "rows": fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1, log_format="INDEXED"),
 }
 KEPT = fluss.TablePath("kept", "safe")
@@ -99,7 +110,8 @@ def create_tables(server: ServerProcess) -> None:
             wait_for(admin.create_database(database))
         for name, descriptor in PREY.items():
             wait_for(admin.create_table(fluss.TablePath("prey", name), descriptor))
-        wait_for(admin.create_partition(fluss.TablePath("prey", "parts"), {"p": "x"}))
+        for name in ("parts", "keys_in_parts"):
+            wait_for(admin.create_partition(fluss.TablePath("prey", name), {"p": "x"}))
         wait_for(admin.create_table(KEPT, PREY["log"]))
         writer = wait_for(connection.get_table(KEPT)).new_append().create_writer()
         writer.write_arrow_batch(ROWS)
@@ -152,7 +164,14 @@ def known_values(server: ServerProcess) -> dict[str, list[Any]]:
         "key": ["p"],
         "value": ["x", "y"],
         "schema_id": [1, 2],
-        "records": [BATCH, BATCH * 2, BATCH[:-3], b""],
+        "records": [BATCH, BATCH * 2, BATCH[:-3], b"", *[KV_BATCH] * 4, KV_BATCH * 2, KV_BATCH[:-3], KV_DELETES],
+        "keys": [b"\1", b"\2", b"\xff\xff\xff\xff\x0f", b""],
+        "target_columns": [0, 0, 1],
+        "agg_mode": [0, 1],
+        "insert_if_not_exists": [True],
+        "call_seq_id": [0, 1],
+        "batch_size_bytes": [1, MIB],
+        "close_scanner": [False],
         "acks": [-1, 0, 1],
         "timeout_ms": [0, 1000],
         "fetch_offset": [0, 1, -1, -2],
@@ -283,7 +302,9 @@ def test_requests_that_are_cut_off_anywhere_leave_nothing_behind(server: ServerP
 
 def test_unknown_apis_and_versions_are_refused_one_by_one(server: ServerProcess) -> None:
     with RawConnection(server.port) as connection:
-        for request_id, key in enumerate((-(2**15), -1, 0, 999, 1065, 2**15 - 1, ApiKey.STOP_REPLICA, ApiKey.PUT_KV)):
+        for request_id, key in enumerate(
+            (-(2**15), -1, 0, 999, 1065, 2**15 - 1, ApiKey.STOP_REPLICA, ApiKey.ADJUST_ISR)
+        ):
             answer = connection.ask(key, request_id, b"", version=request_id - 4)
             assert answer is not None
             assert answer.request_id == request_id

@@ -179,6 +179,58 @@ def test_the_api_reference(bootstrap_servers: str) -> None:
     asyncio.run(main())
 
 
+def test_the_api_reference_of_primary_key_tables(bootstrap_servers: str) -> None:
+    async def main() -> None:
+        conn = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": bootstrap_servers}))
+        admin = await conn.get_admin()
+        table_path = fluss.TablePath("fluss", "reference")
+        arrow_schema = pa.schema(
+            [pa.field("id", pa.int32()), pa.field("name", pa.string()), pa.field("age", pa.int64())]
+        )
+        schema = fluss.Schema(arrow_schema, primary_keys=["id"])
+        assert schema.get_primary_keys() == ["id"]
+        await admin.create_table(table_path, fluss.TableDescriptor(schema, bucket_count=3, kv_format="COMPACTED"))
+        table = await conn.get_table(table_path)
+        assert table.has_primary_key()
+        assert table.get_table_info().get_bucket_keys() == ["id"]
+
+        # UpsertWriter
+        writer = table.new_upsert().create_writer()
+        handle = writer.upsert({"id": 1, "name": "Alice", "age": 25})
+        await handle.wait()
+        writer.upsert([2, "Bob", 30])
+        writer.upsert((3, "Charlie", 35))
+        await writer.flush()
+        handle = writer.delete({"id": 3})
+        await handle.wait()
+
+        # Partial updates
+        by_name = table.new_upsert().partial_update_by_name(["id", "age"]).create_writer()
+        by_name.upsert({"id": 1, "age": 26})
+        await by_name.flush()
+        by_index = table.new_upsert().partial_update_by_index([0, 1]).create_writer()
+        by_index.upsert([2, "Robert"])
+        await by_index.flush()
+
+        # Lookuper
+        lookuper = table.new_lookup().create_lookuper()
+        assert await lookuper.lookup({"id": 1}) == {"id": 1, "name": "Alice", "age": 26}
+        assert await lookuper.lookup([2]) == {"id": 2, "name": "Robert", "age": 30}
+        assert await lookuper.lookup((3,)) is None
+
+        # ScanRecord: the change types of what was written
+        scanner = await table.new_scan().create_log_scanner()
+        scanner.subscribe_buckets({i: fluss.EARLIEST_OFFSET for i in range(3)})
+        changes: dict[int, list[str]] = {}
+        while sum(map(len, changes.values())) < 8:
+            for record in scanner.poll(timeout_ms=5000):
+                changes.setdefault(record.row["id"], []).append(record.change_type.short_string())
+        assert changes == {1: ["+I", "-U", "+U"], 2: ["+I", "-U", "+U"], 3: ["+I", "-D"]}
+        conn.close()
+
+    asyncio.run(main())
+
+
 def test_the_guide_to_administration(bootstrap_servers: str) -> None:
     async def main() -> None:
         conn = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": bootstrap_servers}))
@@ -429,6 +481,101 @@ def test_the_older_guide_to_log_tables(bootstrap_servers: str) -> None:
     asyncio.run(main())
 
 
+def test_the_older_guide_to_primary_key_tables(bootstrap_servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        conn = await fluss.FlussConnection.connect(fluss.Config({"bootstrap.servers": bootstrap_servers}))
+        admin = await conn.get_admin()
+
+        # Creating
+        schema = fluss.Schema(
+            pa.schema(
+                [
+                    pa.field("id", pa.int32()),
+                    pa.field("name", pa.string()),
+                    pa.field("age", pa.int64()),
+                ]
+            ),
+            primary_keys=["id"],
+        )
+        table_path = fluss.TablePath("fluss", "users")
+        await admin.create_table(table_path, fluss.TableDescriptor(schema, bucket_count=3), ignore_if_exists=True)
+
+        # Upsert, delete, lookup
+        table = await conn.get_table(table_path)
+
+        # Upsert (fire-and-forget, flush at the end)
+        writer = table.new_upsert()
+        writer.upsert({"id": 1, "name": "Alice", "age": 25})
+        writer.upsert({"id": 2, "name": "Bob", "age": 30})
+        await writer.flush()
+
+        # Per-record acknowledgment (for read-after-write)
+        handle = writer.upsert({"id": 3, "name": "Charlie", "age": 35})
+        await handle.wait()
+
+        # Delete by primary key
+        handle = writer.delete({"id": 2})
+        await handle.wait()
+
+        # Lookup
+        lookuper = table.new_lookup()
+        result = await lookuper.lookup({"id": 1})
+        if result:
+            print(f"Found: name={result['name']}, age={result['age']}")
+        assert await lookuper.lookup({"id": 2}) is None
+        assert await lookuper.lookup({"id": 3}) == {"id": 3, "name": "Charlie", "age": 35}
+
+        # Partial updates
+        partial_writer = table.new_upsert(columns=["id", "age"])
+        partial_writer.upsert({"id": 1, "age": 27})  # only updates age
+        await partial_writer.flush()
+        assert await lookuper.lookup({"id": 1}) == {"id": 1, "name": "Alice", "age": 27}
+        conn.close()
+
+    asyncio.run(main())
+    assert capsys.readouterr().out == "Found: name=Alice, age=25\n"
+
+
+def test_the_older_guide_to_partitioned_primary_key_tables(bootstrap_servers: str) -> None:
+    async def main() -> None:
+        conn = await fluss.FlussConnection.connect(fluss.Config({"bootstrap.servers": bootstrap_servers}))
+        admin = await conn.get_admin()
+
+        schema = fluss.Schema(
+            pa.schema(
+                [
+                    pa.field("user_id", pa.int32()),
+                    pa.field("region", pa.string()),
+                    pa.field("score", pa.int64()),
+                ]
+            ),
+            primary_keys=["user_id", "region"],
+        )
+
+        table_path = fluss.TablePath("fluss", "partitioned_users")
+        await admin.create_table(
+            table_path,
+            fluss.TableDescriptor(schema, partition_keys=["region"]),
+            ignore_if_exists=True,
+        )
+
+        await admin.create_partition(table_path, {"region": "US"}, ignore_if_exists=True)
+
+        table = await conn.get_table(table_path)
+        writer = table.new_upsert()
+        writer.upsert({"user_id": 1, "region": "US", "score": 1234})
+        await writer.flush()
+
+        # Lookup includes partition columns
+        lookuper = table.new_lookup()
+        result = await lookuper.lookup({"user_id": 1, "region": "US"})
+        assert result == {"user_id": 1, "region": "US", "score": 1234}
+        assert await lookuper.lookup({"user_id": 1, "region": "EU"}) is None
+        conn.close()
+
+    asyncio.run(main())
+
+
 def test_the_older_guide_to_partitioned_tables(bootstrap_servers: str) -> None:
     async def main() -> None:
         conn = await fluss.FlussConnection.connect(fluss.Config({"bootstrap.servers": bootstrap_servers}))
@@ -541,6 +688,14 @@ def test_the_older_guide_data_types(bootstrap_servers: str) -> None:
         scanner = await table.new_scan().create_log_scanner()
         scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
         assert [record.row for record in scanner.poll(timeout_ms=5000)] == [row]
+
+        # The same row in a table that has all of them but one as its primary key
+        table_path = fluss.TablePath("fluss", "types_by_key")
+        schema = fluss.Schema(schema.to_arrow(), primary_keys=[name for name in types if name != "string"])
+        await admin.create_table(table_path, fluss.TableDescriptor(schema, bucket_count=2))
+        table = await conn.get_table(table_path)
+        await table.new_upsert().upsert(row).wait()
+        assert await table.new_lookup().lookup({k: v for k, v in row.items() if k != "string"}) == row
         conn.close()
 
     asyncio.run(main())

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -18,14 +19,18 @@ from fluss.client.faces import wait_for
 from fluss.errors import ErrorCode
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
+from tests.integration.keyed_tables import Copy
 
 BUCKETS = 3
 # A request with its answer fits into what most connections let through; some end in the middle of the handshake.
 CUTS = Faults(cut_after_bytes=(1, 60_000), delay_s=(0.0, 0.002))
 SMALL_FETCHES = {"scanner.log.fetch.max-bytes": "20000", "scanner.log.fetch.max-bytes-for-bucket": "20000"}
 TIMEOUT_S = 30.0
+# What reads may end with when connections are cut.
+FAILURES = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT, ErrorCode.SCANNER_EXPIRED)
 
 ROWS = pa.schema([pa.field("id", pa.int64()), pa.field("noise", pa.string())])
+KEYED = pa.schema([("id", pa.int64()), ("number", pa.int64()), ("noise", pa.string())])
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +186,165 @@ def test_a_bounded_read_through_cuts_is_complete(good_network: FaultProxy, path:
         good_network.cut_all()
         assert sorted(scanner.to_arrow()["id"].to_pylist()) == list(range(3000))
         good_network.faults = Faults()
+
+
+# Rows by key
+
+
+@pytest.fixture
+def keys_path(good_network: FaultProxy, request: pytest.FixtureRequest) -> fluss.TablePath:
+    """A table with a primary key that no other test has."""
+    table_path = fluss.TablePath("fluss", f"k{abs(hash(request.node.name))}")
+    with connect(good_network) as connection:
+        descriptor = fluss.TableDescriptor(fluss.Schema(KEYED, primary_keys=["id"]), bucket_count=BUCKETS)
+        wait_for(connection.get_admin().create_table(table_path, descriptor))
+    return table_path
+
+
+class Changes:
+    """What one writer does to the rows of some keys: every change has a number of its own, deletes have none."""
+
+    def __init__(self, table: fluss.FlussTable, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._writer = table.new_upsert().create_writer()
+        self.handles: list[Any] = []
+        # By key, in order; None is a delete of a row that is there.
+        self.made: dict[int, list[int | None]] = {}
+
+    def make(self, number: int) -> None:
+        key = self._rng.randrange(100)
+        made = self.made.setdefault(key, [])
+        if made and made[-1] is not None and self._rng.random() < 0.2:
+            self.handles.append(self._writer.delete({"id": key}))
+            made.append(None)
+        else:
+            row = {"id": key, "number": number, "noise": self._rng.randbytes(40).hex()}
+            self.handles.append(self._writer.upsert(row))
+            made.append(number)
+
+    def finish(self) -> None:
+        wait_for(self._writer.flush())
+        for handle in self.handles:
+            wait_for(handle.wait())
+
+    @property
+    def rows(self) -> dict[int, int]:
+        return {key: made[-1] for key, made in self.made.items() if made[-1] is not None}
+
+    @property
+    def change_count(self) -> int:
+        """The records of the changelog: one for a new or a removed row, two for a changed one."""
+        pairs = [(before, after) for made in self.made.values() for before, after in pairwise([None, *made])]
+        return sum(1 if before is None or after is None else 2 for before, after in pairs)
+
+    def check(self, network: FaultProxy, path: fluss.TablePath) -> None:
+        """Every change is in the changelog once and in order, and the rows are what it leads to."""
+        copy = Copy("id")
+        seen: dict[int, list[int | None]] = {}
+        with connect(network) as connection:
+            table = wait_for(connection.get_table(path))
+            assert numbers_of(table.to_arrow()) == self.rows
+            scanner = wait_for(table.new_scan().create_log_scanner())
+            scanner.subscribe_buckets(dict.fromkeys(range(BUCKETS), fluss.EARLIEST_OFFSET))
+            deadline = time.monotonic() + TIMEOUT_S
+            while copy.change_count < self.change_count and time.monotonic() < deadline:
+                records = list(scanner.poll(500))
+                copy.apply_records(records)
+                for record in records:
+                    if record.change_type is not fluss.ChangeType.UpdateBefore:
+                        is_delete = record.change_type is fluss.ChangeType.Delete
+                        seen.setdefault(record.row["id"], []).append(None if is_delete else record.row["number"])
+            assert not list(scanner.poll(100))
+        assert seen == self.made
+        assert {key: row["number"] for key, row in copy.rows.items()} == self.rows
+
+
+def numbers_of(rows: pa.Table) -> dict[int, int]:
+    return dict(zip(rows["id"].to_pylist(), rows["number"].to_pylist(), strict=True))
+
+
+def test_rows_changed_through_cuts_are_changed_once_and_in_order(
+    good_network: FaultProxy, keys_path: fluss.TablePath
+) -> None:
+    with connect(good_network, **{"writer.batch-size": "2048"}) as connection:
+        changes = Changes(wait_for(connection.get_table(keys_path)), 5)
+        cuts_before = good_network.cut_count
+        good_network.faults = CUTS
+        good_network.cut_all()
+        for number in range(3000):
+            changes.make(number)
+            if number % 1000 == 999:
+                changes.finish()
+        assert good_network.cut_count - cuts_before >= 3
+        good_network.faults = Faults()
+    changes.check(good_network, keys_path)
+
+
+def test_changes_that_arrive_late_and_again_are_made_once(good_network: FaultProxy, keys_path: fluss.TablePath) -> None:
+    with connect(good_network, **{"request-timeout": "200", "writer.batch-size": "2048"}) as connection:
+        changes = Changes(wait_for(connection.get_table(keys_path)), 6)
+        for number in range(1500):
+            changes.make(number)
+            if number % 500 == 250:
+                good_network.faults = Faults(stalls=True)
+                time.sleep(0.45)
+                good_network.faults = Faults()
+        changes.finish()
+    changes.check(good_network, keys_path)
+
+
+def test_reads_by_key_through_cuts_are_right_or_fail(good_network: FaultProxy, keys_path: fluss.TablePath) -> None:
+    options = {"request-timeout": "3000", "connect-timeout": "1000", **SMALL_FETCHES}
+    with connect(good_network, **options) as connection:
+        table = wait_for(connection.get_table(keys_path))
+        changes = Changes(table, 7)
+        for number in range(2000):
+            changes.make(number)
+        changes.finish()
+        rows, lookuper = changes.rows, table.new_lookup().create_lookuper()
+        keys = [{"id": key} for key in range(100)]
+        expected = [rows.get(key) for key in range(100)]
+
+        def look_up() -> None:
+            for key in range(0, 100, 9):
+                found = wait_for(lookuper.lookup({"id": key}))
+                assert (None if found is None else found["number"]) == rows.get(key)
+
+        def look_up_many() -> None:
+            assert wait_for(lookuper.lookup_many(keys))["number"].to_pylist() == expected
+
+        def read_all() -> None:
+            assert numbers_of(table.to_arrow()) == rows
+
+        def follow() -> None:
+            scanner = wait_for(table.new_scan().create_log_scanner())
+            scanner.subscribe_from_snapshot()
+            copy = Copy("id")
+            deadline = time.monotonic() + 5
+            while len(copy.rows) < len(rows) and time.monotonic() < deadline:
+                copy.apply_records(scanner.poll(100))
+            assert {key: row["number"] for key, row in copy.rows.items()} == rows
+
+        cuts_before = good_network.cut_count
+        good_network.faults = CUTS
+        good_network.cut_all()
+        codes = {read.__name__: [code_of(read) for _ in range(5)] for read in (look_up, look_up_many, read_all, follow)}
+        for name, found in codes.items():
+            assert 0 in found, f"{name} comes through at times"
+            assert set(found) <= {0, *FAILURES}, name
+        assert good_network.cut_count - cuts_before >= 3
+        good_network.faults = Faults()
+
+
+def code_of(call: Callable[[], None]) -> int:
+    begun = time.monotonic()
+    try:
+        call()
+        return 0
+    except fluss.FlussError as error:
+        return error.error_code
+    finally:
+        assert time.monotonic() - begun < 10
 
 
 # Administration

@@ -56,6 +56,38 @@ class Client:
         writer.flush()
         self.tools.wait_all(handles)
 
+    def upserter(self, name: str, columns: Sequence[str | int] | None = None) -> Any:
+        """Return a writer of whole rows, or of some columns."""
+        upsert = self.table(name).new_upsert()
+        if columns is not None:
+            by_name = isinstance(columns[0], str)
+            upsert = (upsert.partial_update_by_name if by_name else upsert.partial_update_by_index)(list(columns))
+        return upsert.create_writer()
+
+    def upsert_rows(self, name: str, rows: Sequence[Any], columns: Sequence[str | int] | None = None) -> None:
+        """Upsert rows and wait until each of them is acknowledged."""
+        writer = self.upserter(name, columns)
+        handles = self.tools.upsert_all(writer, list(rows))
+        writer.flush()
+        self.tools.wait_all(handles)
+
+    def delete_keys(self, name: str, keys: Sequence[Any], columns: Sequence[str | int] | None = None) -> None:
+        """Delete keys and wait until each of them is acknowledged."""
+        writer = self.upserter(name, columns)
+        handles = self.tools.delete_all(writer, list(keys))
+        writer.flush()
+        self.tools.wait_all(handles)
+
+    def lookup(self, name: str, *keys: Any) -> list[Any]:
+        """Return the row of each key, None where there is none."""
+        found: list[Any] = self.tools.lookup_all(self.table(name), list(keys))
+        return found
+
+    def changes(self, name: str, count: int, **options: Any) -> list[tuple[int, str, dict[str, Any]]]:
+        """Read ``count`` records of the changelog of a table with one bucket: offset, kind of change, row."""
+        records = self.tools.poll_records(self.record_scanner(name, **options), count, READ_TIMEOUT_S)
+        return [(offset, change, row) for _, offset, _, change, row in records]
+
     def record_scanner(self, name: str, *, columns: Sequence[str | int] | None = None, start: int = EARLIEST) -> Any:
         return self._subscribed(name, self._scan(name, columns).create_log_scanner(), start)
 

@@ -138,6 +138,19 @@ class Tools:
         """Append rows without waiting; return the handles."""
         return [writer.append(row) for row in rows]
 
+    def upsert_all(self, writer: Any, rows: list[Any]) -> list[Any]:
+        """Upsert rows without waiting; return the handles."""
+        return [writer.upsert(row) for row in rows]
+
+    def delete_all(self, writer: Any, keys: list[Any]) -> list[Any]:
+        """Delete keys without waiting; return the handles."""
+        return [writer.delete(key) for key in keys]
+
+    async def lookup_all(self, table: Any, keys: list[Any]) -> list[Any]:
+        """Look keys up at the same time, each with a lookuper of its own: in one client they would wait in line."""
+        lookups = [table.new_lookup().create_lookuper().lookup(key) for key in keys]
+        return list(await asyncio.gather(*lookups))
+
     async def wait_all(self, handles: list[Any]) -> None:
         for handle in handles:
             await handle.wait()

@@ -6,16 +6,14 @@ fdatasync. It stops at SIGTERM, flushes, and leaves with 0 only if no write fail
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 import random
-import signal
 import sys
 
 import pyarrow as pa
 
 import fluss
+from tests.crash.writer_process import AckFile, open_table, stop_event, writer_options
 
 IN_FLIGHT_MAX = 400
 ARROW_ROWS_MAX = 40
@@ -23,20 +21,6 @@ ARROW_ROWS_MAX = 40
 ARROW_EVERY = 5
 PAUSE_S_MAX = 0.004
 WRITES_PER_PAUSE = 8
-
-
-class AckFile:
-    """Numbers that the server has acknowledged, one per line, on disk before the call returns."""
-
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def note(self, numbers: list[int]) -> None:
-        os.write(self._file, "".join(f"{number}\n" for number in numbers).encode())
-        os.fdatasync(self._file)
-
-    def close(self) -> None:
-        os.close(self._file)
 
 
 async def append_until_stopped(
@@ -68,32 +52,19 @@ def payload(number: int) -> str:
 
 
 async def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bootstrap", required=True)
-    parser.add_argument("--table", required=True)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--acks-file", required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    options = parser.parse_args()
-
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    config = fluss.Config({"bootstrap.servers": options.bootstrap, "writer.batch-timeout-ms": 5})
-    connection = await fluss.FlussConnection.create(config)
-    database, _, name = options.table.partition(".")
-    table = await connection.get_table(fluss.TablePath(database, name))
-    acks = AckFile(options.acks_file)
+    options = writer_options(__doc__)
+    stop = stop_event()
+    connection, table = await open_table(options)
     sent: asyncio.Queue[object] = asyncio.Queue(IN_FLIGHT_MAX)
-    producer = asyncio.create_task(
-        append_until_stopped(table.new_append().create_writer(), options.name, random.Random(options.seed), stop, sent)
-    )
-    while (item := await sent.get()) is not None:
-        handle, numbers = item  # type: ignore[misc]  # The queue holds pairs and one None.
-        await handle.wait()
-        acks.note(numbers)
+    writer = table.new_append().create_writer()
+    producer = asyncio.create_task(append_until_stopped(writer, options.name, random.Random(options.seed), stop, sent))
+    with AckFile(options.acks_file) as acks:
+        while (item := await sent.get()) is not None:
+            handle, numbers = item  # type: ignore[misc]  # The queue holds pairs and one None.
+            await handle.wait()
+            acks.note(f"{number}\n" for number in numbers)
     await producer
     await connection.close()
-    acks.close()
     return 0
 
 
