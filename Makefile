@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve test test-oldest check fmt interop crash bench fuzz proto docs clean
+.PHONY: help setup run serve test test-oldest check fmt interop crash model bench fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## Create the virtual environment and install everything
 
-run: $(STAMP) ## A server, a table, rows in and out: a short story with figures
+run: $(STAMP) ## A server, two tables, rows in and out: a short story with figures
 	@$(PY) examples/story.py
 
 serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
@@ -48,6 +48,9 @@ interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this s
 
 crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer; make test does 20)
 	@$(PY) -m tests.crash --cycles $(or $(CYCLES),1000)
+
+model: $(STAMP) ## Random lives of primary-key tables against a model, 200 per merge engine (EXAMPLES=n for fewer)
+	@MODEL_EXAMPLES=$(or $(EXAMPLES),200) $(PY) -m pytest tests/integration/test_primary_key_model.py
 
 bench: $(STAMP) ## Measure the hot paths and whole journeys (SUITES="throughput latency" for some)
 	@test -n "$(SUITES)" || $(PY) -m benchmarks.micro

@@ -1,7 +1,8 @@
-"""A day in the life of a log table, in a few seconds: `make run`.
+"""A day in the life of two tables, in a few seconds: `make run`.
 
-Starts a server on an empty data directory, creates a table, writes orders as rows and as Arrow batches, reads them
-back in several ways, restarts the server, and finds everything again. Every figure is measured while you watch.
+Starts a server on an empty data directory. Orders go into a log table as rows and as Arrow batches and are read back
+in several ways; what each customer has spent goes into a primary-key table, is looked up, changed and followed through
+its changelog. Then the server is killed, and everything is found again. Every figure is measured while you watch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import fluss
 from fluss import embedded
 
 ORDERS = fluss.TablePath("shop", "orders")
+CUSTOMERS = fluss.TablePath("shop", "customers")
 SCHEMA = pa.schema(
     [
         pa.field("order_id", pa.int64(), nullable=False),
@@ -27,7 +29,17 @@ SCHEMA = pa.schema(
         pa.field("placed_at", pa.timestamp("us")),
     ]
 )
+CUSTOMER_SCHEMA = pa.schema(
+    [
+        pa.field("customer", pa.string(), nullable=False),
+        pa.field("spent", pa.float64()),
+        pa.field("order_count", pa.int64()),
+        pa.field("note", pa.string()),
+    ]
+)
 BUCKETS = 3
+CUSTOMER_COUNT = 200_000
+LOOKUP_COUNT = 5_000
 ROW_COUNT = 50_000
 BATCH_ROWS = 50_000
 BATCH_COUNT = 60
@@ -124,6 +136,80 @@ async def measure_latency(table: fluss.FlussTable, writer_config: fluss.Config) 
     say(f"  {LATENCY_ROWS} rows, append() to poll()       {p50:>9.2f} ms median, {p99:.2f} ms for the slowest percent")
 
 
+# The primary-key table
+
+
+def customer_rows() -> pa.Table:
+    """Return so many customers, each with what the orders of its number would add up to."""
+    numbers = pa.array(range(CUSTOMER_COUNT))
+    return pa.table(
+        [
+            pc.binary_join_element_wise("customer", pc.cast(numbers, pa.string()), "-"),
+            pc.divide(pc.cast(numbers, pa.float64()), 4.0),
+            pc.bit_wise_and(numbers, 7),
+            pa.nulls(CUSTOMER_COUNT, pa.string()),
+        ],
+        schema=CUSTOMER_SCHEMA,
+    )
+
+
+async def write_customers(connection: fluss.FlussConnection) -> fluss.FlussTable:
+    schema = fluss.Schema(CUSTOMER_SCHEMA, primary_keys=["customer"])
+    await connection.get_admin().create_table(CUSTOMERS, fluss.TableDescriptor(schema, bucket_count=BUCKETS))
+    table = await connection.get_table(CUSTOMERS)
+    rows = customer_rows()
+    writer = table.new_upsert().create_writer()
+    for what in ("inserted", "upserted again"):
+        started = time.perf_counter()
+        writer.upsert_arrow(rows)
+        await writer.flush()
+        seconds = time.perf_counter() - started
+        say(f"  {CUSTOMER_COUNT:,} rows {what:<21} {CUSTOMER_COUNT / seconds:>12,.0f} rows/s, all acknowledged")
+    return table
+
+
+async def look_up_customers(table: fluss.FlussTable) -> None:
+    lookuper = table.new_lookup().create_lookuper()
+    keys = [{"customer": f"customer-{number * 37 % CUSTOMER_COUNT}"} for number in range(LOOKUP_COUNT)]
+    milliseconds = []
+    for key in keys[:500]:
+        started = time.perf_counter()
+        assert await lookuper.lookup(key) is not None
+        milliseconds.append((time.perf_counter() - started) * 1e3)
+    milliseconds.sort()
+    say(f"  one lookup at a time              {milliseconds[len(milliseconds) // 2]:>9.2f} ms median")
+    started = time.perf_counter()
+    found = await asyncio.gather(*(lookuper.lookup(key) for key in keys))
+    seconds = time.perf_counter() - started
+    assert all(row is not None for row in found)
+    say(f"  {LOOKUP_COUNT:,} lookups at the same time    {LOOKUP_COUNT / seconds:>12,.0f} lookups/s")
+
+
+async def follow_customers(table: fluss.FlussTable) -> None:
+    """Change a few rows, and read exactly these changes."""
+    scanner = await table.new_scan().create_changelog_scanner()
+    scanner.subscribe_buckets(dict.fromkeys(range(BUCKETS), fluss.LATEST_OFFSET))
+    notes = table.new_upsert().partial_update_by_name(["customer", "note"]).create_writer()
+    notes.upsert({"customer": "customer-7", "note": "prefers tea"})
+    await notes.flush()
+    changes = scanner.poll_arrow(5000).select(["_change_type", "customer", "spent", "note"])
+    say("  a note for one customer, as the changelog has it:")
+    for change in changes.to_pylist():
+        say(f"    {change}")
+    assert changes["note"].to_pylist() == [None, "prefers tea"]
+
+
+async def check_customers(table: fluss.FlussTable) -> None:
+    started = time.perf_counter()
+    found = await table.to_arrow_async()
+    seconds = time.perf_counter() - started
+    assert found.num_rows == CUSTOMER_COUNT, f"{found.num_rows} customers are there, {CUSTOMER_COUNT} were written"
+    expected = pc.sum(customer_rows()["spent"]).as_py()
+    assert pc.sum(found["spent"]).as_py() == expected, "what they have spent does not add up"
+    assert found["note"].null_count == CUSTOMER_COUNT - 1
+    say(f"  {found.num_rows:,} current rows in one call   {found.num_rows / seconds:>12,.0f} rows/s")
+
+
 def check(found: pa.Table, rows_expected: int) -> None:
     assert found.num_rows == rows_expected, f"{found.num_rows} rows came back, {rows_expected} were written"
     total = pc.sum(found["order_id"]).as_py()
@@ -147,6 +233,11 @@ async def main() -> None:
                 say("\nReading it back:")
                 check(await read_table(table), rows_expected)
                 await read_table(table, ["order_id", "amount"])
+                say(f"\nOne row per customer in {CUSTOMERS}, a primary-key table:")
+                customers = await write_customers(connection)
+                await look_up_customers(customers)
+                await follow_customers(customers)
+                await check_customers(customers)
             bytes_on_disk = sum(path.stat().st_size for path in Path(directory).rglob("*.log"))
             started = time.perf_counter()
             server.kill()
@@ -154,7 +245,8 @@ async def main() -> None:
             say(f"\nThe server was killed, and is back with its data after {time.perf_counter() - started:.2f} s:")
             async with await fluss.FlussConnection.create(server.config()) as connection:
                 check(await read_table(await connection.get_table(ORDERS)), rows_expected)
-            say(f"\nAll {rows_expected:,} rows are there exactly once, in {bytes_on_disk / 1e6:,.0f} MB on disk.")
+                await check_customers(await connection.get_table(CUSTOMERS))
+            say(f"\nAll {rows_expected:,} orders are there exactly once, in {bytes_on_disk / 1e6:,.0f} MB on disk.")
 
 
 if __name__ == "__main__":

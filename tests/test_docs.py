@@ -1,6 +1,6 @@
 """The guide tells the truth: its programs run, its option pages are those of the code, its links lead somewhere.
 
-The Python blocks of a page are one program, with await allowed anywhere; what their comments promise must be printed.
+The Python blocks of a page are one program, with await allowed anywhere; what comments at a print say must be printed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,20 @@ if inspect.iscoroutine(result):
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
 def test_programs_of_a_page_print_what_their_comments_say(page: Path) -> None:
     program = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
-    promised = re.findall(r"print\(.*\)  # (.*)", program)
+    promised = promised_lines(program)
     command = [sys.executable, "-W", "error", "-c", RUNNER, page.name]
     done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == promised
     assert ast.parse(program).body, "an empty program shows nothing"
+
+
+def promised_lines(program: str) -> list[str]:
+    """Return what the comments say is printed: a comment behind a print, or those in the lines below it."""
+    promised: list[str] = []
+    for behind, below in re.findall(r"print\(.*\)(?:  # (.*)|\n((?:# .*\n)+))", program):
+        promised += [line.removeprefix("# ") for line in below.splitlines()] or [behind]
+    return promised
 
 
 def test_option_pages_are_those_of_the_code() -> None:

@@ -1,4 +1,4 @@
-"""End to end, over a real socket to a real server: append, scan, latency, memory, idle buckets.
+"""End to end, over a real socket to a real server: append, scan, latency, memory, idle buckets, keys.
 
 Every figure stands beside a limit or another client measured in the same run, because the machine is shared and only
 ratios mean something. The server is a process of its own; both durability modes are measured.
@@ -11,4 +11,6 @@ import sys
 from benchmarks.suites import run_suites
 
 if __name__ == "__main__":
-    sys.exit(run_suites("benchmarks.e2e", ("throughput", "latency", "idle", "memory"), __doc__))
+    sys.exit(
+        run_suites("benchmarks.e2e", ("throughput", "latency", "idle", "memory", "upserts", "lookups", "keys"), __doc__)
+    )

@@ -13,26 +13,34 @@ import sys
 import time
 from typing import Any
 
-from workload import BATCH_ROWS, SCHEMA, order_batch, order_rows  # type: ignore[import-not-found]  # Beside this file.
+from workload import (  # type: ignore[import-not-found]  # Beside this file.
+    BATCH_ROWS,
+    LOOKUP_KEYS,
+    LOOKUPS_IN_FLIGHT,
+    SCHEMA,
+    order_batch,
+    order_rows,
+)
 
 import fluss
 
 REPEATS = 3
 # One of the clients may wait for ever when its memory for unsent batches is full, so it never is, for any of them.
 BATCHES_PER_FLUSH = 24
+ROWS_PER_FLUSH = 100_000
 
 
 async def settled(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-async def make_table(connection: Any, name: str, compression: str) -> tuple[Any, Any]:
+async def make_table(connection: Any, name: str, compression: str, *, is_keyed: bool = False) -> tuple[Any, Any]:
     admin = await settled(connection.get_admin())
     path = fluss.TablePath("fluss", name)
     await admin.drop_table(path, ignore_if_not_exists=True)
-    descriptor = fluss.TableDescriptor(
-        fluss.Schema(SCHEMA), bucket_count=1, properties={"table.log.arrow.compression.type": compression}
-    )
+    schema = fluss.Schema(SCHEMA, primary_keys=["id"]) if is_keyed else fluss.Schema(SCHEMA)
+    properties = {"table.log.arrow.compression.type": compression}
+    descriptor = fluss.TableDescriptor(schema, bucket_count=1, properties=properties)
     await admin.create_table(path, descriptor)
     return path, await connection.get_table(path)
 
@@ -91,12 +99,63 @@ async def rows(connection: Any, name: str, row_count: int) -> dict[str, float]:
     return seconds
 
 
+async def upserts(connection: Any, name: str, row_count: int, *, as_arrow: bool) -> dict[str, float]:
+    """Upsert rows into an empty table, then again over the rows that are there; wall and processor seconds.
+
+    Rows are dicts, one by one, or one Arrow batch, which only one of the clients can.
+    """
+    seconds: dict[str, float] = {}
+    batch = order_batch(row_count)
+    data = [] if as_arrow else batch.to_pylist()
+    for _ in range(REPEATS):
+        _, table = await make_table(connection, name, "ZSTD", is_keyed=True)
+        writer = table.new_upsert().create_writer()
+        for what in ("insert", "update"):
+            started, processor_started = time.perf_counter(), time.process_time()
+            if as_arrow:
+                writer.upsert_arrow(batch)
+            for number, row in enumerate(data):
+                writer.upsert(row)
+                if number % ROWS_PER_FLUSH == ROWS_PER_FLUSH - 1:
+                    await writer.flush()
+            await writer.flush()
+            keep_best(seconds, what, started)
+            processor = time.process_time() - processor_started
+            seconds[f"{what} processor"] = min(seconds.get(f"{what} processor", processor), processor)
+    return seconds
+
+
+async def lookups(connection: Any, name: str, alone: int, together: int) -> dict[str, float]:
+    """Look keys up one after the other, then ``together`` at the same time by one object; seconds per lookup."""
+    table = await connection.get_table(fluss.TablePath("fluss", name))
+    lookuper = table.new_lookup().create_lookuper()
+    assert (await lookuper.lookup({"id": 0}))["id"] == 0
+    seconds: dict[str, float] = {}
+    for repeat in range(REPEATS):
+        started = time.perf_counter()
+        for number in range(alone):
+            assert await lookuper.lookup({"id": number * 7 + repeat}) is not None
+        seconds["alone"] = min(seconds.get("alone", float("inf")), (time.perf_counter() - started) / alone)
+    keys = [{"id": number * 31 % LOOKUP_KEYS} for number in range(together)]
+    for _ in range(REPEATS if together >= LOOKUPS_IN_FLIGHT else 1):
+        started = time.perf_counter()
+        found = await asyncio.gather(*[lookuper.lookup(key) for key in keys])
+        took = (time.perf_counter() - started) / together
+        seconds["together"] = min(seconds.get("together", float("inf")), took)
+        assert [row["id"] for row in found] == [key["id"] for key in keys]
+    return seconds
+
+
 async def main() -> None:
     task = json.loads(sys.argv[1])
     config = fluss.Config({"bootstrap.servers": task["bootstrap"]})
     connection = await fluss.FlussConnection.create(config)
     if task["task"] == "bulk":
         result = await bulk(connection, task["table"], task["compression"], task["batches"])
+    elif task["task"] == "upserts":
+        result = await upserts(connection, task["table"], task["rows"], as_arrow=task["as_arrow"])
+    elif task["task"] == "lookups":
+        result = await lookups(connection, task["keyed_table"], task["alone"], task["together"])
     else:
         result = await rows(connection, task["table"], task["rows"])
     print(json.dumps(result))

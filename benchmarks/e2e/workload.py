@@ -16,6 +16,9 @@ SCHEMA = pa.schema(
 )
 # Just below the size at which writers split: every client sends what it is given.
 BATCH_ROWS = 45_000
+# Keys that are there to be looked up, and how many lookups are under way at once.
+LOOKUP_KEYS = 100_000
+LOOKUPS_IN_FLIGHT = 1000
 
 
 def order_batch(row_count: int, first_id: int = 0) -> pa.RecordBatch:
