@@ -20,12 +20,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.record.kv_batch import KvBatch
+from fluss.server.kv.job import Job, look_at, set_failure, set_result
 from fluss.server.kv.kv_put import ACKS_ALL, KvPut, KvPutResult
 from fluss.server.kv.parts import KvParts
 from fluss.server.kv.pending import PendingBatch, PendingBatches, changes_of, state_after
@@ -37,7 +36,6 @@ from fluss.server.kv.table_writer import (
     OldValues,
     Prepared,
     QuickOldValues,
-    TableWriter,
 )
 from fluss.server.model import Table
 from fluss.server.tablet.buckets import bucket_text
@@ -70,29 +68,6 @@ class NewestTable(Protocol):
     def table(self) -> Table: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A batch that waits to be prepared, or is."""
-
-    put: KvPut
-    writer: TableWriter
-    batch: KvBatch
-    memory_bytes: int
-    answer: asyncio.Future[KvPutResult]
-    # Whether it may be prepared together with others.
-    is_social: bool
-
-    def goes_with(self, first: _Job) -> bool:
-        """Whether it may be prepared together with another one."""
-        return (
-            self.is_social
-            and self.writer is first.writer
-            and self.batch.schema_id == first.batch.schema_id
-            and self.put.targets == first.put.targets
-            and self.put.is_overwrite == first.put.is_overwrite
-        )
-
-
 class KvBucket:
     """Belongs to the event loop of its log."""
 
@@ -117,7 +92,7 @@ class KvBucket:
         log.hold_back()
         self._log = log
         self._life = StoreLife(parts, log, lambda: table.table, lambda: self._is_busy)
-        self._queue: deque[_Job] = deque()
+        self._queue: deque[Job] = deque()
         self._pending = PendingBatches()
         # What is left of the reserved ids after the batch that was appended last.
         self._ids: IdBlock | None = None
@@ -160,8 +135,8 @@ class KvBucket:
         self._parts.memory.take(memory_bytes)
         answer = asyncio.get_running_loop().create_future()
         # An error that nobody waits for any more is no news.
-        answer.add_done_callback(_look_at)
-        self._queue.append(_Job(put, writer, batch, memory_bytes, answer, writer.is_quick(batch)))
+        answer.add_done_callback(look_at)
+        self._queue.append(Job(put, writer, batch, memory_bytes, answer, writer.is_quick(batch)))
         if not self._is_preparing:
             self._is_preparing = True
             self._start(self._prepare_all())
@@ -223,7 +198,7 @@ class KvBucket:
                 self._refuse(job, error)
         return True
 
-    def _jobs_together(self) -> list[_Job]:
+    def _jobs_together(self) -> list[Job]:
         """Return those at the head of the queue that together are not more than a small batch may be."""
         first, jobs, record_count, byte_count = self._queue[0], [], 0, 0
         for job in islice(self._queue, _TOGETHER_MAX):
@@ -234,7 +209,7 @@ class KvBucket:
             jobs.append(job)
         return jobs
 
-    async def _prepare(self, job: _Job, store: KvStore) -> None:
+    async def _prepare(self, job: Job, store: KvStore) -> None:
         """Prepare a batch and append it. If anything goes wrong, nothing has happened."""
         self._ids = self._ids or store.state.ids
         lost_before = self._lost_reason
@@ -253,7 +228,7 @@ class KvBucket:
         else:
             self._appended(job, prepared, append)
 
-    async def _prepare_quickly(self, job: _Job, store: KvStore) -> Prepared | None:
+    async def _prepare_quickly(self, job: Job, store: KvStore) -> Prepared | None:
         """Prepare a batch of a few rows here; None if it has more, if the disk is needed, or if there is no time."""
         loop_time = self._parts.loop_time
         if not job.writer.is_quick(job.batch):
@@ -269,7 +244,7 @@ class KvBucket:
             )
         return None
 
-    async def _prepare_in_thread(self, job: _Job, store: KvStore) -> Prepared:
+    async def _prepare_in_thread(self, job: Job, store: KvStore) -> Prepared:
         column, reserve = job.writer.auto_increment, None
         if column is not None:
             reserve = self._parts.id_reserver(job.put.table.table_id, column.column_id)
@@ -283,7 +258,7 @@ class KvBucket:
             reserve,
         )
 
-    def _appended(self, job: _Job, prepared: Prepared, append: AppendResult) -> None:
+    def _appended(self, job: Job, prepared: Prepared, append: AppendResult) -> None:
         self._parts.memory.change(prepared.memory_bytes - job.memory_bytes)
         batch = PendingBatch(append, prepared, ids_before=self._ids)
         self._ids = prepared.ids_left
@@ -293,7 +268,7 @@ class KvBucket:
             self._is_applying = True
             self._start(self._apply_all())
 
-    def _is_answered_as_duplicate(self, job: _Job) -> bool:
+    def _is_answered_as_duplicate(self, job: Job) -> bool:
         """Answer a batch that the log has already. Raises code 31 for a batch out of order."""
         duplicate = self._log.find_duplicate(job.batch.writer_id, job.batch.batch_sequence)
         if duplicate is None:
@@ -301,12 +276,12 @@ class KvBucket:
         self._parts.memory.change(-job.memory_bytes)
         batch = self._pending.with_end(duplicate.offset_next)
         if batch is None:
-            _set_result(job.answer, duplicate)
+            set_result(job.answer, duplicate)
         else:
             self._answer_later(job, batch)
         return True
 
-    def _answer_later(self, job: _Job, batch: PendingBatch) -> None:
+    def _answer_later(self, job: Job, batch: PendingBatch) -> None:
         if job.put.acks == ACKS_ALL:
             batch.waiting.append(job.answer)
         else:
@@ -316,9 +291,9 @@ class KvBucket:
         try:
             await self._log.wait_written(append)
         except FlussError as error:
-            _set_failure(answer, error)
+            set_failure(answer, error)
         else:
-            _set_result(answer, append)
+            set_result(answer, append)
 
     # Applying
 
@@ -406,18 +381,18 @@ class KvBucket:
         while self._queue:
             self._refuse(self._queue.popleft(), error)
 
-    def _refuse(self, job: _Job, error: FlussError) -> None:
+    def _refuse(self, job: Job, error: FlussError) -> None:
         self._parts.memory.change(-job.memory_bytes)
-        _set_failure(job.answer, error)
+        set_failure(job.answer, error)
 
     def _forget(self, batch: PendingBatch, error: FlussError | None) -> None:
         """Answer those who wait for a batch that is no longer pending."""
         self._parts.memory.change(-batch.memory_bytes)
         for answer in batch.waiting:
             if error is None:
-                _set_result(answer, batch.append)
+                set_result(answer, batch.append)
             else:
-                _set_failure(answer, error)
+                set_failure(answer, error)
 
     # Reading
 
@@ -524,18 +499,3 @@ def _are_few(batches: Sequence[PendingBatch]) -> bool:
         sum([len(batch.values) for batch in batches]) <= _QUICK_ENTRIES_MAX
         and sum([batch.memory_bytes for batch in batches]) <= _QUICK_MEMORY_BYTES_MAX
     )
-
-
-def _set_result(answer: asyncio.Future[KvPutResult], append: AppendResult) -> None:
-    if not answer.done():
-        answer.set_result(KvPutResult(append.offset_next))
-
-
-def _set_failure(answer: asyncio.Future[KvPutResult], error: FlussError) -> None:
-    if not answer.done():
-        answer.set_exception(copied(error))
-
-
-def _look_at(answer: asyncio.Future[KvPutResult]) -> None:
-    if not answer.cancelled():
-        answer.exception()
