@@ -271,7 +271,7 @@ def test_rows_changed_through_cuts_are_changed_once_and_in_order(
         cuts_before = good_network.cut_count
         good_network.faults = CUTS
         good_network.cut_all()
-        for number in range(3000):
+        for number in range(2000):
             changes.make(number)
             if number % 1000 == 999:
                 changes.finish()
@@ -283,7 +283,7 @@ def test_rows_changed_through_cuts_are_changed_once_and_in_order(
 def test_changes_that_arrive_late_and_again_are_made_once(good_network: FaultProxy, keys_path: fluss.TablePath) -> None:
     with connect(good_network, **{"request-timeout": "200", "writer.batch-size": "2048"}) as connection:
         changes = Changes(wait_for(connection.get_table(keys_path)), 6)
-        for number in range(1500):
+        for number in range(1000):
             changes.make(number)
             if number % 500 == 250:
                 good_network.faults = Faults(stalls=True)

@@ -14,21 +14,22 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.buffers import UInt8Array, byte_view
+from fluss.buffers import UInt8Array
 from fluss.errors import CorruptRecordError
 from fluss.record.arrow_batch import decode_arrow_batch
 from fluss.record.log_batch import LogBatch, read_batch, verify_crc
 from fluss.record.projection import ColumnProjection, project_batch
 from fluss.record.row_batch import decode_row_body
-from fluss.row import compacted_columns, indexed
+from fluss.row import compacted_columns, indexed_columns
 from fluss.row.encoded import EncodedRows
-from fluss.row.values import arrow_from_internal
 from fluss.schema.formats import LogFormat
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataType
 
 # Schemas of one table are few; this many are remembered, then all are forgotten.
 _READINGS_MAX: Final = 256
+# What the rows of one batch may take in memory besides their own bytes. Nulls are small in rows, and not in Arrow.
+_ARRAYS_BYTES_MAX: Final = 1 << 30
 
 
 class ScanColumns:
@@ -140,8 +141,9 @@ class BatchDecoder:
 
     def _decoded_rows(self, rows: EncodedRows, reading: _Reading) -> pa.RecordBatch:
         types = [column.data_type for column in reading.payload_columns]
-        decode = _indexed_columns if self._log_format is LogFormat.INDEXED else compacted_columns.decode_rows
-        return pa.RecordBatch.from_arrays(decode(rows, types), schema=reading.payload_schema)
+        codec = indexed_columns if self._log_format is LogFormat.INDEXED else compacted_columns
+        columns = codec.decode_rows(rows, types, arrays_bytes_max=_ARRAYS_BYTES_MAX)
+        return pa.RecordBatch.from_arrays(columns, schema=reading.payload_schema)
 
     def _reading(self, schema_id: int, is_projected: bool, aligned: bool) -> _Reading:
         key = (schema_id, is_projected, aligned)
@@ -202,13 +204,3 @@ def _fitted(array: pa.Array, field: pa.Field) -> pa.Array:
         return array.cast(field.type)
     except pa.ArrowException as error:
         raise CorruptRecordError(f"Column '{field.name}' was written as {array.type}: {error}") from error
-
-
-def _indexed_columns(rows: EncodedRows, types: Sequence[DataType]) -> list[pa.Array]:
-    """Decode indexed rows one by one: the format is for tables that are read by key, not scanned."""
-    data = byte_view(rows.data)
-    decoded = [
-        indexed.decode_row(types, data[start:end])
-        for start, end in zip(rows.starts.tolist(), rows.ends.tolist(), strict=True)
-    ]
-    return [arrow_from_internal([row[index] for row in decoded], data_type) for index, data_type in enumerate(types)]

@@ -42,7 +42,7 @@ class _Put(BucketWrite):
         self._answer = self._kv.put(
             KvPut(
                 table.table,
-                self.records.records_view,
+                _on_its_own(self.records.records_view),
                 self._targets,
                 request.agg_mode == _OVERWRITE,
                 request.acks,
@@ -83,6 +83,12 @@ class KvPutter:
         version = context.api_version
         check_table = partial(_check_table, version, targets, request.agg_mode == _OVERWRITE)
         return self._writes.carry_out(context, request, puts, check_table, partial(_response, version))
+
+
+def _on_its_own(batch: memoryview) -> memoryview:
+    """Return a batch that does not keep a much larger request in memory: it may outlive the answer."""
+    with memoryview(batch.obj) as request:
+        return memoryview(bytes(batch)) if 2 * batch.nbytes < request.nbytes else batch
 
 
 def _check_table(api_version: int, targets: tuple[int, ...], is_overwrite: bool, table: HostedTable) -> None:

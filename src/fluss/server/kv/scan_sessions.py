@@ -93,11 +93,11 @@ class ScanSessions:
     def claim(self, bucket: TableBucket) -> None:
         """Take a place for a session that is being opened; where there is none left, code 69 is raised.
 
-        Before that, the sessions of clients that have gone are ended, whose time would not be up yet.
+        Before that, sessions are ended that have expired, and those of clients that have gone.
         """
         if self._why_full(bucket) is not None:
             for session in list(self._sessions.values()):
-                if not session.is_busy and session.is_orphaned():
+                if self._is_over(session) or (not session.is_busy and session.is_orphaned()):
                     self.abandon(session)
         failure = self._why_full(bucket)
         if failure is not None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fluss.client.write import kv_encoder
 from fluss.client.write.batch import Batch
 from fluss.client.write.kv_encoder import KvEncoder
 from fluss.client.write.rows import DELETE_MARK
@@ -193,6 +194,16 @@ def test_batches_stay_within_their_size_and_are_as_full_as_they_can_be(bytes_max
         assert size <= bytes_max or batch.record_count == 1
     for size in sizes[:-1]:
         assert size + largest_record > bytes_max
+
+
+def test_no_batch_has_more_records_than_a_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_encoder, "RECORDS_MAX", 30)
+    ids = list(range(100))
+    batch = pa.RecordBatch.from_pydict({"id": ids, "name": ["a"] * 100, "age": ids}, schema=USERS.to_arrow())
+    encoded = [read_back(records) for _, records in encoder_of(USERS).encode(batch, 0)]
+    assert [each.record_count for each in encoded] == [30, 30, 30, 10]
+    keys = [key for each in encoded for key in each.records().keys.to_list()]
+    assert keys == compacted_columns.encode_keys([batch.column(0)], [USERS.data_types[0]]).to_list()
 
 
 def test_a_record_that_is_larger_than_a_batch_is_a_batch_alone() -> None:

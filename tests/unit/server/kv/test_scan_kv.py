@@ -282,6 +282,18 @@ def test_clients_that_are_gone_do_not_keep_others_from_scanning(tmp_path):
     run(main())
 
 
+def test_sessions_that_have_expired_make_room_before_anybody_has_swept(tmp_path):
+    async def main():
+        async with _three_rows(tmp_path, scanners_max=1) as server:
+            expired = await _open(server)
+            assert (await _open(server)).error_code == TOO_MANY
+            server.server.clock.now_ms += TTL_MS + 1
+            assert (await _open(server)).error_code is None
+            assert (await _next(server, expired, 1)).error_code == EXPIRED
+
+    run(main())
+
+
 def test_there_are_limits_for_a_bucket_and_for_the_server(tmp_path):
     async def main():
         settings = quick(scanners_per_bucket_max=2, scanners_max=3)
