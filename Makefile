@@ -24,8 +24,8 @@ run: $(STAMP) ## A server, two tables, rows in and out: a short story with figur
 serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
 	@$(PY) -m fluss.server --data-dir $(or $(DATA),data)
 
-test: $(STAMP) ## Run the default tests (a few minutes)
-	@$(PY) -m pytest
+test: $(STAMP) ## Run the default tests (a few minutes; `pytest` runs the same in one process)
+	@$(PY) tools/run_tests.py
 
 test-oldest: ## Run the tests with the oldest supported versions of the libraries
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
