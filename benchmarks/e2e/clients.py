@@ -43,8 +43,9 @@ def _run(python: str, task: dict[str, Any], who: str) -> dict[str, float]:
             )
         except subprocess.TimeoutExpired:
             continue
-        if done.returncode != 0:
-            raise RuntimeError(f"{who} failed:\n{done.stderr}")
+        # One of them now and then dies of a signal at the very end, when it has said everything.
+        if done.returncode > 0 or not done.stdout:
+            raise RuntimeError(f"{who} failed with {done.returncode}:\n{done.stderr}")
         seconds: dict[str, float] = json.loads(done.stdout)
         return seconds
     raise RuntimeError(f"{who} did not finish within {TIMEOUT_S} s, {ATTEMPTS} times")
