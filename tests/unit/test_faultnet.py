@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -183,3 +184,18 @@ def test_stopping_leaves_neither_threads_nor_descriptors(echo_port: int) -> None
         time.sleep(0.01)
     assert counts() == before
     proxy.stop()
+
+
+def test_a_client_that_resets_its_connection_ends_the_one_to_the_server_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, FaultProxy(seed=7) as proxy:
+        proxy.upstream_port = listening.getsockname()[1]
+        client = connect(proxy)
+        client.sendall(b"hello")
+        server, _ = listening.accept()
+        with server:
+            server.settimeout(TIMEOUT_S)
+            assert server.recv(5) == b"hello"
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            with suppress(ConnectionResetError):
+                assert server.recv(1) == b""

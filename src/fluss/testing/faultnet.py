@@ -13,6 +13,7 @@ the seed and on how many connections there were before it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import struct
@@ -206,5 +207,7 @@ class _Link:
         self.is_cut = True
         for writer in self._writers:
             if reset:
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+                # A transport whose peer was faster has closed its socket already; the other one must still be closed.
+                with contextlib.suppress(OSError):
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
             writer.close()
