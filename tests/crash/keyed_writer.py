@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import fluss
 from tests.crash.log_writer import payload
-from tests.crash.writer_process import AckFile, open_table, stop_event, writer_options
+from tests.crash.writer_process import run_writer
 
 IN_FLIGHT_MAX = 300
 SLOTS = 150
@@ -24,8 +24,6 @@ ARROW_ROWS_MAX = 40
 # One write in so many is Arrow data; the others are single rows. One change in so many is a delete.
 ARROW_EVERY = 5
 DELETE_EVERY = 6
-PAUSE_S_MAX = 0.004
-WRITES_PER_PAUSE = 8
 
 
 class Change(NamedTuple):
@@ -37,22 +35,17 @@ class Change(NamedTuple):
         return f"{self.number} {self.slot} {'D' if self.is_delete else 'U'}\n"
 
 
-async def write_until_stopped(
-    writer: fluss.UpsertWriter, name: str, rng: random.Random, stop: asyncio.Event, sent: asyncio.Queue[object]
-) -> None:
-    """Put (handle, changes) into the queue for every write; None at the end."""
-    number = 0
-    writes = 0
-    while not stop.is_set():
-        count = rng.randint(1, ARROW_ROWS_MAX) if rng.randrange(ARROW_EVERY) == 0 else 1
-        is_delete = rng.randrange(DELETE_EVERY) == 0
-        changes = [Change(number + i, rng.randrange(SLOTS), is_delete) for i in range(count)]
-        number += count
-        await sent.put((_write(writer, name, changes), changes))
-        writes += 1
-        if writes % WRITES_PER_PAUSE == 0:
-            await asyncio.sleep(rng.uniform(0, PAUSE_S_MAX))
-    await sent.put(None)
+def new_writer(table: fluss.FlussTable) -> fluss.UpsertWriter:
+    return table.new_upsert().create_writer()
+
+
+def write_next(
+    writer: fluss.UpsertWriter, name: str, rng: random.Random, number: int
+) -> tuple[fluss.WriteResultHandle, list[Change]]:
+    count = rng.randint(1, ARROW_ROWS_MAX) if rng.randrange(ARROW_EVERY) == 0 else 1
+    is_delete = rng.randrange(DELETE_EVERY) == 0
+    changes = [Change(number + i, rng.randrange(SLOTS), is_delete) for i in range(count)]
+    return _write(writer, name, changes), changes
 
 
 def _write(writer: fluss.UpsertWriter, name: str, changes: list[Change]) -> fluss.WriteResultHandle:
@@ -73,22 +66,5 @@ def _write(writer: fluss.UpsertWriter, name: str, changes: list[Change]) -> flus
     return writer.upsert_arrow_batch(pa.record_batch(columns))
 
 
-async def main() -> int:
-    options = writer_options(__doc__)
-    stop = stop_event()
-    connection, table = await open_table(options)
-    sent: asyncio.Queue[object] = asyncio.Queue(IN_FLIGHT_MAX)
-    writer = table.new_upsert().create_writer()
-    producer = asyncio.create_task(write_until_stopped(writer, options.name, random.Random(options.seed), stop, sent))
-    with AckFile(options.acks_file) as acks:
-        while (item := await sent.get()) is not None:
-            handle, changes = item  # type: ignore[misc]  # The queue holds pairs and one None.
-            await handle.wait()
-            acks.note(change.line() for change in changes)
-    await producer
-    await connection.close()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(asyncio.run(run_writer(__doc__, new_writer, write_next, Change.line, in_flight_max=IN_FLIGHT_MAX)))

@@ -13,37 +13,31 @@ import sys
 import pyarrow as pa
 
 import fluss
-from tests.crash.writer_process import AckFile, open_table, stop_event, writer_options
+from tests.crash.writer_process import run_writer
 
 IN_FLIGHT_MAX = 400
 ARROW_ROWS_MAX = 40
 # One write in so many is an Arrow batch; the others are single rows.
 ARROW_EVERY = 5
-PAUSE_S_MAX = 0.004
-WRITES_PER_PAUSE = 8
 
 
-async def append_until_stopped(
-    writer: fluss.AppendWriter, name: str, rng: random.Random, stop: asyncio.Event, sent: asyncio.Queue[object]
-) -> None:
-    """Put (handle, numbers) into the queue for every write; None at the end."""
-    number = 0
-    writes = 0
-    while not stop.is_set():
-        if rng.randrange(ARROW_EVERY) == 0:
-            count = rng.randint(1, ARROW_ROWS_MAX)
-            numbers = list(range(number, number + count))
-            columns = [pa.array([name] * count), pa.array(numbers, pa.int64()), pa.array([payload(n) for n in numbers])]
-            handle = writer.write_arrow_batch(pa.record_batch(columns, names=["writer", "n", "payload"]))
-        else:
-            numbers = [number]
-            handle = writer.append({"writer": name, "n": number, "payload": payload(number)})
-        number += len(numbers)
-        await sent.put((handle, numbers))
-        writes += 1
-        if writes % WRITES_PER_PAUSE == 0:
-            await asyncio.sleep(rng.uniform(0, PAUSE_S_MAX))
-    await sent.put(None)
+def new_writer(table: fluss.FlussTable) -> fluss.AppendWriter:
+    return table.new_append().create_writer()
+
+
+def write_next(
+    writer: fluss.AppendWriter, name: str, rng: random.Random, number: int
+) -> tuple[fluss.WriteResultHandle, list[int]]:
+    if rng.randrange(ARROW_EVERY):
+        return writer.append({"writer": name, "n": number, "payload": payload(number)}), [number]
+    count = rng.randint(1, ARROW_ROWS_MAX)
+    numbers = list(range(number, number + count))
+    columns = [pa.array([name] * count), pa.array(numbers, pa.int64()), pa.array([payload(n) for n in numbers])]
+    return writer.write_arrow_batch(pa.record_batch(columns, names=["writer", "n", "payload"])), numbers
+
+
+def line_of(number: int) -> str:
+    return f"{number}\n"
 
 
 def payload(number: int) -> str:
@@ -51,22 +45,5 @@ def payload(number: int) -> str:
     return f"{number}:" + "ab" * (number % 97)
 
 
-async def main() -> int:
-    options = writer_options(__doc__)
-    stop = stop_event()
-    connection, table = await open_table(options)
-    sent: asyncio.Queue[object] = asyncio.Queue(IN_FLIGHT_MAX)
-    writer = table.new_append().create_writer()
-    producer = asyncio.create_task(append_until_stopped(writer, options.name, random.Random(options.seed), stop, sent))
-    with AckFile(options.acks_file) as acks:
-        while (item := await sent.get()) is not None:
-            handle, numbers = item  # type: ignore[misc]  # The queue holds pairs and one None.
-            await handle.wait()
-            acks.note(f"{number}\n" for number in numbers)
-    await producer
-    await connection.close()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(asyncio.run(run_writer(__doc__, new_writer, write_next, line_of, in_flight_max=IN_FLIGHT_MAX)))

@@ -1,14 +1,24 @@
-"""What every writer of a crash test does: take its orders, note what was acknowledged, stop when told to."""
+"""What every writer of a crash test does: take its orders, write, note what was acknowledged, stop when told to."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import os
+import random
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import fluss
+
+PAUSE_S_MAX = 0.004
+WRITES_PER_PAUSE = 8
+
+W = TypeVar("W")
+C = TypeVar("C")
+# Writes something with a writer, under a name and from a number on; returns the handle and what was written.
+WriteNext = Callable[[W, str, random.Random, int], tuple[fluss.WriteResultHandle, Sequence[C]]]
 
 
 class AckFile:
@@ -28,7 +38,47 @@ class AckFile:
         os.close(self._file)
 
 
-def writer_options(description: str | None) -> argparse.Namespace:
+async def run_writer(
+    description: str | None,
+    new_writer: Callable[[fluss.FlussTable], W],
+    write_next: WriteNext[W, C],
+    line_of: Callable[[C], str],
+    *,
+    in_flight_max: int,
+) -> int:
+    """Write until SIGTERM, note a line for everything that was acknowledged, and return 0 if nothing failed."""
+    options = _options(description)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    config = fluss.Config({"bootstrap.servers": options.bootstrap, "writer.batch-timeout-ms": 5})
+    connection = await fluss.FlussConnection.create(config)
+    table = await connection.get_table(fluss.TablePath(*options.table.split(".")))
+    sent: asyncio.Queue[Any] = asyncio.Queue(in_flight_max)
+
+    async def write_until_stopped() -> None:
+        rng, writer = random.Random(options.seed), new_writer(table)
+        number = writes = 0
+        while not stop.is_set():
+            handle, written = write_next(writer, options.name, rng, number)
+            number += len(written)
+            await sent.put((handle, written))
+            writes += 1
+            if writes % WRITES_PER_PAUSE == 0:
+                await asyncio.sleep(rng.uniform(0, PAUSE_S_MAX))
+        await sent.put(None)
+
+    writing = asyncio.create_task(write_until_stopped())
+    with AckFile(options.acks_file) as acks:
+        while (item := await sent.get()) is not None:
+            handle, written = item
+            await handle.wait()
+            acks.note(map(line_of, written))
+    await writing
+    await connection.close()
+    return 0
+
+
+def _options(description: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--table", required=True)
@@ -36,16 +86,3 @@ def writer_options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--acks-file", required=True)
     parser.add_argument("--seed", type=int, required=True)
     return parser.parse_args()
-
-
-def stop_event() -> asyncio.Event:
-    """Return an event that SIGTERM sets."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    return stop
-
-
-async def open_table(options: argparse.Namespace) -> tuple[fluss.FlussConnection, fluss.FlussTable]:
-    config = fluss.Config({"bootstrap.servers": options.bootstrap, "writer.batch-timeout-ms": 5})
-    connection = await fluss.FlussConnection.create(config)
-    return connection, await connection.get_table(fluss.TablePath(*options.table.split(".")))

@@ -22,9 +22,11 @@ Integers are little-endian. There are no keys and no checksum; values come in th
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fluss.buffers import BytesLike, byte_array, byte_view
 from fluss.errors import CorruptRecordError, FlussError, SizeLimitError
@@ -37,6 +39,7 @@ from fluss.record.framing import (
 )
 from fluss.row.byte_ranges import unaligned
 from fluss.row.encoded import EncodedRows
+from fluss.row.plain_arrays import number_array
 
 MAGIC = 0
 BATCH_BYTES_MAX = 2**31 - 1
@@ -78,6 +81,28 @@ def split_values(values: EncodedRows) -> tuple[npt.NDArray[np.int16], EncodedRow
         raise CorruptRecordError(f"The stored value {index}, of {length} bytes, is too short for its schema id")
     schema_ids: npt.NDArray[np.int16] = unaligned(values.data, "<i2")[values.starts].astype(np.int16, copy=False)
     return schema_ids, EncodedRows(values.data, values.starts + SCHEMA_ID_BYTES, values.ends)
+
+
+def decode_by_schema(
+    rows: EncodedRows, schema_ids: npt.NDArray[np.int16], decode: Callable[[EncodedRows, int], pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Decode rows, of which there are some, one schema at a time, and return them in the order they have.
+
+    ``decode`` takes rows of one schema and returns them with columns that are the same for every schema.
+    """
+    if bool((schema_ids == schema_ids[0]).all()):
+        return decode(rows, int(schema_ids[0]))
+    order = np.argsort(schema_ids, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(schema_ids[order])) + 1)
+    decoded = pa.concat_batches(
+        [
+            decode(EncodedRows(rows.data, rows.starts[group], rows.ends[group]), int(schema_ids[group[0]]))
+            for group in groups
+        ]
+    )
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return decoded.take(number_array(places))
 
 
 def encode_value_batch(values: EncodedRows) -> bytearray:

@@ -29,8 +29,8 @@ class EncodedRows:
 
     @classmethod
     def from_list(cls, rows: Sequence[BytesLike]) -> EncodedRows:
-        """Join separate rows. This copies them: it is for few rows and for tests."""
-        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+        """Join separate rows. This copies them: it is for rows that a library hands over one by one."""
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
         return cls.from_offsets(np.frombuffer(b"".join(rows), dtype=np.uint8), offsets)
 

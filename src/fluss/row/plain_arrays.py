@@ -39,6 +39,14 @@ def text_array(texts: Sequence[str]) -> pa.Array:
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
 
 
+def take_rows(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Return rows by their numbers; rows that follow each other are a slice, without a copy."""
+    count = len(numbers)
+    if count and int(numbers[-1]) - int(numbers[0]) == count - 1 and bool((np.diff(numbers) == 1).all()):
+        return rows if count == rows.num_rows else rows.slice(int(numbers[0]), count)
+    return rows.take(number_array(numbers))
+
+
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch that has a schema and nothing else."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

@@ -50,9 +50,7 @@ class StoredRows:
         self._columns = ScanColumns(info.schema_id, info.schema, positions)
         self._schemas: dict[int, Schema] = {info.schema_id: info.schema}
         self._readings: dict[int, _Reading] = {}
-        # Indexed rows are taken apart one by one in any case.
-        self._is_indexed = info.kv_format is KvFormat.INDEXED
-        self._decode_row = indexed.decode_row if self._is_indexed else compacted.decode_row
+        self._decode_row = indexed.decode_row if info.kv_format is KvFormat.INDEXED else compacted.decode_row
         self._decoder = ValueDecoder(self._columns, info.kv_format, self._schemas.__getitem__)
 
     @property
@@ -83,7 +81,7 @@ class StoredRows:
     def rows(self, values: Sequence[bytes]) -> list[dict[str, Any]]:
         """Return rows as dicts, in the order of the columns."""
         try:
-            if self._is_indexed or len(values) < _COLUMNAR_ROWS_MIN:
+            if len(values) < _COLUMNAR_ROWS_MIN:
                 return [self._row(value) for value in values]
             return self._python_rows(self._arrow(values))
         except CorruptRecordError as error:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pyarrow as pa
 
 from fluss.client.scan.decode import BatchDecoder, ScanColumns
-from fluss.record.value_batch import decode_value_batch, split_values
+from fluss.record.value_batch import decode_by_schema, decode_value_batch, split_values
 from fluss.row.encoded import EncodedRows
-from fluss.row.plain_arrays import empty_batch, number_array
+from fluss.row.plain_arrays import empty_batch
 from fluss.schema.formats import KvFormat, LogFormat
 from fluss.schema.schema import Schema
 from fluss.schema.types import DataType
@@ -35,22 +34,12 @@ class ValueDecoder:
 
     def decode(self, records: memoryview) -> pa.RecordBatch:
         """Return the rows of a value batch in their order; no bytes at all are no rows."""
-        return self.decode_values(decode_value_batch(records)) if records else self._joined([])
+        return self.decode_values(decode_value_batch(records)) if records else self._nothing()
 
     def decode_values(self, values: EncodedRows) -> pa.RecordBatch:
         """Return the rows of stored values in their order."""
         schema_ids, rows = split_values(values)
-        if len(rows) and (schema_ids == schema_ids[0]).all():
-            return self._decoder.decode_rows(rows, int(schema_ids[0]))
-        pieces, places = [], []
-        for schema_id in np.unique(schema_ids).tolist():
-            indexes = np.flatnonzero(schema_ids == schema_id)
-            group = EncodedRows(rows.data, rows.starts[indexes], rows.ends[indexes])
-            pieces.append(self._decoder.decode_rows(group, schema_id))
-            places.append(indexes)
-        joined = self._joined(pieces)
-        # Each schema has been decoded for itself; this is the way back to the order of the batch.
-        return joined.take(number_array(np.argsort(np.concatenate(places)))) if pieces else joined
+        return decode_by_schema(rows, schema_ids, self._decoder.decode_rows) if len(rows) else self._nothing()
 
-    def _joined(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        return pa.concat_batches([empty_batch(self._columns.arrow_schema), *batches])
+    def _nothing(self) -> pa.RecordBatch:
+        return empty_batch(self._columns.arrow_schema)

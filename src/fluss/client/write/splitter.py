@@ -15,7 +15,7 @@ from fluss.row.bucketing import HashVariant, Int32Array, buckets_for, split_by_b
 from fluss.row.key import bucket_key_encoder
 from fluss.row.key_columns import encode_key_columns
 from fluss.row.partition import row_partition_name
-from fluss.row.plain_arrays import number_array
+from fluss.row.plain_arrays import number_array, take_rows
 from fluss.row.values import internal_from_arrow
 from fluss.schema.schema import Schema
 
@@ -97,14 +97,6 @@ class BucketSplitter:
         """Return the bucket of every row."""
         keys = encode_key_columns(self._encoder, [batch.column(name) for name in self._names])
         return buckets_for(keys, self._bucket_count, self._lake_format, self._hash_variant)
-
-
-def take_rows(batch: pa.RecordBatch, rows: Int64Array) -> pa.RecordBatch:
-    """Return some rows, ascending; rows that follow each other are a slice, without a copy."""
-    first, last = int(rows[0]), int(rows[-1])
-    if last - first + 1 == len(rows):
-        return batch if len(rows) == batch.num_rows else batch.slice(first, len(rows))
-    return batch.take(number_array(rows))
 
 
 def _value_codes(column: pa.Array) -> Int64Array:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
 from fluss.row.encoded import EncodedRows
 from fluss.row.null_columns import BoolArray
+from fluss.schema.change_type import ChangeType
 from fluss.server.kv.key_fold import KeyFold
 
 # Hands out so many ids for new rows of a table with an auto-increment column, in order.
@@ -52,3 +54,9 @@ class Changes:
     change_types: UInt8Array
     # Keys that were added minus keys that were removed; None if the table does not count.
     row_count_delta: int | None
+
+
+def row_count_delta(change_types: UInt8Array) -> int:
+    """Return how many more keys there are after changes of a FULL changelog."""
+    added = np.count_nonzero(change_types == ChangeType.Insert)
+    return int(added) - int(np.count_nonzero(change_types == ChangeType.Delete))

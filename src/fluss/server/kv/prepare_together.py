@@ -13,8 +13,7 @@ import numpy as np
 
 from fluss.record.kv_batch import KvBatch, KvRecords, joined_records
 from fluss.row.plain_arrays import number_array
-from fluss.schema.change_type import ChangeType
-from fluss.server.kv.changes import Changes
+from fluss.server.kv.changes import Changes, row_count_delta
 from fluss.server.kv.key_fold import KeyFold
 
 
@@ -65,10 +64,7 @@ class JoinedBatches:
 
 def _part(changes: Changes, start: int, end: int, keys: list[bytes], values: list[bytes | None]) -> Changes:
     change_types = changes.change_types[start:end]
-    row_count_delta = None
-    if changes.row_count_delta is not None:
-        says = change_types.tolist()
-        row_count_delta = says.count(ChangeType.Insert) - says.count(ChangeType.Delete)
+    count_delta = None if changes.row_count_delta is None else row_count_delta(change_types)
     # Copied: Arrow writes up to 64 bytes of what lies around a slice, too.
     rows = changes.rows.take(number_array(np.arange(start, end)))
-    return Changes(keys, values, rows, change_types, row_count_delta)
+    return Changes(keys, values, rows, change_types, count_delta)

@@ -18,15 +18,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.log_batch import LogBatch, iter_batches, verify_crc
-from fluss.schema.change_type import ChangeType
 from fluss.server.kv.auto_increment import AutoIncrement
-from fluss.server.kv.changelog import ChangelogRows, decode_changelog, store_entries
+from fluss.server.kv.changelog import decode_changelog, store_entries
+from fluss.server.kv.changes import row_count_delta
 from fluss.server.kv.checkpoints import KvDirectories
 from fluss.server.kv.key_order import in_key_order
 from fluss.server.model import Table
@@ -188,7 +187,7 @@ class _ReplayRun:
             self._values += values
             ids = self._ids_after(records.rows) or ids
             if row_count is not None:
-                row_count += _row_count_delta(records)
+                row_count += row_count_delta(records.change_types)
         self._state = KvState(batch.header.offset_next, row_count, ids)
         if len(self._keys) >= _ROWS_PER_WRITE:
             self.write()
@@ -209,11 +208,6 @@ class _ReplayRun:
         if before is not None and id_last < before.id_end:
             return IdBlock(before.column_id, id_last + 1, before.id_end)
         return column.block_after(id_last)
-
-
-def _row_count_delta(records: ChangelogRows) -> int:
-    types = records.change_types
-    return int(np.count_nonzero(types == ChangeType.Insert)) - int(np.count_nonzero(types == ChangeType.Delete))
 
 
 def _close(store: KvStore) -> None:

@@ -10,13 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.errors import CorruptRecordError
-from fluss.record.value_batch import split_values
+from fluss.record.value_batch import decode_by_schema, encode_value, split_values
 from fluss.row import compacted_columns, indexed_columns
-from fluss.row.byte_ranges import offsets_of
 from fluss.row.encoded import EncodedRows
-from fluss.row.indexed import encode_row
-from fluss.row.plain_arrays import number_array
-from fluss.row.values import internal_from_arrow
 from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Schema
 from fluss.schema.types import DataType
@@ -67,32 +63,20 @@ class RowCodec:
 
     def decode_values(self, values: Sequence[bytes]) -> pa.RecordBatch:
         """Decode stored values, each of the schema it names."""
-        schema_ids, rows = split_values(_joined(values))
+        schema_ids, rows = split_values(EncodedRows.from_list(values))
         return self.decode_mixed(rows, schema_ids)
 
     def decode_mixed(self, rows: EncodedRows, schema_ids: npt.NDArray[np.int16]) -> pa.RecordBatch:
         """Decode rows of several schemas, keeping their order."""
         if not len(rows):
             return self.decode(rows, self.schema_id)
-        if bool((schema_ids == schema_ids[0]).all()):
-            return self.decode(rows, int(schema_ids[0]))
-        order = np.argsort(schema_ids, kind="stable")
-        groups = np.split(order, np.flatnonzero(np.diff(schema_ids[order])) + 1)
-        decoded = pa.concat_batches(
-            [
-                self.decode(EncodedRows(rows.data, rows.starts[group], rows.ends[group]), int(schema_ids[group[0]]))
-                for group in groups
-            ]
-        )
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order))
-        return decoded.take(number_array(places))
+        return decode_by_schema(rows, schema_ids, self.decode)
 
     def decode_onto(self, values: Sequence[bytes], rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
         """Decode stored values, and behind them the rows of a batch, in one go."""
         if not values:
             return self.decode(rows, schema_id)
-        schema_ids, stored = split_values(_joined(values))
+        schema_ids, stored = split_values(EncodedRows.from_list(values))
         start = len(stored.data)
         joined = EncodedRows(
             np.concatenate((stored.data, rows.data)),
@@ -112,18 +96,8 @@ class RowCodec:
 
 def stored_values(rows: EncodedRows, schema_id: int) -> list[bytes]:
     """Copy out rows as values to store, each behind the id of its schema."""
-    prefix = schema_id.to_bytes(2, "little", signed=True)
+    prefix = encode_value(schema_id, b"")
     return [prefix + row for row in rows.to_list()]
-
-
-def _joined(values: Sequence[bytes]) -> EncodedRows:
-    lengths = np.fromiter(map(len, values), np.int64, len(values))
-    return EncodedRows.from_offsets(np.frombuffer(b"".join(values), np.uint8), offsets_of(lengths))
-
-
-def _encode_indexed(columns: Sequence[pa.Array], types: Sequence[DataType]) -> EncodedRows:
-    values = (internal_from_arrow(column, t) for column, t in zip(columns, types, strict=True))
-    return EncodedRows.from_list([encode_row(types, row) for row in zip(*values, strict=True)])
 
 
 class _Decoder(Protocol):
@@ -135,5 +109,5 @@ class _Decoder(Protocol):
 _Encoder = Callable[[Sequence[pa.Array], Sequence[DataType]], EncodedRows]
 _CODECS: dict[KvFormat, tuple[_Decoder, _Encoder]] = {
     KvFormat.COMPACTED: (compacted_columns.decode_rows, compacted_columns.encode_rows),
-    KvFormat.INDEXED: (indexed_columns.decode_rows, _encode_indexed),
+    KvFormat.INDEXED: (indexed_columns.decode_rows, indexed_columns.encode_rows),
 }

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.row.byte_ranges import gather_ranges, offsets_of
-from fluss.row.compacted_columns import encode_keys
 from fluss.row.encoded import EncodedRows
-from fluss.row.key import CompactedKeyEncoder, primary_key_encoder
-from fluss.row.values import internal_from_arrow
+from fluss.row.key import primary_key_encoder
+from fluss.row.key_columns import encode_key_columns
 from fluss.server.model import Table
 from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 
@@ -26,9 +25,9 @@ class RowKeys:
         descriptor = table.descriptor
         names = descriptor.physical_primary_keys
         self.indexes = [descriptor.schema.index_of(name) for name in names]
-        self._types = [descriptor.schema.column(name).data_type for name in names]
+        types = [descriptor.schema.column(name).data_type for name in names]
         self.encoder = primary_key_encoder(
-            self._types,
+            types,
             LAKE_FORMAT.of(descriptor.properties),
             KV_FORMAT_VERSION.of(descriptor.properties),
             descriptor.bucket_keys == names,
@@ -37,10 +36,7 @@ class RowKeys:
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
         """Return the key of every row; the keys lie back to back."""
         columns = [rows.column(index) for index in self.indexes]
-        if isinstance(self.encoder, CompactedKeyEncoder) and rows.num_rows > _FEW_ROWS:
-            return encode_keys(columns, self._types)
-        values = (internal_from_arrow(column, t) for column, t in zip(columns, self._types, strict=True))
-        return EncodedRows.from_list([self.encoder.encode(row) for row in zip(*values, strict=True)])
+        return encode_key_columns(self.encoder, columns, one_by_one_rows_max=_FEW_ROWS)
 
     def first_difference(self, keys: EncodedRows, rows: pa.RecordBatch) -> int | None:
         """Return the first row whose key is not the one given for it; None if there is no such row."""

@@ -17,11 +17,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.row.null_columns import BoolArray
-from fluss.row.plain_arrays import number_array
 from fluss.schema.change_type import ChangeType
 from fluss.server.table_options import ChangelogImage
 
@@ -67,11 +65,3 @@ class Transitions:
     def has_effect(self) -> BoolArray:
         """Which records change anything."""
         return (self.before >= 0) | (self.after >= 0)
-
-
-def take_rows(rows: pa.RecordBatch, numbers: Int64Array) -> pa.RecordBatch:
-    """Return rows by their numbers; rows that follow each other are a slice, without a copy."""
-    count = len(numbers)
-    if count and int(numbers[-1]) - int(numbers[0]) == count - 1 and bool((np.diff(numbers) == 1).all()):
-        return rows.slice(int(numbers[0]), count)
-    return rows.take(number_array(numbers))
