@@ -32,6 +32,9 @@ _RESERVATION_BYTES_MIN: Final = 16 * 1024
 _RESERVATION_BYTES_MAX: Final = 256 * 1024
 # A block with rows of all buckets may fill a batch for several of them.
 _BUCKETS_PER_BLOCK_MAX: Final = 4
+# Rows with keys cost the server much more than their sender, and it should not wait for a large batch with nothing to
+# do. So the first of them is this small, and each is twice as large as the one before it until that one has ended.
+_FIRST_KEYED_BLOCK_BYTES: Final = 256 * 1024
 # Rows that are expected to shrink, or to go to several buckets, may exceed the target; but several blocks of them must
 # fit into memory.
 _MEMORY_SHARE: Final = 8
@@ -166,6 +169,8 @@ class Accumulator:
             if other is not None:
                 self._close(other, news)
         block = Block(table, lane.encoder, bucket_id)
+        if table.has_primary_key:
+            block.full_bytes_max = _FIRST_KEYED_BLOCK_BYTES << min(len(self._incomplete), 8)
         block.open(self._clock())
         table.open[bucket_id] = block
         news.needs_timer = not self._open
@@ -191,7 +196,8 @@ class Accumulator:
         return max(target_bytes, min(expanded_bytes, self._memory.bytes_max // _MEMORY_SHARE))
 
     def _full_bytes_of(self, block: Block) -> int:
-        return self.full_bytes(block.table, block.bucket_id)
+        full_bytes = self.full_bytes(block.table, block.bucket_id)
+        return full_bytes if block.full_bytes_max is None else min(full_bytes, block.full_bytes_max)
 
     # Closing blocks
 

@@ -42,6 +42,7 @@ class Block:
         "encoded",
         "encoder",
         "error",
+        "full_bytes_max",
         "is_reported",
         "limit_bytes",
         "opened_at_s",
@@ -70,6 +71,8 @@ class Block:
         self.size_bytes = 0
         self.limit_bytes = CLOSED
         self.reserved_bytes = 0
+        # The block is full with so many bytes of rows at the latest.
+        self.full_bytes_max: int | None = None
         self.opened_at_s = 0.0
         self._is_taken = False
         # What became of the rows, between the worker and the event loop.

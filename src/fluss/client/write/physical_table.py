@@ -33,6 +33,7 @@ class PhysicalTable:
         self.path: TablePath = info.table_path
         self.table_id = info.table_id
         self.bucket_count = info.num_buckets
+        self.has_primary_key = info.has_primary_key()
         self.partition_name = partition_name
         self.batch_size = batch_size
         self.ratio = ratio

@@ -365,6 +365,22 @@ def test_batches_obey_the_batch_size(server: KvServer, bucket_count: int) -> Non
     assert len(server.state()) == 20_000
 
 
+def test_the_first_batch_is_small_and_those_behind_it_grow(server: KvServer) -> None:
+    # A server that has nothing to do begins soon; one that is behind gets large batches, which are less work for it.
+    server.add_kv_table()
+    with client_of(server, writer__batch_timeout_ms=LONG_MS, writer__batch_size=2 * 1024 * 1024) as client:
+        writer = writer_of(client)
+        server.default_fault = Fault(delay_s=0.5, is_stored=True)
+        for i in range(6000):
+            writer.upsert({"id": i, "name": "x" * 500, "age": 1})
+        client.flush(writer)
+    sizes = [len(batch.data) for batch in server.batches[1, None, 0]]
+    assert len(server.rows_put()) == 6000
+    assert sizes[0] < 300_000
+    assert 400_000 < sizes[1] < 600_000
+    assert max(sizes) > 800_000
+
+
 def test_a_row_that_is_larger_than_a_batch_is_sent_alone_and_one_that_is_larger_than_memory_is_refused(
     server: KvServer,
 ) -> None:
