@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from fluss.errors import FlussError
 from fluss.schema.arrow import MAP_KEY_NAME, MAP_VALUE_NAME, arrow_type
+from fluss.schema.nested_arrays import list_array, list_parts, struct_array
 from fluss.schema.nesting import child_types
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.types import ArrayType, DataType, MapType, RowType, TypeRoot
 
-# Offsets are int32 in the physical form, so no array may have more bytes of text, or more elements, than this.
-_OFFSET_MAX: Final = 2**31 - 1
 _TEXT_SPELLINGS: Final = (pat.is_string, pat.is_large_string, pat.is_string_view)
 _BYTES_SPELLINGS: Final = (pat.is_binary, pat.is_large_binary, pat.is_binary_view)
 
@@ -112,9 +109,9 @@ def _converted(array: pa.Array, data_type: DataType, path: str) -> pa.Array:
         return array
     match data_type:
         case ArrayType():
-            values = array.flatten()
-            elements = _converted_child(values, data_type.element_type, f"{path}[]", 0)
-            return array if is_physical else _list_array(target, array, elements)
+            lists, elements = list_parts(array)
+            converted = _converted_child(elements, data_type.element_type, f"{path}[]", 0)
+            return array if is_physical else list_array(target, lists, converted)
         case MapType():
             return _converted_map(array, data_type, path, target, is_physical)
         case RowType():
@@ -122,22 +119,18 @@ def _converted(array: pa.Array, data_type: DataType, path: str) -> pa.Array:
                 _converted_child(child, f.data_type, f"{path}.{f.name}", array.null_count)
                 for child, f in zip(array.flatten(), data_type.fields, strict=True)
             ]
-            return array if is_physical else _struct_array(target, array, children)
+            return array if is_physical else struct_array(target, array, children)
     return array.cast(target)
 
 
 def _converted_map(array: pa.Array, data_type: MapType, path: str, target: pa.DataType, is_physical: bool) -> pa.Array:
-    # Maps are lists of entries, but only lists can be flattened and measured.
-    list_type = pa.list_(array.values.type)
-    buffers = array.buffers()[:2]
-    lists = pa.Array.from_buffers(list_type, len(array), buffers, array.null_count, array.offset, [array.values])
-    entries = lists.flatten()
+    lists, entries = list_parts(array)
     keys = _converted_child(entries.field(0), data_type.key_type, f"{path}.{MAP_KEY_NAME}", 0)
     values = _converted_child(entries.field(1), data_type.value_type, f"{path}.{MAP_VALUE_NAME}", 0)
     if is_physical:
         return array
     children = pa.StructArray.from_arrays([keys, values], fields=[target.key_field, target.item_field])
-    return _list_array(target, lists, children)
+    return list_array(target, lists, children)
 
 
 def _converted_child(child: pa.Array, data_type: DataType, path: str, null_count_outside: int) -> pa.Array:
@@ -158,26 +151,3 @@ def _check_nulls(null_count: int, data_type: DataType, path: str) -> None:
 def _has_required_children(data_type: DataType) -> bool:
     """Whether nulls inside the values must be looked for."""
     return any(not child.nullable or _has_required_children(child) for child in child_types(data_type))
-
-
-def _list_array(target: pa.DataType, array: pa.Array, children: pa.Array) -> pa.Array:
-    """Build a list or map from the lists of ``array`` and their flattened, converted children."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    offsets = np.zeros(len(array) + 1, dtype=np.int64)
-    np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
-    if offsets[-1] > _OFFSET_MAX:
-        raise pa.ArrowInvalid(f"{offsets[-1]} elements are more than one batch can hold; split the batch")
-    buffers = [_validity(array), pa.py_buffer(offsets.astype(np.int32))]
-    return pa.Array.from_buffers(target, len(array), buffers, array.null_count, children=[children])
-
-
-def _struct_array(target: pa.DataType, array: pa.Array, children: list[pa.Array]) -> pa.Array:
-    return pa.Array.from_buffers(target, len(array), [_validity(array)], array.null_count, children=children)
-
-
-def _validity(array: pa.Array) -> pa.Buffer | None:
-    """Return the validity bits of an array, moved to the start of a buffer."""
-    if not array.null_count:
-        return None
-    bits = np.packbits(pc.is_valid(array).to_numpy(zero_copy_only=False), bitorder="little")
-    return pa.py_buffer(bits)

@@ -1,26 +1,29 @@
-"""The current rows of a table from all its changes: of every key, the last change counts.
+"""Rows from changes: of every key, the last change counts.
 
-For servers that cannot return current rows. Changes are taken in as they come and folded now and then, when as many
-have come as there are rows: so memory holds about twice the rows of the table, and no change is looked at more than a
-few times.
+All changes of a table give its current rows, for servers that cannot return them; those of some hours give what was
+written in these hours. Changes are taken in as they come and folded now and then, when as many have come as there are
+rows: so memory holds about twice the rows of the table, and no change is looked at more than a few times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from fluss.buffers import UInt8Array
 from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.records import RecordRun
 from fluss.row import compacted_columns
 from fluss.row.byte_ranges import large_binary_array, offsets_of
-from fluss.row.plain_arrays import bool_array
+from fluss.row.null_columns import BoolArray
+from fluss.row.plain_arrays import bool_array, number_array
 from fluss.schema.change_type import ChangeType
 from fluss.schema.table import TableBucket
+from fluss.schema.types import DataType
 
 # Changes that are gathered before they are folded for the first time.
 _PENDING_ROWS_MIN: Final = 262_144
@@ -45,7 +48,10 @@ class ChangelogFold:
 
     def add(self, run: RecordRun) -> None:
         """Take in the next changes of a bucket."""
-        changes = self._changes(run)
+        changes = keyed_changes(run, self._key_positions, self._key_types)
+        # What a row was before says nothing about what it is.
+        kept = change_types(changes) != ChangeType.UpdateBefore
+        changes = changes if kept.all() else changes.filter(bool_array(kept))
         self._buckets.setdefault(run.bucket, _BucketFold(changes.schema)).pending.append(changes)
         self._pending_rows += changes.num_rows
         if self._pending_rows >= max(self._folded_rows, _PENDING_ROWS_MIN):
@@ -59,26 +65,6 @@ class ChangelogFold:
         for bucket, fold in self._buckets.items():
             for batch in fold.folded.select(range(len(types))).to_batches():
                 yield RecordRun.of_snapshot(bucket, pa.RecordBatch.from_arrays(batch.columns, schema=schema), types)
-
-    def _changes(self, run: RecordRun) -> pa.Table:
-        batch, change_types = run.batch, run.change_types
-        assert batch is not None
-        if change_types is None:
-            change_types = np.full(run.count, ChangeType.AppendOnly, np.uint8)
-        keys = compacted_columns.encode_keys(
-            [batch.column(position) for position in self._key_positions], self._key_types
-        )
-        changes = pa.table(
-            {
-                # By number, because a column may be wanted twice.
-                **{str(position): column for position, column in enumerate(batch.columns)},
-                "key": large_binary_array(keys.data, offsets_of(keys.lengths)),
-                "is_delete": bool_array(change_types == ChangeType.Delete),
-            }
-        )
-        # What a row was before says nothing about what it is.
-        kept = change_types != ChangeType.UpdateBefore
-        return changes if kept.all() else changes.filter(bool_array(kept))
 
     def _fold(self) -> None:
         self._pending_rows = self._folded_rows = 0
@@ -99,9 +85,52 @@ class _BucketFold:
             return
         rows = pa.concat_tables([self.folded, *self.pending])
         self.pending = []
-        numbered = rows["key"].combine_chunks().dictionary_encode()
-        last = np.zeros(len(numbered.dictionary), np.int64)
-        np.maximum.at(last, numbered.indices.to_numpy(), np.arange(rows.num_rows))
-        is_last = np.zeros(rows.num_rows, bool)
-        is_last[last] = True
-        self.folded = rows.filter(pc.and_not(bool_array(is_last), rows["is_delete"])).combine_chunks()
+        kept = is_end_of_key(rows) & (change_types(rows) != ChangeType.Delete)
+        self.folded = rows.filter(bool_array(kept)).combine_chunks()
+
+
+def keyed_changes(run: RecordRun, key_positions: Sequence[int], key_types: Sequence[DataType]) -> pa.Table:
+    """Return changes with the bytes of their keys: ``key`` and ``change_type`` behind columns named by their numbers.
+
+    The columns have numbers because one may be wanted twice.
+    """
+    batch, types = run.batch, run.change_types
+    assert batch is not None
+    if types is None:
+        types = np.full(run.count, ChangeType.AppendOnly, np.uint8)
+    columns = {str(position): column for position, column in enumerate(batch.columns)}
+    key = encoded_keys(batch, key_positions, key_types)
+    return pa.table({**columns, "key": key, "change_type": number_array(types)})
+
+
+def encoded_keys(batch: pa.RecordBatch, key_positions: Sequence[int], key_types: Sequence[DataType]) -> pa.Array:
+    """Return the key of every row as bytes, which are the same for the same key, and only for it."""
+    keys = compacted_columns.encode_keys([batch.column(position) for position in key_positions], key_types)
+    return large_binary_array(keys.data, offsets_of(keys.lengths))
+
+
+def change_types(changes: pa.Table) -> UInt8Array:
+    """Return what each of ``keyed_changes`` says."""
+    return _numbers(changes["change_type"].combine_chunks(), np.uint8)
+
+
+def is_end_of_key(changes: pa.Table, *, is_first: bool = False) -> BoolArray:
+    """Say of each of ``keyed_changes`` whether it is the last one of its key, or the first one."""
+    numbered = changes["key"].combine_chunks().dictionary_encode()
+    numbers, rows = _numbers(numbered.indices, np.int32), np.arange(changes.num_rows)
+    ends = np.zeros(len(numbered.dictionary), np.int64)
+    # Of several values for one place, the last one stays.
+    if is_first:
+        ends[numbers[::-1]] = rows[::-1]
+    else:
+        ends[numbers] = rows
+    is_end = np.zeros(len(rows), bool)
+    is_end[ends] = True
+    return is_end
+
+
+def _numbers(array: pa.Array, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """View numbers without nulls. ``to_numpy`` would do the same, but imports pandas first if that is installed."""
+    if not len(array):
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array) + array.offset)[array.offset :]

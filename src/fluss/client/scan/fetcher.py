@@ -5,7 +5,7 @@ records wait in the buffer to be decoded: so the server is never idle as long as
 that come in while a request is under way, because they are new or have been moved, do not wait for its answer but
 get a request of their own, if there is none yet.
 
-    subscribed -> leader known -> in a group of a lane -> fetched -> ... until unsubscribed
+    subscribed -> leader known -> in a group of a lane -> fetched -> ... until unsubscribed, or until its stop
                   leader unknown -> metadata is read -^
                   answered with an error -> pause, longer each time -> looked up again
                   in remote storage -> read from there -> looked up again
@@ -71,6 +71,10 @@ _MOVED_CODES: Final = frozenset(
 )
 
 logger = logging.getLogger(__name__)
+
+
+class OffsetOutOfRangeError(FlussError):
+    """A bucket does not have the records that were asked for: no longer, or not yet."""
 
 
 class Fetcher:
@@ -174,7 +178,7 @@ class Fetcher:
         """Give buckets to their leaders."""
         newcomers: dict[int, list[Subscription]] = {}
         for subscription in subscriptions:
-            if not subscription.is_wanted:
+            if not subscription.is_wanted or subscription.is_fetched:
                 continue
             leader_id = self._cluster.leader_of(subscription.bucket)
             if leader_id is None:
@@ -340,6 +344,8 @@ class Fetcher:
         if offset_next == subscription.offset_fetch:
             return None
         group.move_on(subscription, offset_next)
+        if subscription.is_fetched:
+            group.remove(subscription)
         return Chunk(subscription, frame, records[: run.byte_count], offset_next, is_projected)
 
     async def _read_remote(self, subscription: Subscription, bucket: FetchedBucket) -> None:
@@ -388,7 +394,9 @@ class Fetcher:
         """Return the error as polls raise it."""
         where = f"{subscription.bucket} of {self._path}"
         if error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
-            return FlussError(f"Offset {subscription.offset_fetch} of {where} is out of range: {error.message}")
+            return OffsetOutOfRangeError(
+                f"Offset {subscription.offset_fetch} of {where} is out of range: {error.message}"
+            )
         if error.error_code == ErrorCode.CORRUPT_MESSAGE:
             return FlussError(f"The server refused to read {where}: corrupt message: {error.message}")
         return error_for_code(error.error_code, f"{where} cannot be read: {error.message}")

@@ -213,11 +213,8 @@ class LogScanner(Subscribing):
         starts = self._begin_bounded("to_arrow_batch_reader")
         try:
             found = self._runtime.run(bounds(self._cluster, self._info.table_path, starts))
-            subscriptions = self._pipeline.subscriptions
-            subscriptions.end([bucket for bucket in starts if bucket not in found])
-            read = self._pipeline.begin_bounded(
-                found, on_done=lambda done: subscriptions.end([each.bucket for each in done])
-            )
+            self._pipeline.subscriptions.end([bucket for bucket in starts if bucket not in found])
+            read = self._pipeline.begin_bounded(found)
         except BaseException:
             self._end_bounded(starts, None)
             raise

@@ -20,7 +20,7 @@ from fluss.client.scan.fetcher import Fetcher
 from fluss.client.scan.polling import Poller
 from fluss.client.scan.reader import BatchReader
 from fluss.client.scan.remote import RemoteLog
-from fluss.client.scan.subscription import Subscription, Subscriptions
+from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription, Subscriptions
 from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import FlussError
 from fluss.schema.formats import LogFormat
@@ -78,17 +78,34 @@ class ScanPipeline:
         self._stop.atexit = False
 
     def begin_bounded(
-        self, found: Mapping[TableBucket, tuple[int, int]], on_done: Callable[[list[Subscription]], None]
+        self,
+        found: Mapping[TableBucket, tuple[int, int]],
+        on_done: Callable[[list[Subscription]], None] | None = None,
+        *,
+        patience_s: float | None = None,
     ) -> BoundedRead:
-        """Subscribe to buckets from where to where they are to be read, and return the read."""
-        begun = self.subscriptions.begin({bucket: start for bucket, (start, _) in found.items()})
+        """Subscribe to buckets from where to where they are to be read, and return the read.
+
+        Without ``on_done`` the subscription of a bucket ends when it is done. The read fails when nothing has come for
+        ``patience_s``, by default ``request-timeout``.
+        """
+        begun = self.subscriptions.begin(
+            {bucket: start for bucket, (start, _) in found.items()},
+            {bucket: stop for bucket, (start, stop) in found.items() if start != FROM_SNAPSHOT},
+        )
         stops = {subscription: found[subscription.bucket][1] for subscription in begun}
-        return BoundedRead(self.poller, self.reader, stops, on_done, patience_s=self._patience_s)
+        end = on_done or partial(_end_subscriptions, self.subscriptions)
+        patience = self._patience_s if patience_s is None else patience_s
+        return BoundedRead(self.poller, self.reader, stops, end, patience_s=patience)
 
     def close(self) -> None:
         """Stop fetching and let go of what was fetched. May be called again."""
         self.buffer.close()
         self._stop()
+
+
+def _end_subscriptions(subscriptions: Subscriptions, done: list[Subscription]) -> None:
+    subscriptions.end([subscription.bucket for subscription in done])
 
 
 def _change_subscriptions(

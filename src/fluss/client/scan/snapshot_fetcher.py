@@ -144,6 +144,7 @@ class SnapshotFetcher:
         session = KvSession(self._cluster, leader_id, subscription.bucket)
         try:
             held = await session.open(bytes_max=self._bytes_first, row_limit=self._row_limit)
+            subscription.snapshot_offset = session.log_offset
             if session.has_more:
                 async with self._read_slots:
                     held = await self._read_rest(subscription, session, held)

@@ -39,19 +39,25 @@ class Subscription:
         "is_damaged",
         "is_snapshot_begun",
         "offset_fetch",
+        "offset_stop",
         "position",
         "request_entry",
+        "snapshot_offset",
         "trouble",
     )
 
-    def __init__(self, bucket: TableBucket, offset: int) -> None:
+    def __init__(self, bucket: TableBucket, offset: int, offset_stop: int | None = None) -> None:
         self.bucket = bucket
+        # Nothing is fetched from here on; None if there is no end.
+        self.offset_stop = offset_stop
         # The offset of the next record the consumer gets; EARLIEST_OFFSET until the first one is known, FROM_SNAPSHOT
         # until all rows of a snapshot have been read. Moved by the consumer only.
         self.position = offset
         self.is_active = True
         # Whether the consumer has had rows of the snapshot; then it must be the same one to its end.
         self.is_snapshot_begun = False
+        # Which changes are in the rows of the snapshot: all before this offset. Known before the first of the rows.
+        self.snapshot_offset: int | None = None
         # Whether the records at the position cannot be decoded. Nothing behind them is read, then.
         self.is_damaged = False
         # The rest belongs to the fetcher, on the event loop. How far records have been fetched:
@@ -66,6 +72,11 @@ class Subscription:
     def is_wanted(self) -> bool:
         """Whether there is any use in more records."""
         return self.is_active and not self.is_damaged
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether all records before the stop have been fetched."""
+        return self.offset_stop is not None and self.offset_fetch >= self.offset_stop
 
     @property
     def key(self) -> BucketKey:
@@ -92,15 +103,20 @@ class Subscriptions:
         self._lock = threading.Lock()
         self._current: dict[TableBucket, Subscription] = {}
 
-    def begin(self, offsets: Mapping[TableBucket, int]) -> list[Subscription]:
-        """Read buckets from offsets on. What was read of them before, and is still under way, is dropped."""
-        begun, ended = self._replace(offsets)
+    def begin(
+        self, offsets: Mapping[TableBucket, int], stops: Mapping[TableBucket, int] | None = None
+    ) -> list[Subscription]:
+        """Read buckets from offsets on. What was read of them before, and is still under way, is dropped.
+
+        Nothing is fetched from the ``stops`` on, where there are any, except what comes along with records before.
+        """
+        begun, ended = self._replace(offsets, stops or {})
         self._on_change(begun, ended)
         return begun
 
     def park(self, offsets: Mapping[TableBucket, int]) -> None:
         """Stand at offsets of buckets like ``begin``, but have nothing fetched from there."""
-        _, ended = self._replace(offsets)
+        _, ended = self._replace(offsets, {})
         self._on_change((), ended)
 
     def end(self, buckets: Iterable[TableBucket]) -> None:
@@ -109,8 +125,10 @@ class Subscriptions:
             ended = self._removed(buckets)
         self._on_change((), ended)
 
-    def _replace(self, offsets: Mapping[TableBucket, int]) -> tuple[list[Subscription], list[Subscription]]:
-        begun = [Subscription(bucket, offset) for bucket, offset in offsets.items()]
+    def _replace(
+        self, offsets: Mapping[TableBucket, int], stops: Mapping[TableBucket, int]
+    ) -> tuple[list[Subscription], list[Subscription]]:
+        begun = [Subscription(bucket, offset, stops.get(bucket)) for bucket, offset in offsets.items()]
         with self._lock:
             ended = self._removed(offsets)
             self._current.update((subscription.bucket, subscription) for subscription in begun)

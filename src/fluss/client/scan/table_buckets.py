@@ -52,7 +52,7 @@ async def table_buckets(
     partition_ids: list[int | None] = [None]
     if info.is_partitioned():
         existing = await partition_infos(cluster, info.table_path)
-        partition_ids = [partition.partition_id for partition in _chosen(info, existing, choices)]
+        partition_ids = [partition.partition_id for partition in chosen_partitions(info, existing, choices)]
     return [
         TableBucket.new_with_partition(info.table_id, partition_id, bucket_id)
         for partition_id in partition_ids
@@ -60,9 +60,10 @@ async def table_buckets(
     ]
 
 
-def _chosen(
+def chosen_partitions(
     info: TableInfo, existing: Collection[PartitionInfo], choices: Collection[str | PartitionSpec] | None
 ) -> list[PartitionInfo]:
+    """Return the partitions that choices fit, None fitting all of them; code 36 for a choice that fits none."""
     if choices is None:
         return list(existing)
     chosen: set[int] = set()

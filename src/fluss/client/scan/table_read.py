@@ -70,8 +70,7 @@ class TableRead:
     ) -> None:
         self._runtime = runtime
         self._pipeline = pipeline
-        subscriptions = pipeline.subscriptions
-        self._read = pipeline.begin_bounded(found, lambda done: subscriptions.end([each.bucket for each in done]))
+        self._read = pipeline.begin_bounded(found)
         self._rows = rows
         # Between the log and the rows, if the log has changes.
         self._fold = fold

@@ -47,6 +47,7 @@ class Block:
         "limit_bytes",
         "opened_at_s",
         "reserved_bytes",
+        "row_counts",
         "rows",
         "size_bytes",
         "table",
@@ -77,6 +78,8 @@ class Block:
         self._is_taken = False
         # What became of the rows, between the worker and the event loop.
         self.encoded: Encoded | FlussError | None = None
+        # The bucket and the number of rows of each batch, once they are known.
+        self.row_counts: list[tuple[int, int]] = []
         self.done: Future[None] = Future()
         self.error: FlussError | None = None
         self.is_reported = False

@@ -22,6 +22,7 @@ lost, nobody can say whether they were stored.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Mapping
 from enum import Enum, auto
 from operator import attrgetter
 
@@ -161,3 +162,22 @@ class Idempotence:
         if sequences is None:
             sequences = self._buckets[bucket] = BucketSequences()
         return sequences
+
+
+class GivenSequences(Idempotence):
+    """Numbers batches for somebody who keeps account: under a given writer id, from given numbers on.
+
+    A number stands for one batch, for ever. So the id is not changed after a failure, and no number moves down: what
+    comes after a batch that failed would be out of order, and is refused by the server.
+    """
+
+    def __init__(self, writer_id: int, next_sequences: Mapping[TableBucket, int], *, in_flight_max: int) -> None:
+        super().__init__(is_enabled=True, in_flight_max=in_flight_max)
+        self.writer_id = writer_id
+        for bucket, sequence in next_sequences.items():
+            sequences = self._sequences(bucket)
+            sequences.next = sequence
+            sequences.acknowledged = sequence - 1
+
+    def failed(self, batch: Batch, error_code: int, *, is_certain: bool) -> None:
+        self._leave(batch)

@@ -22,7 +22,9 @@ from fluss.row import compacted_columns, indexed_columns
 from fluss.row.bucketing import HashVariant, split_by_bucket
 from fluss.row.byte_ranges import gather_ranges, offsets_of
 from fluss.row.encoded import EncodedRows
+from fluss.row.plain_arrays import bool_array
 from fluss.schema.formats import KvFormat
+from fluss.schema.normalize import normalize_batch
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
 
@@ -91,15 +93,37 @@ class KvEncoder(TableEncoder):
     def encode(self, batch: pa.RecordBatch, bucket_id: int | None) -> Encoded:
         if not batch.num_rows:
             return []
-        key_columns = self._key_columns(batch)
-        keys = self._keys.encode(key_columns)
-        deletes = _deletes(batch)
-        rows = None if deletes is not None and bool(deletes.all()) else self._rows(batch)
-        records = encode_kv_records(keys, rows, deletes)
+        keys, records = self.encode_records(batch)
         if bucket_id is not BY_KEY:
             return [(bucket_id, part) for part in self._batches(records.data, records.lengths)]
-        groups = split_by_bucket(self._keys.buckets(key_columns, keys), self.info.num_buckets)
-        return [(number, part) for number, places in groups for part in self._batches(*_gathered(records, places))]
+        groups = split_by_bucket(self._keys.buckets(self._key_columns(batch), keys), self.info.num_buckets)
+        return [(number, part) for number, places in groups for part in self._batches(*gathered(records, places))]
+
+    def checked(
+        self, rows: pa.RecordBatch, is_delete: npt.NDArray[np.bool_] | None = None, *, holder: str = "the table"
+    ) -> pa.RecordBatch:
+        """Return rows that were given in the form that is encoded, or say what does not fit; as ``normalize_batch``.
+
+        Of the rows that ``is_delete`` marks only the key counts: what else they have may be null.
+        """
+        if is_delete is None or not is_delete.any():
+            checked = normalize_batch(rows, self.columns, holder=holder)
+        else:
+            normalize_batch(rows.filter(bool_array(~is_delete)), self.columns, holder=holder)
+            checked = rows.append_column(DELETE_MARK, bool_array(is_delete))
+        self.check_keys(checked)
+        return checked
+
+    def encode_records(self, batch: pa.RecordBatch) -> tuple[EncodedRows, EncodedRows]:
+        """Encode rows that were checked as records back to back, in their order; return their keys, and the records."""
+        keys = self._keys.encode(self._key_columns(batch))
+        deletes = _deletes(batch)
+        rows = None if deletes is not None and bool(deletes.all()) else self._rows(batch)
+        return keys, encode_kv_records(keys, rows, deletes)
+
+    def batch_of(self, body: memoryview, record_count: int) -> KvRecords:
+        """Make a batch of records back to back."""
+        return KvRecords(self.info.schema_id, record_count, self.targets, body)
 
     def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         return [batch.column(name) for name in self._keys.key_names]
@@ -118,7 +142,7 @@ class KvEncoder(TableEncoder):
         view = byte_view(data)
         for first, end in _cuts(offsets, self._batch_bytes_max - HEADER_BYTES):
             body = view[int(offsets[first]) : int(offsets[end])]
-            yield KvRecords(self.info.schema_id, end - first, self.targets, body)
+            yield self.batch_of(body, end - first)
 
 
 def _subset(schema: Schema, indexes: Sequence[int]) -> Schema:
@@ -130,7 +154,7 @@ def _deletes(batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
     return None if index < 0 else batch.column(index).to_numpy(zero_copy_only=False)
 
 
-def _gathered(records: EncodedRows, places: Int64Array) -> tuple[UInt8Array, Int64Array]:
+def gathered(records: EncodedRows, places: Int64Array) -> tuple[UInt8Array, Int64Array]:
     """Copy out some records, ascending; all of them, if they are all, are not copied."""
     lengths = records.lengths
     if len(places) == len(records):

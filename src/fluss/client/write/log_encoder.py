@@ -62,7 +62,7 @@ class LogRecords:
             magic=self.magic,
             schema_id=self.schema_id,
             attributes=ATTRIBUTE_APPEND_ONLY,
-            last_offset_delta=self.record_count - 1,
+            last_offset_delta=max(self.record_count - 1, 0),
             writer_id=writer_id,
             batch_sequence=batch_sequence,
             record_count=self.record_count,

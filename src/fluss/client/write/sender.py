@@ -67,11 +67,14 @@ class _Sent:
 class Sender:
     """Takes encoded batches, and ends each of them once. Belongs to the event loop."""
 
-    def __init__(self, cluster: Cluster, settings: SenderSettings) -> None:
+    def __init__(self, cluster: Cluster, settings: SenderSettings, idempotence: Idempotence | None = None) -> None:
+        """``idempotence`` numbers the batches; without one, they are numbered as the settings say."""
         self._cluster = cluster
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._idempotence = Idempotence(is_enabled=settings.is_idempotent, in_flight_max=settings.in_flight_max)
+        self._idempotence = idempotence or Idempotence(
+            is_enabled=settings.is_idempotent, in_flight_max=settings.in_flight_max
+        )
         self._routes = Routes(cluster, self._look_at, self._not_routed)
         self._queues: dict[tuple[PhysicalTable, int], BucketQueue] = {}
         # Buckets to look at in the next round, in the order in which they asked for it.

@@ -41,13 +41,17 @@ class PartitionSplitter:
 
         A batch of one partition comes back as it is, one that is sorted by partition in slices.
         """
+        return [(name, take_rows(batch, rows)) for name, rows in self.groups(batch)]
+
+    def groups(self, batch: pa.RecordBatch) -> list[tuple[str, Int64Array]]:
+        """Return the numbers of the rows of each partition, in the same order."""
         columns = [batch.column(name) for name in self._names]
         codes = _value_codes(columns[0])
         for column in columns[1:]:
             others = _value_codes(column)
             codes = _value_codes(number_array(codes * (int(others.max(initial=0)) + 1) + others))
         groups = split_by_bucket(codes.astype(np.int32), int(codes.max(initial=0)) + 1)
-        return [(self._name(columns, int(rows[0])), take_rows(batch, rows)) for _, rows in groups]
+        return [(self._name(columns, int(rows[0])), rows) for _, rows in groups]
 
     def _name(self, columns: Sequence[pa.Array], row: int) -> str:
         values = [

@@ -26,6 +26,11 @@ class EncodedRecords(Protocol):
     """A batch but for its header, which says who wrote it and when among its batches."""
 
     @property
+    def record_count(self) -> int:
+        """The rows of the batch."""
+        ...
+
+    @property
     def size_bytes(self) -> int:
         """The bytes of the whole batch, header included."""
         ...

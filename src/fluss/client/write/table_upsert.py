@@ -74,11 +74,15 @@ class TableUpsert:
 
     def create_writer(self) -> UpsertWriter:
         """Return a new writer. It needs no closing: closing the connection sends what was written."""
+        return UpsertWriter(self._writer_client(), self._info, self._checked_targets())
+
+    def _checked_targets(self) -> tuple[int, ...]:
+        """Return the positions of the columns that are written, none for all of them, or say why they cannot be."""
         if self._targets is None:
             _check_whole_rows(self._info.schema)
-            return UpsertWriter(self._writer_client(), self._info)
+            return ()
         _check_targets(self._targets, self._info.schema)
-        return UpsertWriter(self._writer_client(), self._info, self._targets)
+        return self._targets
 
     # As a writer
 

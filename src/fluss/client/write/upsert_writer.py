@@ -12,7 +12,7 @@ from fluss.client.write.rows import DELETE_MARK
 from fluss.client.write.table_writer import TableWriter
 from fluss.client.write.writer_client import WriterClient
 from fluss.errors import FlussError
-from fluss.schema.normalize import normalize_array, normalize_batch
+from fluss.schema.normalize import normalize_array
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
 
@@ -31,6 +31,7 @@ class UpsertWriter(TableWriter):
     def __init__(self, client: WriterClient, table_info: TableInfo, targets: tuple[int, ...] = ()) -> None:
         encoder = client.kv_encoder(table_info, targets)
         super().__init__(client, encoder)
+        self._kv_encoder = encoder
         self._columns = encoder.columns
         self._columns_holder = "the partial update" if targets else "the table"
         layout = encoder.layout
@@ -98,9 +99,7 @@ class UpsertWriter(TableWriter):
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch in the physical form of the columns that are written, or refuse it."""
-        normalized = normalize_batch(batch, self._columns, holder=self._columns_holder)
-        self._encoder.check_keys(normalized)
-        return normalized
+        return self._kv_encoder.checked(batch, holder=self._columns_holder)
 
     def _checked_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch of keys as a batch of deletes, or refuse it."""

@@ -73,7 +73,7 @@ class WriterClient:
         self.runtime = runtime
         self._cluster = cluster
         self._config = cluster.config
-        self._hash_variant = cast("HashVariant", self._config.client_bucket_hash)
+        self.hash_variant = cast("HashVariant", self._config.client_bucket_hash)
         self._rng = rng or random.Random()
         self._clock = clock
         self._process_id = os.getpid()
@@ -112,7 +112,7 @@ class WriterClient:
         with self._lock:
             encoder = self._log_encoders.get(key)
             if encoder is None:
-                encoder = LogEncoder(info, self._hash_variant)
+                encoder = LogEncoder(info, self.hash_variant)
                 _keep(self._log_encoders, key, encoder)
             return encoder
 
@@ -123,14 +123,14 @@ class WriterClient:
             encoder = self._kv_encoders.get(key)
             if encoder is None:
                 encoder = KvEncoder(
-                    info, self._hash_variant, targets=targets, batch_bytes_max=self._config.writer_batch_size
+                    info, self.hash_variant, targets=targets, batch_bytes_max=self._config.writer_batch_size
                 )
                 _keep(self._kv_encoders, key, encoder)
             return encoder
 
     def lane(self, encoder: TableEncoder, partition_name: str | None) -> Lane:
         """Return the way in for rows of a table, or of one of its partitions."""
-        return self._table(encoder, partition_name).lane(encoder)
+        return self.physical_table(encoder, partition_name).lane(encoder)
 
     def check_sizes(self, batch: pa.RecordBatch) -> None:
         """Refuse rows that are larger than all memory there is."""
@@ -144,7 +144,7 @@ class WriterClient:
         parts = [(None, batch)] if encoder.partitions is None else encoder.partitions.split(batch)
         blocks: list[Block] = []
         for partition_name, part in parts:
-            table = self._table(encoder, partition_name)
+            table = self.physical_table(encoder, partition_name)
             bucket_id = table.bucket_for_arrow()
             blocks += (
                 self.accumulator.append_arrow(table, encoder, piece, bucket_id)
@@ -152,7 +152,8 @@ class WriterClient:
             )
         return blocks
 
-    def _table(self, encoder: TableEncoder, partition_name: str | None) -> PhysicalTable:
+    def physical_table(self, encoder: TableEncoder, partition_name: str | None) -> PhysicalTable:
+        """Return what everything on this connection knows about a table, or about one of its partitions."""
         table_id = encoder.info.table_id
         with self._lock:
             table = self._tables.get((table_id, partition_name))
@@ -291,6 +292,7 @@ class WriterClient:
         assert encoded is not None
         # The bytes that are left belong to the block until they are stored.
         batches = [Batch(records, bucket_id, partial(self._batch_ended, block)) for bucket_id, records in encoded]
+        block.row_counts = [(bucket_id, records.record_count) for bucket_id, records in encoded]
         bytes_kept = sum(batch.size_bytes for batch in batches)
         self._release(block, block.reserved_bytes - bytes_kept)
         block.encoded = None
