@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve test test-oldest check fmt interop crash model bench fuzz proto docs clean
+.PHONY: help setup run story serve test test-spark test-oldest check fmt interop crash model bench fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -18,7 +18,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## Create the virtual environment and install everything
 
-run: $(STAMP) ## A server, two tables, rows in and out: a short story with figures
+run: $(STAMP) ## The pipeline: orders stream into a table, Spark enriches and sums them up, every figure is checked
+	@$(PY) examples/pipeline.py
+
+story: $(STAMP) ## A server, two tables, rows in and out, without Spark: a short story with figures
 	@$(PY) examples/story.py
 
 serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
@@ -26,6 +29,9 @@ serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, defau
 
 test: $(STAMP) ## Run the default tests (a few minutes; `pytest` runs the same in one process)
 	@$(PY) tools/run_tests.py
+
+test-spark: $(STAMP) ## Run all tests with Spark, the long ones too: matrices, kills, local clusters (about half an hour)
+	@$(PY) -m pytest tests/spark tests/unit/spark -m "slow or not slow"
 
 test-oldest: ## Run the tests with the oldest supported versions of the libraries
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest

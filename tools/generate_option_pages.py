@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fluss.config import Config
-from fluss.server.option_values import DURATION_MS
+from fluss.option_values import DURATION_MS
 from fluss.server.options import ServerOptions
 from fluss.server.table_options import TABLE_OPTIONS, Alterable, TableOption
+from fluss.spark.option_table import SPARK_OPTIONS, USE_NAMES
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -22,7 +23,7 @@ CLIENT_TOP = """\
 
 Every key of `fluss.Config`, for `Config({"key": value})`. Each is also a property: `config.writer_acks = "1"`.
 `FlussConnection.create` checks that they fit together, before it connects. The keys of lookups are for tables with a
-primary key, which this version does not look rows up in yet.
+primary key.
 """
 
 SERVER_TOP = """\
@@ -44,6 +45,20 @@ Every key for `TableDescriptor(properties={...})`. What is not in this list belo
 Durations have a unit: `7 d`, `12 h`, `500 ms`. This server keeps one replica of each bucket, and everything on its own
 disk. Options about remote storage and lakes are checked and kept all the same, for clusters that have them; a
 replication factor above 1 is refused.
+"""
+
+SPARK_TOP = """\
+# Spark options
+
+Every option of the data source `fluss`, for `.option(key, value)`, for the keyword `options` of `FlussSpark`, and for
+`SELECT ... FROM t WITH (...)` and `INSERT INTO t WITH (...)`. The case of a key does not matter. An unknown option is
+an error, and so is one that is of no use to the kind of query.
+
+Beside these, every [client option](client-options.md) is taken, with or without `client.` before it;
+`bootstrap.servers` is needed. `load("sales.orders")` and `save("sales.orders")` are another way to name the table.
+
+Durations have a unit (`500ms`, `30 s`, `10 min`). Sizes are bytes, or have one (`32mb`; powers of 1024). Times are
+epoch milliseconds, or such as `2026-01-01 12:30:00`.
 """
 
 _ALTERABLE = {Alterable.NEVER: "", Alterable.ALWAYS: "yes", Alterable.PRIMARY_KEY_TABLES: "with a primary key"}
@@ -72,6 +87,14 @@ def pages() -> dict[Path, str]:
             (
                 (f"`{option.key}`", _table_default(option), _ALTERABLE[option.alterable], option.meaning)
                 for option in TABLE_OPTIONS.values()
+            ),
+        ),
+        DIRECTORY / "spark-options.md": SPARK_TOP
+        + _table(
+            ("key", "default", "for", "meaning"),
+            (
+                (f"`{option.key}`", _default(option.default), USE_NAMES[option.uses], option.meaning)
+                for option in SPARK_OPTIONS
             ),
         ),
     }

@@ -1,7 +1,7 @@
 """Run the default tests in two processes at once: `make test`.
 
-Tests of single parts keep one core busy; those with servers, clients and official clients mostly wait for each other.
-The second group is shown while it runs, the first one when both have ended.
+Tests of single parts keep one core busy, and those with Spark more than one; those with servers, clients and official
+clients mostly wait for each other. The last group is shown while it runs, the others when all have ended.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # The cache of failed tests belongs to one of them.
-PARTS = ["tests/unit", "-q", "-p", "no:cacheprovider"]
-WHOLE = ["--ignore=tests/unit"]
+PARTS = ["tests/unit", "tests/spark", "-q", "-p", "no:cacheprovider"]
+WHOLE = ["--ignore=tests/unit", "--ignore=tests/spark"]
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> int:
             parts.kill()
             parts.wait()
         output.seek(0)
-        print(f"\n{'=' * 30} tests of single parts, which ran beside these {'=' * 30}\n{output.read()}", end="")
+        title = "tests of single parts and with Spark, which ran beside these"
+        print(f"\n{'=' * 25} {title} {'=' * 25}\n{output.read()}", end="")
     seconds = time.monotonic() - began_at_s
     outcome = "all tests passed" if parts_code == whole_code == 0 else "some tests FAILED, see above"
     print(f"\n{outcome}, {seconds:.0f} s", flush=True)

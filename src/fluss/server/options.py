@@ -16,10 +16,7 @@ from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from fluss.config import HIDDEN, INT32_MAX, suggestion
 from fluss.errors import ErrorCode, FlussError
-from fluss.protocol.sasl import Principal
-from fluss.server.authorizer import parse_super_users
-from fluss.server.listener_texts import parse_endpoints, parse_jaas, parse_protocols, parse_users
-from fluss.server.option_values import (
+from fluss.option_values import (
     BOOLEAN,
     DURATION_MS,
     INT32,
@@ -29,6 +26,9 @@ from fluss.server.option_values import (
     ValueType,
     choice_of,
 )
+from fluss.protocol.sasl import Principal
+from fluss.server.authorizer import parse_super_users
+from fluss.server.listener_texts import parse_endpoints, parse_jaas, parse_protocols, parse_users
 from fluss.server.options_file import Setting, read_options_file
 from fluss.server.options_of_others import is_of_other_servers
 

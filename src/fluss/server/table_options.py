@@ -14,10 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from fluss.config import suggestion
 from fluss.errors import ErrorCode, FlussError
-from fluss.record.compression import CompressionType
-from fluss.row.auto_partition import TimeUnit
-from fluss.schema.formats import KV_FORMAT_PROPERTY, LOG_FORMAT_PROPERTY, KvFormat, LogFormat
-from fluss.server.option_values import (
+from fluss.option_values import (
     BOOLEAN,
     DURATION_MS,
     INT32,
@@ -27,6 +24,9 @@ from fluss.server.option_values import (
     ValueType,
     choice_of,
 )
+from fluss.record.compression import CompressionType
+from fluss.row.auto_partition import TimeUnit
+from fluss.schema.formats import KV_FORMAT_PROPERTY, LOG_FORMAT_PROPERTY, KvFormat, LogFormat
 
 T = TypeVar("T")
 

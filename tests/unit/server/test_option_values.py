@@ -11,7 +11,7 @@ from enum import StrEnum
 import pytest
 
 from fluss.errors import FlussError
-from fluss.server.option_values import (
+from fluss.option_values import (
     BOOLEAN,
     DURATION_MS,
     INT32,

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from fluss.config import HIDDEN, suggestion
 from fluss.errors import ErrorCode, FlussError
+from fluss.option_values import BOOLEAN, DURATION_MS, INT32, MEMORY_BYTES, RATIO, TEXT, ValueType, choice_of
 from fluss.server.coordinator.config_changes import ConfigChange, ConfigOp
 from fluss.server.coordinator.lake_config import (
     CLUSTER_LAKE_ENABLED_KEY,
@@ -24,7 +25,6 @@ from fluss.server.coordinator.lake_config import (
 )
 from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.listener_texts import parse_users
-from fluss.server.option_values import BOOLEAN, DURATION_MS, INT32, MEMORY_BYTES, RATIO, TEXT, ValueType, choice_of
 from fluss.server.table_options import LakeFormat
 
 CREDENTIALS_KEY: Final = "security.sasl.plain.credentials"

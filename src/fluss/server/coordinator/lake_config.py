@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from fluss.server.option_values import BOOLEAN, choice_of
+from fluss.option_values import BOOLEAN, choice_of
 from fluss.server.table_options import LAKE_PREFIX, LakeFormat
 
 CLUSTER_LAKE_PREFIX: Final = "datalake."

@@ -1,0 +1,23 @@
+"""Bulk jobs on Spark, whose rows never pass through the JVM: load files, export to files, copy tables."""
+
+from __future__ import annotations
+
+from fluss.spark.bulk.copy import copy
+from fluss.spark.bulk.export import export
+from fluss.spark.bulk.load import load
+from fluss.spark.bulk.progress import Progress
+from fluss.spark.bulk.reports import BucketCheck, CopyReport, ExportReport, LoadReport, TableCopyReport
+from fluss.spark.bulk.unfit import UnfitInputError
+
+__all__ = [
+    "BucketCheck",
+    "CopyReport",
+    "ExportReport",
+    "LoadReport",
+    "Progress",
+    "TableCopyReport",
+    "UnfitInputError",
+    "copy",
+    "export",
+    "load",
+]

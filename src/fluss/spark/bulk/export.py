@@ -1,0 +1,234 @@
+"""A table as a directory of Parquet files, which looks finished only when it is.
+
+Tasks write below a temporary directory inside the target, each attempt to a place of its own. When all are done the
+driver moves the files of the attempts that count to their places, and then writes ``_SUCCESS``: a JSON text that says
+what there is. Readers leave out names that begin with an underscore.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem
+
+from fluss.client.table import FlussTable
+from fluss.errors import FlussError
+from fluss.schema.partition import spec_of_partition_name
+from fluss.schema.schema import shown_names
+from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.types import TypeRoot
+from fluss.spark.bulk.export_target import TEMPORARY_PREFIX, ExportTarget
+from fluss.spark.bulk.handle import FlussOnSpark
+from fluss.spark.bulk.jobs import Job
+from fluss.spark.bulk.parquet_output import ParquetLayout, ParquetOutput, WrittenFile
+from fluss.spark.bulk.pieces import piece_bytes_for
+from fluss.spark.bulk.progress import Listener, listener_of
+from fluss.spark.bulk.reports import ExportReport
+from fluss.spark.bulk.split_rows import split_rows
+from fluss.spark.connections import open_table
+from fluss.spark.option_table import Use
+from fluss.spark.options import ReadOptions, read_options
+from fluss.spark.packing import Task
+from fluss.spark.planner import TablePlan, plan_batch
+from fluss.spark.query_options import PartitionLike, columns_text, merged_options, partitions_text
+
+_TASKS_MAX: Final = 10_000
+
+
+def export(
+    fs: FlussOnSpark,
+    table: str | TablePath,
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: str | None = None,
+    partitions: PartitionLike | Sequence[PartitionLike] | None = None,
+    compression: str = "zstd",
+    row_group_rows: int = ParquetLayout.row_group_rows,
+    file_bytes: int = ParquetLayout.file_bytes,
+    overwrite: bool = False,
+    progress: bool | Listener | None = None,
+) -> ExportReport:
+    """Write the rows that a table has now to a directory of Parquet files.
+
+    Of a primary-key table these are its current rows. Partitions become directories, such as ``day=2026-01-01``, and
+    the files in them leave these columns out. A target that is not empty is refused, unless ``overwrite`` says that
+    everything in it is to be replaced; what was there stays until the new files are complete. ``path`` may be an
+    address, such as ``s3://bucket/orders``; all executors must be able to write there.
+    """
+    started_s = time.monotonic()
+    layout = ParquetLayout(compression, row_group_rows, file_bytes)
+    chosen = {
+        "table": str(table),
+        "scan.columns": columns_text(columns),
+        "scan.filter": filter,
+        "scan.partitions": partitions_text(partitions),
+    }
+    merged = merged_options(fs.spark, fs.options, chosen, Use.BATCH_READ)
+    options = replace(read_options(merged, is_stream=False), target_task_bytes=file_bytes, max_tasks=_TASKS_MAX)
+    if options.view:
+        raise FlussError(f"{table} is a view; export the table itself, or read the view with Spark and write that")
+    target = ExportTarget.at(path, overwrite=overwrite)
+    source = open_table(options.connection, options.table.path)
+    work = _ExportWork.of(options, source.get_table_info(), target, layout)
+    plan = _planned(source, options, work.columns, fs.spark.sparkContext.defaultParallelism)
+    with target:
+        results = _run(fs, work, plan, listener_of(progress))
+        files = [file for result in results for file in result.files]
+        if not files and not source.get_table_info().is_partitioned():
+            files = work.empty_file()
+        target.complete(files, _manifest(source.get_table_info(), plan, files, layout))
+    return ExportReport(
+        table=str(source.table_path),
+        path=path,
+        files=len(files),
+        rows=sum(file.rows for file in files),
+        bytes=sum(file.size_bytes for file in files),
+        tasks=len(plan.tasks),
+        seconds=time.monotonic() - started_s,
+    )
+
+
+def _planned(source: FlussTable, options: ReadOptions, columns: Sequence[str], cores: int) -> TablePlan:
+    """Plan tasks of the size of a file; smaller ones, if cores would have nothing to do."""
+    row_filter = options.row_filter(source.get_table_info().schema)
+    plan = plan_batch(source, options, columns, row_filter)
+    if not 0 < len(plan.tasks) < cores:
+        return plan
+    task_bytes = piece_bytes_for(len(plan.tasks) * options.target_task_bytes, cores, options.target_task_bytes)
+    return plan_batch(source, replace(options, target_task_bytes=task_bytes), columns, row_filter)
+
+
+def _run(fs: FlussOnSpark, work: _ExportWork, plan: TablePlan, listener: Listener) -> list[_ExportResult]:
+    splits = [split for task in plan.tasks for split in task]
+    weights = [sum(split.weight for split in task) for task in plan.tasks]
+    # A filter leaves out an unknown part of them, and not every server counts the rows of a bucket.
+    is_known = work.options.filter is None and all(
+        split.kind == "log" or split.row_count is not None for split in splits
+    )
+    job = Job(
+        f"export {work.options.table.path}",
+        work,
+        list(enumerate(plan.tasks)),
+        weights,
+        rows_known=sum(weights) if is_known else None,
+    )
+    return job.run(fs.spark, listener=listener)
+
+
+# On executors
+
+
+@dataclass(frozen=True, slots=True)
+class _ExportResult:
+    rows: int
+    files: tuple[WrittenFile, ...]
+
+
+@dataclass(frozen=True)
+class _ExportWork:
+    """What a task does."""
+
+    options: ReadOptions
+    table_id: int
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    """Of the files."""
+    target: FileSystem
+    directory: str
+    """Where files that are not finished are."""
+    layout: ParquetLayout
+
+    @classmethod
+    def of(cls, options: ReadOptions, info: TableInfo, target: ExportTarget, layout: ParquetLayout) -> _ExportWork:
+        names = info.schema.column_names
+        chosen = tuple(names) if options.columns is None else options.columns
+        for name in chosen:
+            if name not in names:
+                raise FlussError(f"{info.table_path} has no column '{name}'; columns are {shown_names(names)}")
+        # The texts of times of day do not show everything that is in them.
+        stated = [name for name in info.partition_keys if info.schema.column(name).data_type.root is not TypeRoot.TIME]
+        kept = [name for name in chosen if name not in stated] or list(chosen)
+        arrow = info.schema.to_arrow()
+        schema = pa.schema([arrow.field(name) for name in kept])
+        return cls(options, info.table_id, chosen, schema, target.filesystem, target.temporary, layout)
+
+    def __call__(self, item: tuple[int, Task]) -> _ExportResult:
+        number, task = item
+        table = open_table(self.options.connection, self.options.table.path)
+        info = table.get_table_info()
+        if info.table_id != self.table_id:
+            raise FlussError(f"{info.table_path} was dropped and created again while it was exported; begin again")
+        # Attempts that died, or are about to, must not be in the way.
+        directory = f"{self.directory}/{number:05d}-{secrets.token_hex(4)}"
+        outputs: dict[str | None, ParquetOutput] = {}
+        read = self._reader(table)
+        for split in task:
+            output = outputs.get(split.partition_name)
+            if output is None:
+                place = _partition_place(info, split.partition_name)
+                output = outputs[split.partition_name] = self._output(f"{directory}/{place}", place, number)
+            for batch in read(split):
+                output.write(batch.select(self.schema.names))
+        files: list[WrittenFile] = []
+        for output in outputs.values():
+            output.close()
+            files += output.files
+        return _ExportResult(sum(file.rows for file in files), tuple(files))
+
+    def _reader(self, table: FlussTable) -> Callable[[Any], Any]:
+        """Return a function that reads a part, and returns the rows for which the filter holds."""
+        row_filter = self.options.row_filter(table.get_table_info().schema)
+        if row_filter is None:
+            return lambda split: split_rows(table, split, self.columns)
+        columns = [*self.columns, *sorted(row_filter.columns - set(self.columns))]
+        condition, predicate = row_filter.expression(), row_filter.predicate()
+        return lambda split: (batch.filter(condition) for batch in split_rows(table, split, columns, predicate))
+
+    def _output(self, directory: str, place: str, number: int) -> ParquetOutput:
+        job = self.directory.rpartition(TEMPORARY_PREFIX)[2]
+        name = f"part-{number:05d}-{job}"
+        return ParquetOutput(self.target, directory.rstrip("/"), place, name, self.schema, self.layout)
+
+    def empty_file(self) -> list[WrittenFile]:
+        """Write a file without rows, so that the columns of an empty table are known."""
+        output = self._output(f"{self.directory}/empty", "", 0)
+        output.write_empty()
+        return output.files
+
+
+def _partition_place(info: TableInfo, partition_name: str | None) -> str:
+    """Return the directory of a partition, with a slash behind it."""
+    if partition_name is None:
+        return ""
+    values = spec_of_partition_name(partition_name, info.partition_keys).spec_map
+    return "".join(f"{quote(name, safe='')}={quote(values[name], safe='')}/" for name in info.partition_keys)
+
+
+def _manifest(info: TableInfo, plan: TablePlan, files: Sequence[WrittenFile], layout: ParquetLayout) -> dict[str, Any]:
+    ranges: dict[tuple[str | None, int], tuple[int, int]] = {}
+    for split in (split for task in plan.tasks for split in task):
+        key = split.partition_name, split.bucket_id
+        start, stop = ranges.get(key, (split.start, split.stop))
+        ranges[key] = min(start, split.start), max(stop, split.stop)
+    return {
+        "table": str(info.table_path),
+        "table_id": info.table_id,
+        "schema": [f"{column.name} {column.data_type}" for column in info.schema.columns],
+        "rows": sum(file.rows for file in files),
+        "bytes": sum(file.size_bytes for file in files),
+        "compression": layout.compression,
+        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "files": [{"path": file.place, "rows": file.rows, "bytes": file.size_bytes} for file in files],
+        "log": [
+            {"partition": partition, "bucket": bucket, "start": start, "stop": stop}
+            for (partition, bucket), (start, stop) in ranges.items()
+        ],
+    }

@@ -1,0 +1,179 @@
+"""Files into a table, without a row that passes through the JVM, and each row exactly once.
+
+The driver looks at the files, cuts them into pieces, packs the pieces into tasks, and gives every task a writer id. A
+task reads its pieces, which give the same rows each time, and writes them under its id: an attempt that comes after
+another finds by the id what is there already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final, Literal
+
+from fluss.client.scan.table_facts import partitions_of
+from fluss.client.table import FlussTable
+from fluss.client.write.sequenced_writer import new_writer_id
+from fluss.errors import FlussError
+from fluss.schema.table import TableInfo, TablePath
+from fluss.spark.bulk.csv_files import CsvFormat
+from fluss.spark.bulk.file_read import FileReading
+from fluss.spark.bulk.files import find_files
+from fluss.spark.bulk.fitting import ColumnChoice
+from fluss.spark.bulk.handle import FlussOnSpark, refuse_speculation
+from fluss.spark.bulk.jobs import Job
+from fluss.spark.bulk.load_state import LoadPlan, LoadResult, LoadState, LoadTask
+from fluss.spark.bulk.load_work import LoadWork
+from fluss.spark.bulk.pieces import FileFacts, cut, pack, piece_bytes_for
+from fluss.spark.bulk.progress import Listener, listener_of
+from fluss.spark.bulk.reports import LoadReport
+from fluss.spark.connections import open_table
+from fluss.spark.names import table_path
+from fluss.spark.query_options import client_settings
+from fluss.spark.row_sizes import guessed_row_bytes
+from fluss.spark.writer_record import ROWS_PER_BATCH, latest_offsets
+
+_TASK_BYTES: Final = 64 * 1024 * 1024
+# Rows of a primary-key table are sent in batches of about so many bytes.
+_KEYED_BATCH_BYTES: Final = 1024 * 1024
+
+
+def load(
+    fs: FlussOnSpark,
+    paths: str | Path | Sequence[str | Path],
+    table: str | TablePath,
+    *,
+    format: str | None = None,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
+    mode: Literal["append", "upsert"] | None = None,
+    ignore_extra: bool = False,
+    create_partitions: bool = True,
+    delimiter: str | None = None,
+    quote: str = '"',
+    escape: str | None = None,
+    header: bool = True,
+    null_values: Sequence[str] = ("",),
+    multiline: bool = False,
+    task_bytes: int = _TASK_BYTES,
+    resume_dir: str | None = None,
+    progress: bool | Listener | None = None,
+) -> LoadReport:
+    """Load Parquet, CSV, JSON lines or Arrow files into a table; every row once, also when tasks fail and are repeated.
+
+    ``paths`` are files, directories or patterns, local or as addresses, that all executors can read. ``format`` is
+    ``parquet``, ``csv``, ``json`` or ``arrow``; by default the suffix of each name says it. Columns are found by name;
+    ``columns`` chooses some of the table's columns, or is a dict from the names in the files to those of the table.
+    Columns that the files lack are null, or what the directories state (``day=2026-01-01``). ``ignore_extra`` leaves
+    out columns that the table does not have, which otherwise are an error. ``delimiter``, ``quote``, ``escape``,
+    ``header``, ``null_values`` and ``multiline`` are about CSV files.
+
+    Log tables are appended to; of a primary-key table rows are inserted and updated (``mode`` only states what is
+    expected). If several rows have one key, the last of a file counts, but the order of files is open. Partitions that
+    are missing are created, unless ``create_partitions`` is False.
+
+    With ``resume_dir``, a directory for this one load, a load whose driver died is continued by calling ``load`` once
+    more with the same arguments, as long as servers remember its writer ids (some days); and a load that is complete
+    is not done again. Without it, a second call loads everything a second time.
+
+    A file or a row that does not fit is a FlussError that says where it is. Tasks that were done by then stay loaded.
+    """
+    started_s = time.monotonic()
+    refuse_speculation(fs.spark)
+    settings = client_settings(fs.options)
+    path = table_path(table)
+    target = open_table(settings, path)
+    info = target.get_table_info()
+    _check_mode(info, mode)
+    csv_format = CsvFormat(delimiter, quote, escape, header, tuple(null_values), multiline)
+    choice = ColumnChoice.of(columns, info.schema, ignore_extra=ignore_extra)
+    files = find_files(paths, format)
+    state = None if resume_dir is None else LoadState(resume_dir)
+    chosen = {"choice": asdict(choice), "csv": asdict(csv_format)}
+    plan = None if state is None else state.plan(info, files, chosen)
+    is_continued = plan is not None
+    if plan is None:
+        facts = FileReading(info.schema, choice, csv_format).examine(files)
+        plan = _planned(target, facts, fs.spark.sparkContext.defaultParallelism, task_bytes)
+        if state is not None:
+            state.save(plan, info, files, chosen)
+    work = LoadWork(
+        settings,
+        path,
+        info.table_id,
+        choice,
+        csv_format,
+        starts=plan.starts,
+        rows_per_batch=plan.rows_per_batch,
+        creates_partitions=create_partitions,
+        is_continued=is_continued,
+    )
+    results = _run(fs, work, plan, state, listener_of(progress))
+    return LoadReport(
+        table=str(path),
+        files=len(files),
+        rows=sum(result.rows for result in results),
+        rows_found=sum(result.rows_found for result in results),
+        bytes=sum(file.size_bytes for file in files),
+        tasks=len(plan.tasks),
+        seconds=time.monotonic() - started_s,
+    )
+
+
+def _check_mode(info: TableInfo, mode: str | None) -> None:
+    if mode not in (None, "append", "upsert"):
+        raise ValueError(f"mode must be 'append' or 'upsert', got {mode!r}")
+    possible = "upsert" if info.has_primary_key() else "append"
+    if mode not in (None, possible):
+        kind = "a primary key" if info.has_primary_key() else "no primary key"
+        raise FlussError(f"{info.table_path} has {kind}, so the mode is {possible!r}, not {mode!r}")
+    numbered = info.schema.get_auto_increment_columns()
+    if numbered:
+        raise FlussError(
+            f"{info.table_path} numbers its rows itself, in column '{numbered[0]}', so whole rows cannot be loaded; "
+            "read the files with Spark, and write the other columns"
+        )
+
+
+def _planned(target: FlussTable, facts: Sequence[FileFacts], cores: int, task_bytes: int) -> LoadPlan:
+    """Cut files into pieces, and give them to tasks."""
+    if task_bytes < 1:
+        raise ValueError(f"task_bytes must be at least 1, got {task_bytes}")
+    info = target.get_table_info()
+    piece_bytes = piece_bytes_for(sum(each.file.size_bytes for each in facts), cores, task_bytes)
+    pieces = [piece for each in facts for piece in cut(each, piece_bytes)]
+    tasks = tuple(LoadTask(packed, new_writer_id(target)) for packed in pack(pieces, piece_bytes))
+    partition_ids: list[int | None] = [None]
+    if info.is_partitioned():
+        partition_ids = [partition.partition_id for partition in partitions_of(target)]
+    row_bytes = guessed_row_bytes(info.schema, info.schema.column_names)
+    rows_per_batch = max(1, min(ROWS_PER_BATCH, int(_KEYED_BATCH_BYTES / row_bytes)))
+    return LoadPlan(info.table_id, latest_offsets(target, partition_ids), rows_per_batch, tasks)
+
+
+def _run(
+    fs: FlussOnSpark, work: LoadWork, plan: LoadPlan, state: LoadState | None, listener: Listener
+) -> list[LoadResult]:
+    """Run the tasks that have not ended in an earlier run."""
+    before = {} if state is None else state.results()
+    numbers = [number for number in range(len(plan.tasks)) if number not in before]
+    job = Job(
+        f"load {work.path}",
+        work,
+        [plan.tasks[number] for number in numbers],
+        [plan.tasks[number].size_bytes for number in numbers],
+        rows_known=plan.rows_known,
+        rows_before=sum(result.rows for result in before.values()),
+    )
+
+    def ended(index: int, result: LoadResult) -> None:
+        if state is not None and numbers[index] not in before:
+            state.task_ended(numbers[index], result)
+            before[numbers[index]] = result
+
+    found = [LoadResult(result.rows, result.rows) for result in before.values()]
+    results = job.run(fs.spark, listener=listener, on_result=ended)
+    for index, result in enumerate(results):
+        ended(index, result)
+    return [*found, *results]

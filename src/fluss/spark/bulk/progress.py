@@ -1,0 +1,167 @@
+"""How far a bulk job is: rows done of rows known, the rate, the time that is left; for a terminal or for a program."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final, NamedTuple, Self, TextIO, TypeAlias
+
+from fluss.spark.bulk.texts import count_text, rate_text, scaled_text, seconds_text
+
+_BAR_CHARS: Final = 20
+# Often enough to look alive, seldom enough to cost nothing.
+_INTERVAL_S: Final = 0.25
+# What is left cannot be told from the first moments.
+_ESTIMATE_AFTER_S: Final = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A moment in the life of a job. Rows that an earlier, interrupted run has done count as done, but not as speed."""
+
+    what: str
+    rows_done: int
+    rows_known: int | None
+    """None as long as nobody has counted them, as in text files."""
+    rows_before: int
+    fraction: float
+    """The part of the work that is done, from 0 to 1; by size where rows are not known."""
+    seconds: float
+
+    @property
+    def rows_per_second(self) -> float:
+        """The rows of this run, over all of its time."""
+        return (self.rows_done - self.rows_before) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time that is left if everything goes on as it did; None while that cannot be said."""
+        before = self.rows_before / self.rows_known if self.rows_known else 0.0
+        done = self.fraction - before
+        if self.seconds < _ESTIMATE_AFTER_S or done <= 0:
+            return None
+        return self.seconds * max(1.0 - self.fraction, 0.0) / done
+
+    def __str__(self) -> str:
+        filled = min(int(self.fraction * _BAR_CHARS), _BAR_CHARS)
+        bar = "#" * filled + "." * (_BAR_CHARS - filled)
+        rows = count_text(self.rows_done, "row")
+        if self.rows_known is not None:
+            rows = f"{scaled_text(self.rows_done)} of {scaled_text(self.rows_known)} rows"
+        parts = [f"{self.what} [{bar}] {int(self.fraction * 100):3d} %", rows, rate_text(self.rows_per_second)]
+        left_s = self.seconds_left
+        if left_s is not None:
+            parts.append(f"{seconds_text(left_s)} left")
+        return "  ".join(parts)
+
+
+Listener: TypeAlias = Callable[[Progress], None]
+"""Called a few times per second from a thread of its own, and once at the end."""
+
+
+class Counted(NamedTuple):
+    """What a job knows about itself at a moment."""
+
+    rows_done: int
+    fraction: float
+
+
+class ProgressWatch:
+    """Asks a job how far it is, again and again, and tells a listener. A context manager; the job runs inside.
+
+    ``count`` is called in another thread. A listener or a count that fails is logged and does not disturb the job.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        count: Callable[[], Counted],
+        listener: Listener,
+        *,
+        rows_known: int | None = None,
+        rows_before: int = 0,
+        interval_s: float = _INTERVAL_S,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._what = what
+        self._count = count
+        self._listener = listener
+        self._rows_known = rows_known
+        self._rows_before = rows_before
+        self._interval_s = interval_s
+        self._clock = clock
+        self._started_s = clock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="fluss-bulk-progress", daemon=True)
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._interval_s):
+            self.tell()
+
+    def tell(self) -> None:
+        """Tell the listener how far the job is now."""
+        try:
+            counted = self._count()
+            seconds = self._clock() - self._started_s
+            self._listener(
+                Progress(self._what, counted.rows_done, self._rows_known, self._rows_before, counted.fraction, seconds)
+            )
+        except Exception:
+            logger.warning("the progress of '%s' cannot be told", self._what, exc_info=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self.tell()
+        close = getattr(self._listener, "close", None)
+        if close is not None:
+            close()
+
+
+class TerminalLine:
+    """One line on a terminal that is written over again and again."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown_chars = 0
+
+    def __call__(self, progress: Progress) -> None:
+        # A line that wraps would not be written over.
+        text = str(progress)[: shutil.get_terminal_size().columns - 1]
+        self._stream.write("\r" + text.ljust(self._shown_chars))
+        self._stream.flush()
+        self._shown_chars = len(text)
+
+    def close(self) -> None:
+        """Go on in the next line."""
+        if self._shown_chars:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._shown_chars = 0
+
+
+def quiet(_progress: Progress) -> None:
+    """Listen, and say nothing."""
+
+
+def listener_of(progress: bool | Listener | None, stream: TextIO | None = None) -> Listener:
+    """Return who is told: a function that was given, a line on standard error, or nobody.
+
+    None means a line if standard error is a terminal; True means a line wherever it goes.
+    """
+    if callable(progress):
+        return progress
+    stream = sys.stderr if stream is None else stream
+    is_shown = stream.isatty() if progress is None else progress
+    return TerminalLine(stream) if is_shown else quiet

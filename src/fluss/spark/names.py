@@ -1,0 +1,58 @@
+"""Names of tables as users of Spark write them, and the names that Spark's own catalog accepts."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Final
+
+from fluss.errors import FlussError
+from fluss.schema.table import TablePath
+from fluss.spark.option_values import TABLE, TableName
+
+_CATALOG_PREFIX: Final = "fluss"
+_PROVIDER_SEPARATOR: Final = "__"
+_NOT_FOR_SPARK: Final = re.compile(r"[^a-z0-9_]")
+
+
+def table_name(table: str | TablePath) -> TableName:
+    """Read the name of a table or of a view of it: ``sales.orders``, ``fluss.sales.orders$changelog``."""
+    if isinstance(table, TablePath):
+        return TableName(table.database_name, table.table_name, "")
+    if not isinstance(table, str):
+        raise TypeError(f"a table is named by text such as 'sales.orders', got {type(table).__name__}")
+    catalog, dot, rest = table.strip().partition(".")
+    text = rest if catalog.lower() == _CATALOG_PREFIX and "." in rest else catalog + dot + rest
+    try:
+        return TABLE.read(text)
+    except ValueError:
+        raise FlussError(
+            f"{table!r} names no table: write the database and the table, such as 'sales.orders'"
+        ) from None
+
+
+def table_path(table: str | TablePath) -> TablePath:
+    """Read the name of a table; a view of one is a FlussError."""
+    name = table_name(table)
+    if name.view:
+        raise FlussError(f"{name} is a view of a table, which can only be read; write {name.path} for the table")
+    return name.path
+
+
+def spark_name(name: str) -> str:
+    """Return the name under which Spark's catalog knows a database or a table: in lower case, with ``_`` for ``-``."""
+    return _NOT_FOR_SPARK.sub("_", name.lower())
+
+
+def spark_table_name(name: TableName) -> str:
+    """Return the name under which Spark's catalog knows a table or a view of it: ``orders``, ``orders__changelog``."""
+    return spark_name(name.table) + (f"__{name.view}" if name.view else "")
+
+
+def provider_name(database: str, table: str) -> str:
+    """Return the name of the provider of a table with these names in Spark's catalog; no two tables share one."""
+    name = _PROVIDER_SEPARATOR.join((_CATALOG_PREFIX, database, table))
+    if _PROVIDER_SEPARATOR not in f"{database}.{table}" and not database.endswith("_") and not table.startswith("_"):
+        return name
+    # Otherwise a__b.c and a.b__c would have the same.
+    return f"{name}{_PROVIDER_SEPARATOR}{zlib.crc32(f'{database}.{table}'.encode()):08x}"

@@ -1,0 +1,371 @@
+"""Every option of the data source ``fluss``: key, type, default, what it is for, and which queries take it.
+
+Beside these, every client option (``fluss.Config``) is taken, with or without ``client.`` before its key. Spark hands
+over all keys in lower case, so the case of a key never matters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Any, Final
+
+from fluss.config import Config
+from fluss.errors import FlussError
+from fluss.option_values import BOOLEAN, INT64, TEXT, TIME_ZONE, ValueType
+from fluss.spark.option_values import (
+    COLUMN,
+    COLUMNS,
+    DURATION_S,
+    OFFSETS,
+    PARTITIONS,
+    SIZE_BYTES,
+    TABLE,
+    TIME,
+    TRANSACTION,
+    word_of,
+)
+
+_SHOWN_CHARS_MAX: Final = 100
+
+
+class Use(Flag):
+    """The kinds of queries."""
+
+    BATCH_READ = auto()
+    STREAM_READ = auto()
+    BATCH_WRITE = auto()
+    STREAM_WRITE = auto()
+    READ = BATCH_READ | STREAM_READ
+    WRITE = BATCH_WRITE | STREAM_WRITE
+    ALL = READ | WRITE
+
+
+USE_NAMES: Final = {
+    Use.BATCH_READ: "batch reads",
+    Use.STREAM_READ: "streaming reads",
+    Use.BATCH_WRITE: "batch writes",
+    Use.STREAM_WRITE: "streaming writes",
+    Use.READ: "reads",
+    Use.WRITE: "writes",
+    Use.ALL: "reads and writes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOption:
+    """One option. ``default`` is written as users would; None means that nothing is chosen.
+
+    ``field`` is the attribute of the parsed options. ``lowest`` bounds numbers, in the unit of the value.
+    """
+
+    key: str
+    field: str
+    value_type: ValueType[Any]
+    default: str | None
+    uses: Use
+    meaning: str
+    lowest: float | None = None
+
+    def parse(self, text: str) -> Any:
+        """Read the value; a text that is none is a FlussError."""
+        try:
+            value = self.value_type.read(text)
+        except FlussError as error:
+            raise FlussError(f"Invalid value '{_shown(text)}' for '{self.key}': {error.message}") from None
+        except ValueError:
+            raise FlussError(
+                f"Invalid value '{_shown(text)}' for '{self.key}': expected {self.value_type.expected}"
+            ) from None
+        if self.lowest is not None and value < self.lowest:
+            raise FlussError(f"Invalid value '{_shown(text)}' for '{self.key}': it must be at least {self.lowest}")
+        return value
+
+    def default_value(self) -> Any:
+        return None if self.default is None else self.parse(self.default)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
+
+
+SPARK_OPTIONS: Final = (
+    SparkOption(
+        "table",
+        "table",
+        TABLE,
+        None,
+        Use.ALL,
+        "The table, as database.table. Reads also take the views sales.orders$changelog, every change with its kind, "
+        "offset and time in columns before the others, and sales.orders$binlog, every change as one row with the row "
+        "before and after it.",
+    ),
+    # What is read
+    SparkOption(
+        "scan.columns",
+        "columns",
+        COLUMNS,
+        None,
+        Use.READ,
+        "The columns to read, in this order; all if not given. A schema given to Spark does the same. Names with "
+        "commas in them stand in backquotes.",
+    ),
+    SparkOption(
+        "scan.filter",
+        "filter",
+        TEXT,
+        None,
+        Use.READ,
+        "Read only rows for which this condition holds, such as price > 10 AND name LIKE 'a%'. It knows comparisons, "
+        "AND, OR, NOT, IN, BETWEEN, IS NULL, LIKE, and literals such as DATE '2026-01-01' and TIMESTAMP '2026-01-01 "
+        "12:00:00'. Batches and partitions in which no row can match are not read.",
+    ),
+    SparkOption(
+        "scan.partitions",
+        "partitions",
+        PARTITIONS,
+        None,
+        Use.READ,
+        "Read only these partitions: by name (2026-01-01$EU), or by the values of some or all partition columns "
+        "(day=2026-01-01,region=EU). Several are separated by semicolons.",
+    ),
+    SparkOption(
+        "scan.mode",
+        "mode",
+        word_of("union", "fluss", "lake", "snapshot"),
+        "union",
+        Use.READ,
+        "Where rows come from: union takes them from the lake, where a table has one, and the newest from Fluss; fluss "
+        "from Fluss only; lake from the lake only; snapshot the state that was last saved as a whole.",
+    ),
+    SparkOption(
+        "read.optimized",
+        "is_read_optimized",
+        BOOLEAN,
+        "false",
+        Use.READ,
+        "Another way to say scan.mode=snapshot.",
+    ),
+    SparkOption(
+        "scan.incremental.start.timestamp",
+        "incremental_start",
+        TIME,
+        None,
+        Use.BATCH_READ,
+        "Read only what was written at this time or later: epoch milliseconds, or a time such as 2026-01-01 12:00:00 "
+        "in the zone of scan.time-zone. Of a table with a primary key: the rows written since, in their last state.",
+    ),
+    SparkOption(
+        "scan.incremental.end.timestamp",
+        "incremental_end",
+        TIME,
+        None,
+        Use.BATCH_READ,
+        "Where a read with scan.incremental.start.timestamp ends: only what was written before this time.",
+    ),
+    SparkOption(
+        "scan.changelog",
+        "changelog",
+        BOOLEAN,
+        "false",
+        Use.READ,
+        "Read every change, with the columns _change_type, _log_offset and _commit_timestamp before the others; the "
+        "same as the table name with $changelog.",
+    ),
+    SparkOption(
+        "scan.time-zone",
+        "time_zone",
+        TIME_ZONE,
+        "UTC",
+        Use.READ,
+        "The zone of times in options and of TIMESTAMP literals in scan.filter. A data source does not see the zone of "
+        "the session; FlussSpark fills it in.",
+    ),
+    # Where a stream begins, and how much it takes at once
+    SparkOption(
+        "scan.startup.mode",
+        "startup_mode",
+        word_of("full", "earliest", "latest", "timestamp", "offsets"),
+        "full",
+        Use.STREAM_READ,
+        "Where a new stream begins: full with the rows there are, and goes on with the changes after them; earliest "
+        "with the oldest change, latest with the next one, timestamp at scan.startup.timestamp, offsets at "
+        "scan.startup.offsets. A stream with a checkpoint goes on where it was.",
+    ),
+    SparkOption(
+        "scan.startup.timestamp",
+        "startup_time",
+        TIME,
+        None,
+        Use.STREAM_READ,
+        "Where a stream with scan.startup.mode=timestamp begins, written like scan.incremental.start.timestamp.",
+    ),
+    SparkOption(
+        "scan.startup.offsets",
+        "startup_offsets",
+        OFFSETS,
+        None,
+        Use.STREAM_READ,
+        'Where a stream with scan.startup.mode=offsets begins: JSON such as {":0": 17, ":1": 4}, or '
+        '{"2026-01-01:0": 17} with the partition. Buckets that are not in it begin at the earliest offset.',
+    ),
+    SparkOption(
+        "maxRowsPerTrigger",
+        "max_rows_per_trigger",
+        INT64,
+        None,
+        Use.STREAM_READ,
+        "The most rows of one micro-batch.",
+        lowest=1,
+    ),
+    SparkOption(
+        "maxBytesPerTrigger",
+        "max_bytes_per_trigger",
+        SIZE_BYTES,
+        None,
+        Use.STREAM_READ,
+        "About the most bytes of one micro-batch, such as 64mb.",
+        lowest=1,
+    ),
+    SparkOption(
+        "scan.partition.discovery.interval",
+        "partition_discovery_interval_s",
+        DURATION_S,
+        "1 min",
+        Use.STREAM_READ,
+        "How often a stream looks for new partitions; with 0s before every micro-batch.",
+        lowest=0,
+    ),
+    SparkOption(
+        "scan.on-data-loss",
+        "on_data_loss",
+        word_of("fail", "skip"),
+        "fail",
+        Use.STREAM_READ,
+        "What a stream does whose next rows the server has deleted because of their age: fail, or skip to the "
+        "earliest rows there are.",
+    ),
+    # How the work is divided
+    SparkOption(
+        "scan.target-task-bytes",
+        "target_task_bytes",
+        SIZE_BYTES,
+        "32mb",
+        Use.READ,
+        "About how many bytes a task reads. Small buckets are read together, large ones of log tables divided.",
+        lowest=1,
+    ),
+    SparkOption(
+        "scan.max-tasks",
+        "max_tasks",
+        INT64,
+        None,
+        Use.READ,
+        "The most tasks of a read or of a micro-batch; if not given, it follows from the number of cores and the size.",
+        lowest=1,
+    ),
+    SparkOption(
+        "scan.maxRecordsPerPartition",
+        "max_records_per_partition",
+        INT64,
+        None,
+        Use.READ,
+        "The most rows of a log table that one task reads.",
+        lowest=1,
+    ),
+    SparkOption(
+        "scan.poll.timeout",
+        "poll_timeout_s",
+        DURATION_S,
+        "10 s",
+        Use.READ,
+        "How long a task waits for rows that must be there, or for a server that does not answer, before it fails and "
+        "Spark tries it again.",
+        lowest=0.001,
+    ),
+    # What is written
+    SparkOption(
+        "sink.delivery-guarantee",
+        "delivery_guarantee",
+        word_of("at-least-once", "exactly-once"),
+        None,
+        Use.WRITE,
+        "at-least-once, the default of batch writes: a task that is tried again may write rows twice. exactly-once, "
+        "the default of streams: no row is lost or doubled, whatever fails.",
+    ),
+    SparkOption(
+        "sink.transaction",
+        "transaction",
+        TRANSACTION,
+        None,
+        Use.BATCH_WRITE,
+        "A name and a number, such as daily-load/17. A write that is repeated under the same name and number, because "
+        "a driver died or foreachBatch was called again, writes every row once. Numbers grow: those before are "
+        "forgotten. It needs checkpointLocation, where the account is kept.",
+    ),
+    SparkOption(
+        "sink.change-type-column",
+        "change_type_column",
+        COLUMN,
+        None,
+        Use.WRITE,
+        "The column that says for each row what to do with it, in a table with a primary key: +I, +U, insert or "
+        "update_after to write it, -D or delete to delete it, -U or update_before to ignore it. It is not written "
+        "itself.",
+    ),
+    SparkOption(
+        "sink.ignore-delete",
+        "ignore_delete",
+        BOOLEAN,
+        "false",
+        Use.WRITE,
+        "Leave out rows that sink.change-type-column marks as deletes.",
+    ),
+    SparkOption(
+        "sink.target-columns",
+        "target_columns",
+        COLUMNS,
+        None,
+        Use.WRITE,
+        "Write only these columns of a table with a primary key, and leave the others of a row as they are. The key "
+        "is always among them.",
+    ),
+    SparkOption(
+        "sink.bucket-shuffle",
+        "bucket_shuffle",
+        BOOLEAN,
+        "true",
+        Use.WRITE,
+        "Whether FlussSpark, told which column orders the changes of a key, brings the rows of a key together in one "
+        "task before it writes them. Spark itself does not do so.",
+    ),
+    SparkOption(
+        "sink.allow-overwrite",
+        "allow_overwrite",
+        BOOLEAN,
+        "false",
+        Use.BATCH_WRITE,
+        "Whether a write with mode overwrite may append to a log table, whose rows cannot be taken back, and leaves "
+        "what is there. Otherwise it is refused. A table with a primary key is overwritten without it.",
+    ),
+)
+
+OPTION_BY_KEY: Final = {option.key.lower(): option for option in SPARK_OPTIONS}
+
+
+def options_of(use: Use) -> tuple[SparkOption, ...]:
+    """Return the options that one kind of query takes."""
+    return tuple(option for option in SPARK_OPTIONS if option.uses & use)
+
+
+_CLIENT_PREFIX: Final = "client."
+_CLIENT_KEYS: Final = frozenset(key for option in Config.options() for key in (option.key, *option.aliases))
+
+
+def client_key(key: str) -> str | None:
+    """Return the key of ``fluss.Config`` that an option stands for, if it is one of the client's."""
+    key = key.lower()
+    if key in _CLIENT_KEYS:
+        return key
+    plain = key.removeprefix(_CLIENT_PREFIX)
+    return plain if plain in _CLIENT_KEYS else None

@@ -1,0 +1,136 @@
+"""The settings of a new Spark session: what is right for Fluss tables, as plain functions of the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from fluss.errors import FlussError
+
+# In a local session Spark gives up after the first failure of a task unless the master says otherwise.
+TASK_ATTEMPTS_MAX: Final = 4
+UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+_GIB: Final = 1024**3
+_DRIVER_GIB_MIN, _DRIVER_GIB_MAX = 1, 4
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+# The file that a container's memory limit is in; in the older form of control groups, the second one.
+_MEMORY_LIMIT_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+# Errors only. The first line of a session, about its log level, is left out if the shell has the level of the root.
+_LOG_SETTINGS: Final = """\
+status = off
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+# The last failure of a task is the error of the query, whole; here each attempt would say the same once more.
+logger.task.name = org.apache.spark.executor.Executor
+logger.task.level = off
+"""
+
+
+def is_local(master: str) -> bool:
+    """Whether everything runs on this machine: ``local[4]``, or ``local-cluster[2,1,1024]`` with executors."""
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def local_master(cores: int | None) -> str:
+    """Return the master for this machine: some of its cores or all, and tasks that are tried again."""
+    if cores is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if isinstance(cores, bool) or not isinstance(cores, int):
+        raise TypeError(f"cores must be int, got {type(cores).__name__}")
+    if cores < 1:
+        raise ValueError(f"cores must be at least 1, got {cores}")
+    return f"local[{cores},{TASK_ATTEMPTS_MAX}]"
+
+
+def text_settings(config: Mapping[str, object]) -> dict[str, str]:
+    """Return settings as Spark wants them, as text: ``True`` is ``true``."""
+    settings = {}
+    for key, value in config.items():
+        if not isinstance(key, str) or not isinstance(value, str | bool | int | float):
+            raise TypeError(f"config takes text, numbers and truth values by name, got {key!r}: {type(value).__name__}")
+        settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return settings
+
+
+def new_session_settings(
+    app_name: str, master: str | None, config: Mapping[str, str], *, directory: Path, memory_bytes: int | None = None
+) -> dict[str, str]:
+    """Return the settings of a session that is about to start; those of ``config`` replace what is chosen here.
+
+    ``directory`` is for files of this session only. Without a ``master`` it is one that is decided elsewhere.
+    """
+    settings = {
+        "spark.app.name": app_name,
+        UNIX_SOCKETS: str(hasattr(socket, "AF_UNIX")).lower(),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master is not None:
+        settings["spark.master"] = master
+        if is_local(master):
+            settings |= _local_settings(master, directory, memory_bytes or machine_memory_bytes())
+        settings[_JAVA_OPTIONS] = _quiet_java_options(config.get(_JAVA_OPTIONS, ""), directory)
+    return {**settings, **{key: value for key, value in config.items() if key != _JAVA_OPTIONS or master is None}}
+
+
+def _local_settings(master: str, directory: Path, memory_bytes: int) -> dict[str, str]:
+    return {
+        # The name of the machine may lead to another network, or nowhere.
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": f"{min(max(memory_bytes // 4 // _GIB, _DRIVER_GIB_MIN), _DRIVER_GIB_MAX)}g",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        # Spark's default of 200 is for clusters: each one costs a task and, in a stream with state, files.
+        "spark.sql.shuffle.partitions": str(_cores_of(master)),
+    }
+
+
+def _cores_of(master: str) -> int:
+    """Return the number of tasks that run at a time: ``local[4,3]``, ``local[*]``, ``local-cluster[2,1,1024]``."""
+    numbers = [int(number) for number in re.findall(r"\d+", master)]
+    if master.startswith("local-cluster["):
+        if len(numbers) != 3:
+            raise FlussError(f"{master!r} is no master: local-cluster[executors, cores of each, megabytes of each]")
+        return numbers[0] * numbers[1]
+    if master.startswith("local[*"):
+        return os.cpu_count() or 1
+    return numbers[0] if numbers else 1
+
+
+def _quiet_java_options(given: str, directory: Path) -> str:
+    """Add a file with log settings to the options of the driver's Java, unless they name one already.
+
+    Why Java does not start goes to its standard error, too, and so into the error of this program.
+    """
+    if "log4j" in given:
+        return given
+    file = directory / "log4j2.properties"
+    file.write_text(_LOG_SETTINGS, encoding="utf-8")
+    return f"{given} -XX:+DisplayVMOutputToStderr -Dlog4j2.configurationFile={file.as_uri()}".strip()
+
+
+def machine_memory_bytes() -> int:
+    """Return the memory of this machine, or of the container if that has less."""
+    try:
+        sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, ValueError, OSError):
+        sizes = []  # Not every system tells.
+    for file in map(Path, _MEMORY_LIMIT_FILES):
+        try:
+            sizes.append(int(file.read_text(encoding="ascii")))
+        except (OSError, ValueError):
+            continue  # No container, or one without a limit: "max".
+    return min(sizes, default=_DRIVER_GIB_MIN * 4 * _GIB)

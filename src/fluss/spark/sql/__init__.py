@@ -1,0 +1,1 @@
+"""SQL for Fluss tables: the statements that Spark does not have for tables like these."""

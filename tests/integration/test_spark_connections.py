@@ -1,0 +1,91 @@
+"""Tasks of one process share a connection for each set of settings, and a forked worker has its own.
+Shown with a server in this process, and by a program that forks as Spark's Python daemon does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fluss import FlussError, TablePath, embedded
+from fluss.client.faces import wait_for
+from fluss.errors import ErrorCode
+from fluss.spark import connections
+from fluss.spark.connections import open_connection, open_table
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.EmbeddedServer]:
+    with embedded.start() as running:
+        yield running
+
+
+@pytest.fixture
+def settings(server: embedded.EmbeddedServer) -> dict[str, str]:
+    return {"bootstrap.servers": server.address()}
+
+
+def test_the_same_settings_have_the_same_connection(settings: dict[str, str]) -> None:
+    first = open_connection(settings)
+    assert open_connection(dict(settings)) is first
+    other = open_connection(settings | {"writer.acks": "all"})
+    assert other is not first
+    assert wait_for(other.get_admin().list_databases()) == ["fluss"]
+
+
+def test_threads_that_ask_at_once_get_the_same_connection(settings: dict[str, str]) -> None:
+    wanted = settings | {"request-timeout": "29000"}
+    with ThreadPoolExecutor(8) as threads:
+        opened = list(threads.map(lambda _: open_connection(wanted), range(8)))
+    assert len({id(connection) for connection in opened}) == 1
+    assert wait_for(opened[0].get_admin().list_databases()) == ["fluss"]
+
+
+def test_the_connection_that_was_not_used_for_the_longest_time_is_closed_when_there_are_too_many(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_connections", {})
+    monkeypatch.setattr(connections, "_CONNECTIONS_MAX", 2)
+    first, second, third = (settings | {"request-timeout": str(timeout)} for timeout in (20_001, 20_002, 20_003))
+    oldest, kept = open_connection(first), open_connection(second)
+    open_connection(first)
+    open_connection(third)
+    assert open_connection(first) is oldest
+    with pytest.raises(FlussError, match="the connection is closed"):
+        kept.get_admin()
+    assert wait_for(open_connection(second).get_admin().list_databases()) == ["fluss"]
+
+
+def test_a_table_that_does_not_exist_is_an_error_with_its_code(settings: dict[str, str]) -> None:
+    with pytest.raises(FlussError, match=r"Table 'fluss\.nothing' does not exist") as error:
+        open_table(settings, TablePath("fluss", "nothing"))
+    assert error.value.error_code == ErrorCode.TABLE_NOT_EXIST
+
+
+def test_a_forked_worker_makes_a_connection_of_its_own(settings: dict[str, str]) -> None:
+    program = f"""
+        import os
+        from fluss.client.faces import wait_for
+        from fluss.spark.connections import open_connection
+        settings = {settings!r}
+        parents = open_connection(settings)
+        child = os.fork()
+        if child == 0:
+            own = open_connection(settings)
+            print(own is parents, wait_for(own.get_admin().list_databases()), flush=True)
+            raise SystemExit(0)
+        os.waitpid(child, 0)
+        print(open_connection(settings) is parents, wait_for(parents.get_admin().list_databases()))
+    """
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert answer.stderr == ""
+    assert answer.stdout == "False ['fluss']\nTrue ['fluss']\n"

@@ -1,0 +1,378 @@
+"""Streams into Fluss write every row once, whatever dies: Python workers, connections, queries, whole drivers.
+Shown with files as input, sinks that kill their process between two batches, and the table compared with the input."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamWriter
+
+from fluss import blocking
+from fluss.spark.source import FlussDataSource
+from fluss.testing.cluster import ServerProcess
+from fluss.testing.faultnet import FaultProxy, Faults
+
+ROWS = pa.schema([("id", pa.int64()), ("noise", pa.string())])
+# Many small batches, so that there is something between them.
+SMALL_BATCHES = {"client.writer.batch-size": "512"}
+FILES, ROWS_PER_FILE, TASKS = 4, 600, 2
+
+
+def write_files(directory: Path, files: int = FILES, rows_per_file: int = ROWS_PER_FILE) -> Path:
+    """Write the input: every file is one micro-batch."""
+    rng = random.Random(1)
+    directory.mkdir()
+    for number in range(files):
+        ids = list(range(number * rows_per_file, (number + 1) * rows_per_file))
+        batch = pa.RecordBatch.from_pydict({"id": ids, "noise": [rng.randbytes(20).hex() for _ in ids]}, schema=ROWS)
+        pq.write_table(pa.Table.from_batches([batch]), directory / f"{number:04}.parquet", row_group_size=100)
+    return directory
+
+
+def killing_source(provider: str, kills: dict[tuple[int, int], int], sends_before: int) -> type[FlussDataSource]:
+    """Return a data source whose tasks kill their process when they have sent some batches.
+
+    ``kills`` says for a micro-batch and a partition how many attempts die.
+    """
+
+    class KillingSource(FlussDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return provider
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+            from fluss.spark.stream_writer import FlussStreamWriter
+
+            class KillingWriter(FlussStreamWriter):
+                def write(self, iterator: Any) -> Any:
+                    from pyspark import TaskContext
+
+                    from fluss.client.write.sequenced_writer import SequencedWriter
+
+                    task = TaskContext.get()
+                    assert task is not None
+                    place = int(str(task.getLocalProperty("streaming.sql.batchId"))), task.partitionId()
+                    original, sent = SequencedWriter._send, [0]
+
+                    def send(writer: Any, bucket: Any, records: Any) -> None:
+                        sent[0] += records.record_count > 0
+                        if sent[0] > sends_before:
+                            # Half of what was sent is on its way.
+                            if task.attemptNumber() % 2:
+                                writer.flush()
+                            os.kill(os.getpid(), signal.SIGKILL)
+                        original(writer, bucket, records)
+
+                    if task.attemptNumber() < kills.get(place, 0):
+                        SequencedWriter._send = send  # type: ignore[method-assign]  # this process is about to end
+                    try:
+                        return super().write(iterator)
+                    finally:
+                        SequencedWriter._send = original  # type: ignore[method-assign]  # or not, if little is left
+
+            plain = super().streamWriter(schema, overwrite)
+            killing = KillingWriter.__new__(KillingWriter)
+            killing.__dict__.update(plain.__dict__)
+            return killing
+
+    return KillingSource
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(spark: SparkSession, database: str, checkpoint: str) -> Start:
+    """Start a query that reads the files and writes to the table ``t``."""
+
+    def start(files: Path, provider: str, bootstrap_servers: str, **options: str) -> Any:
+        rows = spark.readStream.schema("id LONG, noise STRING").option("maxFilesPerTrigger", 1).parquet(str(files))
+        return (
+            written(rows.repartition(TASKS, "id"), provider, bootstrap_servers, f"{database}.t")
+            .options(**{**SMALL_BATCHES, **options})
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    return start
+
+
+def written(rows: DataFrame, provider: str, bootstrap_servers: str, table: str) -> Any:
+    return rows.writeStream.format(provider).option("bootstrap.servers", bootstrap_servers).option("table", table)
+
+
+def create(
+    connection: blocking.FlussConnection, database: str, schema: Any = None, keys: tuple[str, ...] = (), **more: Any
+) -> Any:
+    path = blocking.TablePath(database, "t")
+    made = blocking.Schema(ROWS, primary_keys=list(keys)) if schema is None else schema
+    connection.get_admin().create_table(path, blocking.TableDescriptor(made, **more))
+    return connection.get_table(path)
+
+
+def ids_of(table: Any) -> Counter[int]:
+    return Counter(table.to_arrow(columns=["id"])["id"].to_pylist())
+
+
+def test_a_stream_whose_tasks_and_runs_die_writes_every_row_once(
+    spark: SparkSession,
+    connection: blocking.FlussConnection,
+    bootstrap_servers: str,
+    database: str,
+    start: Start,
+    tmp_path: Path,
+    checkpoint: str,
+) -> None:
+    table = create(connection, database, bucket_count=2)
+    files = write_files(tmp_path / "files")
+    # One task is killed twice and succeeds. In micro-batch 2, one never does: the run ends, and another one goes on.
+    spark.dataSource.register(killing_source("fluss_killing", {(0, 1): 2, (2, 0): 4}, sends_before=2))
+    with pytest.raises(StreamingQueryException):
+        start(files, "fluss_killing", bootstrap_servers).awaitTermination()
+    assert sum(ids_of(table).values()) < FILES * ROWS_PER_FILE
+    start(files, "fluss", bootstrap_servers).awaitTermination()
+    assert ids_of(table) == Counter(range(FILES * ROWS_PER_FILE))
+    # The records of the last micro-batch are left, and no others.
+    (query,) = [path for path in (Path(checkpoint) / "fluss-sink").iterdir() if path.is_dir()]
+    assert [path.name for path in query.iterdir()] == [str(FILES - 1)]
+
+
+@pytest.mark.slow
+def test_sums_of_an_aggregating_table_are_exact_although_tasks_die(
+    spark: SparkSession,
+    connection: blocking.FlussConnection,
+    bootstrap_servers: str,
+    database: str,
+    tmp_path: Path,
+    checkpoint: str,
+) -> None:
+    types = blocking.DataTypes
+    builder = blocking.Schema.builder().column("k", types.bigint()).primary_key(["k"])
+    builder = builder.column("n", types.bigint(), aggregation="sum").column("total", types.bigint(), aggregation="sum")
+    create(connection, database, builder.build(), bucket_count=2, properties={"table.merge-engine": "aggregation"})
+    files = write_files(tmp_path / "files")
+    kills = {(batch, partition): (batch + partition) % 3 for batch in range(FILES) for partition in range(TASKS)}
+    spark.dataSource.register(killing_source("fluss_killing_sums", kills, sends_before=2))
+    rows = spark.readStream.schema("id LONG, noise STRING").option("maxFilesPerTrigger", 1).parquet(str(files))
+    rows = rows.selectExpr("id % 500 AS k", "1L AS n", "id AS total").repartition(TASKS, "k")
+    query = (
+        written(rows, "fluss_killing_sums", bootstrap_servers, f"{database}.t")
+        .options(**{"client.writer.batch-size": "512", "checkpointLocation": checkpoint})
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = connection.get_table(blocking.TablePath(database, "t")).to_arrow().sort_by("k").to_pylist()
+    count = FILES * ROWS_PER_FILE
+    assert found == [{"k": k, "n": len(range(k, count, 500)), "total": sum(range(k, count, 500))} for k in range(500)]
+
+
+@pytest.mark.slow
+def test_at_least_once_loses_nothing(
+    connection: blocking.FlussConnection, bootstrap_servers: str, database: str, start: Start, tmp_path: Path
+) -> None:
+    table = create(connection, database, bucket_count=1)
+    files = write_files(tmp_path / "files")
+    options = {"sink.delivery-guarantee": "at-least-once"}
+    start(files, "fluss", bootstrap_servers, **options).awaitTermination()
+    assert ids_of(table).keys() == set(range(FILES * ROWS_PER_FILE))
+
+
+@pytest.mark.slow
+def test_a_query_without_a_known_checkpoint_is_refused(
+    spark: SparkSession, connection: blocking.FlussConnection, bootstrap_servers: str, database: str, tmp_path: Path
+) -> None:
+    create(connection, database)
+    rows = spark.readStream.schema("id LONG, noise STRING").parquet(str(write_files(tmp_path / "files")))
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "elsewhere"))
+    try:
+        query = written(rows, "fluss", bootstrap_servers, f"{database}.t").trigger(availableNow=True).start()
+        with pytest.raises(StreamingQueryException, match="must know where it is: give the query"):
+            query.awaitTermination()
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+
+@pytest.fixture
+def bad_network(tmp_path: Path) -> Iterator[FaultProxy]:
+    """A server whose connections are cut again and again."""
+    with FaultProxy(seed=3) as proxy:
+        advertised = f"advertised.listeners=FLUSS://127.0.0.1:{proxy.port}"
+        with ServerProcess(tmp_path / "server", "-D", advertised, "-D", "durability=os") as server:
+            proxy.upstream_port = server.port
+            yield proxy
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("keys", [(), ("id",)])
+def test_a_network_that_cuts_connections_changes_nothing(
+    spark: SparkSession,
+    bad_network: FaultProxy,
+    database: str,
+    start: Start,
+    tmp_path: Path,
+    keys: tuple[str, ...],
+) -> None:
+    bootstrap_servers = f"127.0.0.1:{bad_network.port}"
+    files = write_files(tmp_path / "files", 8)
+    config = blocking.Config({"bootstrap.servers": bootstrap_servers})
+    with blocking.FlussConnection.create(config) as connection:
+        connection.get_admin().create_database(database)
+        table = create(connection, database, keys=keys, bucket_count=2)
+        kills = {(batch, batch % 2): batch % 4 for batch in range(8)}
+        provider = f"fluss_killing_{len(keys)}_network"
+        spark.dataSource.register(killing_source(provider, kills, sends_before=4))
+        bad_network.faults = Faults(cut_after_bytes=(1, 60_000), delay_s=(0.0, 0.002))
+        bad_network.cut_all()
+        start(files, provider, bootstrap_servers).awaitTermination()
+        bad_network.faults = Faults()
+        assert bad_network.cut_count > 3
+        assert ids_of(table) == Counter(range(8 * ROWS_PER_FILE))
+
+
+# Drivers that are killed
+
+
+DRIVER = textwrap.dedent(
+    """
+    import json, os, sys
+    arguments = json.loads(sys.argv[1])
+    from pyspark.sql import SparkSession, functions
+    spark = (
+        SparkSession.builder.master(arguments["master"])
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.executor.memory", "512m")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.sql.warehouse.dir", arguments["warehouse"])
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    rows = spark.readStream.schema("id LONG, noise STRING").option("maxFilesPerTrigger", 1).parquet(arguments["files"])
+    # Rows come to the sink in whatever order the shuffle delivers them.
+    rows = rows.repartition(2, "id").selectExpr(*arguments["columns"])
+    query = (
+        rows.writeStream.format("fluss")
+        .options(**arguments["options"])
+        .trigger(availableNow=True)
+        .start()
+    )
+    print("running", flush=True)
+    query.awaitTermination()
+    print("done", flush=True)
+    spark.stop()
+    """
+)
+
+
+def run_until_done(arguments: dict[str, Any], kill_after_s: Callable[[], float], kills_max: int) -> int:
+    """Run drivers, kill them at random, and return how many were killed before one came to its end."""
+    for kills in range(kills_max + 1):
+        process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, json.dumps(arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        )
+        with process:
+            assert process.stdout is not None
+            try:
+                assert process.stdout.readline().strip() == "running"
+                if kills < kills_max:
+                    time.sleep(kill_after_s())
+                    if process.poll() is None:
+                        os.killpg(process.pid, signal.SIGKILL)
+                        process.wait()
+                        continue
+                assert process.stdout.readline().strip() == "done"
+                return kills
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+    raise AssertionError("the last driver was not to be killed")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["log", "keyed", "sums"])
+def test_a_driver_that_is_killed_again_and_again_leaves_nothing_out_and_nothing_twice(
+    connection: blocking.FlussConnection, bootstrap_servers: str, database: str, tmp_path: Path, kind: str
+) -> None:
+    files = write_files(tmp_path / "files", 12, 4000)
+    columns = ["id", "noise"]
+    if kind == "sums":
+        types = blocking.DataTypes
+        builder = blocking.Schema.builder().column("k", types.bigint()).primary_key(["k"])
+        builder = builder.column("n", types.bigint(), aggregation="sum")
+        builder = builder.column("total", types.bigint(), aggregation="sum")
+        properties = {"table.merge-engine": "aggregation"}
+        table = create(connection, database, builder.build(), bucket_count=2, properties=properties)
+        columns = ["id % 1000 AS k", "1L AS n", "id AS total"]
+    else:
+        table = create(connection, database, keys=("id",) if kind == "keyed" else (), bucket_count=3)
+    options = {
+        "bootstrap.servers": bootstrap_servers,
+        "table": f"{database}.t",
+        "checkpointLocation": str(tmp_path / "checkpoint"),
+        **SMALL_BATCHES,
+    }
+    arguments = {
+        "master": "local[2,4]",
+        "files": str(files),
+        "columns": columns,
+        "options": options,
+        "warehouse": str(tmp_path / "warehouse"),
+    }
+    rng = random.Random(kind)
+    kills = run_until_done(arguments, lambda: rng.uniform(1.0, 8.0), int(os.environ.get("KILLS", "4")))
+    count = 12 * 4000
+    if kind == "sums":
+        expected = {k: (len(range(k, count, 1000)), sum(range(k, count, 1000))) for k in range(1000)}
+        assert {row["k"]: (row["n"], row["total"]) for row in table.to_arrow().to_pylist()} == expected
+    else:
+        assert ids_of(table) == Counter(range(count)), f"after {kills} kills"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_executors_of_their_own_write_exactly_once_too(
+    connection: blocking.FlussConnection, bootstrap_servers: str, database: str, tmp_path: Path
+) -> None:
+    table = create(connection, database, bucket_count=2)
+    files = write_files(tmp_path / "files", 4, 2000)
+    options = {
+        "bootstrap.servers": bootstrap_servers,
+        "table": f"{database}.t",
+        "checkpointLocation": str(tmp_path / "checkpoint"),
+        **SMALL_BATCHES,
+    }
+    arguments = {
+        "master": "local-cluster[2,1,1024]",
+        "files": str(files),
+        "columns": ["id", "noise"],
+        "options": options,
+        "warehouse": str(tmp_path / "warehouse"),
+    }
+    assert run_until_done(arguments, lambda: 0.0, 0) == 0
+    assert ids_of(table) == Counter(range(8000))
