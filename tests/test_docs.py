@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages import PAGES, ROOT, needs_spark, program_of, promised_lines
 from tools.generate_option_pages import pages
 
-ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
-GUIDES = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+# Those with Spark are run beside its other tests.
+GUIDES = [page for page in PAGES if program_of(page) and not needs_spark(program_of(page))]
 RUNNER = """
 import ast, asyncio, inspect, sys
 code = compile(sys.stdin.read(), sys.argv[1], "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -29,21 +29,13 @@ if inspect.iscoroutine(result):
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
 def test_programs_of_a_page_print_what_their_comments_say(page: Path) -> None:
-    program = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    program = program_of(page)
     promised = promised_lines(program)
     command = [sys.executable, "-W", "error", "-c", RUNNER, page.name]
     done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == promised
     assert ast.parse(program).body, "an empty program shows nothing"
-
-
-def promised_lines(program: str) -> list[str]:
-    """Return what the comments say is printed: a comment behind a print, or those in the lines below it."""
-    promised: list[str] = []
-    for behind, below in re.findall(r"print\(.*\)(?:  # (.*)|\n((?:# .*\n)+))", program):
-        promised += [line.removeprefix("# ") for line in below.splitlines()] or [behind]
-    return promised
 
 
 def test_option_pages_are_those_of_the_code() -> None:

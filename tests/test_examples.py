@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+# Those with Spark are run beside its other tests.
+EXAMPLES = [
+    path for path in sorted((ROOT / "examples").glob("*.py")) if "pyspark" not in path.read_text(encoding="utf-8")
+]
 README_PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 

@@ -12,5 +12,9 @@ from benchmarks.suites import run_suites
 
 if __name__ == "__main__":
     sys.exit(
-        run_suites("benchmarks.e2e", ("throughput", "latency", "idle", "memory", "upserts", "lookups", "keys"), __doc__)
+        run_suites(
+            "benchmarks.e2e",
+            ("throughput", "latency", "idle", "memory", "upserts", "lookups", "keys", "spark"),
+            __doc__,
+        )
     )
