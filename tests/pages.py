@@ -11,7 +11,16 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 def program_of(page: Path) -> str:
     """Return the Python blocks of a page as one program, empty if there are none."""
-    return "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    return "\n".join(_blocks(page))
+
+
+def readme_programs() -> list[str]:
+    """Return the Python blocks of the README, each of which is a program of its own."""
+    return _blocks(ROOT / "README.md")
+
+
+def _blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def needs_spark(program: str) -> bool:

@@ -5,19 +5,19 @@ Each file in examples/ is started as a user would start it; it checks its own re
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.pages import ROOT, needs_spark, promised_lines, readme_programs
+
 # Those with Spark are run beside its other tests.
 EXAMPLES = [
     path for path in sorted((ROOT / "examples").glob("*.py")) if "pyspark" not in path.read_text(encoding="utf-8")
 ]
-README_PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+README_PROGRAMS = [program for program in readme_programs() if not needs_spark(program)]
 
 
 def test_there_are_examples() -> None:
@@ -35,7 +35,7 @@ def test_example_runs(example: Path) -> None:
 
 @pytest.mark.parametrize("program", README_PROGRAMS)
 def test_program_of_the_readme_prints_what_its_comments_say(program: str) -> None:
-    promised = re.findall(r"print\(.*\)  # (.*)", program)
+    promised = promised_lines(program)
     assert promised
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines() == promised

@@ -27,6 +27,7 @@ from fluss.spark import FlussSpark, session
 ACCOUNTS = "bank.accounts"
 ROUNDS = 8
 OPENED, CHANGED, CLOSED = 3_000, 2_000, 500  # in each round
+BEGAN_AT = time.perf_counter()
 
 
 class Bank:
@@ -118,7 +119,7 @@ def as_dict(table: pa.Table) -> dict[int, int]:
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    print(f"{time.perf_counter() - BEGAN_AT:5.1f} s  {text}", flush=True)
 
 
 def check(what: str, found: object, expected: object) -> None:
@@ -142,7 +143,6 @@ def check_results(spark: SparkSession, target: FlussSpark, bank: Bank, directory
 
 
 def main() -> None:
-    began_at = time.perf_counter()
     with (
         tempfile.TemporaryDirectory() as name,
         embedded.start(process=True) as here,
@@ -169,7 +169,6 @@ def main() -> None:
         stop(queries, when_all_is_read=True)
         check_results(spark, target, bank, directory)
         spark.stop()
-    say(f"everything took {time.perf_counter() - began_at:.0f} s")
 
 
 if __name__ == "__main__":

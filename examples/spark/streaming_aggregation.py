@@ -32,6 +32,7 @@ FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 ROUNDS = 6
 VIEWS_PER_ROUND = 20_000
 LATE_S_MAX = 90
+BEGAN_AT = time.perf_counter()
 
 
 class Visitors:
@@ -87,7 +88,7 @@ def stop(queries: list[StreamingQuery]) -> None:
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    print(f"{time.perf_counter() - BEGAN_AT:5.1f} s  {text}", flush=True)
 
 
 def check(what: str, found: object, expected: object) -> None:
@@ -114,7 +115,6 @@ def check_results(connection: blocking.FlussConnection, visitors: Visitors) -> N
 
 
 def main() -> None:
-    began_at = time.perf_counter()
     visitors = Visitors()
     with tempfile.TemporaryDirectory() as directory, embedded.start(process=True) as server:
         spark = session("streaming aggregation")
@@ -141,7 +141,6 @@ def main() -> None:
             stop(queries)
             check_results(connection, visitors)
         spark.stop()
-    say(f"everything took {time.perf_counter() - began_at:.0f} s")
 
 
 if __name__ == "__main__":

@@ -245,8 +245,9 @@ def test_an_input_that_is_not_the_same_again_is_refused_and_nothing_is_written(
         ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 10))
     before = found(table)
     assert 0 < sum(before.values()) < 50
-    with pytest.raises(FlussError, match="does not give the same rows when it is repeated"):
-        ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows_of(list(range(100, 150))), 10))
+    for others in (rows_of(list(range(100, 150))), rows[:3], []):
+        with pytest.raises(FlussError, match="does not give the same rows when it is repeated"):
+            ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(others, 10))
     assert found(table) == before
 
 
@@ -378,6 +379,23 @@ def wait_until_forgotten(table: FlussTable, records: TaskRecords) -> None:
             return
         time.sleep(0.1)
     raise AssertionError("the server still knows the writer")
+
+
+@pytest.mark.parametrize("keys", [(), ("id",)])
+def test_a_column_that_was_added_meanwhile_does_not_matter(
+    network: Network, tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    table = network.create(keys=keys, bucket_count=1)
+    rows = rows_of(list(range(60)))
+    with dying_writer(3), pytest.raises(DeadError):
+        ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 5))
+    new = pa.field("added", pa.int32())
+    wait_for(network.connection.get_admin().alter_table(table.table_path, add_columns=[new]))
+    wider = wait_for(network.connection.get_table(table.table_path))
+    rows = [{**row, "added": None} for row in rows]
+    summary = ExactlyOnceWrite(wider, keeper(tmp_path)).write(batches_of(rows, 20, ROWS.append(new)))
+    assert 0 < summary.rows_found < 60
+    assert found(wider) == expected(rows)
 
 
 # Given records

@@ -20,6 +20,8 @@ from fluss import blocking
 from fluss.errors import FlussError
 from fluss.spark import FlussSpark
 from fluss.spark.bulk import Progress, UnfitInputError
+from fluss.spark.bulk.jobs import Job
+from fluss.spark.bulk.load_state import LoadResult
 
 ORDERS = pa.schema(
     [
@@ -125,6 +127,16 @@ def test_a_row_that_does_not_fit_is_named_and_ends_the_load(fs: FlussSpark, crea
         fs.bulk_load(tmp_path, table)
 
 
+def fail(item: int) -> LoadResult:
+    raise ValueError(f"item {item} is too large\nand too heavy")
+
+
+@pytest.mark.slow
+def test_what_tasks_say_when_they_fail_for_good_comes_back_as_a_sentence(spark: SparkSession) -> None:
+    with pytest.raises(FlussError, match="weigh failed: ValueError: item 7 is too large"):
+        Job("weigh", fail, [7], [1]).run(spark)
+
+
 def test_what_was_exported_can_be_loaded_again(
     fs: FlussSpark, connection: blocking.FlussConnection, create: Create, tmp_path: Path
 ) -> None:
@@ -171,3 +183,60 @@ def test_tables_are_copied_and_compared(
         assert fs.copy(database, target).rows_found == 540
     finally:
         connection.get_admin().drop_database(target, ignore_if_not_exists=True)
+
+
+def every_type() -> pa.Table:
+    """Two rows with a value of every type, and one of nulls."""
+    inner = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
+    values: dict[str, tuple[pa.DataType, list[object]]] = {
+        "boolean": (pa.bool_(), [True, False]),
+        "tinyint": (pa.int8(), [-128, 127]),
+        "smallint": (pa.int16(), [-1, 1]),
+        "bigint": (pa.int64(), [-(2**63), 2**63 - 1]),
+        "float": (pa.float32(), [0.5, float("inf")]),
+        "double": (pa.float64(), [-0.0, 1e300]),
+        "bytes": (pa.binary(), [b"", b"\x00\xff"]),
+        "binary": (pa.binary(3), [b"abc", b"\x00\x01\x02"]),
+        "decimal": (pa.decimal128(38, 18), [Decimal("-1.5"), Decimal("12345678901234567890.123456789012345678")]),
+        "date": (pa.date32(), [-1, 20000]),
+        "time_s": (pa.time32("s"), [0, 86399]),
+        # Rows with a key have times of day in milliseconds.
+        "time_ns": (pa.time64("ns"), [1_000_000, 86_399_999_000_000]),
+        "timestamp_s": (pa.timestamp("s"), [-1, 2_000_000_000]),
+        "timestamp_ns": (pa.timestamp("ns"), [-1, 2_000_000_000_000_000_001]),
+        "instant_ns": (pa.timestamp("ns", tz="UTC"), [-1, 2_000_000_000_000_000_001]),
+        "array": (pa.list_(pa.list_(pa.int64())), [[], [[1, None], None]]),
+        "map": (pa.map_(pa.string(), pa.decimal128(5, 2)), [[("a", Decimal("1.25"))], []]),
+        "row": (inner, [{"a": 1, "b": ["x", None]}, {"a": None, "b": None}]),
+    }
+    columns = {"id": pa.array([1, 2, 3], pa.int32())}
+    columns |= {name: pa.array([*given, None], data_type) for name, (data_type, given) in values.items()}
+    return pa.table(columns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("primary_keys", [None, ["id"]])
+def test_every_type_survives_an_export_a_load_and_a_copy(
+    fs: FlussSpark,
+    connection: blocking.FlussConnection,
+    create: Create,
+    tmp_path: Path,
+    primary_keys: list[str] | None,
+) -> None:
+    rows = every_type()
+    source = create("source", rows.schema, primary_keys)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    with pa.ipc.new_file(tmp_path / "rows.arrow", rows.schema) as writer:
+        writer.write_table(rows)
+    fs.bulk_load(tmp_path / "rows.arrow", source)
+    stored = rows_of(connection, source).sort_by("id")
+    assert stored.to_pylist() == rows.to_pylist()
+    from_parquet = create("from_parquet", rows.schema, primary_keys)
+    fs.bulk_load(tmp_path / "rows.parquet", from_parquet)
+    fs.export(source, str(tmp_path / "export"))
+    loaded = create("loaded", rows.schema, primary_keys)
+    fs.bulk_load(tmp_path / "export", loaded)
+    copied = source.replace("source", "copied")
+    fs.copy(source, copied)
+    for table in (from_parquet, loaded, copied):
+        assert rows_of(connection, table).sort_by("id").equals(stored)

@@ -185,13 +185,14 @@ class Driver:
 
 
 @pytest.fixture
-def slow_server(tmp_path: Path) -> Iterator[tuple[ServerProcess, blocking.FlussConnection]]:
-    """A server that takes its time to store something, with a connection to it."""
-    with ServerProcess(tmp_path / "server", "-D", "durability=fsync") as server:
-        config = blocking.Config({"bootstrap.servers": server.bootstrap_servers})
-        with blocking.FlussConnection.create(config) as connection:
-            connection.get_admin().create_database("bulk")
-            yield server, connection
+def slow_cluster(unreliable: tuple[FaultProxy, str]) -> Iterator[tuple[str, blocking.FlussConnection]]:
+    """The address of a server that answers late, so that there is time to kill somebody; and a connection to it."""
+    proxy, servers = unreliable
+    with blocking.FlussConnection.create(blocking.Config({"bootstrap.servers": servers})) as connection:
+        connection.get_admin().create_database("bulk")
+        proxy.faults = Faults(delay_s=(0.05, 0.05))
+        yield servers, connection
+        proxy.faults = Faults()
 
 
 def row_count(connection: blocking.FlussConnection, table: str) -> int:
@@ -205,12 +206,12 @@ def row_count(connection: blocking.FlussConnection, table: str) -> int:
 def test_a_load_whose_driver_was_killed_goes_on(
     files: Path,
     tmp_path: Path,
-    slow_server: tuple[ServerProcess, blocking.FlussConnection],
+    slow_cluster: tuple[str, blocking.FlussConnection],
     primary_keys: list[str] | None,
 ) -> None:
-    server, connection = slow_server
+    servers, connection = slow_cluster
     table = create(connection, "bulk.orders", primary_keys)
-    arguments = server.bootstrap_servers, "bulk_load", str(files), "bulk.orders"
+    arguments = servers, "bulk_load", str(files), "bulk.orders"
     options = {"resume_dir": str(tmp_path / "state"), "task_bytes": 500_000}
     Driver(*arguments, **options).kill_when(lambda: row_count(connection, "bulk.orders") > ROWS // 10)
     there = row_count(connection, "bulk.orders")
@@ -223,9 +224,9 @@ def test_a_load_whose_driver_was_killed_goes_on(
 
 @pytest.mark.parametrize("primary_keys", [None, ["id"]])
 def test_a_copy_whose_driver_was_killed_goes_on(
-    slow_server: tuple[ServerProcess, blocking.FlussConnection], primary_keys: list[str] | None
+    slow_cluster: tuple[str, blocking.FlussConnection], primary_keys: list[str] | None
 ) -> None:
-    server, connection = slow_server
+    servers, connection = slow_cluster
     source = create(connection, "bulk.orders", primary_keys)
     if primary_keys is None:
         appends = source.new_append().create_writer()
@@ -236,7 +237,7 @@ def test_a_copy_whose_driver_was_killed_goes_on(
         for batch in rows(0, ROWS).to_batches(50_000):
             upserts.upsert_arrow_batch(batch)
         upserts.flush()
-    arguments = server.bootstrap_servers, "copy", "bulk.orders", "bulk.copied"
+    arguments = servers, "copy", "bulk.orders", "bulk.copied"
     Driver(*arguments).kill_when(lambda: row_count(connection, "bulk.copied") > ROWS // 10)
     assert row_count(connection, "bulk.copied") < ROWS
     report = Driver(*arguments).report()

@@ -126,6 +126,7 @@ def test_times_are_given_in_the_zone_of_the_session_or_with_one(fs: FlussSpark, 
     query = stream.writeStream.format("memory").queryName("hour").trigger(availableNow=True).start()
     assert query.awaitTermination(60)
     assert fs.spark.table("hour").count() == 6
+    fs.spark.catalog.dropTempView("hour")
 
 
 @pytest.mark.slow

@@ -116,7 +116,7 @@ def test_a_query_on_a_server_that_stays_away_ends_with_a_sentence(
     spark: SparkSession, mortal_server: ServerProcess, tmp_path: Path
 ) -> None:
     fs = FlussSpark(
-        spark, bootstrap_servers=f"127.0.0.1:{mortal_server.port}", **{"request-timeout": "3s", "connect-timeout": "2s"}
+        spark, bootstrap_servers=f"127.0.0.1:{mortal_server.port}", **{"request-timeout": 3000, "connect-timeout": 2000}
     )
     fs.sql("CREATE DATABASE fluss.chain")
     fs.sql(f"CREATE TABLE fluss.{SOURCE} (n BIGINT)")

@@ -92,7 +92,7 @@ def test_changes_are_applied_in_their_order_and_partial_updates_leave_the_rest(
 
 def test_a_write_that_cannot_be_leaves_no_trace(spark: SparkSession, create: Any, write: Write) -> None:
     table = create("t", keys=("id",), bucket_count=1)
-    with pytest.raises(PySparkException, match="has no column 'nmae' to write to.*'name'"):
+    with pytest.raises(PySparkException, match=r"has no column 'nmae' to write to.*'name'"):
         write(spark.sql("SELECT 1L AS id, 'a' AS nmae"), "t")
     # The last of many rows has no key.
     keyless = numbers(spark, 20_000, 1).withColumn("id", functions.expr("nullif(id, 19999)"))
@@ -101,6 +101,7 @@ def test_a_write_that_cannot_be_leaves_no_trace(spark: SparkSession, create: Any
     assert table.to_arrow().num_rows == 0
 
 
+@pytest.mark.slow
 def test_an_overwritten_table_has_the_new_rows_and_no_others(spark: SparkSession, create: Any, write: Write) -> None:
     table = create("t", keys=("id",), bucket_count=3)
     write(numbers(spark, 3000), "t")

@@ -58,11 +58,13 @@ class Attachments:
         if attached is None:
             attached = AttachedDatabase(self._spark, self._options, database, spark_database)
             self._databases[spark_database] = attached
-        elif attached.database != database:
+            return attached
+        if attached.database != database:
             raise FlussError(
                 f"Spark's database {spark_database} is Fluss's '{attached.database}' already; "
                 f"attach '{database}' under another name: attach({database!r}, name=...)"
             )
+        attached.look_around()
         return attached
 
     def _refresh_views(self, attached: AttachedDatabase, tables: set[str]) -> None:
@@ -72,7 +74,7 @@ class Attachments:
     def detach(self, database: str) -> None:
         """Let Spark forget a database, under whatever name; nothing happens if it does not know it."""
         with self._lock:
-            for attached in [known for known in self._databases.values() if known.database == database]:
+            for attached in self._all_of(database):
                 attached.detach()
                 del self._databases[attached.spark_database]
                 self._drop_if_empty(attached.spark_database)
@@ -96,11 +98,14 @@ class Attachments:
         return None if entry is None else entry.name
 
     def attach_one(self, name: TableName) -> AttachedTable | None:
-        """Make one table, or a view of one, known to Spark if it is not; None if there is no such table."""
+        """Make one table, or a view of one, known to Spark if it is not; None if there is no such table.
+
+        If its database is not attached, it stays so: what a query names in full has a place of its own in Spark.
+        """
         if name_problem(name.database) or name_problem(name.table):
             return None
         with self._lock:
-            known = [attached for attached in self._databases.values() if attached.database == name.database]
+            known = self._all_of(name.database)
             for attached in known:
                 for entry in attached.entries_of(name.table):
                     if entry.name == name and attached.is_current(entry):
@@ -108,8 +113,13 @@ class Attachments:
             infos = describe_tables(self._settings, [name.path])
             if not infos:
                 return None
-            attached = known[0] if known else self._database(name.database, spark_name(name.database))
+            attached = known[0] if known else self._database(name.database, _hidden_name(name.database))
             return attached.attach(infos, name.view)[0]
+
+    def _all_of(self, database: str) -> list[AttachedDatabase]:
+        """Return what Spark knows of a Fluss database, under the names that users have given first."""
+        found = [attached for attached in self._databases.values() if attached.database == database]
+        return sorted(found, key=lambda attached: attached.spark_database == _hidden_name(database))
 
     def follow(self, database: str, table: str | None) -> None:
         """Take over a change: of a table that was created, altered or dropped, or of a database that was dropped."""
@@ -118,10 +128,17 @@ class Attachments:
                 self.detach(database)
             return
         with self._lock:
-            for attached in [known for known in self._databases.values() if known.database == database]:
+            for attached in self._all_of(database):
+                if attached.spark_database == _hidden_name(database) and not attached.entries_of(table):
+                    continue
                 infos = describe_tables(self._settings, [TablePath(database, table)])
                 if infos:
                     attached.attach(infos)
                     self._refresh_views(attached, {table})
                 else:
                     attached.detach(attached.entries_of(table))
+
+
+def _hidden_name(database: str) -> str:
+    """Return the name in Spark of a database that nobody has attached, for those of its tables that a query names."""
+    return f"fluss__{spark_name(database)}"

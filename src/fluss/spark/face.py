@@ -37,6 +37,7 @@ from fluss.spark.query_options import (
     session_options,
     time_text,
 )
+from fluss.spark.running_session import check_usable
 from fluss.spark.session import session
 from fluss.spark.sink import SinkPlan
 from fluss.spark.sql.runner import StatementRunner
@@ -66,8 +67,12 @@ class FlussSpark:
     def __init__(
         self, spark: SparkSession | None = None, bootstrap_servers: str | None = None, **options: object
     ) -> None:
-        """Use a session, by default the one of ``fluss.spark.session()``. Nothing is asked of the cluster yet."""
+        """Use a session, by default the one of ``fluss.spark.session()``. Nothing is asked of the cluster yet.
+
+        A session in which Fluss tables cannot be used is a FlussError that says why.
+        """
         self._spark = session() if spark is None else spark
+        check_usable(self._spark)
         self._own_options = option_texts({"bootstrap.servers": bootstrap_servers, **options})
         settings = client_settings(self.options)
         if Config.bootstrap_servers.key not in settings:

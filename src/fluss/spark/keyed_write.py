@@ -51,7 +51,7 @@ class KeyedWrite:
         with KeyedRecords() as records:
             for batch in batches:
                 self._add(records, batch)
-            if not records.record_count:
+            if not records.record_count and not self._account.is_begun():
                 return WriteSummary()
             partition_ids = {bucket.partition_id for bucket in records.buckets}
             self._account.open(partition_ids, rows_per_batch=self._rows_per_batch(records))
@@ -74,6 +74,8 @@ class KeyedWrite:
 
     def _rows_per_batch(self, records: KeyedRecords) -> int:
         """Return how many rows make a batch of a good size. One of the longest rows must not be too large either."""
+        if not records.record_count:
+            return ROWS_PER_BATCH
         good_size = int(self._table._cluster.config.writer_batch_size * records.record_count / records.byte_count)
         return max(1, min(ROWS_PER_BATCH, good_size, _BATCH_BYTES_MAX // records.record_bytes_max))
 
@@ -90,7 +92,7 @@ class KeyedWrite:
             for bucket in records.buckets:
                 done_count = len(found.batches.get(bucket, ()))
                 text = bucket_text(self._places.partition_name(bucket), bucket.bucket_id)
-                for number, batch in enumerate(records.batches(bucket, record.rows_per_batch)):
+                for number, batch in enumerate(records.batches(bucket, self._account.rows_per_batch)):
                     if number < done_count:
                         summary.rows_found += len(batch)
                     else:
@@ -114,7 +116,7 @@ class KeyedWrite:
     def _check_same(self, records: KeyedRecords, found: _Found) -> None:
         """Make sure that what was written belongs to the batches that have the same numbers now."""
         for bucket, written in found.batches.items():
-            batches = records.batches(bucket, self._account.record.rows_per_batch)
+            batches = records.batches(bucket, self._account.rows_per_batch)
             for number, hashes in enumerate(written):
                 batch = next(batches, None)
                 if batch is None or not bool(np.isin(hashes, batch.hashes).all()):
@@ -128,7 +130,7 @@ class KeyedWrite:
         was refused. Otherwise the numbers were wrong because another attempt has written meanwhile.
         """
         now = self._read_back()
-        rows_per_batch = self._account.record.rows_per_batch
+        rows_per_batch = self._account.rows_per_batch
         return any(
             len(now.batches[bucket]) == len(written) < sum(1 for _ in records.batches(bucket, rows_per_batch))
             for bucket, written in found.batches.items()

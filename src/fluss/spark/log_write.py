@@ -18,7 +18,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 import pyarrow as pa
@@ -63,12 +63,11 @@ class LogWrite:
     def write(self, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
         """Write all rows, and return when they are stored."""
         rows = (self._checked(batch) for batch in batches if batch.num_rows)
-        first = next(rows, None)
-        if first is None:
+        first = list(islice(rows, 1))
+        if not first and not self._account.is_begun():
             return self._summary
-        partition_ids = {bucket.partition_id for bucket, _ in self._places.groups(first)}
-        self._account.open(partition_ids)
-        everything = chain([first], rows)
+        self._account.open({bucket.partition_id for batch in first for bucket, _ in self._places.groups(batch)})
+        everything = chain(first, rows)
         if not self._account.is_resumed:
             self._send(everything)
             return self._summary
@@ -132,6 +131,7 @@ class _Waiting:
         self.batch_bytes = batch_bytes
         self._rows: dict[TableBucket, list[pa.RecordBatch]] = {}
         self._bytes: dict[TableBucket, int] = {}
+        self._bytes_total = 0
 
     @property
     def buckets(self) -> list[TableBucket]:
@@ -141,13 +141,14 @@ class _Waiting:
         """Add rows of a bucket, and yield the buckets whose rows should be taken now."""
         self._rows.setdefault(bucket, []).append(rows)
         self._bytes[bucket] = self._bytes.get(bucket, 0) + rows.nbytes
+        self._bytes_total += rows.nbytes
         if self._bytes[bucket] >= self.batch_bytes:
             yield bucket
-        while sum(self._bytes.values()) > _WAITING_BYTES_MAX:
+        while self._bytes_total > _WAITING_BYTES_MAX:
             yield max(self._bytes, key=self._bytes.__getitem__)
 
     def take(self, bucket: TableBucket) -> pa.RecordBatch:
-        del self._bytes[bucket]
+        self._bytes_total -= self._bytes.pop(bucket)
         parts = self._rows.pop(bucket)
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 

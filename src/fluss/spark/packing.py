@@ -89,12 +89,21 @@ def _cut(splits: Sequence[Split], task_count: int) -> list[Task]:
 
 
 def _distributed(splits: Sequence[Split], task_count: int) -> list[Task]:
-    """Give each part, the largest first, to the task that has the least rows so far."""
-    tasks: list[list[Split]] = [[] for _ in range(task_count)]
-    loads = [(0, number) for number in range(task_count)]
-    for split in sorted(splits, key=lambda split: split.weight, reverse=True):
-        load, number = heapq.heappop(loads)
-        tasks[number].append(split)
-        # Also an empty part takes its time.
-        heapq.heappush(loads, (load + max(split.weight, 1), number))
-    return [tuple(task) for task in tasks if task]
+    """Give each part to a task as a whole."""
+    shares = balanced([split.weight for split in splits], task_count)
+    return [tuple(splits[number] for number in share) for share in shares]
+
+
+def balanced(weights: Sequence[int], task_count: int) -> list[list[int]]:
+    """Give things by their weights to tasks: each, the heaviest first, to the task that has the least so far.
+
+    Returns the numbers of the things of each task, in this order; no task has nothing.
+    """
+    shares: list[list[int]] = [[] for _ in range(task_count)]
+    loads = [(0, task) for task in range(task_count)]
+    for number in sorted(range(len(weights)), key=lambda number: weights[number], reverse=True):
+        load, task = heapq.heappop(loads)
+        shares[task].append(number)
+        # Also something empty takes its time.
+        heapq.heappush(loads, (load + max(weights[number], 1), task))
+    return [share for share in shares if share]

@@ -15,7 +15,7 @@ _PAUSES_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8)
 _PAUSE_S_MAX: Final = 1.0
 
 _IDLE_PAUSE_SHARE: Final = 0.1
-_IDLE_PAUSE_S_MIN: Final = 0.02
+_IDLE_PAUSE_S_MIN: Final = 0.01
 _IDLE_PAUSE_S_MAX: Final = 0.1
 _ASKING_SHARE_MAX: Final = 0.2
 

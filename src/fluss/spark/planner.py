@@ -34,7 +34,7 @@ from fluss.schema.table import TableBucket, TableInfo
 from fluss.spark.options import ReadOptions
 from fluss.spark.packing import Split, Task, pack
 from fluss.spark.pruning import matching_buckets, matching_partitions
-from fluss.spark.row_sizes import guessed_row_bytes, measured_row_bytes
+from fluss.spark.row_sizes import guessed_row_bytes, measured_row_bytes, narrowest_column
 
 if TYPE_CHECKING:
     from fluss.spark.filters import RowFilter
@@ -201,8 +201,6 @@ def _splits_of(
     clock: Callable[[], float],
 ) -> list[Split]:
     names = dict(planned)
-    if not names:
-        return []
     ranges = fluss_share(table, options, view, names)
     if options.incremental_start_ms is not None:
         _warn_of_expired(table, options.incremental_start_ms, clock)
@@ -247,14 +245,10 @@ def _stops_at(table: FlussTable, latest: Mapping[TableBucket, int], end_ms: int)
         # The time is yet to come.
         return {}
     probes = [LogRange(bucket, stop, stop + 1) for bucket, stop in stops.items() if stop < latest[bucket]]
-    times_ms = {run.bucket: run.timestamp_ms for run in read_ranges(table, probes, columns=_one_column(table))}
+    columns = [narrowest_column(table.get_table_info().schema)]
+    times_ms = {run.bucket: run.timestamp_ms for run in read_ranges(table, probes, columns=columns)}
     # An offset that was found in a coarse index may have older records behind it.
     return {bucket: stop if times_ms.get(bucket, 0) >= end_ms else latest[bucket] for bucket, stop in stops.items()}
-
-
-def _one_column(table: FlussTable) -> list[str]:
-    schema = table.get_table_info().schema
-    return [min(schema.column_names, key=lambda name: guessed_row_bytes(schema, [name]))]
 
 
 def _warn_of_expired(table: FlussTable, start_ms: int, clock: Callable[[], float]) -> None:

@@ -29,6 +29,8 @@ from fluss.spark.types import view_schema
 
 _PROVIDER_LINE: Final = re.compile(r"^Provider: (.*)$", re.MULTILINE)
 _TIME_TYPE_ENABLED: Final = "spark.sql.timeType.enabled"
+# Spark compares every name with every part of a pattern; beyond this it is better asked for all.
+_PATTERN_NAMES_MAX: Final = 20
 # How many tables are described at a time; each is one request.
 _DESCRIBED_MAX: Final = 16
 
@@ -90,8 +92,16 @@ class AttachedDatabase:
         self.spark_database = spark_database
         # By the name in Spark.
         self.tables: dict[str, AttachedTable] = {}
-        self._application = spark.sparkContext.applicationId
-        spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted_name(spark_database)}")
+        self._application = spark.conf.get("spark.app.id") or ""
+        self.look_around()
+
+    def look_around(self) -> None:
+        """Notice what users have done to the database in Spark: dropped entries of it, or all of it."""
+        name = quoted_name(self.spark_database)
+        self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {name}")
+        if self.tables:
+            present = {row.tableName for row in self._spark.sql(f"SHOW TABLES IN {name}").collect()}
+            self.tables = {table: entry for table, entry in self.tables.items() if table in present}
 
     def attach(self, infos: Sequence[TableInfo], view: TableView = "") -> list[AttachedTable]:
         """Make tables known, or a view of each; those that are known and have not changed cost nothing.
@@ -152,14 +162,15 @@ class AttachedDatabase:
         if not providers:
             return set()
         # One question for all, in which names are patterns. There is nothing special in them.
+        pattern = "|".join(providers) if len(providers) <= _PATTERN_NAMES_MAX else "*"
         rows = self._spark.sql(
-            f"SHOW TABLE EXTENDED IN {quoted_name(self.spark_database)} LIKE {quoted_string('|'.join(providers))}"
+            f"SHOW TABLE EXTENDED IN {quoted_name(self.spark_database)} LIKE {quoted_string(pattern)}"
         ).collect()
-        present = {row.tableName: row.information for row in rows if not row.isTemporary}
+        present = {r.tableName: r.information for r in rows if r.tableName in providers and not r.isTemporary}
         for name, information in present.items():
             line = _PROVIDER_LINE.search(information)
             found = "a view" if line is None else line[1]
-            if found != providers.get(name):
+            if found != providers[name]:
                 raise FlussError(
                     f"Spark has a table {self.spark_database}.{name} of its own ({found}); drop it, or attach the "
                     "database under another name: attach(database, name=...)"

@@ -27,6 +27,11 @@ def guessed_row_bytes(schema: Schema, columns: Sequence[str]) -> float:
     return max(1.0, sum(_value_bytes(schema.column(name).data_type) for name in columns))
 
 
+def narrowest_column(schema: Schema) -> str:
+    """Return the column to read when it does not matter which."""
+    return min(schema.column_names, key=lambda name: guessed_row_bytes(schema, [name]))
+
+
 def measured_row_bytes(table: FlussTable, log: LogRange, columns: Sequence[str]) -> float | None:
     """Return what the last rows of a part of a log take on average; None if they cannot be read now."""
     last = log._replace(start=max(log.start, log.stop - _SAMPLE_ROWS))

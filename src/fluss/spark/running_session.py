@@ -62,13 +62,18 @@ def adapted(
 
 
 def check_usable(session: SparkSession) -> None:
-    """Refuse a session in which Fluss tables cannot be read: it has another Python, or a Python without Fluss."""
+    """Refuse a session in which Fluss tables cannot be read: it has another Python, or a Python without Fluss.
+
+    Nothing can be found out about the machines of a cluster, nor about a session of Spark Connect.
+    """
+    if not hasattr(session, "_jsparkSession"):
+        return
     context = session.sparkContext
     jvm = context._jvm
     assert jvm is not None, "a session that runs has its Java"
     # Whoever plans a query is started by Java, with the environment it had at its start.
     python = jvm.System.getenv("PYSPARK_PYTHON") or "python3"
-    if not is_local(context.master or "") or _same_file(python, sys.executable):
+    if not is_local(context.master or "") or _is_same_interpreter(python, sys.executable):
         return
     problem = _problem_of(python)
     if problem is not None:
@@ -113,7 +118,11 @@ def _slow_settings(session: SparkSession) -> list[str]:
     return problems
 
 
-def _same_file(first: str, second: str) -> bool:
-    """Whether two commands are the same interpreter. Links count: an environment's Python is a link to another's."""
+def _is_same_interpreter(first: str, second: str) -> bool:
+    """Whether two commands are the same Python of the same environment, which may be there under several names."""
     path = shutil.which(first)
-    return path is not None and Path(path).absolute() == Path(second).absolute()
+    if path is None:
+        return False
+    one, other = Path(path).absolute(), Path(second).absolute()
+    # The Pythons of all environments are links to the same file; an environment is a directory.
+    return one.parent == other.parent and one.resolve() == other.resolve()

@@ -31,6 +31,8 @@ def session(
 
     Without Java 17 or newer there is a FlussError, without PySpark an ImportError; both say what to install.
     """
+    if cores is not None and master is not None:
+        raise ValueError("give cores, for a session on this machine, or a master, not both")
     check_pyspark()
     from fluss.spark import running_session, session_start
 

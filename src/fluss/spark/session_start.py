@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from fluss.errors import FlussError
 from fluss.spark.java import find_java
+from fluss.spark.java_noise import without_noise
 from fluss.spark.pandas_warning import ignored_pandas_warning
 from fluss.spark.session_settings import is_local, local_master, new_session_settings, text_settings
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-# Java says so of every Spark, and there is nothing to do about it.
-_JAVA_NOISE: Final = b"WARNING: Using incubator modules: jdk.incubator.vector"
+_STDERR: Final = 2
 _ERROR_LINES_MAX: Final = 20
 
 
@@ -45,8 +45,6 @@ def start(app_name: str, *, cores: int | None, master: str | None, config: Mappi
     settings = text_settings(config)
     # With a gateway already there, spark-submit has started Java, and decided where the session runs.
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if cores is not None and master is not None:
-        raise ValueError("give cores for a session on this machine, or a master, not both")
     if cores is not None or not is_submitted:
         master = master or settings.get("spark.master") or local_master(cores)
     directory = Path(tempfile.mkdtemp(prefix="fluss-spark-"))
@@ -107,11 +105,9 @@ def _quiet_gateway(conf: SparkConf) -> Any:
 def _forward(stream: IO[bytes], last_lines: collections.deque[str]) -> None:
     """Copy what Java writes to this program's standard error, for as long as Java runs."""
     with stream:
-        for line in stream:
-            if line.rstrip() == _JAVA_NOISE:
-                continue
+        for line in without_noise(stream):
             last_lines.append(line.decode(errors="replace").rstrip())
             try:
-                os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, line)
+                os.write(_STDERR, line)
             except OSError:
                 return  # Nobody listens any more.

@@ -203,7 +203,8 @@ class _Conversion:
                 f"The change type {unknown!r} in column '{self._change_types}' is none: use "
                 f"{shown_names(sorted(_CHANGES))}"
             )
-        numbers = codes.to_numpy()
+        # The array is new and has no nulls. Its own way to numpy would import pandas.
+        numbers = np.frombuffer(codes.buffers()[1], np.int32, len(codes))
         is_ignored = self._is_ignored[numbers]
         if is_ignored.any():
             batch, numbers = batch.filter(bool_array(~is_ignored)), numbers[~is_ignored]

@@ -32,7 +32,7 @@ from fluss.spark.connections import open_table
 from fluss.spark.options import ReadOptions
 from fluss.spark.packing import Split
 from fluss.spark.planner import ReadView
-from fluss.spark.row_sizes import guessed_row_bytes
+from fluss.spark.row_sizes import narrowest_column
 from fluss.spark.types import AFTER, BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def table_columns(schema: StructType, view: ReadView, row_filter: RowFilter | No
     elif view == "binlog":
         wanted = {}
     # Rows without columns cannot be fetched.
-    return list(wanted) or [min(names, key=lambda name: guessed_row_bytes(info.schema, [name]))]
+    return list(wanted) or [narrowest_column(info.schema)]
 
 
 class _TaskRead:

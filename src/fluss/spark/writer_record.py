@@ -8,7 +8,7 @@ takes its place. Whoever comes later finds the batches of the writer in the log,
 | table_id | the table; if it was dropped and created again, nothing that was written is there any more |
 | writer_id | the id under which batches are written |
 | earlier_writer_ids | ids that were used before, until the server had forgotten them; oldest first |
-| rows_per_batch | about how many rows the batches of a primary-key table have |
+| rows_per_batch | about how many rows the batches of a primary-key table have; 0: as many as suit the rows |
 | starts | by bucket, ``"<partition id or nothing>:<bucket>"``: its latest offset before the first row was written |
 """
 
@@ -141,14 +141,25 @@ class Account:
     # Whether an attempt before this one may have written something.
     is_resumed: bool = True
     _record: WriterRecord | None = field(default=None, init=False)
+    _suitable_rows: int = field(default=ROWS_PER_BATCH, init=False)
 
     @property
     def record(self) -> WriterRecord:
         assert self._record is not None, "it was opened"
         return self._record
 
+    @property
+    def rows_per_batch(self) -> int:
+        """About how many rows a batch has, in all attempts."""
+        return self.record.rows_per_batch or self._suitable_rows
+
+    def is_begun(self) -> bool:
+        """Whether an attempt before this one had rows, as far as anybody knows."""
+        return self.is_resumed and self.keeper.load() is not None
+
     def open(self, partition_ids: Collection[int | None], *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
-        """Get the record, or make it, for rows of these partitions."""
+        """Get the record, or make it, for rows of these partitions, of which so many suit a batch."""
+        self._suitable_rows = rows_per_batch
         self._record = self.keeper.load()
         if self._record is None:
             made = WriterRecord.begin(self.table, partition_ids, rows_per_batch=rows_per_batch)

@@ -309,8 +309,9 @@ def test_a_time_range_that_is_older_than_records_are_kept_is_warned_of(
     ("view", "options"), [("$lake", {}), ("", {"scan__mode": "lake"}), ("", {"read__optimized": "true"})]
 )
 def test_what_only_a_lake_has_is_refused(tables: Tables, view: str, options: dict[str, str]) -> None:
-    with pytest.raises(FlussError, match="reads what the lake has of a table, which cannot be read yet"):
-        tables.plan(tables.create(), view, **options)
+    for table in (tables.create(), tables.create(partition_keys=["day"])):
+        with pytest.raises(FlussError, match="reads what the lake has of a table, which cannot be read yet"):
+            tables.plan(table, view, **options)
 
 
 def test_a_table_whose_oldest_records_are_only_in_its_lake_is_refused(
@@ -345,6 +346,8 @@ def test_a_table_with_partitions_that_only_its_lake_has_is_refused(
     monkeypatch.setattr(planner, "lake_snapshot_of", lambda of: LakeSnapshot._create(1, {gone: 6}))
     with pytest.raises(FlussError, match="has partition 123456 in its lake only"):
         tables.plan(table)
+    with pytest.raises(FlussError, match="has partition 123456 in its lake only"):
+        tables.plan(tables.create(partition_keys=["day"]))
     assert len(splits(tables.plan(table, scan__partitions="region=eu"))) >= 2
 
 

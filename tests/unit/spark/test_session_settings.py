@@ -10,6 +10,7 @@ import pytest
 
 from fluss.errors import FlussError
 from fluss.spark import running_session
+from fluss.spark.java_noise import without_noise
 from fluss.spark.session_settings import (
     is_local,
     local_master,
@@ -105,6 +106,17 @@ def test_this_interpreter_can_be_a_worker() -> None:
     assert running_session._problem_of(sys.executable) is None
 
 
+def test_an_interpreter_has_several_names_in_its_environment(tmp_path: Path) -> None:
+    for environment in ("one", "other"):
+        (tmp_path / environment).mkdir()
+        for name in ("python", "python3"):
+            (tmp_path / environment / name).symlink_to(sys.executable)
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert running_session._is_same_interpreter(str(one / "python3"), str(one / "python"))
+    assert not running_session._is_same_interpreter(str(other / "python"), str(one / "python"))
+    assert not running_session._is_same_interpreter("no-such-python", str(one / "python"))
+
+
 def test_an_interpreter_that_is_missing_or_lacks_this_package_is_found_out(tmp_path: Path) -> None:
     assert running_session._problem_of(str(tmp_path / "python")) == "which does not exist"
     bare = tmp_path / "python"
@@ -142,3 +154,31 @@ for use in (fluss.spark.session, lambda: fluss.spark.FlussSpark):
 def test_the_function_is_not_hidden_by_the_module_of_its_name() -> None:
     program = "import fluss.spark.session; from fluss.spark import session; print(callable(session))"
     assert run_python(program).strip() == "True"
+
+
+DAEMON = b'  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n'
+TRACEBACK = b"Traceback (most recent call last):\n"
+BROKEN_PIPE = b"BrokenPipeError: [Errno 32] Broken pipe\n"
+
+
+def test_noise_is_left_out_of_what_spark_says() -> None:
+    said = [
+        b"WARNING: Using incubator modules: jdk.incubator.vector\n",
+        b"one\n",
+        TRACEBACK,
+        DAEMON,
+        BROKEN_PIPE,
+        b"two",
+    ]
+    assert list(without_noise(said)) == [b"one\n", b"two"]
+
+
+def test_tracebacks_that_mean_something_are_passed_on_whole() -> None:
+    frame = b'  File "/x/user.py", line 1, in f\n'
+    for said in (
+        [TRACEBACK, DAEMON, b"ValueError: x\n", b"after\n"],
+        [TRACEBACK, frame, BROKEN_PIPE, b"after\n"],
+        [b"  indented\n", b"plain\n"],
+        [TRACEBACK, DAEMON],
+    ):
+        assert list(without_noise(said)) == said

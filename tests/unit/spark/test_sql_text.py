@@ -105,4 +105,10 @@ def test_only_names_of_tables_are_replaced() -> None:
 
 
 def test_what_has_no_database_is_not_asked_about() -> None:
-    assert renamed("SELECT a FROM t WHERE fluss.x = 1.5") == ("SELECT a FROM t WHERE fluss.x = 1.5", [])
+    assert renamed("SELECT a FROM t WHERE x = 1.5") == ("SELECT a FROM t WHERE x = 1.5", [])
+
+
+def test_the_catalog_may_be_a_database_as_well() -> None:
+    replaced, asked = renamed("SELECT fluss.t.a FROM fluss.t")
+    assert replaced == "SELECT `s`.`t`.a FROM `s`.`t`"
+    assert asked == [("fluss", "t", "a"), ("fluss", "t"), ("fluss", "t")]

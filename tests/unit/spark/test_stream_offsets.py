@@ -58,9 +58,9 @@ def test_offsets_come_back_from_json_as_they_were(offset: StreamOffset) -> None:
 @given(offset=_OFFSETS)
 def test_equal_offsets_have_equal_texts(offset: StreamOffset) -> None:
     other = _offset(
-        dict(reversed(offset.positions.items())),
-        begun=dict(reversed(offset.begun.items())),
-        ends=dict(reversed(offset.ends.items())),
+        dict(reversed(list(offset.positions.items()))),
+        begun=dict(reversed(list(offset.begun.items()))),
+        ends=dict(reversed(list(offset.ends.items()))),
         is_initial=offset.is_initial,
     )
     assert json.dumps(other.to_json()) == json.dumps(offset.to_json())

@@ -96,12 +96,13 @@ class _Table:
         columns = {"id": list(ids), "text": [text] * len(ids)} | ({"day": [day] * len(ids)} if day else {})
         batch = pa.RecordBatch.from_pydict(columns, schema=table.arrow_schema)
         if self._keys:
-            writer = table.new_upsert().create_writer()
-            writer.upsert_arrow_batch(batch)
+            upserts = table.new_upsert().create_writer()
+            upserts.upsert_arrow_batch(batch)
+            upserts.flush()
         else:
-            writer = table.new_append().create_writer()
-            writer.write_arrow_batch(batch)
-        writer.flush()
+            appends = table.new_append().create_writer()
+            appends.write_arrow_batch(batch)
+            appends.flush()
 
     def delete(self, ids: Sequence[int]) -> None:
         writer = self._connection.get_table(self.path).new_upsert().create_writer()

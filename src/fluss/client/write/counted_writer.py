@@ -28,9 +28,10 @@ PATIENCE_S: Final = 300.0
 class CountedWriter:
     """One job's rows for one table. Belongs to one thread; others may use the connection at the same time.
 
-    Calls check the rows and wait while memory is full. A failure is raised by the next call, and the last time by
-    ``flush``; rows of other jobs on the connection do not matter. With ``target_columns``, for a table with a primary
-    key, only these columns are written. ``patience_s`` is how long ``flush`` waits while nothing is stored.
+    Calls check the rows, and wait while half of ``writer.buffer.memory-size`` is full of them. A failure is raised by
+    the next call, and the last time by ``flush``; rows of other jobs on the connection do not matter. With
+    ``target_columns``, for a table with a primary key, only these columns are written. ``patience_s`` is how long a
+    call waits while nothing is stored.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class CountedWriter:
             self._encoder = self._client.kv_encoder(info, targets)
         else:
             self._encoder = self._client.log_encoder(info)
-        self._under_way: deque[Block] = deque()
+        # Blocks that are not known to be stored, each with its part of the bytes.
+        self._under_way: deque[tuple[Block, int]] = deque()
+        self._bytes_under_way = 0
         # Rows that are stored.
         self.row_counts: Counter[Place] = Counter()
 
@@ -60,7 +63,8 @@ class CountedWriter:
         The columns are those of the table, or the target columns. Rows that do not fit are a FlussError, and nothing
         of the batch is written.
         """
-        self._collect(waits=False)
+        bytes_max = self._client.memory.bytes_max // 2
+        self._collect(bytes_left_max=max(bytes_max - rows.nbytes, 0))
         if isinstance(self._encoder, KvEncoder):
             checked = self._encoder.checked(rows, is_delete)
         else:
@@ -68,22 +72,26 @@ class CountedWriter:
             checked = normalize_batch(rows, self._encoder.info.schema)
             self._encoder.check_keys(checked)
         self._client.check_sizes(checked)
-        self._under_way.extend(self._client.write_arrow(self._encoder, checked))
+        blocks = self._client.write_arrow(self._encoder, checked)
+        for block in blocks:
+            byte_count = checked.nbytes // len(blocks)
+            self._under_way.append((block, byte_count))
+            self._bytes_under_way += byte_count
 
     def flush(self) -> None:
         """Wait until everything is stored. Raises the first failure."""
-        self._collect(waits=True)
+        self._collect(bytes_left_max=-1)
 
-    def _collect(self, *, waits: bool) -> None:
-        """Look at the oldest blocks, up to the first one that is not done, or wait for all of them."""
-        while self._under_way and (waits or self._under_way[0].done.done()):
-            block = self._under_way[0]
-            if waits:
-                self._wait_for(block)
+    def _collect(self, *, bytes_left_max: int) -> None:
+        """Look at blocks that are done, the oldest first, and wait for them until so few bytes are left."""
+        while self._under_way and (self._bytes_under_way > bytes_left_max or self._under_way[0][0].done.done()):
+            block, byte_count = self._under_way[0]
+            self._wait_for(block)
             if block.error is not None:
                 block.mark_reported()
                 raise fresh(block.error)
             self._under_way.popleft()
+            self._bytes_under_way -= byte_count
             for bucket_id, row_count in block.row_counts:
                 self.row_counts[block.table.partition_name, bucket_id] += row_count
 
@@ -91,14 +99,17 @@ class CountedWriter:
         """Wait for one block, as long as any of the others make progress."""
         waited_from_s, done_count = monotonic(), -1
         while not block.done.done():
-            done_now = sum(each.done.done() for each in self._under_way)
+            done_now = self._done_count()
             if done_now != done_count:
                 waited_from_s, done_count = monotonic(), done_now
             try:
                 block.done.result(waited_from_s + self._patience_s - monotonic())
             except TimeoutError:
-                if sum(each.done.done() for each in self._under_way) == done_count:
+                if self._done_count() == done_count:
                     raise RequestTimeoutError(
                         f"Rows for {self._path} are not stored, and none were for {self._patience_s:g} s; the server "
                         "may be slow or away"
                     ) from None
+
+    def _done_count(self) -> int:
+        return sum(block.done.done() for block, _ in self._under_way)

@@ -22,6 +22,7 @@ from fluss.row import compacted_columns, indexed_columns
 from fluss.row.bucketing import HashVariant, split_by_bucket
 from fluss.row.byte_ranges import gather_ranges, offsets_of
 from fluss.row.encoded import EncodedRows
+from fluss.row.null_columns import unpacked_bits
 from fluss.row.plain_arrays import bool_array
 from fluss.schema.formats import KvFormat
 from fluss.schema.normalize import normalize_batch
@@ -151,7 +152,10 @@ def _subset(schema: Schema, indexes: Sequence[int]) -> Schema:
 
 def _deletes(batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
     index = batch.schema.get_field_index(DELETE_MARK)
-    return None if index < 0 else batch.column(index).to_numpy(zero_copy_only=False)
+    if index < 0:
+        return None
+    marks = batch.column(index)
+    return unpacked_bits(marks.buffers()[1], marks.offset, len(marks))
 
 
 def gathered(records: EncodedRows, places: Int64Array) -> tuple[UInt8Array, Int64Array]:

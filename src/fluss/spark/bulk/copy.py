@@ -37,9 +37,10 @@ def copy(
 
     What is copied is fixed at the beginning: of a log table all records in their order, each into the same bucket; of
     a primary-key table its rows, without the changes that led to them. A copy that was interrupted goes on where it
-    was when ``copy`` is called again, and no row is lost or doubled; a table that is complete is not copied again.
-    Until then nobody else may write to the target. In the end both are read and compared, bucket by bucket, unless
-    ``verify`` is False. A difference is a FlussError.
+    was when ``copy`` is called again, and no row is lost or doubled; a table that is complete is not copied again. What
+    it takes to know that is kept with the target, in the custom property ``bulk.copy.state``. Until a copy is complete
+    nobody else may write to the target. In the end both are read and compared, bucket by bucket, unless ``verify`` is
+    False. A difference is a FlussError.
     """
     started_s = time.monotonic()
     refuse_speculation(fs.spark)

@@ -30,8 +30,6 @@ class CopyState:
     source_created_ms: int
     ranges: Mapping[str, tuple[tuple[int, int], ...]]
     """The first offset of each bucket and the one behind its last, by partition; a table without any has ''."""
-    rows_per_batch: int
-    """For a table with a primary key: how many rows are written at a time."""
     writer_ids: tuple[int, ...] = ()
     """The last one is used, servers have forgotten the others. Without any, nothing has been written."""
     writer_since_ms: int = 0
@@ -39,11 +37,9 @@ class CopyState:
     """All rows, when they are there."""
 
     @classmethod
-    def begin(
-        cls, info: TableInfo, ranges: Mapping[str, tuple[tuple[int, int], ...]], rows_per_batch: int
-    ) -> CopyState:
+    def begin(cls, info: TableInfo, ranges: Mapping[str, tuple[tuple[int, int], ...]]) -> CopyState:
         """Return the state of a copy that has not begun."""
-        return cls(str(info.table_path), info.table_id, info.created_time, ranges, rows_per_batch)
+        return cls(str(info.table_path), info.table_id, info.created_time, ranges)
 
     @property
     def is_finished(self) -> bool:

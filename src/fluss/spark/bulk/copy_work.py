@@ -28,7 +28,7 @@ from fluss.spark.bulk.unfit import UnfitInputError
 from fluss.spark.connections import open_table
 from fluss.spark.exactly_once import ExactlyOnceWrite, WriterRecord
 from fluss.spark.packing import Split
-from fluss.spark.row_sizes import guessed_row_bytes
+from fluss.spark.row_sizes import narrowest_column
 from fluss.spark.write_summary import bucket_text
 
 # The size of batches. Never change it: a copy that is continued must make the same ones.
@@ -74,7 +74,6 @@ class CopyWork:
     target: TableRef
     writer_ids: tuple[int, ...]
     """The last one is used."""
-    rows_per_batch: int
 
     def __call__(self, pairs: Sequence[BucketPair]) -> CopyResult:
         source, target = self.source.open(), self.target.open()
@@ -85,7 +84,7 @@ class CopyWork:
         """Copy the rows of a bucket of a primary-key table. Keys belong to the same bucket in both tables."""
         *earlier, writer_id = self.writer_ids
         starts = {bucket_text(pair.target.partition_id, pair.target.bucket_id): 0}
-        record = WriterRecord(self.target.table_id, writer_id, starts, tuple(earlier), self.rows_per_batch)
+        record = WriterRecord(self.target.table_id, writer_id, starts, tuple(earlier), rows_per_batch=0)
         return ExactlyOnceWrite(target, _BucketRecord(record)).write(split_rows(source, pair.source)).rows
 
     def _copy_log(self, source: FlussTable, target: FlussTable, pair: BucketPair) -> int:
@@ -96,7 +95,7 @@ class CopyWork:
         start = _offset_behind(source, pair.source, rows - rows_again)
         writer = SequencedWriter(target, self.writer_ids[-1], next_sequences={bucket: sequence})
         with writer:
-            for batch in _cut(split_rows(source, replace(pair.source, start=start))):
+            for batch in even_batches(split_rows(source, replace(pair.source, start=start))):
                 if rows_again > 0:
                     rows_again -= batch.num_rows
                     if rows_again < 0:
@@ -146,10 +145,9 @@ def _offset_behind(source: FlussTable, split: Split, rows: int) -> int:
     if not rows:
         return split.start
     info = source.get_table_info()
-    narrowest = min(info.schema.column_names, key=lambda name: guessed_row_bytes(info.schema, [name]))
     ranges = [LogRange(split.bucket(info.table_id), split.start, split.stop)]
     left = rows
-    with closing(read_ranges(source, ranges, columns=[narrowest])) as runs:
+    with closing(read_ranges(source, ranges, columns=[narrowest_column(info.schema)])) as runs:
         for run in runs:
             if run.count >= left:
                 return run.base_offset + left
@@ -159,7 +157,7 @@ def _offset_behind(source: FlussTable, split: Split, rows: int) -> int:
     )
 
 
-def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def even_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join and cut rows to batches of a fixed number of rows; those that are too large once more, by their bytes."""
     for group in _groups(batches):
         yield from slices(group, _BATCH_BYTES_MAX)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -25,7 +25,7 @@ from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.types import TypeRoot
 from fluss.spark.bulk.export_target import TEMPORARY_PREFIX, ExportTarget
-from fluss.spark.bulk.handle import FlussOnSpark
+from fluss.spark.bulk.handle import FlussOnSpark, context_of
 from fluss.spark.bulk.jobs import Job
 from fluss.spark.bulk.parquet_output import ParquetLayout, ParquetOutput, WrittenFile
 from fluss.spark.bulk.pieces import piece_bytes_for
@@ -35,7 +35,7 @@ from fluss.spark.bulk.split_rows import split_rows
 from fluss.spark.connections import open_table
 from fluss.spark.option_table import Use
 from fluss.spark.options import ReadOptions, read_options
-from fluss.spark.packing import Task
+from fluss.spark.packing import Split, Task
 from fluss.spark.planner import TablePlan, plan_batch
 from fluss.spark.query_options import PartitionLike, columns_text, merged_options, partitions_text
 
@@ -59,9 +59,10 @@ def export(
     """Write the rows that a table has now to a directory of Parquet files.
 
     Of a primary-key table these are its current rows. Partitions become directories, such as ``day=2026-01-01``, and
-    the files in them leave these columns out. A target that is not empty is refused, unless ``overwrite`` says that
-    everything in it is to be replaced; what was there stays until the new files are complete. ``path`` may be an
-    address, such as ``s3://bucket/orders``; all executors must be able to write there.
+    the files in them leave these columns out. ``_SUCCESS`` says what there is, and that it is complete. A target that
+    is not empty is refused, unless ``overwrite`` says that an export in it is to be replaced; that stays until the new
+    files are complete. ``path`` may be an address, such as ``s3://bucket/orders``; all executors must be able to write
+    there. ``filter`` is a condition as for reads; ``file_bytes`` is meant before compression.
     """
     started_s = time.monotonic()
     layout = ParquetLayout(compression, row_group_rows, file_bytes)
@@ -75,10 +76,12 @@ def export(
     options = replace(read_options(merged, is_stream=False), target_task_bytes=file_bytes, max_tasks=_TASKS_MAX)
     if options.view:
         raise FlussError(f"{table} is a view; export the table itself, or read the view with Spark and write that")
+    if options.incremental_start_ms is not None:
+        raise FlussError("A table is exported as it is now; read a range of time with Spark, and write that")
     target = ExportTarget.at(path, overwrite=overwrite)
     source = open_table(options.connection, options.table.path)
     work = _ExportWork.of(options, source.get_table_info(), target, layout)
-    plan = _planned(source, options, work.columns, fs.spark.sparkContext.defaultParallelism)
+    plan = _planned(source, options, work.columns, context_of(fs.spark).defaultParallelism)
     with target:
         results = _run(fs, work, plan, listener_of(progress))
         files = [file for result in results for file in result.files]
@@ -183,7 +186,7 @@ class _ExportWork:
             files += output.files
         return _ExportResult(sum(file.rows for file in files), tuple(files))
 
-    def _reader(self, table: FlussTable) -> Callable[[Any], Any]:
+    def _reader(self, table: FlussTable) -> Callable[[Split], Iterator[pa.RecordBatch]]:
         """Return a function that reads a part, and returns the rows for which the filter holds."""
         row_filter = self.options.row_filter(table.get_table_info().schema)
         if row_filter is None:

@@ -34,9 +34,14 @@ class ExportTarget:
         if info.is_file:
             raise FlussError(f"'{path}' is a file; give a directory to export to")
         found = filesystem.get_file_info(FileSelector(base, allow_not_found=True))
+        for each in found:
+            if not _is_of_an_export(each):
+                raise FlussError(
+                    f"There is '{each.base_name}' in '{path}', which is of no export; choose another place"
+                )
         if found and not overwrite:
             is_unfinished = any(each.base_name.startswith(TEMPORARY_PREFIX) for each in found)
-            what = "an export that was not finished" if is_unfinished else "something"
+            what = "an export that was not finished" if is_unfinished else "an export"
             raise FlussError(f"There is {what} in '{path}'; give an empty directory, or overwrite=True to replace it")
         return cls(filesystem, base, found)
 
@@ -82,3 +87,9 @@ class ExportTarget:
             self.filesystem.delete_file(info.path)
         else:
             self.filesystem.delete_dir(info.path)
+
+
+def _is_of_an_export(info: FileInfo) -> bool:
+    """Whether something looks as if an export, or another writer of Parquet files, has made it."""
+    name = info.base_name
+    return name.startswith(("_", ".")) or (name.endswith(".parquet") if info.is_file else "=" in name)

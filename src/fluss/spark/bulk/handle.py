@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from fluss.errors import FlussError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
@@ -25,9 +26,20 @@ class FlussOnSpark(Protocol):
         ...
 
 
+def context_of(spark: SparkSession) -> SparkContext:
+    """Return the context of a session, which only those have that run in this process."""
+    try:
+        return spark.sparkContext
+    except AttributeError:
+        raise FlussError(
+            "Bulk jobs need a session of this process, such as fluss.spark.session() returns; this one is a client of "
+            "Spark Connect"
+        ) from None
+
+
 def refuse_speculation(spark: SparkSession) -> None:
     """Refuse to write with a session that would run attempts of a task side by side."""
-    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+    if (context_of(spark).getConf().get("spark.speculation") or "false").lower() == "true":
         raise FlussError(
             "The session has spark.speculation=true, so that two attempts of a task may write at the same time and "
             "stop each other; build the session without it"

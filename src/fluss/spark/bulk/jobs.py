@@ -21,6 +21,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from fluss.errors import FlussError
 from fluss.row.plain_arrays import number_array
+from fluss.spark.bulk.handle import context_of
 from fluss.spark.bulk.progress import Counted, Listener, ProgressWatch, quiet
 from fluss.spark.bulk.unfit import UnfitInputError
 
@@ -122,14 +123,15 @@ class _RunningJob(Generic[ItemT, ResultT]):
         self._spark = spark
         self._rows_done = rows_done
         self._on_result = on_result
-        self._reported: Accumulator[dict[int, bytes]] = spark.sparkContext.accumulator({}, _ByTask())
+        self._context = context_of(spark)
+        self._reported: Accumulator[dict[int, bytes]] = self._context.accumulator({}, _ByTask())
         self._seen: dict[int, int] = {}
         self._failure: _Failure | None = None
         self._tag = f"fluss-bulk-{secrets.token_hex(8)}"
         self._weight = max(sum(job.weights), 1)
 
     def results(self) -> list[ResultT]:
-        job, context = self._job, self._spark.sparkContext
+        job, context = self._job, self._context
         tasks = len(job.items)
         function = _task_function(job.work, [pickle.dumps(item) for item in job.items], self._reported)
         with warnings.catch_warnings():
@@ -179,7 +181,7 @@ class _RunningJob(Generic[ItemT, ResultT]):
         elif self._failure is None:
             # What the other tasks would do is of no use any more.
             self._failure = result
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            self._context.cancelJobsWithTag(self._tag)
 
 
 def _task_function(

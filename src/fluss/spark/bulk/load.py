@@ -22,7 +22,7 @@ from fluss.spark.bulk.csv_files import CsvFormat
 from fluss.spark.bulk.file_read import FileReading
 from fluss.spark.bulk.files import find_files
 from fluss.spark.bulk.fitting import ColumnChoice
-from fluss.spark.bulk.handle import FlussOnSpark, refuse_speculation
+from fluss.spark.bulk.handle import FlussOnSpark, context_of, refuse_speculation
 from fluss.spark.bulk.jobs import Job
 from fluss.spark.bulk.load_state import LoadPlan, LoadResult, LoadState, LoadTask
 from fluss.spark.bulk.load_work import LoadWork
@@ -32,12 +32,9 @@ from fluss.spark.bulk.reports import LoadReport
 from fluss.spark.connections import open_table
 from fluss.spark.names import table_path
 from fluss.spark.query_options import client_settings
-from fluss.spark.row_sizes import guessed_row_bytes
-from fluss.spark.writer_record import ROWS_PER_BATCH, latest_offsets
+from fluss.spark.writer_record import latest_offsets
 
 _TASK_BYTES: Final = 64 * 1024 * 1024
-# Rows of a primary-key table are sent in batches of about so many bytes.
-_KEYED_BATCH_BYTES: Final = 1024 * 1024
 
 
 def load(
@@ -77,7 +74,8 @@ def load(
     more with the same arguments, as long as servers remember its writer ids (some days); and a load that is complete
     is not done again. Without it, a second call loads everything a second time.
 
-    A file or a row that does not fit is a FlussError that says where it is. Tasks that were done by then stay loaded.
+    A file or a row that does not fit is a FlussError that says where it is. Columns are looked at before anything is
+    written, rows while they are: what was loaded by then stays in the table.
     """
     started_s = time.monotonic()
     refuse_speculation(fs.spark)
@@ -95,7 +93,7 @@ def load(
     is_continued = plan is not None
     if plan is None:
         facts = FileReading(info.schema, choice, csv_format).examine(files)
-        plan = _planned(target, facts, fs.spark.sparkContext.defaultParallelism, task_bytes)
+        plan = _planned(target, facts, context_of(fs.spark).defaultParallelism, task_bytes)
         if state is not None:
             state.save(plan, info, files, chosen)
     work = LoadWork(
@@ -105,7 +103,6 @@ def load(
         choice,
         csv_format,
         starts=plan.starts,
-        rows_per_batch=plan.rows_per_batch,
         creates_partitions=create_partitions,
         is_continued=is_continued,
     )
@@ -147,9 +144,7 @@ def _planned(target: FlussTable, facts: Sequence[FileFacts], cores: int, task_by
     partition_ids: list[int | None] = [None]
     if info.is_partitioned():
         partition_ids = [partition.partition_id for partition in partitions_of(target)]
-    row_bytes = guessed_row_bytes(info.schema, info.schema.column_names)
-    rows_per_batch = max(1, min(ROWS_PER_BATCH, int(_KEYED_BATCH_BYTES / row_bytes)))
-    return LoadPlan(info.table_id, latest_offsets(target, partition_ids), rows_per_batch, tasks)
+    return LoadPlan(info.table_id, latest_offsets(target, partition_ids), tasks)
 
 
 def _run(

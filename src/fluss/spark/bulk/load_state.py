@@ -42,11 +42,10 @@ class LoadTask:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """All tasks of a load, and where the logs of the table ended before it: no row of it is further ahead."""
+    """All tasks of a load, and where the logs of the table ended before it: its rows are from there on."""
 
     table_id: int
     starts: Mapping[str, int]
-    rows_per_batch: int
     tasks: tuple[LoadTask, ...]
 
     @property
@@ -98,7 +97,7 @@ class LoadState:
             LoadTask(tuple(_piece(by_path[piece.pop("path")], piece) for piece in task["pieces"]), task["writer_id"])
             for task in fields["tasks"]
         )
-        return LoadPlan(fields["table_id"], fields["starts"], fields["rows_per_batch"], tasks)
+        return LoadPlan(fields["table_id"], fields["starts"], tasks)
 
     def _unusable(self, problem: str) -> FlussError:
         return FlussError(f"The load in '{self._shown}' {problem}; give another resume_dir for another load")
@@ -112,7 +111,6 @@ class LoadState:
             "settings": settings,
             "files": list(_sizes(files).items()),
             "starts": plan.starts,
-            "rows_per_batch": plan.rows_per_batch,
             "tasks": [
                 {"writer_id": task.writer_id, "pieces": [_piece_fields(piece) for piece in task.pieces]}
                 for task in plan.tasks

@@ -34,7 +34,6 @@ class LoadWork:
     csv_format: CsvFormat
     starts: Mapping[str, int]
     """Where the logs of all buckets ended before the load."""
-    rows_per_batch: int
     creates_partitions: bool
     is_continued: bool
     """Whether an earlier run may have written something."""
@@ -48,7 +47,7 @@ class LoadWork:
         batches: Iterable[pa.RecordBatch] = (batch for piece in task.pieces for batch in reading.read(piece))
         if info.is_partitioned() and self.creates_partitions:
             batches = self._with_partitions(table, batches)
-        record = WriterRecord(self.table_id, task.writer_id, self.starts, rows_per_batch=self.rows_per_batch)
+        record = WriterRecord(self.table_id, task.writer_id, self.starts, rows_per_batch=0)
         write = ExactlyOnceWrite(table, record, is_fresh=self._is_first_attempt())
         summary = write.write(batches)
         return LoadResult(summary.rows, summary.rows_found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from fluss.spark.bulk.files import DataFile
+from fluss.spark.packing import balanced
 
 # Smaller pieces would cost more to begin than to read.
 _PIECE_BYTES_MIN: Final = 4 * 1024 * 1024
@@ -107,14 +107,8 @@ def pack(pieces: Sequence[FilePiece], task_bytes: int) -> list[tuple[FilePiece, 
         return []
     total_bytes = sum(piece.size_bytes for piece in pieces)
     task_count = min(max(-(-total_bytes // task_bytes), 1), len(pieces))
-    by_size = sorted(range(len(pieces)), key=lambda number: -pieces[number].size_bytes)
-    loads = [(0, task) for task in range(task_count)]
-    chosen: list[list[int]] = [[] for _ in range(task_count)]
-    for number in by_size:
-        loaded_bytes, task = heapq.heappop(loads)
-        chosen[task].append(number)
-        heapq.heappush(loads, (loaded_bytes + pieces[number].size_bytes, task))
-    return [tuple(pieces[number] for number in sorted(numbers)) for numbers in chosen]
+    shares = balanced([piece.size_bytes for piece in pieces], task_count)
+    return [tuple(pieces[number] for number in sorted(share)) for share in shares]
 
 
 def row_slices(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -104,7 +104,7 @@ class TableCopyReport:
     def __str__(self) -> str:
         found = f", {self.rows_found:,} of them were there already" if self.rows_found else ""
         partitions = f" in {count_text(self.partitions, 'partition')}" if self.partitions else ""
-        checked = "not compared" if self.checks is None else f"equal in all of {count_text(len(self.checks), 'bucket')}"
+        checked = "not compared" if self.checks is None else f"{count_text(len(self.checks), 'bucket')} compared"
         return (
             f"copied {count_text(self.rows, 'row')}{partitions} from {self.source} to {self.target} in "
             f"{seconds_text(self.seconds)}, {rate_text(self.rows_per_second)}, {checked}{found}"

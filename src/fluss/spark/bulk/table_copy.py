@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from fluss.client.faces import wait_for
-from fluss.client.scan.range_read import LogRange
 from fluss.client.scan.table_facts import offsets_of, partitions_of, row_counts_of
 from fluss.client.table import FlussTable
 from fluss.client.write.sequenced_writer import new_writer_id
@@ -19,20 +18,18 @@ from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.table import TableBucket, TableInfo, TablePath
 from fluss.spark.bulk.copy_state import STATE_PROPERTY, CopyState
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
-from fluss.spark.bulk.handle import FlussOnSpark
+from fluss.spark.bulk.handle import FlussOnSpark, context_of
 from fluss.spark.bulk.jobs import Job
 from fluss.spark.bulk.pieces import piece_bytes_for
 from fluss.spark.bulk.progress import Listener
 from fluss.spark.bulk.reports import BucketCheck, TableCopyReport
 from fluss.spark.connections import open_connection, open_table
 from fluss.spark.packing import Split, pack
-from fluss.spark.row_sizes import guessed_row_bytes, measured_row_bytes
-from fluss.spark.writer_record import ROWS_PER_BATCH
+from fluss.spark.row_sizes import guessed_row_bytes
 
 # Small buckets share a task.
 _TASK_BYTES: Final = 64 * 1024 * 1024
 _TASKS_MAX: Final = 10_000
-_KEYED_BATCH_BYTES: Final = 1024 * 1024
 # Clusters decide by themselves how many replicas they have.
 _NOT_COPIED: Final = frozenset({"table.replication.factor"})
 # Servers forget writers after some days. Until then it is safer to go on under the same id.
@@ -47,9 +44,9 @@ class TableCopy:
     """A copy of one table to another place. ``properties`` replace those of the source, None removes one."""
 
     fs: FlussOnSpark
-    source_settings: Mapping[str, str]
+    source_settings: Mapping[str, str] = field(repr=False)
     source_path: TablePath
-    target_settings: Mapping[str, str]
+    target_settings: Mapping[str, str] = field(repr=False)
     target_path: TablePath
     properties: Mapping[str, str | None]
     is_verified: bool
@@ -106,7 +103,7 @@ class TableCopy:
         return target, state
 
     def _created(self, source: FlussTable) -> tuple[FlussTable, CopyState]:
-        state = CopyState.begin(source.get_table_info(), *_plan(source))
+        state = CopyState.begin(source.get_table_info(), _ranges(source))
         descriptor = _descriptor(source.get_table_info(), self.properties, state)
         admin = open_connection(self.target_settings).get_admin()
         wait_for(admin.create_table(self.target_path, descriptor))
@@ -131,7 +128,10 @@ class TableCopy:
         pairs = []
         for name, ranges in state.ranges.items():
             if name not in source_ids:
-                raise FlussError(f"Partition '{name}' of {info.table_path} was dropped before it was copied")
+                raise FlussError(
+                    f"Partition '{name}' of {info.table_path} was dropped before it was copied; drop "
+                    f"{self.target_path} to copy anew"
+                )
             for bucket_id, (start, stop) in enumerate(ranges):
                 if start < stop:
                     part = Split(source_ids[name], name or None, bucket_id, start, stop, kind)
@@ -150,7 +150,7 @@ class TableCopy:
         self, source: FlussTable, target: FlussTable, state: CopyState, pairs: Sequence[BucketPair], rows_before: int
     ) -> int:
         source_ref, target_ref = self._refs(source, target)
-        work = CopyWork(source_ref, target_ref, state.writer_ids, state.rows_per_batch)
+        work = CopyWork(source_ref, target_ref, state.writer_ids)
         tasks = self._packed(source, pairs)
         job = Job(
             f"copy {self.source_path}",
@@ -197,7 +197,7 @@ class TableCopy:
         tasks = pack(
             list(by_split),
             row_bytes,
-            target_task_bytes=piece_bytes_for(total_bytes, self.fs.spark.sparkContext.defaultParallelism, _TASK_BYTES),
+            target_task_bytes=piece_bytes_for(total_bytes, context_of(self.fs.spark).defaultParallelism, _TASK_BYTES),
             tasks_max=_TASKS_MAX,
             may_split=False,
         )
@@ -220,8 +220,8 @@ def check_can_be_copied(info: TableInfo) -> None:
         )
 
 
-def _plan(source: FlussTable) -> tuple[dict[str, tuple[tuple[int, int], ...]], int]:
-    """Fix what is copied: the offsets of all buckets by partition; and how many rows make a good batch."""
+def _ranges(source: FlussTable) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Fix what is copied: the offsets of all buckets, by partition."""
     info = source.get_table_info()
     names: dict[int | None, str] = {None: ""}
     if info.is_partitioned():
@@ -233,18 +233,12 @@ def _plan(source: FlussTable) -> tuple[dict[str, tuple[tuple[int, int], ...]], i
     ]
     stops = offsets_of(source, buckets, OffsetSpec.latest())
     starts = offsets_of(source, buckets, OffsetSpec.earliest())
-    ranges: dict[str, list[tuple[int, int]]] = {}
+    ranges: dict[str, list[tuple[int, int]]] = {name: [] for name in names.values()}
     for bucket, stop in stops.items():
         # Rows of a primary-key table do not depend on how much of its changelog is left.
         start = 0 if info.has_primary_key() else min(starts[bucket], stop)
-        ranges.setdefault(names[bucket.partition_id], []).append((start, stop))
-    largest = max(stops, key=lambda bucket: stops[bucket] - starts[bucket], default=None)
-    row_bytes = guessed_row_bytes(info.schema, info.schema.column_names)
-    if largest is not None:
-        log = LogRange(largest, starts[largest], stops[largest])
-        row_bytes = measured_row_bytes(source, log, info.schema.column_names) or row_bytes
-    rows_per_batch = max(1, min(ROWS_PER_BATCH, int(_KEYED_BATCH_BYTES / row_bytes)))
-    return {name: tuple(found) for name, found in ranges.items()}, rows_per_batch
+        ranges[names[bucket.partition_id]].append((start, stop))
+    return {name: tuple(found) for name, found in ranges.items()}
 
 
 def _descriptor(info: TableInfo, changes: Mapping[str, str | None], state: CopyState) -> TableDescriptor:

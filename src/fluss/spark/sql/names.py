@@ -3,6 +3,8 @@
 - ``fluss.sales.orders`` is a table in Fluss, ``fluss.sales`` a database there; ``spark_catalog.x`` is Spark's.
 - ``sales.orders`` is a table in Fluss if ``sales`` is attached. ``orders`` alone is one if the current database is.
 - Statements about databases are about those of Fluss, unless they say ``spark_catalog``.
+
+The database called ``fluss``, which every cluster has at first, is Fluss's without being attached: ``fluss.orders``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from fluss.schema.table import TablePath
 from fluss.spark.attachments import Attachments
 from fluss.spark.names import table_name
 from fluss.spark.option_values import TableName
-from fluss.spark.sql.statements import FLUSS_CATALOG, SPARK_CATALOG, Name
+from fluss.spark.sql.statements import FLUSS_CATALOG, Name
 
 
 class NameMeanings:
@@ -24,34 +26,31 @@ class NameMeanings:
         self._spark = spark
         self._attachments = attachments
 
-    def is_database_of_fluss(self, name: Name | None) -> bool:
-        """Whether a statement about databases is about Fluss."""
-        return name is None or name.parts[0].lower() != SPARK_CATALOG
-
     def database(self, name: Name) -> str:
         """Return the database in a statement about databases of Fluss."""
-        parts = name.parts[1:] if name.parts[0].lower() == FLUSS_CATALOG and len(name.parts) > 1 else name.parts
-        if len(parts) != 1:
+        if name.is_of_fluss and len(name.parts) == 2:
+            return name.parts[1]
+        if len(name.parts) != 1:
             raise FlussError(f"'{name}' is no database: write sales or fluss.sales")
-        return self._attachments.database_of(parts[0]) or parts[0]
+        return self._attachments.database_of(name.parts[0]) or name.parts[0]
 
     def database_of_tables(self, name: Name | None) -> str | None:
         """Return the Fluss database whose tables are meant, without a name the current one; None if it is Spark's."""
         if name is None:
             return self._attachments.database_of(self._spark.catalog.currentDatabase())
-        if name.parts[0].lower() == FLUSS_CATALOG and len(name.parts) == 2:
-            return name.parts[1]
+        if name.is_of_fluss:
+            return name.parts[-1] if len(name.parts) <= 2 else None
         return self._attachments.database_of(name.parts[0]) if len(name.parts) == 1 else None
 
     def table(self, name: Name) -> TablePath | None:
         """Return the Fluss table that is meant, whether there is one or not; None if it is Spark's."""
-        parts = name.plain_parts
-        if name.catalog == SPARK_CATALOG:
+        parts = name.parts
+        if name.is_of_spark:
             return None
-        if name.catalog == FLUSS_CATALOG:
-            if len(parts) != 2:
-                raise FlussError(f"'{name}' is no table: write the database, too, such as fluss.sales.orders")
-            return TablePath(*parts)
+        if name.is_of_fluss and len(parts) > 1:
+            if len(parts) > 3:
+                raise FlussError(f"'{name}' is no table: write it as fluss.sales.orders")
+            return TablePath(*parts[-2:])
         if len(parts) == 1:
             parts = (self._spark.catalog.currentDatabase(), *parts)
         database = self._attachments.database_of(parts[0]) if len(parts) == 2 else None
@@ -72,25 +71,24 @@ class NameMeanings:
     def spark_name(self, parts: tuple[str, ...]) -> str | None:
         """Return the name that Spark knows a table by, after making it known; None if it is not a table of Fluss.
 
-        ``parts`` are ``fluss``, database and table, where the table may be a view such as ``orders$changelog``, or
-        database and table of Spark.
+        ``parts`` are ``fluss``, database and table, or database and table. The table may be a view, such as
+        ``orders$changelog``.
         """
         name = self._table_or_view(parts)
         entry = None if name is None else self._attachments.attach_one(name)
         return None if entry is None else entry.sql_name
 
     def _table_or_view(self, parts: tuple[str, ...]) -> TableName | None:
-        database: str | None
-        if len(parts) == 3:
-            database = parts[1]
-        else:
-            known = self._attachments.table_of(*parts)
+        database, table = parts[-2:]
+        if parts[0].lower() != FLUSS_CATALOG:
+            known = self._attachments.table_of(database, table)
             if known is not None:
                 return known
-            database = self._attachments.database_of(parts[0])
-        if database is None:
-            return None
+            attached = self._attachments.database_of(database)
+            if attached is None:
+                return None
+            database = attached
         try:
-            return table_name(f"{database}.{parts[-1]}")
+            return table_name(f"{database}.{table}")
         except FlussError:
             return None

@@ -17,14 +17,13 @@ def with_spark_names(text: str, tokens: list[Token], spark_name_of: Callable[[tu
     pieces: list[str] = []
     position = 0
     for parts in _dotted_names(tokens):
-        length = 3 if parts[0].value.lower() == FLUSS_CATALOG else 2
-        if len(parts) < length:
-            continue
-        named = parts[:length]
-        replacement = spark_name_of(tuple(token.value for token in named))
-        if replacement is not None:
-            pieces += [text[position : named[0].start], replacement]
-            position = named[-1].stop
+        for length in (3, 2) if parts[0].value.lower() == FLUSS_CATALOG else (2,):
+            named = parts[:length]
+            replacement = spark_name_of(tuple(token.value for token in named)) if len(named) == length else None
+            if replacement is not None:
+                pieces += [text[position : named[0].start], replacement]
+                position = named[-1].stop
+                break
     return "".join([*pieces, text[position:]])
 
 

@@ -64,16 +64,17 @@ class StatementRunner:
         return self._spark.sql(with_spark_names(text, tokens, self._names.spark_name), args=args)
 
     def _is_about_fluss(self, head: Head) -> bool:
+        name = head.name
         if head.kind in _ABOUT_DATABASES:
-            return self._names.is_database_of_fluss(head.name)
+            return name is None or not name.is_of_spark
         if head.kind is ShowTables:
-            return self._names.database_of_tables(head.name) is not None
-        if head.name is None:
+            return self._names.database_of_tables(name) is not None
+        if name is None:
             return False
         if head.kind is CreateTable and head.using is not None:
             return head.using == FLUSS_CATALOG
-        path = self._names.table(head.name)
+        path = self._names.table(name)
         if path is None:
             return False
         # A name in an attached database may also be a view or a table of Spark's.
-        return head.kind is CreateTable or head.name.catalog == FLUSS_CATALOG or self._catalog.table_exists(path)
+        return head.kind is CreateTable or name.is_of_fluss or self._catalog.table_exists(path)

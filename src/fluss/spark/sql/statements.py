@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-# The catalog that names of Fluss may begin with, and the one of Spark itself.
+# The catalog that names of Fluss may begin with, and that of Spark itself.
 FLUSS_CATALOG = "fluss"
 SPARK_CATALOG = "spark_catalog"
 
@@ -22,15 +22,14 @@ class Name:
     position: int = field(default=0, compare=False)
 
     @property
-    def catalog(self) -> str | None:
-        """The catalog that is named, in lower case, if one is."""
-        first = self.parts[0].lower()
-        return first if len(self.parts) > 1 and first in (FLUSS_CATALOG, SPARK_CATALOG) else None
+    def is_of_fluss(self) -> bool:
+        """Whether the name says that it is Fluss's: its first part is the catalog, or the database of that name."""
+        return self.parts[0].lower() == FLUSS_CATALOG
 
     @property
-    def plain_parts(self) -> tuple[str, ...]:
-        """The name without the catalog."""
-        return self.parts[1:] if self.catalog else self.parts
+    def is_of_spark(self) -> bool:
+        """Whether the name says that it is Spark's."""
+        return self.parts[0].lower() == SPARK_CATALOG
 
     def __str__(self) -> str:
         return ".".join(self.parts)
