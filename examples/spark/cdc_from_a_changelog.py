@@ -90,12 +90,10 @@ def start_queries(source: FlussSpark, target: FlussSpark, directory: Path) -> li
     return [copy, history]
 
 
-def stop(queries: list[StreamingQuery], *, when_all_is_read: bool) -> None:
+def stop(queries: list[StreamingQuery]) -> None:
+    """Stop queries when they have read what there is."""
     for query in queries:
-        while query.lastProgress is None and query.isActive:
-            time.sleep(0.1)
-        if when_all_is_read:
-            query.processAllAvailable()
+        query.processAllAvailable()
         query.stop()
 
 
@@ -151,6 +149,7 @@ def main() -> None:
     ):
         directory = Path(name)
         spark = session("change data capture")
+        say("Spark is up")
         source = FlussSpark(spark, bootstrap_servers=here.bootstrap_servers)
         target = FlussSpark(spark, bootstrap_servers=there.bootstrap_servers)
         for cluster in (source, target):
@@ -159,14 +158,14 @@ def main() -> None:
         queries = start_queries(source, target, directory)
         for number in range(1, ROUNDS + 1):
             if number == ROUNDS // 2:
-                stop(queries, when_all_is_read=False)
+                stop(queries)
                 say("both queries are stopped; changes go on")
             bank.work()
             say(f"{number} of {ROUNDS}: {OPENED:,} accounts opened, {CHANGED:,} changed, {CLOSED:,} closed")
             if number == ROUNDS // 2 + 1:
                 queries = start_queries(source, target, directory)
                 say("both queries go on where they were")
-        stop(queries, when_all_is_read=True)
+        stop(queries)
         check_results(spark, target, bank, directory)
         spark.stop()
 

@@ -162,6 +162,7 @@ def main() -> None:
         delivery.write_files()
         say(f"files: {len(DAYS)} of orders with {len(DAYS) * ORDERS_PER_DAY:,} rows, customers, products")
         spark = session("ETL")
+        say("Spark is up")
         fs = FlussSpark(spark, bootstrap_servers=server.bootstrap_servers)
         create_tables(fs)
         load(spark, fs, delivery.directory)

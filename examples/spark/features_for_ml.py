@@ -151,6 +151,7 @@ def main() -> None:
         blocking.FlussConnection.create(server.config()) as connection,
     ):
         spark = session("features")
+        say("Spark is up")
         fs = FlussSpark(spark, bootstrap_servers=server.bootstrap_servers)
         create_tables(fs)
         incoming = connection.get_table(fluss.TablePath(*PAYMENTS.split(".")))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,15 +32,19 @@ from fluss.spark.query_options import (
     TimeLike,
     client_settings,
     columns_text,
+    joined_options,
     merged_options,
     option_texts,
     partitions_text,
     session_options,
+    sink_options,
+    time_range_options,
     time_text,
 )
 from fluss.spark.running_session import check_usable
 from fluss.spark.session import session
 from fluss.spark.sink import SinkPlan
+from fluss.spark.source import FlussDataSource
 from fluss.spark.sql.runner import StatementRunner
 from fluss.spark.sql.text import quoted_name
 from fluss.spark.stream_offsets import backlog
@@ -51,7 +56,6 @@ from fluss.spark.write_order import ordered_for
 if TYPE_CHECKING:
     from fluss.spark.bulk.reports import CopyReport, ExportReport, LoadReport
 
-_FORMAT = "fluss"
 _SHUFFLE_TASKS = "spark.sql.shuffle.partitions"
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
@@ -100,6 +104,15 @@ class FlussSpark:
         """The options that hold for every query: those given here, and those of the session."""
         return session_options(self._spark) | self._own_options
 
+    @cached_property
+    def _format(self) -> str:
+        """The data source. Registered, though Spark would find it: what it finds it runs in processes of their own.
+
+        They would be started, and would import everything, beside those that tables by name and bulk jobs use.
+        """
+        self._spark.dataSource.register(FlussDataSource)
+        return FlussDataSource.name()
+
     # Reading
 
     def read(
@@ -126,7 +139,7 @@ class FlussSpark:
             "scan.partitions": partitions_text(partitions),
             "scan.mode": mode,
         }
-        return self._load(table, _joined(chosen, options), Use.BATCH_READ)
+        return self._load(table, joined_options(chosen, options), Use.BATCH_READ)
 
     def read_incremental(
         self, table: str | TablePath, start: TimeLike, end: TimeLike | None = None, **options: Any
@@ -137,7 +150,7 @@ class FlussSpark:
         datetimes, epoch milliseconds, or text such as ``"2026-01-01 12:30:00"``; without a zone they are in the zone of
         the session.
         """
-        return self.read(table, **_time_range(start, end), **options)
+        return self.read(table, **time_range_options(start, end), **options)
 
     def changelog(
         self, table: str | TablePath, start: TimeLike | None = None, end: TimeLike | None = None, **options: Any
@@ -146,7 +159,7 @@ class FlussSpark:
 
         The columns ``_change_type``, ``_log_offset`` and ``_commit_timestamp`` stand before those of the table.
         """
-        return self.read(table, scan_changelog=True, **_time_range(start, end), **options)
+        return self.read(table, scan_changelog=True, **time_range_options(start, end), **options)
 
     def read_stream(
         self,
@@ -183,7 +196,7 @@ class FlussSpark:
             "scan.filter": filter,
             "scan.partitions": partitions_text(partitions),
         }
-        return self._load(table, _joined(chosen, options), Use.STREAM_READ)
+        return self._load(table, joined_options(chosen, options), Use.STREAM_READ)
 
     def _load(self, table: str | TablePath, options: Mapping[str, object], use: Use) -> DataFrame:
         merged = self._merged({"table": str(table_name(table)), **options}, use)
@@ -194,7 +207,7 @@ class FlussSpark:
         info = self._catalog.table_info(checked.table.path)
         schema = view_schema(info.schema, checked.view, checked.columns)
         reader = self._spark.readStream if is_stream else self._spark.read
-        return reader.format(_FORMAT).schema(schema).options(**merged).load()
+        return reader.format(self._format).schema(schema).options(**merged).load()
 
     # Writing
 
@@ -219,13 +232,13 @@ class FlussSpark:
         the tasks.
         """
         path, info = self._target(table)
-        chosen = _write_options(change_type_column, target_columns)
-        merged = self._merged({"table": str(path), **_joined(chosen, options)}, Use.BATCH_WRITE)
+        chosen = sink_options(change_type_column, target_columns)
+        merged = self._merged({"table": str(path), **joined_options(chosen, options)}, Use.BATCH_WRITE)
         tasks = self._shuffle_tasks(shuffle, sequence_column, merged)
         ordered = ordered_for(rows, info, sequence_column=sequence_column, tasks=tasks)
         # As with reads: what is wrong is said here, by a plain error, before Spark begins.
         SinkPlan.of(write_options(merged, is_stream=False), ordered.schema)
-        ordered.write.format(_FORMAT).mode(mode).options(**merged).save()
+        ordered.write.format(self._format).mode(mode).options(**merged).save()
 
     def upsert(self, rows: DataFrame, table: str | TablePath, **options: Any) -> None:
         """Insert and update rows of a table with a primary key; options as those of ``write``."""
@@ -266,18 +279,18 @@ class FlussSpark:
         tasks must stay the same as long as the checkpoint is used.
         """
         path, info = self._target(table)
-        chosen = _write_options(change_type_column, target_columns) | {
+        chosen = sink_options(change_type_column, target_columns) | {
             "sink.delivery-guarantee": guarantee,
             "checkpointLocation": checkpoint or self._default_checkpoint(query_name),
         }
-        merged = self._merged({"table": str(path), **_joined(chosen, options)}, Use.STREAM_WRITE)
+        merged = self._merged({"table": str(path), **joined_options(chosen, options)}, Use.STREAM_WRITE)
         tasks = self._shuffle_tasks(shuffle, sequence_column, merged)
         ordered = ordered_for(rows, info, sequence_column=sequence_column, tasks=tasks)
         SinkPlan.of(write_options(merged, is_stream=True), ordered.schema)
         if output_mode == "update":
             writer = update_writer(ordered, merged)
         else:
-            writer = ordered.writeStream.format(_FORMAT).options(**merged)
+            writer = ordered.writeStream.format(self._format).options(**merged)
             if output_mode is not None:
                 writer = writer.outputMode(output_mode)
         if query_name is not None:
@@ -374,26 +387,3 @@ class FlussSpark:
 
     def __repr__(self) -> str:
         return f"FlussSpark({self.options.get(Config.bootstrap_servers.key, '')!r})"
-
-
-def _joined(chosen: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:
-    """Put arguments and further options together; what is said twice is a FlussError."""
-    named = option_texts(chosen)
-    further = option_texts(options)
-    for key in named.keys() & further.keys():
-        raise FlussError(f"'{key}' is given twice, as an argument and as an option")
-    return {**named, **further}
-
-
-def _time_range(start: TimeLike | None, end: TimeLike | None) -> dict[str, Any]:
-    return {
-        "scan.incremental.start.timestamp": None if start is None else time_text(start),
-        "scan.incremental.end.timestamp": None if end is None else time_text(end),
-    }
-
-
-def _write_options(change_type_column: str | None, target_columns: Sequence[str] | None) -> dict[str, object]:
-    return {
-        "sink.change-type-column": None if change_type_column is None else columns_text([change_type_column]),
-        "sink.target-columns": columns_text(target_columns),
-    }

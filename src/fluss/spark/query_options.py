@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -105,6 +105,31 @@ def partitions_text(partitions: PartitionLike | Sequence[PartitionLike] | None) 
         values = choice.spec_map if isinstance(choice, PartitionSpec) else choice
         texts.append(",".join(f"{column}={value}" for column, value in values.items()))
     return ";".join(texts)
+
+
+def time_range_options(start: TimeLike | None, end: TimeLike | None) -> dict[str, Any]:
+    """Return the options of a read of what was written in some time."""
+    return {
+        "scan.incremental.start.timestamp": None if start is None else time_text(start),
+        "scan.incremental.end.timestamp": None if end is None else time_text(end),
+    }
+
+
+def sink_options(change_type_column: str | None, target_columns: Sequence[str] | None) -> dict[str, object]:
+    """Return the options that say which columns are written, and what they mean."""
+    return {
+        "sink.change-type-column": None if change_type_column is None else columns_text([change_type_column]),
+        "sink.target-columns": columns_text(target_columns),
+    }
+
+
+def joined_options(chosen: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:
+    """Put arguments and further options together; what is said twice is a FlussError."""
+    named = option_texts(chosen)
+    further = option_texts(options)
+    for key in named.keys() & further.keys():
+        raise FlussError(f"'{key}' is given twice, as an argument and as an option")
+    return {**named, **further}
 
 
 def merged_options(

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 # What tasks return. Spark does not check it, and reads memory that is not there if it is something else.
 _RESULT_SCHEMA: Final = pa.schema([pa.field("task", pa.int64(), nullable=False), pa.field("result", pa.binary())])
 _RESULT_DDL: Final = "task bigint not null, result binary"
-# The last line of a traceback: the class of the error and what it says.
-_PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*(?P<kind>\w+(?:Error|Exception|Interrupt)): (?P<text>.+)$", re.MULTILINE)
+# The last line of a traceback: the class of the error and what it says; and what errors of this library say.
+_PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt): (?P<text>.+)$", re.MULTILINE)
+_FLUSS_ERROR: Final = re.compile(r"FlussError(?:\(code=(?P<code>-?\d+)\))?: (?P<text>.+)")
 
 
 class TaskResult(Protocol):
@@ -144,7 +145,7 @@ class _RunningJob(Generic[ItemT, ResultT]):
         except Exception as error:
             if self._failure is not None:
                 raise _error_of(self._failure, job.what) from None
-            raise FlussError(f"{job.what} failed: {_reason(error)}") from error
+            raise _job_error(error, job.what) from error
         finally:
             context.removeJobTag(self._tag)
         by_task = dict(zip(table["task"].to_pylist(), table["result"].to_pylist(), strict=True))
@@ -216,10 +217,13 @@ def _error_of(failure: _Failure, what: str) -> FlussError:
     return UnfitInputError(f"{what} failed: {failure.message}", failure.error_code)
 
 
-def _reason(error: Exception) -> str:
+def _job_error(error: Exception, what: str) -> FlussError:
     """Find the sentence in what Spark says about a failed job: the last error of a Python worker, if there was one."""
-    errors = list(_PYTHON_ERROR.finditer(str(error)))
+    text = str(error).strip()
+    errors = list(_PYTHON_ERROR.finditer(text))
     if not errors:
-        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    kind, text = errors[-1]["kind"], errors[-1]["text"]
-    return text.removeprefix("FlussError: ") if kind.endswith("FlussError") else f"{kind}: {text}"
+        return FlussError(f"{what} failed: {text.splitlines()[0] if text else type(error).__name__}")
+    ours = _FLUSS_ERROR.fullmatch(errors[-1]["text"])
+    if ours is None:
+        return FlussError(f"{what} failed: {errors[-1][0]}")
+    return FlussError(f"{what} failed: {ours['text']}", None if ours["code"] is None else int(ours["code"]))
