@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fluss import blocking, embedded
@@ -49,14 +48,14 @@ SCHEMA: Final = pa.schema(
 def rows(first_id: int, row_count: int) -> pa.RecordBatch:
     """Return rows with made-up but reproducible values: about 137 bytes each."""
     ids = np.arange(first_id, first_id + row_count)
-    cities = pa.array([f"city number {number:04d}" for number in range(1000)])
+    cities = pa.array([f"city no. {number:04d}" for number in range(1000)])
     products = pa.array([f"product {number:06d} of the catalogue" for number in range(10_000)])
-    notes = pa.array([f"note {number:05d}: to be delivered between 8 and 12" for number in range(50_000)])
+    notes = pa.array([f"note {number:05d}: to be delivered between 8" for number in range(50_000)])
     columns = [
         pa.array(ids),
         pa.array((ids * 7919 % 100_003).astype(np.int32)),
         pa.array((ids * 104_729 % 1_000_003) / 100),
-        pc.cast(pa.array(ids * 31 % 1_000_000), pa.decimal128(15, 2)),
+        pa.array(ids * 31 % 1_000_000).cast(pa.decimal128(19, 0)).cast(pa.decimal128(15, 2)),
         pa.array(ids * 1000 + 1_700_000_000_000_000).cast(pa.timestamp("us")),
         cities.take(pa.array(ids % 1000)),
         products.take(pa.array(ids * 17 % 10_000)),

@@ -217,6 +217,36 @@ def test_a_micro_batch_that_is_given_to_foreach_batch_again_is_written_once(
 
 
 @pytest.mark.slow
+def test_a_micro_batch_that_is_repeated_is_divided_as_before_although_the_options_are_others(
+    spark: SparkSession,
+    connection: blocking.FlussConnection,
+    bootstrap_servers: str,
+    database: str,
+    checkpoint: str,
+) -> None:
+    table = create(connection, database, bucket_count=2)
+    path = blocking.TablePath(database, "source")
+    connection.get_admin().create_table(path, blocking.TableDescriptor(blocking.Schema(ROWS), bucket_count=2))
+    ids = list(range(4000))
+    with connection.get_table(path).new_append().create_writer() as writer:
+        writer.write_arrow(pa.table({"id": ids, "noise": ["x" * 40] * len(ids)}, schema=ROWS))
+    provider = "fluss_whose_second_task_dies"
+    spark.dataSource.register(killing_source(provider, {(0, 1): 99}, sends_before=0))
+
+    def start(provider: str, task_bytes: int) -> Any:
+        source = spark.readStream.format("fluss").option("bootstrap.servers", bootstrap_servers)
+        source = source.option("scan.startup.mode", "earliest").option("scan.target-task-bytes", task_bytes)
+        writer = written(source.load(str(path)), provider, bootstrap_servers, f"{database}.t")
+        return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+    with pytest.raises(StreamingQueryException):
+        start(provider, 80_000).awaitTermination()
+    assert 0 < ids_of(table).total() < len(ids)
+    start("fluss", 1_000_000).awaitTermination()
+    assert ids_of(table) == Counter(ids)
+
+
+@pytest.mark.slow
 def test_at_least_once_loses_nothing(
     connection: blocking.FlussConnection, bootstrap_servers: str, database: str, start: Start, tmp_path: Path
 ) -> None:

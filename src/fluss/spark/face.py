@@ -48,7 +48,7 @@ from fluss.spark.source import FlussDataSource
 from fluss.spark.sql.runner import StatementRunner
 from fluss.spark.sql.text import quoted_name
 from fluss.spark.stream_offsets import backlog
-from fluss.spark.streaming_trigger import Trigger, triggered
+from fluss.spark.streaming_trigger import Trigger, same_tasks, triggered
 from fluss.spark.types import CHANGE_TYPE, view_schema
 from fluss.spark.update_stream import update_writer
 from fluss.spark.write_order import ordered_for
@@ -288,14 +288,15 @@ class FlussSpark:
         ordered = ordered_for(rows, info, sequence_column=sequence_column, tasks=tasks)
         SinkPlan.of(write_options(merged, is_stream=True), ordered.schema)
         if output_mode == "update":
-            writer = update_writer(ordered, merged)
+            writer = update_writer(ordered, merged, self._format)
         else:
             writer = ordered.writeStream.format(self._format).options(**merged)
             if output_mode is not None:
                 writer = writer.outputMode(output_mode)
         if query_name is not None:
             writer = writer.queryName(query_name)
-        return triggered(writer, trigger).start()
+        with same_tasks(self._spark):
+            return triggered(writer, trigger).start()
 
     def _default_checkpoint(self, query_name: str | None) -> str:
         """Return the directory that Spark would use, for which a query needs a name that stays the same."""

@@ -57,15 +57,21 @@ def pack(
     Every row is in exactly one task. Only with ``may_split`` is a part cut. Then no task has more than
     ``task_rows_max`` rows, unless that took more than ``tasks_max`` tasks.
     """
-    splits = [split for split in splits if split.start < split.stop or split.kind == "rows"]
-    if not splits:
-        return []
     row_count = sum(split.weight for split in splits)
     task_count = round(row_count * bytes_per_row / target_task_bytes)
     if may_split and task_rows_max is not None:
         task_count = max(task_count, -(-row_count // task_rows_max))
-    task_count = max(1, min(task_count, tasks_max))
-    return _cut(splits, min(task_count, row_count)) if may_split else _distributed(splits, min(task_count, len(splits)))
+    return divide(splits, max(1, min(task_count, tasks_max)), may_split=may_split)
+
+
+def divide(splits: Sequence[Split], task_count: int, *, may_split: bool) -> list[Task]:
+    """Give parts to so many tasks, or fewer if there is not enough; the same parts always in the same way."""
+    splits = [split for split in splits if split.start < split.stop or split.kind == "rows"]
+    if not splits:
+        return []
+    if not may_split:
+        return _distributed(splits, min(task_count, len(splits)))
+    return _cut(splits, min(task_count, sum(split.weight for split in splits)))
 
 
 def _cut(splits: Sequence[Split], task_count: int) -> list[Task]:

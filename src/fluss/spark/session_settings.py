@@ -75,6 +75,8 @@ def new_session_settings(
         "spark.app.name": app_name,
         UNIX_SOCKETS: str(hasattr(socket, "AF_UNIX")).lower(),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # A micro-batch that is repeated has to have the same tasks, or rows would be written twice.
+        "spark.sql.adaptive.streaming.stateless.enabled": "false",
         # Spark's 10,000 rows make small batches of small rows; with this many, writing is about a fourth faster.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
         "spark.ui.enabled": "false",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -16,7 +17,7 @@ from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
 from fluss.spark.admission import Admission, rows_within, take_whole
 from fluss.spark.options import ReadOptions
-from fluss.spark.packing import Split, Task, pack
+from fluss.spark.packing import Split, Task, divide, pack
 from fluss.spark.patience import IdlePauses
 from fluss.spark.planner import ReadView
 from fluss.spark.row_sizes import guessed_row_bytes, measured_row_bytes
@@ -136,6 +137,8 @@ class StreamBatches:
         self._pauses.before_look()
         end = self._next(start, rows_max, bytes_max)
         self._pauses.after_look(found=end is not start)
+        if end is not start:
+            end = replace(end, task_count=max(1, len(self._divided(reads_between(start, end)))))
         self._planned = end
         return end
 
@@ -163,15 +166,23 @@ class StreamBatches:
     # What is read
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Task]:
-        """Divide what is between two offsets among tasks. The buckets of a table with keys stay whole, and in order."""
+        """Divide what is between two offsets among tasks. The buckets of a table with keys stay whole, and in order.
+
+        A batch that is repeated is divided as before: the sizes of rows, the options and the machine may be others.
+        """
         self.table.expect(end.table_id)
         reads = reads_between(start, end)
         if end != self._planned:
             # Somebody else has planned this, maybe long ago.
             reads, losses = self.table.still_there(reads)
             self.table.accept(losses)
-        names = self.table.known.names
-        splits = [split_of(read, names.get(read.bucket.partition_id)) for read in reads]
+        if end.task_count is None:
+            return self._divided(reads)
+        return divide(self._splits(reads), end.task_count, may_split=not self.table.info.has_primary_key())
+
+    def _divided(self, reads: Sequence[BucketRead]) -> list[Task]:
+        """Divide what a batch reads as the options want it now."""
+        splits = self._splits(reads)
         return pack(
             splits,
             self._bytes_per_row(_largest_read(reads), sum(split.weight for split in splits)),
@@ -180,6 +191,10 @@ class StreamBatches:
             may_split=not self.table.info.has_primary_key(),
             task_rows_max=self._options.max_records_per_partition,
         )
+
+    def _splits(self, reads: Sequence[BucketRead]) -> list[Split]:
+        names = self.table.known.names
+        return [split_of(read, names.get(read.bucket.partition_id)) for read in reads]
 
     @cached_property
     def _columns(self) -> list[str]:

@@ -6,13 +6,15 @@
      "begun": {"b": {...}, "rows": []}, where the batch that ends here began, in buckets where its start is not to be
                                         asked: new ones, those that lost records, and in the first batch all of them
      "ends": {"12:0": 140},             where the logs ended that were not read to their ends
+     "tasks": 4,                        among how many tasks the batch that ends here is divided
      "initial": true}                   nothing has been read yet
 
 The phase is "snapshot" as long as there are rows to come. Empty members are left out.
 
 Spark keeps where batches end, and not where the first one began: a query that dies in its first batch asks for the
 initial offset again, and gets another one. What "begun" says wins over that, so that a batch is the same rows
-whenever it is read.
+whenever it is read. Nor may a batch that is read again be divided otherwise: each task of a sink knows what it has
+written, and not what the others have.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class StreamOffset:
     positions: Mapping[TableBucket, Position]
     begun: Mapping[TableBucket, Position] = field(default_factory=dict)
     ends: Mapping[TableBucket, int] = field(default_factory=dict)
+    task_count: int | None = None
     is_initial: bool = False
 
     def may_have_unread(self, bucket: TableBucket, end: int) -> bool:
@@ -70,6 +73,8 @@ class StreamOffset:
             found["begun"] = _positions_to_json(self.begun)
         if self.ends:
             found["ends"] = {_key(bucket): self.ends[bucket] for bucket in _by_age(self.ends)}
+        if self.task_count is not None:
+            found["tasks"] = self.task_count
         if self.is_initial:
             found["initial"] = True
         return found
@@ -90,6 +95,7 @@ class StreamOffset:
                 _positions_from_json(table_id, found),
                 begun=_positions_from_json(table_id, found["begun"]) if "begun" in found else {},
                 ends={_bucket(table_id, key): int(end) for key, end in found.get("ends", {}).items()},
+                task_count=int(found["tasks"]) if "tasks" in found else None,
                 is_initial=bool(found.get("initial", False)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -16,14 +16,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from fluss.spark.option_table import Use
 from fluss.spark.options import applicable_options, write_options
 
-_FORMAT: Final = "fluss"
 _CHECKPOINT_LOCATION: Final = "checkpointLocation"
 # A checkpoint belongs to one query, so its micro-batches need no other name.
 _TRANSACTIONS: Final = "micro-batches"
 
 
-def update_writer(rows: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
-    """Return the writer of a stream in update mode; ``options`` are those of a streaming write."""
+def update_writer(rows: DataFrame, options: Mapping[str, str], provider: str) -> DataStreamWriter:
+    """Return the writer of a stream in update mode; ``options`` are those of a streaming write to the data source."""
     checked = write_options(options, is_stream=True)
     is_exact = checked.delivery_guarantee == "exactly-once"
     location = checked.checkpoint_location
@@ -32,6 +31,6 @@ def update_writer(rows: DataFrame, options: Mapping[str, str]) -> DataStreamWrit
 
     def write(batch: DataFrame, number: int) -> None:
         of_batch = {"sink.transaction": f"{_TRANSACTIONS}/{number}"} if is_exact else {}
-        batch.write.format(_FORMAT).mode("append").options(**every_batch, **of_batch).save()
+        batch.write.format(provider).mode("append").options(**every_batch, **of_batch).save()
 
     return rows.writeStream.outputMode("update").option(_CHECKPOINT_LOCATION, location).foreachBatch(write)

@@ -680,3 +680,21 @@ def test_filters_and_columns_are_applied(make: Make) -> None:
     table.write(range(10))
     rows = start(["id"], scan_filter="id >= 7").trigger()
     assert sorted(rows, key=lambda row: row["id"]) == [{"id": 7}, {"id": 8}, {"id": 9}]
+
+
+def test_a_batch_that_is_repeated_has_the_same_tasks_whatever_else_has_changed(make: Any) -> None:
+    # Every task of a sink knows what it has written itself, and nothing of the others.
+    table, query = make(bucket_count=2)
+    table.write(range(200), "x" * 100)
+    reading = query(**{"scan.startup.mode": "earliest", "scan.target-task-bytes": "4000"})
+    first = reading.reader.initialOffset()
+    assert reading.plan()
+
+    def tasks() -> list[Any]:
+        return [part.value for part in reading.reader.partitions(first, json.loads(reading.planned[0]))]
+
+    before = tasks()
+    assert len(before) > 1
+    reading.restart(**{"scan.target-task-bytes": "1000000", "scan.max-tasks": "1"})
+    assert tasks() == before
+    assert sorted(row["id"] for row in reading.run()) == list(range(200))

@@ -528,10 +528,10 @@ def test_logs_and_tables_with_keys_share_a_connection(server: KvServer) -> None:
 @pytest.mark.parametrize(
     ("fault", "seconds"),
     [
-        (Fault(pressure=1.0), 0.3),
-        (Fault(pressure=0.5), 0.3 / 4),
-        (Fault(pressure=7.0), 0.3),
-        (Fault(bucket_code=ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION), 0.3),
+        (Fault(pressure=1.0), 0.6),
+        (Fault(pressure=0.5), 0.6 / 4),
+        (Fault(pressure=7.0), 0.6),
+        (Fault(bucket_code=ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION), 0.6),
         (Fault(pressure=float("nan")), 0.0),
     ],
 )
@@ -540,7 +540,7 @@ def test_pressure_throttles_its_bucket_and_no_other(server: KvServer, fault: Fau
     server.add_kv_table(other := type(PATH)("fluss", "other"), 2)
     fault.table_id = 1
     server.faults.append(fault)
-    with client_of(server, writer__kv_backpressure__max_throttle_ms=300, writer__batch_timeout_ms=0) as client:
+    with client_of(server, writer__kv_backpressure__max_throttle_ms=600, writer__batch_timeout_ms=0) as client:
         writer, calm = writer_of(client), upsert_of(client, other).create_writer()
         calm.upsert([1, "x", 1]).result(5)
         started_s = time.monotonic()
@@ -549,14 +549,14 @@ def test_pressure_throttles_its_bucket_and_no_other(server: KvServer, fault: Fau
         second = writer.upsert([2, "x", 1])
         calm_started_s = time.monotonic()
         calm.upsert([2, "x", 1]).result(5)
-        assert time.monotonic() - calm_started_s < 0.25
+        assert time.monotonic() - calm_started_s < 0.5
         handle.result(5)
         second.result(5)
         spent_s = time.monotonic() - started_s
-        assert seconds <= spent_s < seconds + 0.25
+        assert seconds <= spent_s < seconds + 0.5
         # The answer without pressure has ended it.
         writer.upsert([3, "x", 1]).result(5)
-        assert time.monotonic() - started_s - spent_s < 0.25
+        assert time.monotonic() - started_s - spent_s < 0.5
 
 
 def test_threads_may_share_a_writer(server: KvServer) -> None:
