@@ -36,6 +36,7 @@ PRODUCTS = [f"product-{number:02d}" for number in range(25)]
 CUSTOMER_COUNT = 20_000
 BATCH_ROWS = 10_000
 ORDERS_PER_SECOND = 60_000
+MICRO_BATCH_ROWS_MAX = 75_000
 BUCKETS = 2
 ONE_CENT = pa.scalar(Decimal("0.01"))
 
@@ -120,7 +121,7 @@ def create_tables(fs: FlussSpark) -> None:
 
 def start_query(fs: FlussSpark, checkpoint: Path) -> StreamingQuery:
     """Enrich the orders as they come, and keep the sums in the primary-key table."""
-    orders = fs.read_stream(ORDERS, startup="earliest")
+    orders = fs.read_stream(ORDERS, startup="earliest", max_rows=MICRO_BATCH_ROWS_MAX)
     customers = f.broadcast(fs.read(CUSTOMERS))
     revenue = (
         orders.join(customers, "customer")
@@ -157,7 +158,7 @@ def watch(query: StreamingQuery, shop: Shop, sender: threading.Thread, order_cou
             share = read / order_count
             bar = "#" * int(share * 30)
             line = f"  [{bar:<30}] {share:4.0%}   sent {shop.order_count:>9,}   processed {read:>9,}"
-            line += f"   micro-batches {len(read_by_batch):>3}"
+            line += f"   micro-batches {len(read_by_batch):>3}" if read else "   Spark plans the first micro-batch"
             print(f"\r{line}" if on_terminal else line, end="" if on_terminal and not is_done else "\n", flush=True)
         if is_done:
             return

@@ -50,9 +50,10 @@ replication factor above 1 is refused.
 SPARK_TOP = """\
 # Spark options
 
-Every option of the data source `fluss`, for `.option(key, value)`, for the keyword `options` of `FlussSpark`, and for
-`SELECT ... FROM t WITH (...)` and `INSERT INTO t WITH (...)`. The case of a key does not matter. An unknown option is
-an error, and so is one that is of no use to the kind of query.
+Every option of the data source `fluss`, for `.option(key, value)`, for the methods of `FlussSpark`
+(`scan_max_tasks=4`, or `**{"scan.max-tasks": 4}`), and for `SELECT ... FROM t WITH (...)` and `INSERT INTO t
+WITH (...)`. The case of a key does not matter. An unknown option is an error, and so is one that is of no use to the
+kind of query.
 
 Beside these, every [client option](client-options.md) is taken, with or without `client.` before it;
 `bootstrap.servers` is needed. `load("sales.orders")` and `save("sales.orders")` are another way to name the table.

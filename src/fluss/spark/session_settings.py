@@ -35,6 +35,11 @@ logger.shell.level = error
 # The last failure of a task is the error of the query, whole; here each attempt would say the same once more.
 logger.task.name = org.apache.spark.executor.Executor
 logger.task.level = off
+logger.write.name = org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask
+logger.write.level = off
+# A query that is stopped in the middle of a micro-batch.
+logger.broadcast.name = org.apache.spark.broadcast.TorrentBroadcast
+logger.broadcast.level = off
 """
 
 
