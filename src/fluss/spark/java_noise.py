@@ -1,7 +1,8 @@
 """What Spark's processes write to standard error without meaning anything by it.
 
 - One line of Java about a module that Spark uses, at every start.
-- The traceback of a Python worker that wanted to send something when Spark had heard enough, as after LIMIT.
+- The traceback of a Python process that wanted to send something when Spark had heard enough: a worker after LIMIT, or
+  the one that a stream asks for offsets when the stream is stopped.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from typing import Final
 
 _MODULE_WARNING: Final = b"WARNING: Using incubator modules: jdk.incubator.vector"
 _TRACEBACK: Final = b"Traceback (most recent call last):"
-_FRAME_OF_DAEMON: Final = b'/pyspark/daemon.py", line '
+_ANOTHER: Final = b"During handling of the above exception, another exception occurred:"
+_FRAME: Final = b'File "'
+# Spark's own code, and what it is called by and calls. A frame of anybody else is worth a message.
+_SPARKS_FRAMES: Final = (b"/pyspark/", b'"<frozen runpy>"', b"/contextlib.py", b"/socket.py")
 _BROKEN_PIPE: Final = b"BrokenPipeError:"
+_END_OF_INPUT: Final = b"EOFError"
 
 
 def without_noise(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -21,23 +26,30 @@ def without_noise(lines: Iterable[bytes]) -> Iterator[bytes]:
     Several workers write at the same time, so tracebacks may be mixed; then some of them are passed on.
     """
     held: list[bytes] = []
+    # Whether what is held, or was left out just now, may go on with the next exception.
+    is_chain = False
     for line in lines:
         text = line.rstrip()
         if text == _MODULE_WARNING:
             continue
-        if text == _TRACEBACK or (held and line.startswith(b" ")):
+        if text == _TRACEBACK or (held and not is_chain and line.startswith(b" ")):
             held.append(line)
-            continue
-        if held:
-            is_noise = text.startswith(_BROKEN_PIPE) and all(map(_is_of_daemon, held))
-            if not is_noise:
-                yield from (*held, line)
+            is_chain = False
+        elif is_chain and text in (b"", _ANOTHER):
+            if held:
+                held.append(line)
+        elif held and not is_chain and all(map(_is_sparks, held)) and text == _END_OF_INPUT:
+            held.append(line)
+            is_chain = True
+        elif held and not is_chain and all(map(_is_sparks, held)) and text.startswith(_BROKEN_PIPE):
             held = []
-            continue
-        yield line
+            is_chain = True
+        else:
+            yield from (*held, line)
+            held, is_chain = [], False
     yield from held
 
 
-def _is_of_daemon(line: bytes) -> bool:
-    """Whether a line of a traceback shows the loop of a worker itself, outside of every task."""
-    return line.rstrip() == _TRACEBACK or _FRAME_OF_DAEMON in line
+def _is_sparks(line: bytes) -> bool:
+    """Whether a line of a traceback may be one of Spark's own processes, outside of every task."""
+    return _FRAME not in line or any(place in line for place in _SPARKS_FRAMES)

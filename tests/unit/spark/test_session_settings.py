@@ -182,3 +182,37 @@ def test_tracebacks_that_mean_something_are_passed_on_whole() -> None:
         [TRACEBACK, DAEMON],
     ):
         assert list(without_noise(said)) == said
+
+
+def test_the_traceback_of_a_stream_that_was_stopped_is_left_out_and_what_follows_is_not() -> None:
+    said = b"""one
+Traceback (most recent call last):
+  File "/x/pyspark.zip/pyspark/sql/streaming/python_streaming_source_runner.py", line 265, in main
+  File "/x/pyspark.zip/pyspark/serializers.py", line 604, in read_int
+EOFError
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/x/pyspark.zip/pyspark/worker_util.py", line 253, in get_sock_file_to_executor
+  File "/y/python3.11/socket.py", line 724, in write
+    return self._sock.send(b)
+BrokenPipeError: [Errno 32] Broken pipe
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+BrokenPipeError: [Errno 32] Broken pipe
+two
+"""
+    assert list(without_noise(said.splitlines(keepends=True))) == [b"one\n", b"two\n"]
+    own = b"""Traceback (most recent call last):
+  File "/x/pyspark.zip/pyspark/worker.py", line 1, in main
+EOFError
+
+Traceback (most recent call last):
+  File "/home/me/job.py", line 3, in send
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+    assert list(without_noise(own.splitlines(keepends=True))) == own.splitlines(keepends=True)
