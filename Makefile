@@ -30,7 +30,7 @@ serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, defau
 test: $(STAMP) ## Run the default tests (a few minutes; `pytest` runs the same in one process)
 	@$(PY) tools/run_tests.py
 
-test-spark: $(STAMP) ## Run all tests with Spark, the long ones too: matrices, kills, local clusters (about half an hour)
+test-spark: $(STAMP) ## Run all tests with Spark, the long ones too: matrices, kills, local clusters (about 20 minutes)
 	@$(PY) -m pytest tests/spark tests/unit/spark -m "slow or not slow"
 
 test-oldest: ## Run the tests with the oldest supported versions of the libraries
