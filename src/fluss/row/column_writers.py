@@ -29,6 +29,7 @@ from fluss.row.byte_ranges import large_binary_array, offsets_of, unaligned
 from fluss.row.compacted import encode_nested
 from fluss.row.decimal_columns import has_digits, unscaled_lengths, write_unscaled
 from fluss.row.null_columns import ValidMask, unpacked_bits
+from fluss.row.plain_arrays import buffer_numbers
 from fluss.row.values import DAY_MS, NANOS_PER_MILLI, internal_from_arrow
 from fluss.row.varint_columns import UnsignedArray, varint_lengths, write_varints
 from fluss.schema.types import DataType, DecimalType, TypeRoot
@@ -126,15 +127,15 @@ def column_parts(column: pa.Array, data_type: DataType, valid: ValidMask) -> lis
         return []
     root = data_type.root
     if root in FIXED_DTYPES:
-        return [FixedPart(_numbers(column, FIXED_DTYPES[root]), valid)]
+        return [FixedPart(buffer_numbers(column, FIXED_DTYPES[root]), valid)]
     match root:
         case TypeRoot.BOOLEAN:
             bits = unpacked_bits(column.buffers()[1], column.offset, len(column))
             return [FixedPart(bits.view(np.uint8), valid)]
         case TypeRoot.INTEGER | TypeRoot.DATE:
-            return [VarintPart.of(_numbers(column, "<u4"), valid)]
+            return [VarintPart.of(buffer_numbers(column, "<u4"), valid)]
         case TypeRoot.BIGINT:
-            return [VarintPart.of(_numbers(column, "<u8"), valid)]
+            return [VarintPart.of(buffer_numbers(column, "<u8"), valid)]
         case TypeRoot.TIME:
             return [VarintPart.of(_day_millis(column, data_type, valid), valid)]
         case TypeRoot.TIMESTAMP | TypeRoot.TIMESTAMP_LTZ:
@@ -143,7 +144,7 @@ def column_parts(column: pa.Array, data_type: DataType, valid: ValidMask) -> lis
             assert isinstance(data_type, DecimalType)
             return _decimal_parts(column, data_type, valid)
         case TypeRoot.CHAR | TypeRoot.STRING | TypeRoot.BYTES:
-            offsets = _numbers(column, "<i4", extra=1)
+            offsets = buffer_numbers(column, "<i4", extra=1)
             if root != TypeRoot.BYTES:
                 _check_utf8(column, offsets)
             return _sized_parts(column.cast(pa.large_binary()), np.diff(offsets), valid)
@@ -176,7 +177,7 @@ def _nested_parts(column: pa.Array, data_type: DataType, valid: ValidMask) -> li
 
 
 def _timestamp_parts(column: pa.Array, data_type: DataType, valid: ValidMask) -> list[Part]:
-    numbers = _numbers(column, "<i8")
+    numbers = buffer_numbers(column, "<i8")
     unit = column.type.unit
     if unit == "s":
         millis = numbers * 1000
@@ -192,7 +193,7 @@ def _timestamp_parts(column: pa.Array, data_type: DataType, valid: ValidMask) ->
 
 def _day_millis(column: pa.Array, data_type: DataType, valid: ValidMask) -> npt.NDArray[np.uint32]:
     units_per_second = UNITS_PER_SECOND[column.type.unit]
-    numbers = _numbers(column, "<i4" if column.type.bit_width == 32 else "<i8")
+    numbers = buffer_numbers(column, "<i4" if column.type.bit_width == 32 else "<i8")
     inside = (numbers >= 0) & (numbers < DAY_MS // 1000 * units_per_second)
     _check_rows(inside, valid, data_type, "is outside the day", numbers)
     if units_per_second <= 1000:
@@ -224,10 +225,3 @@ def _check_rows(
         row = int(bad.argmax())
         found = "" if numbers is None else f": {numbers[row]}"
         raise FlussError(f"The {data_type} of row {row} {trouble}{found}")
-
-
-def _numbers(column: pa.Array, dtype: str, *, extra: int = 0) -> npt.NDArray[Any]:
-    """View the second buffer of an array (values, or offsets with one extra) as numbers, without copying."""
-    end = column.offset + len(column) + extra
-    numbers: npt.NDArray[Any] = np.frombuffer(column.buffers()[1], dtype=dtype, count=end)
-    return numbers[column.offset :]

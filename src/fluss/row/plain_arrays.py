@@ -27,6 +27,17 @@ def number_array(numbers: npt.NDArray[Any], is_null: npt.NDArray[np.bool_] | Non
     return pa.Array.from_buffers(_TYPES[numbers.dtype], len(numbers), buffers)
 
 
+def buffer_numbers(array: pa.Array, dtype: npt.DTypeLike, *, extra: int = 0) -> npt.NDArray[Any]:
+    """View the numbers of an array, or its offsets, which are one ``extra``, without copying; nulls read as anything.
+
+    ``to_numpy`` does nearly the same, and imports pandas, too.
+    """
+    count = len(array) + extra
+    if not count:
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, array.offset + count)[array.offset :]
+
+
 def bool_array(values: npt.NDArray[np.bool_]) -> pa.Array:
     """Copy booleans into an Arrow array, which has eight of them in a byte."""
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])

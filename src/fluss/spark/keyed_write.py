@@ -22,9 +22,10 @@ from fluss.client.write.sequenced_writer import SequencedWriter
 from fluss.errors import FlussError
 from fluss.record.log_batch import BATCH_BYTES_MAX, LogBatchHeader
 from fluss.schema.table import TableBucket
+from fluss.spark.bucket_texts import bucket_text
 from fluss.spark.keyed_records import KeyedRecords, Records
 from fluss.spark.row_hashes import UInt64Array, row_hashes
-from fluss.spark.write_summary import SinkRows, WriteSummary, bucket_text
+from fluss.spark.write_summary import SinkRows, WriteSummary
 from fluss.spark.writer_record import LOST_TRACK, NOT_REPEATABLE, ROWS_PER_BATCH, Account
 
 # Attempts must have the same hashes.

@@ -33,9 +33,10 @@ from fluss.row.encoded import EncodedRows
 from fluss.row.plain_arrays import bool_array
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
+from fluss.spark.bucket_texts import bucket_text
 from fluss.spark.row_hashes import RowCounts
 from fluss.spark.spool import Spool
-from fluss.spark.write_summary import WriteSummary, bucket_text
+from fluss.spark.write_summary import WriteSummary
 from fluss.spark.writer_record import LOST_TRACK, NOT_REPEATABLE, Account, another_attempt
 
 # Rows of a bucket wait until there are so many times the bytes of a batch, most of which compression will save; and

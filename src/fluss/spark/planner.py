@@ -29,12 +29,13 @@ from fluss.client.scan.table_facts import lake_snapshot_of, offsets_of, partitio
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.option_values import DURATION_MS
+from fluss.row.arrow_sizes import guessed_row_bytes, narrowest_column
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.spark.options import ReadOptions
 from fluss.spark.packing import Split, Task, pack
 from fluss.spark.pruning import matching_buckets, matching_partitions
-from fluss.spark.row_sizes import guessed_row_bytes, measured_row_bytes, narrowest_column
+from fluss.spark.row_sizes import measured_row_bytes
 
 if TYPE_CHECKING:
     from fluss.spark.filters import RowFilter

@@ -22,6 +22,7 @@ from fluss.client.scan.records import RecordRun
 from fluss.client.scan.rows_at import rows_at
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
+from fluss.row.arrow_sizes import narrowest_column
 from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TableBucket, TableInfo
@@ -32,7 +33,6 @@ from fluss.spark.connections import open_table
 from fluss.spark.options import ReadOptions
 from fluss.spark.packing import Split
 from fluss.spark.planner import ReadView
-from fluss.spark.row_sizes import narrowest_column
 from fluss.spark.types import AFTER, BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 
 if TYPE_CHECKING:

@@ -13,14 +13,16 @@ from pyspark.sql.types import StructType
 
 from fluss.client.scan.range_read import LogRange
 from fluss.errors import FlussError
+from fluss.row.arrow_sizes import guessed_row_bytes
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
 from fluss.spark.admission import Admission, rows_within, take_whole
+from fluss.spark.bucket_texts import bucket_text
 from fluss.spark.options import ReadOptions
 from fluss.spark.packing import Split, Task, divide, pack
 from fluss.spark.patience import IdlePauses
 from fluss.spark.planner import ReadView
-from fluss.spark.row_sizes import guessed_row_bytes, measured_row_bytes
+from fluss.spark.row_sizes import measured_row_bytes
 from fluss.spark.split_read import table_columns, view_filter
 from fluss.spark.stream_offsets import (
     BucketRead,
@@ -108,7 +110,7 @@ class StreamBatches:
     def _given_offsets(self) -> dict[TableBucket, int]:
         """Return the offsets of ``scan.startup.offsets`` by bucket; FlussError for a bucket or an offset not there."""
         names = self.table.known.names
-        by_key = {f"{names.get(bucket.partition_id, '')}:{bucket.bucket_id}": bucket for bucket in self._latest}
+        by_key = {bucket_text(names.get(bucket.partition_id), bucket.bucket_id): bucket for bucket in self._latest}
         found = {}
         for key, offset in (self._options.startup_offsets or {}).items():
             bucket = by_key.get(key)

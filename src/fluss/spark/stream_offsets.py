@@ -26,6 +26,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
+from fluss.spark.bucket_texts import bucket_of, text_of
 
 _VERSION: Final = 1
 
@@ -72,7 +73,7 @@ class StreamOffset:
         if self.begun:
             found["begun"] = _positions_to_json(self.begun)
         if self.ends:
-            found["ends"] = {_key(bucket): self.ends[bucket] for bucket in _by_age(self.ends)}
+            found["ends"] = {text_of(bucket): self.ends[bucket] for bucket in _by_age(self.ends)}
         if self.task_count is not None:
             found["tasks"] = self.task_count
         if self.is_initial:
@@ -94,7 +95,7 @@ class StreamOffset:
                 table_id,
                 _positions_from_json(table_id, found),
                 begun=_positions_from_json(table_id, found["begun"]) if "begun" in found else {},
-                ends={_bucket(table_id, key): int(end) for key, end in found.get("ends", {}).items()},
+                ends={bucket_of(table_id, key): int(end) for key, end in found.get("ends", {}).items()},
                 task_count=int(found["tasks"]) if "tasks" in found else None,
                 is_initial=bool(found.get("initial", False)),
             )
@@ -303,23 +304,14 @@ def _reported(offset: str | Mapping[str, Any] | None) -> StreamOffset | None:
 
 def _positions_to_json(positions: Mapping[TableBucket, Position]) -> Json:
     ordered = _by_age(positions)
-    found: Json = {"b": {_key(bucket): positions[bucket].offset for bucket in ordered}}
-    rows = [_key(bucket) for bucket in ordered if positions[bucket].has_rows]
+    found: Json = {"b": {text_of(bucket): positions[bucket].offset for bucket in ordered}}
+    rows = [text_of(bucket) for bucket in ordered if positions[bucket].has_rows]
     return {**found, "rows": rows} if rows else found
 
 
 def _positions_from_json(table_id: int, found: Mapping[str, Any]) -> dict[TableBucket, Position]:
     rows = frozenset(found.get("rows", ()))
-    return {_bucket(table_id, key): Position(int(offset), key in rows) for key, offset in found["b"].items()}
-
-
-def _key(bucket: TableBucket) -> str:
-    return f"{'' if bucket.partition_id is None else bucket.partition_id}:{bucket.bucket_id}"
-
-
-def _bucket(table_id: int, key: str) -> TableBucket:
-    partition_id, _, bucket_id = key.partition(":")
-    return TableBucket.new_with_partition(table_id, int(partition_id) if partition_id else None, int(bucket_id))
+    return {bucket_of(table_id, key): Position(int(offset), key in rows) for key, offset in found["b"].items()}
 
 
 def _by_age(buckets: Iterable[TableBucket]) -> list[TableBucket]:

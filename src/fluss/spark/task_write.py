@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from fluss.client.table import FlussTable
 from fluss.client.write.counted_writer import CountedWriter
+from fluss.spark.bucket_texts import bucket_text
 from fluss.spark.exactly_once import ExactlyOnceWrite
 from fluss.spark.sink import SinkPlan
-from fluss.spark.write_summary import SinkRows, WriteSummary, bucket_text
+from fluss.spark.write_summary import SinkRows, WriteSummary
 from fluss.spark.writer_record import RecordKeeper
 
 

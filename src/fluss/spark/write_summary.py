@@ -39,8 +39,3 @@ class WriteSummary:
             total.rows_found += each.rows_found
             total.rows_by_bucket += each.rows_by_bucket
         return total
-
-
-def bucket_text(partition: str | int | None, bucket_id: int) -> str:
-    """Return the name of a bucket in texts: its partition, if there are any, and its number."""
-    return f"{'' if partition is None else partition}:{bucket_id}"

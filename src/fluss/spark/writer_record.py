@@ -26,7 +26,7 @@ from fluss.client.write.sequenced_writer import new_writer_id
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
-from fluss.spark.write_summary import bucket_text
+from fluss.spark.bucket_texts import bucket_of, bucket_text, text_of
 
 ROWS_PER_BATCH: Final = 8192
 _VERSION: Final = 1
@@ -93,7 +93,7 @@ def latest_offsets(table: FlussTable, partition_ids: Iterable[int | None]) -> di
         for number in range(info.num_buckets)
     ]
     offsets = offsets_of(table, buckets, OffsetSpec.latest())
-    return {bucket_text(bucket.partition_id, bucket.bucket_id): offset for bucket, offset in offsets.items()}
+    return {text_of(bucket): offset for bucket, offset in offsets.items()}
 
 
 class RecordKeeper(Protocol):
@@ -202,7 +202,7 @@ class Account:
     def buckets(self) -> list[TableBucket]:
         """Return the buckets that the task may have written to, as far as they still exist."""
         info = self.table.get_table_info()
-        buckets = [_bucket(info.table_id, text) for text in self.record.starts]
+        buckets = [bucket_of(info.table_id, text) for text in self.record.starts]
         if not info.is_partitioned():
             return buckets
         existing = {partition.partition_id for partition in partitions_of(self.table)}
@@ -213,7 +213,7 @@ class Account:
     ) -> Iterator[WrittenBatch]:
         """Yield what the task has written, from the recorded offsets on, or from later ones where these are given."""
         recorded = self.record.starts
-        starts = {bucket: recorded[bucket_text(bucket.partition_id, bucket.bucket_id)] for bucket in self.buckets()}
+        starts = {bucket: recorded[text_of(bucket)] for bucket in self.buckets()}
         try:
             yield from writer_batches(self.table, self.record.writer_ids, {**starts, **(after or {})}, columns=columns)
         except FlussError as error:
@@ -231,8 +231,3 @@ def another_attempt(table: FlussTable) -> FlussError:
         f"Another attempt of this task is writing to {table.table_path} at the same time; this one gives up. Do not "
         "use speculative execution (spark.speculation) for streams that write"
     )
-
-
-def _bucket(table_id: int, text: str) -> TableBucket:
-    partition, _, number = text.partition(":")
-    return TableBucket.new_with_partition(table_id, int(partition) if partition else None, int(number))

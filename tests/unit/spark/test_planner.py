@@ -16,6 +16,7 @@ from fluss import FlussError, TablePath, embedded
 from fluss.client.faces import wait_for
 from fluss.client.scan import table_facts
 from fluss.errors import ErrorCode
+from fluss.row.arrow_sizes import guessed_row_bytes
 from fluss.schema.offsets import LakeSnapshot
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
@@ -24,7 +25,6 @@ from fluss.spark.options import ReadOptions, read_options
 from fluss.spark.packing import Split
 from fluss.spark.planner import TablePlan, plan_batch, planned_buckets, read_view
 from fluss.spark.pruning import matching_buckets
-from fluss.spark.row_sizes import guessed_row_bytes
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("region", pa.string())])
 

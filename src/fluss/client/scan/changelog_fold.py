@@ -8,10 +8,9 @@ rows: so memory holds about twice the rows of the table, and no change is looked
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
@@ -20,7 +19,7 @@ from fluss.client.scan.records import RecordRun
 from fluss.row import compacted_columns
 from fluss.row.byte_ranges import large_binary_array, offsets_of
 from fluss.row.null_columns import BoolArray
-from fluss.row.plain_arrays import bool_array, number_array
+from fluss.row.plain_arrays import bool_array, buffer_numbers, number_array
 from fluss.schema.change_type import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
@@ -111,13 +110,13 @@ def encoded_keys(batch: pa.RecordBatch, key_positions: Sequence[int], key_types:
 
 def change_types(changes: pa.Table) -> UInt8Array:
     """Return what each of ``keyed_changes`` says."""
-    return _numbers(changes["change_type"].combine_chunks(), np.uint8)
+    return buffer_numbers(changes["change_type"].combine_chunks(), np.uint8)
 
 
 def is_end_of_key(changes: pa.Table, *, is_first: bool = False) -> BoolArray:
     """Say of each of ``keyed_changes`` whether it is the last one of its key, or the first one."""
     numbered = changes["key"].combine_chunks().dictionary_encode()
-    numbers, rows = _numbers(numbered.indices, np.int32), np.arange(changes.num_rows)
+    numbers, rows = buffer_numbers(numbered.indices, np.int32), np.arange(changes.num_rows)
     ends = np.zeros(len(numbered.dictionary), np.int64)
     # Of several values for one place, the last one stays.
     if is_first:
@@ -127,10 +126,3 @@ def is_end_of_key(changes: pa.Table, *, is_first: bool = False) -> BoolArray:
     is_end = np.zeros(len(rows), bool)
     is_end[ends] = True
     return is_end
-
-
-def _numbers(array: pa.Array, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """View numbers without nulls. ``to_numpy`` would do the same, but imports pandas first if that is installed."""
-    if not len(array):
-        return np.empty(0, dtype)
-    return np.frombuffer(array.buffers()[1], dtype, len(array) + array.offset)[array.offset :]

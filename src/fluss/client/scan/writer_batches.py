@@ -24,7 +24,7 @@ from fluss.client.scan.subscription import Subscription
 from fluss.client.table import FlussTable
 from fluss.errors import RequestTimeoutError
 from fluss.record.log_batch import LogBatchHeader, iter_batches
-from fluss.row.arrow_sizes import slot_bits
+from fluss.row.arrow_sizes import narrowest_column
 from fluss.schema.table import TableBucket, TableInfo
 
 # How long one wait for more takes before it is looked whether there is still hope.
@@ -132,7 +132,5 @@ def _no_progress(left: Mapping[Subscription, int], patience_s: float) -> Excepti
 def _scan_columns(info: TableInfo, columns: Sequence[str] | None) -> ScanColumns:
     if columns is not None and not columns:
         # There must be one.
-        types = info.schema.data_types
-        narrowest = min(range(len(types)), key=lambda position: slot_bits(types[position]))
-        columns = [info.schema.column_names[narrowest]]
+        columns = [narrowest_column(info.schema)]
     return scan_columns(info, columns)

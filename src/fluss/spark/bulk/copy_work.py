@@ -20,7 +20,9 @@ from fluss.client.scan.writer_batches import writer_batches
 from fluss.client.table import FlussTable
 from fluss.client.write.arrow_input import slices
 from fluss.client.write.sequenced_writer import SequencedWriter
+from fluss.row.arrow_sizes import narrowest_column
 from fluss.schema.table import TableBucket, TablePath
+from fluss.spark.bucket_texts import bucket_text
 from fluss.spark.bulk.checksums import Checksum, checksum
 from fluss.spark.bulk.reports import BucketCheck
 from fluss.spark.bulk.split_rows import split_rows
@@ -28,8 +30,6 @@ from fluss.spark.bulk.unfit import UnfitInputError
 from fluss.spark.connections import open_table
 from fluss.spark.exactly_once import ExactlyOnceWrite, WriterRecord
 from fluss.spark.packing import Split
-from fluss.spark.row_sizes import narrowest_column
-from fluss.spark.write_summary import bucket_text
 
 # The size of batches. Never change it: a copy that is continued must make the same ones.
 _BATCH_ROWS: Final = 16_384

@@ -16,7 +16,7 @@ from fluss.schema.schema import Schema
 from fluss.spark.bulk.files import DataFile
 from fluss.spark.bulk.fitting import ColumnFit
 from fluss.spark.bulk.pieces import FileFacts, FilePiece, PlacedBatch, row_slices
-from fluss.spark.bulk.text_lines import LineBlock, blame, line_blocks, line_place, row_lines
+from fluss.spark.bulk.text_lines import LineBlock, blame, line_blocks, placed_rows
 from fluss.spark.bulk.unfit import UnfitInputError
 
 _HEADER_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -128,11 +128,7 @@ class _Parser:
             table = self._table(block.data)
         except pa.ArrowException as error:
             raise blame(block, self._piece, error, self._table, _MULTILINE_HINT) from None
-        first = 0
-        for batch in table.rename_columns(self._targets).to_batches():
-            for start, rows in row_slices(batch):
-                yield PlacedBatch(rows, partial(_place, self._piece, block, first + start))
-            first += batch.num_rows
+        yield from placed_rows(table.rename_columns(self._targets), self._piece, block)
 
     def read_stream(self) -> Iterator[PlacedBatch]:
         """Read a file whose lines are not its rows, from its beginning."""
@@ -148,10 +144,6 @@ class _Parser:
             except pa.ArrowInvalid as error:
                 if str(error) != "Empty CSV file":
                     raise UnfitInputError(f"{path}, after row {first}: {error}") from error
-
-
-def _place(piece: FilePiece, block: LineBlock, first: int, number: int) -> str:
-    return line_place(piece, block.lines_before + row_lines(block.data)[first + number])
 
 
 def _row_place(path: str, first: int, number: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as plain_json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,8 +13,8 @@ from pyarrow import json
 from fluss.schema.schema import Schema
 from fluss.spark.bulk.files import DataFile
 from fluss.spark.bulk.fitting import ColumnFit
-from fluss.spark.bulk.pieces import FileFacts, FilePiece, PlacedBatch, row_slices
-from fluss.spark.bulk.text_lines import LineBlock, blame, line_blocks, line_place, row_lines
+from fluss.spark.bulk.pieces import FileFacts, FilePiece, PlacedBatch
+from fluss.spark.bulk.text_lines import LineBlock, blame, line_blocks, placed_rows
 from fluss.spark.bulk.unfit import UnfitInputError
 
 _FIRST_LINE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -93,11 +92,7 @@ class _Parser:
             table = self._table(block.data)
         except pa.ArrowException as error:
             raise blame(block, self._piece, error, self._checked_line) from None
-        first = 0
-        for batch in table.to_batches():
-            for start, rows in row_slices(batch):
-                yield PlacedBatch(rows, partial(_place, self._piece, block, first + start))
-            first += batch.num_rows
+        yield from placed_rows(table, self._piece, block)
 
     def _checked_line(self, data: bytes) -> None:
         """Parse lines that are to blame; a field that nobody expects is named."""
@@ -131,7 +126,3 @@ def _has_map(data_type: pa.DataType) -> bool:
     if pat.is_struct(data_type):
         return any(_has_map(child.type) for child in data_type)
     return bool(pat.is_map(data_type))
-
-
-def _place(piece: FilePiece, block: LineBlock, first: int, number: int) -> str:
-    return line_place(piece, block.lines_before + row_lines(block.data)[first + number])

@@ -12,6 +12,7 @@ from fluss.client.scan.table_facts import offsets_of, partitions_of, row_counts_
 from fluss.client.table import FlussTable
 from fluss.client.write.sequenced_writer import new_writer_id
 from fluss.errors import ErrorCode, FlussError
+from fluss.row.arrow_sizes import guessed_row_bytes
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.partition import spec_of_partition_name
@@ -25,7 +26,6 @@ from fluss.spark.bulk.progress import Listener
 from fluss.spark.bulk.reports import BucketCheck, TableCopyReport
 from fluss.spark.connections import open_connection, open_table
 from fluss.spark.packing import Split, pack
-from fluss.spark.row_sizes import guessed_row_bytes
 
 # Small buckets share a task.
 _TASK_BYTES: Final = 64 * 1024 * 1024

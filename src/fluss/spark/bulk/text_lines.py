@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from fluss.spark.bulk.pieces import FilePiece
+from fluss.spark.bulk.pieces import FilePiece, PlacedBatch, row_slices
 from fluss.spark.bulk.unfit import UnfitInputError
 
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
@@ -132,3 +133,16 @@ def _reason(lines: Sequence[bytes], parse: Callable[[bytes], object]) -> str | N
     except (pa.ArrowException, ValueError) as error:
         return str(error)
     return None
+
+
+def placed_rows(table: pa.Table, piece: FilePiece, block: LineBlock) -> Iterator[PlacedBatch]:
+    """Return the rows that a block of lines has become, with the lines they are from."""
+    first = 0
+    for batch in table.to_batches():
+        for start, rows in row_slices(batch):
+            yield PlacedBatch(rows, partial(_place, piece, block, first + start))
+        first += batch.num_rows
+
+
+def _place(piece: FilePiece, block: LineBlock, first: int, number: int) -> str:
+    return line_place(piece, block.lines_before + row_lines(block.data)[first + number])
