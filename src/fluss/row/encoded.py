@@ -41,6 +41,10 @@ class EncodedRows:
     def lengths(self) -> Int64Array:
         return self.ends - self.starts
 
+    def some(self, numbers: Int64Array) -> EncodedRows:
+        """Describe the rows with some numbers, in their order, where they are."""
+        return EncodedRows(self.data, self.starts[numbers], self.ends[numbers])
+
     def row(self, index: int) -> bytes:
         """Copy out one row."""
         return self.data[self.starts[index] : self.ends[index]].tobytes()

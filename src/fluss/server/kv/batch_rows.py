@@ -7,31 +7,37 @@ lengths are checked on the way, and its key is compared with the key it came wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX
 from fluss.row.arrow_sizes import slots_bytes
+from fluss.row.byte_ranges import gather_ranges, offsets_of
 from fluss.row.encoded import EncodedRows
+from fluss.row.hashed_keys import HashedKeys
 from fluss.row.null_columns import BoolArray
 from fluss.server.kv.aggregation.bitmap_states import bitmap_format_of, check_bitmaps
 from fluss.server.kv.changes import KvInput
 from fluss.server.kv.key_fold import KeyFold
-from fluss.server.kv.row_codec import RowCodec, stored_values
+from fluss.server.kv.row_codec import RowCodec
 from fluss.server.kv.row_keys import RowKeys
 from fluss.server.kv.transitions import NO_ROW
 from fluss.server.model import Table
 from fluss.server.table_options import DELETE_BEHAVIOR, DeleteBehavior
 from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.kv.keyed_rows import FoundRows
 
 # Of a key, in messages.
 _SHOWN_BYTES: Final = 64
+# So many rows are copied together in less time than it takes to decode those of each place by themselves.
+_FEW_ROWS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,10 +72,10 @@ class BatchRows:
             fold=self.fold.only(records),
             is_delete=self.is_delete[records],
             received=self.received[records],
-            encoded=_some_rows(self.encoded, records),
+            encoded=self.encoded.some(records),
         )
 
-    def final_state(self, has_effect: BoolArray) -> tuple[list[bytes], Int64Array]:
+    def final_state(self, has_effect: BoolArray) -> tuple[HashedKeys, Int64Array]:
         """Return the keys that any effective record changes, and the last record of each."""
         fold = self.fold
         if bool(has_effect.all()):
@@ -81,13 +87,11 @@ class BatchRows:
         slots = fold.slots[records]
         if len(slots) == len(fold.unique_keys) and bool((slots == np.arange(len(slots))).all()):
             return fold.unique_keys, records
-        return list(map(fold.unique_keys.__getitem__, slots.tolist())), records
+        return fold.unique_keys.some(slots), records
 
-    def received_values(self, records: Int64Array) -> list[bytes | None]:
-        """Return the received rows of some records as values to store, as they came; None for deletes."""
-        is_put = ~self.is_delete[records]
-        puts = stored_values(_some_rows(self.encoded, records[is_put]), self.schema_id)
-        return spread(puts, is_put)
+    def received_rows(self, records: Int64Array) -> EncodedRows:
+        """Return the rows of some records, ascending, as they came and where they are; those of deletes are empty."""
+        return self.encoded if len(records) == len(self) else self.encoded.some(records)
 
 
 class BatchReader:
@@ -116,32 +120,56 @@ class BatchReader:
                     ErrorCode.DELETION_DISABLED_EXCEPTION,
                 )
             fold, is_delete = fold.only(puts), is_delete[puts]
-            encoded, keys = _some_rows(encoded, puts), _some_rows(keys, puts)
+            encoded, keys = encoded.some(puts), keys.some(puts)
             puts = np.arange(len(puts))
-        values, stored = _present(batch.old_values if with_stored_rows else (), len(fold.unique_keys))
-        put_rows = _some_rows(encoded, puts)
-        self.check_size(len(values) + len(puts), sum(map(len, values)) + int(put_rows.lengths.sum()))
-        rows = self._decode(values, put_rows, batch.schema_id)
-        received_rows = rows.slice(len(values))
-        self._check_keys(_some_rows(keys, puts), received_rows)
+        put_rows, put_keys = encoded, keys
+        if len(puts) < len(is_delete):
+            put_rows, put_keys = encoded.some(puts), keys.some(puts)
+        old = batch.old if with_stored_rows else FoundRows.none(len(fold.unique_keys))
+        stored, stored_count = np.full(len(fold.unique_keys), NO_ROW), 0
+        byte_count = int(put_rows.lengths.sum())
+        if old.parts:
+            stored_count = len(old.numbers)
+            stored[old.numbers] = np.arange(stored_count)
+            byte_count += int(old.value_lengths.sum())
+        self.check_size(stored_count + len(puts), byte_count)
+        rows = self._decode(old, put_rows, batch.schema_id)
+        received_rows = rows.slice(stored_count) if stored_count else rows
+        self._check_keys(put_keys, received_rows)
         if self._has_bitmaps:
             check_bitmaps(self.codec.schema, received_rows)
         received = np.full(len(is_delete), NO_ROW)
-        received[puts] = np.arange(len(values), rows.num_rows)
-        return BatchRows(fold, is_delete, rows, len(values), stored, received, encoded, batch.schema_id)
+        received[puts] = np.arange(stored_count, rows.num_rows)
+        return BatchRows(fold, is_delete, rows, stored_count, stored, received, encoded, batch.schema_id)
 
-    def _decode(self, values: Sequence[bytes], rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
+    def _decode(self, old: FoundRows, rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
+        """Decode stored rows, and behind them received ones."""
+        if old.parts and len(old.numbers) + len(rows) <= _FEW_ROWS:
+            # If that fails, decoding them one after the other tells which of them are to blame.
+            with suppress(CorruptRecordError):
+                return self.codec.decode_mixed(*_joined(old, rows, schema_id))
+        # First those that were received: they are to blame, whatever is stored.
         try:
-            return self.codec.decode_onto(values, rows, schema_id)
+            received = self.codec.decode(rows, schema_id)
         except SizeLimitError as error:
             raise self._too_large(error.message) from error
         except CorruptRecordError as error:
-            # One decoding serves both; which of them is to blame needs to be known only now.
+            raise self._misfit(error.message) from error
+        if not old.parts:
+            return received
+        decoded, byte_count = [], received.get_total_buffer_size()
+        for _, stored in old.parts:
             try:
-                self.codec.decode(rows, schema_id)
-            except CorruptRecordError as received_error:
-                raise self._misfit(received_error.message) from received_error
-            raise KvDamagedError(f"A stored row of table {self._path} cannot be read: {error.message}") from error
+                decoded.append(self.codec.decode_mixed(stored.rows, stored.schema_ids))
+            except SizeLimitError as error:
+                raise self._too_large(error.message) from error
+            except CorruptRecordError as error:
+                raise KvDamagedError(f"A stored row of table {self._path} cannot be read: {error.message}") from error
+            # Each of them may have as much as all together: arrays take more than was counted before they were decoded.
+            byte_count += decoded[-1].get_total_buffer_size()
+            if byte_count > DECOMPRESSED_BYTES_MAX:
+                raise self._too_large(f"its rows take {byte_count} bytes")
+        return pa.concat_batches([*decoded, received])
 
     def check_size(self, row_count: int, byte_count: int) -> None:
         """Refuse (code 13) rows that would take too much memory, or too much room in the changelog.
@@ -175,27 +203,21 @@ def _shown(key: bytes) -> str:
     return key.hex() if len(key) <= _SHOWN_BYTES else f"{key[:_SHOWN_BYTES].hex()}... of {len(key)} bytes"
 
 
-def spread(present: list[bytes], is_present: BoolArray) -> list[bytes | None]:
-    """Put values at the places that have one, None at the others."""
+def spread(present: EncodedRows, is_present: BoolArray) -> EncodedRows:
+    """Put rows at the places that have one, empty rows at the others."""
     if len(present) == len(is_present):
-        return list(present)
-    values = np.full(len(is_present), None, object)
-    values[is_present] = present
-    return values.tolist()
+        return present
+    starts, ends = np.zeros((2, len(is_present)), np.int64)
+    starts[is_present] = present.starts
+    ends[is_present] = present.ends
+    return EncodedRows(present.data, starts, ends)
 
 
-def _some_rows(rows: EncodedRows, numbers: Int64Array) -> EncodedRows:
-    if len(numbers) == len(rows):
-        return rows
-    return EncodedRows(rows.data, rows.starts[numbers], rows.ends[numbers])
-
-
-def _present(old_values: Sequence[bytes | None], slot_count: int) -> tuple[list[bytes], Int64Array]:
-    """Return the values that are there, and for each slot the number of its value."""
-    values = [value for value in old_values if value is not None]
-    numbers = np.full(slot_count, NO_ROW)
-    if len(values) == slot_count:
-        numbers = np.arange(slot_count)
-    elif values:
-        numbers[[value is not None for value in old_values]] = np.arange(len(values))
-    return values, numbers
+def _joined(old: FoundRows, rows: EncodedRows, schema_id: int) -> tuple[EncodedRows, npt.NDArray[np.int16]]:
+    """Copy a few rows together, the stored ones first; return them and the schema of each."""
+    parts = [*(stored.rows for _, stored in old.parts), rows]
+    data = np.concatenate([gather_ranges(part.data, part.starts, part.lengths) for part in parts])
+    lengths = np.concatenate([part.lengths for part in parts])
+    received_ids = np.full(len(rows), schema_id, np.int16)
+    schema_ids = np.concatenate([*(stored.schema_ids for _, stored in old.parts), received_ids])
+    return EncodedRows.from_offsets(data, offsets_of(lengths)), schema_ids

@@ -1,7 +1,7 @@
 """The key-value side of one bucket: batches of puts and deletes in, the store up to date behind them.
 
     put (event loop)       check, take into the queue                      arrival order is the order of the log
-    prepare (thread *)     old values, merge, changelog batch              one batch at a time
+    prepare (thread *)     old rows, merge, changelog batch                one batch at a time
     append (event loop)    into the log; pending from now on               the next batch is prepared meanwhile
     apply (thread *)       on the disk as changelog -> into the store      gone from pending
     answer (event loop)    whoever asks from now on finds it, and whoever reads the changelog sees it
@@ -182,7 +182,7 @@ class KvBucket:
                 [job.batch for job in jobs],
                 first.put.targets,
                 first.put.is_overwrite,
-                QuickOldValues(self._pending.values(), store),
+                QuickOldValues(self._pending.rows(), store),
                 self._ids,
             )
         if together is None:
@@ -238,7 +238,7 @@ class KvBucket:
             if not loop_time.is_left:
                 return None
         with loop_time.spend(), suppress(NotQuickError):
-            old_values = QuickOldValues(self._pending.values(), store)
+            old_values = QuickOldValues(self._pending.rows(), store)
             return self._explained(
                 job.writer.prepare, job.batch, job.put.targets, job.put.is_overwrite, old_values, self._ids, None
             )
@@ -253,7 +253,7 @@ class KvBucket:
             job.batch,
             job.put.targets,
             job.put.is_overwrite,
-            OldValues(self._pending.values(), store),
+            OldValues(self._pending.rows(), store),
             self._ids,
             reserve,
         )
@@ -336,7 +336,7 @@ class KvBucket:
         for batch in applied:
             self._forget(batch, None)
         if not _are_few(applied):
-            # Thousands of values take a while to be let go of, too.
+            # Megabytes take a while to be given back, too.
             self._parts.threads.submit(applied.clear)
 
     def _apply_quickly(self, store: KvStore, batches: Sequence[PendingBatch]) -> bool:
@@ -485,17 +485,15 @@ class KvBucket:
 
 
 def _apply(store: KvStore, batches: Sequence[PendingBatch]) -> None:
-    keys, values = changes_of(batches)
-    store.write(keys, values, state_after(store.state, batches))
+    store.write(changes_of(batches), state_after(store.state, batches))
 
 
 def _apply_if_quick(store: KvStore, batches: Sequence[PendingBatch]) -> bool:
-    keys, values = changes_of(batches)
-    return store.write_if_quick(keys, values, state_after(store.state, batches))
+    return store.write_if_quick(changes_of(batches), state_after(store.state, batches))
 
 
 def _are_few(batches: Sequence[PendingBatch]) -> bool:
     return (
-        sum([len(batch.values) for batch in batches]) <= _QUICK_ENTRIES_MAX
+        sum([len(batch.rows) for batch in batches]) <= _QUICK_ENTRIES_MAX
         and sum([batch.memory_bytes for batch in batches]) <= _QUICK_MEMORY_BYTES_MAX
     )

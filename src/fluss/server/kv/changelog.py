@@ -1,4 +1,4 @@
-"""Changes as log batches, and log batches as the entries of a store.
+"""Changes as log batches, and log batches as what they write to a store.
 
 The changelog of a primary-key table is its log: one batch per KV batch, in the newest schema and in the log format of
 the table. A KV batch that changes nothing becomes a log batch without records, which takes one offset and carries the
@@ -20,14 +20,16 @@ from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX, decode_arrow_batch,
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
 from fluss.record.log_batch import LogBatch, build_batch
 from fluss.record.row_batch import decode_row_body, encode_row_body
-from fluss.row.plain_arrays import bool_array
+from fluss.row.plain_arrays import bool_array, take_rows
 from fluss.schema.change_type import ChangeType
 from fluss.schema.formats import KvFormat, LogFormat
 from fluss.server.kv.batch_rows import spread
 from fluss.server.kv.changes import Changes
+from fluss.server.kv.key_fold import KeyFold
 from fluss.server.kv.row_codec import RowCodec
 from fluss.server.kv.row_keys import RowKeys
 from fluss.server.model import Table
+from fluss.storage.kv.keyed_rows import KeyedRows
 
 _CHANGE_TYPES = (ChangeType.Insert, ChangeType.UpdateBefore, ChangeType.UpdateAfter, ChangeType.Delete)
 # Buffers of so many bytes all together become larger by the lengths that compression puts in front of them.
@@ -39,13 +41,6 @@ class ChangelogRows(NamedTuple):
 
     change_types: UInt8Array
     rows: pa.RecordBatch
-
-
-class StoreEntries(NamedTuple):
-    """What a changelog batch writes to the store, in order: later entries of a key win. None removes the key."""
-
-    keys: list[bytes]
-    values: list[bytes | None]
 
 
 def encode_changelog(table: Table, changes: Changes, *, writer_id: int, batch_sequence: int) -> bytearray:
@@ -104,17 +99,19 @@ def decode_changelog(table: Table, batch: LogBatch) -> ChangelogRows:
     return ChangelogRows(change_types, rows)
 
 
-def store_entries(table: Table, records: ChangelogRows) -> StoreEntries:
-    """Return what replaying records writes to the store, with the rows encoded anew in the newest schema."""
+def store_entries(table: Table, records: ChangelogRows) -> KeyedRows:
+    """Return what replaying records writes to the store: the last row of each key, encoded in the newest schema."""
     change_types, rows = records
     is_shown_before = change_types == ChangeType.UpdateBefore
     if bool(is_shown_before.any()):
         rows = rows.filter(bool_array(~is_shown_before))
         change_types = change_types[~is_shown_before]
-    is_put = change_types != ChangeType.Delete
-    put_rows = rows if bool(is_put.all()) else rows.filter(bool_array(is_put))
-    values = RowCodec(table).encode_values(put_rows)
-    return StoreEntries(RowKeys(table).encode(rows).to_list(), spread(values, is_put))
+    fold = KeyFold.of(RowKeys(table).encode(rows))
+    lasts = np.flatnonzero(fold.is_last)
+    is_put = change_types[lasts] != ChangeType.Delete
+    codec = RowCodec(table)
+    put_rows = codec.encode(take_rows(rows, lasts[is_put]))
+    return KeyedRows(fold.unique_keys.some(fold.slots[lasts]), spread(put_rows, is_put), codec.schema_id)
 
 
 def _compression(table: Table, byte_count: int) -> ArrowCompression:

@@ -12,8 +12,9 @@ import pyarrow as pa
 from fluss.buffers import UInt8Array
 from fluss.row.encoded import EncodedRows
 from fluss.row.null_columns import BoolArray
-from fluss.schema.change_type import ChangeType
 from fluss.server.kv.key_fold import KeyFold
+from fluss.server.kv.transitions import DELETE, INSERT
+from fluss.storage.kv.keyed_rows import FoundRows, KeyedRows
 
 # Hands out so many ids for new rows of a table with an auto-increment column, in order.
 NextIds: TypeAlias = Callable[[int], Sequence[int]]
@@ -21,7 +22,7 @@ NextIds: TypeAlias = Callable[[int], Sequence[int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KvInput:
-    """One KV batch, taken apart, and the values its keys have now.
+    """One KV batch, taken apart, and the rows its keys have now.
 
     Its checksum and its schema id have been verified, its targets have passed ``check_targets``.
     """
@@ -33,9 +34,8 @@ class KvInput:
     # Of all rows.
     schema_id: int
     fold: KeyFold
-    # The stored value (schema id and row) of each unique key, None where there is none. All None when the merger said
-    # that it does not need them.
-    old_values: Sequence[bytes | None]
+    # What is stored under the unique keys, by their slots. Nothing if the merger said that it does not need it.
+    old: FoundRows
     # The columns a partial update writes, empty for whole rows.
     targets: tuple[int, ...] = ()
     # Whether the writer asked to bypass the merge engine of the table.
@@ -44,11 +44,10 @@ class KvInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changes:
-    """What a batch does to its bucket: to the stored values, and in the changelog."""
+    """What a batch does to its bucket: to the stored rows, and in the changelog."""
 
-    # The state of each changed key after the batch; None removes it. No key comes twice.
-    keys: list[bytes]
-    values: list[bytes | None]
+    # The row of each changed key after the batch; an empty one removes the key.
+    changed: KeyedRows
     # The changelog in the newest schema, in the order of its offsets, and what each row is.
     rows: pa.RecordBatch
     change_types: UInt8Array
@@ -58,5 +57,4 @@ class Changes:
 
 def row_count_delta(change_types: UInt8Array) -> int:
     """Return how many more keys there are after changes of a FULL changelog."""
-    added = np.count_nonzero(change_types == ChangeType.Insert)
-    return int(added) - int(np.count_nonzero(change_types == ChangeType.Delete))
+    return int(np.count_nonzero(change_types == INSERT)) - int(np.count_nonzero(change_types == DELETE))

@@ -25,8 +25,9 @@ class FirstRowMerger:
         return True
 
     def merge(self, batch: KvInput, next_ids: NextIds | None) -> Changes:
-        # Only whether a key has a value matters, not what it is.
-        is_stored = np.array([value is not None for value in batch.old_values], np.bool_)
+        # Only whether a key has a row matters, not what it is.
+        is_stored = np.zeros(len(batch.fold.unique_keys), np.bool_)
+        is_stored[batch.old.numbers] = True
         rows = self._reader.read(batch, self._deletes, with_stored_rows=False)
         is_first = (rows.fold.previous < 0) & ~is_stored[rows.fold.slots]
         return last_row_changes(rows.only(np.flatnonzero(is_first)), self._image)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fluss.buffers import Int64Array
 from fluss.row.encoded import EncodedRows
+from fluss.row.hashed_keys import HashedKeys, are_equal
 from fluss.row.null_columns import BoolArray
 
 NO_RECORD = -1
@@ -28,7 +29,7 @@ class KeyRuns(NamedTuple):
 class KeyFold:
     """Records numbered from 0, each with the place of its key in ``unique_keys`` (its slot). Never changes."""
 
-    unique_keys: list[bytes]
+    unique_keys: HashedKeys
     # Record -> index into ``unique_keys``.
     slots: Int64Array
     # Record -> the last record before it with the same key, or NO_RECORD.
@@ -41,25 +42,52 @@ class KeyFold:
     @classmethod
     def of(cls, keys: EncodedRows) -> KeyFold:
         """Find the records of each key. Keys keep the order in which they first appear."""
-        record_keys = keys.to_list()
-        first_slots = dict.fromkeys(record_keys)
-        if len(first_slots) == len(record_keys):
-            return cls._of_unique(record_keys, np.arange(len(record_keys)))
-        unique_keys = list(first_slots)
-        slot_by_key = dict(zip(unique_keys, range(len(unique_keys)), strict=True))
-        slots = np.fromiter(map(slot_by_key.__getitem__, record_keys), np.int64, len(record_keys))
-        return cls._of_slots(unique_keys, slots)
+        return cls.of_hashed(HashedKeys.of(keys))
 
     @classmethod
-    def _of_unique(cls, unique_keys: list[bytes], slots: Int64Array) -> KeyFold:
+    def of_hashed(cls, keys: HashedKeys) -> KeyFold:
+        """Find the records of each key, like ``of``, by hashes that are there already."""
+        in_order = np.sort(keys.hashes)
+        if not bool((in_order[1:] == in_order[:-1]).any()):
+            return cls._of_unique(keys, np.arange(len(keys)))
+        # Equal keys have equal hashes, so they are neighbours in this order; those of one hash are in theirs.
+        order = np.argsort(keys.hashes, kind="stable")
+        in_order = keys.hashes[order]
+        is_first = np.append(True, in_order[1:] != in_order[:-1])
+        later = np.flatnonzero(~is_first)
+        if not bool(are_equal(keys.keys.some(order[later]), keys.keys.some(order[later - 1])).all()):
+            return cls._of_colliding(keys)
+        first_records = order[is_first]
+        begins = np.zeros(len(keys), np.bool_)
+        begins[first_records] = True
+        # Record with which a key begins -> how many keys began before it.
+        slot_by_first = np.cumsum(begins) - 1
+        slots = np.empty(len(keys), np.int64)
+        slots[order] = slot_by_first[first_records][np.cumsum(is_first) - 1]
+        return cls._linked(keys.some(np.flatnonzero(begins)), slots, order[later - 1], order[later])
+
+    @classmethod
+    def _of_colliding(cls, keys: HashedKeys) -> KeyFold:
+        """Look at the keys one by one: different ones have the same hash, which nearly never happens."""
+        slot_by_key: dict[bytes, int] = {}
+        slots = np.array([slot_by_key.setdefault(key, len(slot_by_key)) for key in keys.keys.to_list()], np.int64)
+        first_records = np.unique(slots, return_index=True)[1]
+        return cls._of_slots(keys.some(first_records), slots)
+
+    @classmethod
+    def _of_unique(cls, unique_keys: HashedKeys, slots: Int64Array) -> KeyFold:
         return cls(unique_keys, slots, np.full(len(slots), NO_RECORD), np.ones(len(slots), np.bool_), True)
 
     @classmethod
-    def _of_slots(cls, unique_keys: list[bytes], slots: Int64Array) -> KeyFold:
+    def _of_slots(cls, unique_keys: HashedKeys, slots: Int64Array) -> KeyFold:
         order = np.argsort(slots, kind="stable")
         in_order = slots[order]
         same_key = in_order[1:] == in_order[:-1]
-        earlier, later = order[:-1][same_key], order[1:][same_key]
+        return cls._linked(unique_keys, slots, order[:-1][same_key], order[1:][same_key])
+
+    @classmethod
+    def _linked(cls, unique_keys: HashedKeys, slots: Int64Array, earlier: Int64Array, later: Int64Array) -> KeyFold:
+        """Take pairs of records of one key that follow each other."""
         previous = np.full(len(slots), NO_RECORD)
         previous[later] = earlier
         is_last = np.ones(len(slots), np.bool_)

@@ -11,6 +11,7 @@ from fluss.server.kv.batch_rows import BatchReader, BatchRows
 from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.transitions import Transitions
 from fluss.server.table_options import ChangelogImage, DeleteBehavior
+from fluss.storage.kv.keyed_rows import KeyedRows
 
 
 class LastRowMerger:
@@ -44,8 +45,7 @@ def last_row_changes(rows: BatchRows, image: ChangelogImage, *, inserts_are_upda
     entries = transitions.log_entries(image, inserts_are_updates=inserts_are_updates)
     keys, records = rows.final_state(transitions.has_effect)
     return Changes(
-        keys=keys,
-        values=rows.received_values(records),
+        changed=KeyedRows(keys, rows.received_rows(records), rows.schema_id),
         rows=take_rows(rows.rows, entries.rows),
         change_types=entries.change_types,
         row_count_delta=transitions.row_count_delta if image is ChangelogImage.FULL else None,

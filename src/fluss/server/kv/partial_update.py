@@ -28,6 +28,7 @@ from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.column_roles import ColumnRoles, drawn_ids
 from fluss.server.kv.transitions import NO_ROW, Transitions
 from fluss.server.table_options import ChangelogImage, DeleteBehavior
+from fluss.storage.kv.keyed_rows import KeyedRows
 
 
 class PartialUpdateMerger:
@@ -55,10 +56,10 @@ class PartialUpdateMerger:
         self._check_size(batch, rows, entries.rows)
         keys, records = rows.final_state(transitions.has_effect)
         is_there = presence.after[records]
-        values = self._reader.codec.encode_values(states.take(rows.stored_count + records[is_there]))
+        codec = self._reader.codec
+        final_rows = codec.encode(states.take(rows.stored_count + records[is_there]))
         return Changes(
-            keys=keys,
-            values=spread(values, is_there),
+            changed=KeyedRows(keys, spread(final_rows, is_there), codec.schema_id),
             rows=states.take(entries.rows),
             change_types=entries.change_types,
             row_count_delta=transitions.row_count_delta if self._image is ChangelogImage.FULL else None,
@@ -70,8 +71,8 @@ class PartialUpdateMerger:
         if fold.is_unique:
             return
         # One more at the end is what NO_ROW leads to.
-        stored_bytes = np.fromiter((len(value) for value in (*batch.old_values, b"") if value is not None), np.int64)
-        key_bytes = np.fromiter(map(len, fold.unique_keys), np.int64)
+        stored_bytes = np.append(batch.old.value_lengths, 0)
+        key_bytes = fold.unique_keys.keys.lengths
         # No state is larger than what is stored, what is received and the key, together.
         state_bytes = rows.encoded.lengths + (stored_bytes[rows.stored] + key_bytes)[fold.slots]
         row_bytes = np.concatenate((stored_bytes[:-1], state_bytes))

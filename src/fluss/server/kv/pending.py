@@ -2,18 +2,19 @@
 
     prepared -> appended to the changelog -> on the disk -> in the store, gone from here
 
-Later batches see these values as the current ones. Readers do not: they see the store.
+Later batches see these rows as the current ones. Readers do not: they see the store.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from fluss.server.kv.key_order import in_key_order
 from fluss.server.kv.kv_put import KvPutResult
-from fluss.server.kv.table_writer import Prepared, newest_values
+from fluss.server.kv.table_writer import Prepared
+from fluss.storage.kv.keyed_rows import KeyedRows
+from fluss.storage.kv.recent_rows import RecentRows
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.log.append_result import AppendResult
 
@@ -28,14 +29,14 @@ class PendingBatch:
         "ids_before",
         "memory_bytes",
         "row_count_delta",
-        "values",
+        "rows",
         "waiting",
     )
 
     def __init__(self, append: AppendResult, prepared: Prepared, *, ids_before: IdBlock | None) -> None:
         self.append = append
-        # The value of each changed key after the batch; None removes it.
-        self.values = prepared.values
+        # The row of each changed key after the batch; an empty one removes the key.
+        self.rows = prepared.rows
         self.row_count_delta = prepared.row_count_delta
         # What was left of the reserved ids before and after the batch.
         self.ids_before = ids_before
@@ -69,9 +70,9 @@ class PendingBatches:
     def last(self) -> PendingBatch:
         return self._batches[-1]
 
-    def values(self) -> tuple[Mapping[bytes, bytes | None], ...]:
-        """Return the values of all batches, oldest first, as they are now: threads may keep them."""
-        return tuple(batch.values for batch in self._batches)
+    def rows(self) -> tuple[RecentRows, ...]:
+        """Return the rows of all batches, newest first, as they are now: threads may keep them."""
+        return tuple(batch.rows for batch in reversed(self._batches))
 
     def add(self, batch: PendingBatch) -> None:
         self._batches.append(batch)
@@ -97,8 +98,6 @@ def state_after(state: KvState, batches: Sequence[PendingBatch]) -> KvState:
     return KvState(batches[-1].append.offset_next, row_count, batches[-1].ids_after)
 
 
-def changes_of(batches: Sequence[PendingBatch]) -> tuple[list[bytes], list[bytes | None]]:
-    """Return what several batches amount to, nearly in the order of the keys. It takes time if they are large."""
-    values = newest_values([batch.values for batch in batches])
-    keys_and_values = list(values), list(values.values())
-    return keys_and_values if len(batches) == 1 else in_key_order(*keys_and_values)
+def changes_of(batches: Sequence[PendingBatch]) -> list[KeyedRows]:
+    """Return what batches change, in their order."""
+    return [batch.rows.changes for batch in batches]

@@ -7,14 +7,19 @@ twice: then what becomes of one batch does not depend on the others, not even on
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from fluss.record.kv_batch import KvBatch, KvRecords, joined_records
+from fluss.row.encoded import EncodedRows
+from fluss.row.hashed_keys import HashedKeys
 from fluss.row.plain_arrays import number_array
 from fluss.server.kv.changes import Changes, row_count_delta
 from fluss.server.kv.key_fold import KeyFold
+from fluss.storage.kv.keyed_rows import KeyedRows
 
 
 class JoinedBatches:
@@ -27,7 +32,7 @@ class JoinedBatches:
         self.fold = fold
         self._batch_count = len(record_counts)
         numbers = np.repeat(np.arange(len(record_counts)), record_counts).tolist()
-        self._batch_by_key = dict(zip(fold.unique_keys, numbers, strict=True))
+        self._batch_by_key = dict(zip(fold.unique_keys.keys.to_list(), numbers, strict=True))
 
     @classmethod
     def join(cls, batches: Sequence[KvBatch]) -> JoinedBatches | None:
@@ -43,28 +48,40 @@ class JoinedBatches:
 
         None if they cannot be told apart: a row of the changelog has another key than the record it comes from.
         """
-        try:
-            entry_batches = np.array([self._batch_by_key[key] for key in entry_keys], np.int64)
-        except KeyError:
+        entry_ends = self._ends(entry_keys)
+        # They come in the order of their records, because each of them has one.
+        changed_ends = self._ends(changes.changed.keys.keys.to_list())
+        if entry_ends is None or changed_ends is None:
             return None
-        if bool((np.diff(entry_batches) < 0).any()):
-            return None
-        ends = np.searchsorted(entry_batches, np.arange(self._batch_count), side="right").tolist()
-        keys: list[list[bytes]] = [[] for _ in range(self._batch_count)]
-        values: list[list[bytes | None]] = [[] for _ in range(self._batch_count)]
-        for key, value in zip(changes.keys, changes.values, strict=True):
-            number = self._batch_by_key[key]
-            keys[number].append(key)
-            values[number].append(value)
         return [
-            _part(changes, start, end, keys[number], values[number])
-            for number, (start, end) in enumerate(zip((0, *ends[:-1]), ends, strict=True))
+            _part(changes, slice(*entries), slice(*keys))
+            for entries, keys in zip(pairwise(entry_ends), pairwise(changed_ends), strict=True)
         ]
 
+    def _ends(self, keys: Sequence[bytes]) -> list[int] | None:
+        """Return where the keys of each batch end, from zero on; None if they do not come batch by batch."""
+        try:
+            batches = [self._batch_by_key[key] for key in keys]
+        except KeyError:
+            return None
+        if batches != sorted(batches):
+            return None
+        return [0, *(bisect_right(batches, number) for number in range(self._batch_count))]
 
-def _part(changes: Changes, start: int, end: int, keys: list[bytes], values: list[bytes | None]) -> Changes:
-    change_types = changes.change_types[start:end]
+
+def _part(changes: Changes, entries: slice, keys: slice) -> Changes:
+    """Return some entries of the changelog, and some of the changed keys."""
+    change_types = changes.change_types[entries]
     count_delta = None if changes.row_count_delta is None else row_count_delta(change_types)
     # Copied: Arrow writes up to 64 bytes of what lies around a slice, too.
-    rows = changes.rows.take(number_array(np.arange(start, end)))
-    return Changes(keys, values, rows, change_types, count_delta)
+    rows = changes.rows.take(number_array(np.arange(entries.start, entries.stop)))
+    return Changes(_sliced(changes.changed, keys), rows, change_types, count_delta)
+
+
+def _sliced(changed: KeyedRows, part: slice) -> KeyedRows:
+    keys, rows = changed.keys.keys, changed.rows
+    return KeyedRows(
+        HashedKeys(EncodedRows(keys.data, keys.starts[part], keys.ends[part]), changed.keys.hashes[part]),
+        EncodedRows(rows.data, rows.starts[part], rows.ends[part]),
+        changed.schema_id,
+    )

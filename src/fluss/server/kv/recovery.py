@@ -27,10 +27,10 @@ from fluss.server.kv.auto_increment import AutoIncrement
 from fluss.server.kv.changelog import decode_changelog, store_entries
 from fluss.server.kv.changes import row_count_delta
 from fluss.server.kv.checkpoints import KvDirectories
-from fluss.server.kv.key_order import in_key_order
 from fluss.server.model import Table
 from fluss.server.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.kv.keyed_rows import KeyedRows
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvResources, KvStore, remove_store
 from fluss.storage.log.tablet import LogTablet
@@ -174,28 +174,29 @@ class _ReplayRun:
         self._store = store
         self._auto_increment = AutoIncrement.of(table)
         self._is_counted = CHANGELOG_IMAGE.of(table.descriptor.properties) is ChangelogImage.FULL
-        self._keys: list[bytes] = []
-        self._values: list[bytes | None] = []
+        # In the order of the changelog.
+        self._changes: list[KeyedRows] = []
+        self._row_count = 0
         self._state = store.state
 
     def add(self, batch: LogBatch) -> None:
         row_count, ids = self._state.row_count if self._is_counted else None, self._state.ids
         if batch.header.record_count:
             records = decode_changelog(self._table, batch)
-            keys, values = store_entries(self._table, records)
-            self._keys += keys
-            self._values += values
+            changes = store_entries(self._table, records)
+            self._changes.append(changes)
+            self._row_count += len(changes)
             ids = self._ids_after(records.rows) or ids
             if row_count is not None:
                 row_count += row_count_delta(records.change_types)
         self._state = KvState(batch.header.offset_next, row_count, ids)
-        if len(self._keys) >= _ROWS_PER_WRITE:
+        if self._row_count >= _ROWS_PER_WRITE:
             self.write()
 
     def write(self) -> None:
         if self._state != self._store.state:
-            self._store.write(*in_key_order(self._keys, self._values), self._state)
-            self._keys, self._values = [], []
+            self._store.write(self._changes, self._state)
+            self._changes, self._row_count = [], 0
 
     def _ids_after(self, rows: pa.RecordBatch) -> IdBlock | None:
         """Return what is left of the block of ids that new rows were numbered from."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.errors import CorruptRecordError
-from fluss.record.value_batch import decode_by_schema, encode_value, split_values
+from fluss.record.value_batch import decode_by_schema
 from fluss.row import compacted_columns, indexed_columns
 from fluss.row.encoded import EncodedRows
 from fluss.schema.formats import KvFormat
@@ -61,43 +61,15 @@ class RowCodec:
         columns = self._decode_rows(rows, schema.data_types, arrays_bytes_max=self._arrays_bytes_max)
         return self.padded(pa.RecordBatch.from_arrays(columns, schema=schema.to_arrow()))
 
-    def decode_values(self, values: Sequence[bytes]) -> pa.RecordBatch:
-        """Decode stored values, each of the schema it names."""
-        schema_ids, rows = split_values(EncodedRows.from_list(values))
-        return self.decode_mixed(rows, schema_ids)
-
     def decode_mixed(self, rows: EncodedRows, schema_ids: npt.NDArray[np.int16]) -> pa.RecordBatch:
         """Decode rows of several schemas, keeping their order."""
         if not len(rows):
             return self.decode(rows, self.schema_id)
         return decode_by_schema(rows, schema_ids, self.decode)
 
-    def decode_onto(self, values: Sequence[bytes], rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
-        """Decode stored values, and behind them the rows of a batch, in one go."""
-        if not values:
-            return self.decode(rows, schema_id)
-        schema_ids, stored = split_values(EncodedRows.from_list(values))
-        start = len(stored.data)
-        joined = EncodedRows(
-            np.concatenate((stored.data, rows.data)),
-            np.concatenate((stored.starts, rows.starts + start)),
-            np.concatenate((stored.ends, rows.ends + start)),
-        )
-        return self.decode_mixed(joined, np.concatenate((schema_ids, np.full(len(rows), schema_id, np.int16))))
-
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
         """Encode rows of the newest schema. A null in a NOT NULL column is a FlussError."""
         return self._encode_rows(rows.columns, self.schema.data_types)
-
-    def encode_values(self, rows: pa.RecordBatch) -> list[bytes]:
-        """Encode rows of the newest schema as values to store."""
-        return stored_values(self.encode(rows), self.schema_id)
-
-
-def stored_values(rows: EncodedRows, schema_id: int) -> list[bytes]:
-    """Copy out rows as values to store, each behind the id of its schema."""
-    prefix = encode_value(schema_id, b"")
-    return [prefix + row for row in rows.to_list()]
 
 
 class _Decoder(Protocol):

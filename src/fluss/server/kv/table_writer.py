@@ -5,69 +5,56 @@ Everything but ``check`` takes time and belongs into a thread, unless a batch ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX
 from fluss.record.kv_batch import KEY_BYTES_MAX, RECORDS_MAX, KvBatch, KvRecords
+from fluss.row.hashed_keys import HashedKeys
 from fluss.server.kv.auto_increment import AutoIncrement, IdRun
 from fluss.server.kv.changelog import encode_changelog
 from fluss.server.kv.changes import Changes, KvInput
 from fluss.server.kv.key_fold import KeyFold
-from fluss.server.kv.key_order import in_key_order, key_order, ordered, reordered
 from fluss.server.kv.merger import check_targets, merger_of
 from fluss.server.kv.prepare_together import JoinedBatches
 from fluss.server.kv.row_keys import RowKeys
 from fluss.server.model import Table
+from fluss.storage.kv.keyed_rows import FoundRows
+from fluss.storage.kv.recent_rows import RecentRows, find_recent
 from fluss.storage.kv.state import IdBlock
 from fluss.storage.kv.store import KvStore
 
-# What a key and its value cost as Python objects, besides their bytes.
-_ENTRY_BYTES: Final = 150
 # What may be prepared on an event loop: some hundred microseconds of work.
 QUICK_RECORDS_MAX: Final = 32
 _QUICK_COLUMNS_MAX: Final = 32
 QUICK_BYTES_MAX: Final = 8 * 1024
-_ABSENT: Final = object()
-
-
-def newest_values(batches: Sequence[Mapping[bytes, bytes | None]]) -> Mapping[bytes, bytes | None]:
-    """Put the values of several batches together, oldest first: of equal keys the last counts."""
-    if len(batches) == 1:
-        return batches[0]
-    values: dict[bytes, bytes | None] = {}
-    for batch in batches:
-        values.update(batch)
-    return values
 
 
 class OldValues:
-    """The current values of keys: those that are pending, and behind them the store."""
+    """The current rows of keys: those that are pending, and behind them the store."""
 
     __slots__ = ("_pending", "_store")
 
-    def __init__(self, pending: Sequence[Mapping[bytes, bytes | None]], store: KvStore) -> None:
-        """Take the pending values of several batches, oldest first."""
+    def __init__(self, pending: Sequence[RecentRows], store: KvStore) -> None:
+        """Take the pending rows of several batches, newest first."""
         self._pending = pending
         self._store = store
 
-    def of(self, keys: list[bytes]) -> list[bytes | None]:
-        """Return the value of each key, None where there is none. More bytes than can be logged at once raise 13."""
-        pending = newest_values(self._pending)
+    def of(self, keys: HashedKeys) -> FoundRows:
+        """Return the rows that keys have. More bytes than can be logged at once raise 13."""
         # Pending first: what is no longer pending by now is in the store.
-        if not pending or pending.keys().isdisjoint(keys):
+        parts, left = find_recent(self._pending, keys)
+        if len(left) == len(keys):
             return self._stored(keys)
-        found: list[Any] = [pending.get(key, _ABSENT) for key in keys]
-        stored = iter(self._stored([key for key, value in zip(keys, found, strict=True) if value is _ABSENT]))
-        return [next(stored) if value is _ABSENT else value for value in found]
+        if len(left):
+            stored = self._stored(keys.some(left))
+            parts += [(left[numbers], rows) for numbers, rows in stored.parts]
+        return FoundRows(len(keys), parts)
 
-    def _stored(self, keys: list[bytes]) -> list[bytes | None]:
-        order = key_order(keys)
-        if order is None:
-            return self._store.get_many(keys, bytes_max=DECOMPRESSED_BYTES_MAX)
-        return reordered(self._store.get_many(ordered(keys, order), bytes_max=DECOMPRESSED_BYTES_MAX), order)
+    def _stored(self, keys: HashedKeys) -> FoundRows:
+        return self._store.find(keys, bytes_max=DECOMPRESSED_BYTES_MAX)
 
 
 class NotQuickError(Exception):
@@ -75,35 +62,35 @@ class NotQuickError(Exception):
 
 
 class QuickOldValues(OldValues):
-    """The current values of a few keys, as far as they are few bytes in memory; NotQuickError if they are not."""
+    """The current rows of a few keys, as far as they are few bytes in memory; NotQuickError if they are not."""
 
     __slots__ = ()
 
-    def of(self, keys: list[bytes]) -> list[bytes | None]:
-        values = super().of(keys)
-        if sum(map(len, filter(None, values))) > QUICK_BYTES_MAX:
+    def of(self, keys: HashedKeys) -> FoundRows:
+        found = super().of(keys)
+        if found.parts and int(found.value_lengths.sum()) > QUICK_BYTES_MAX:
             raise NotQuickError
-        return values
+        return found
 
-    def _stored(self, keys: list[bytes]) -> list[bytes | None]:
-        values = self._store.get_cached(keys, bytes_max=QUICK_BYTES_MAX)
-        if values is None:
+    def _stored(self, keys: HashedKeys) -> FoundRows:
+        found = self._store.find_cached(keys, bytes_max=QUICK_BYTES_MAX)
+        if found is None:
             raise NotQuickError
-        return values
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
     """What a batch does, worked out and not done yet."""
 
-    # The value of each changed key after the batch, nearly in the order of the keys; None removes it.
-    values: Mapping[bytes, bytes | None]
+    # The row of each changed key after the batch; an empty one removes the key.
+    rows: RecentRows
     row_count_delta: int | None
     # One log batch, which has no offset yet.
     changelog: bytearray
     # What is left of the reserved ids after it.
     ids_left: IdBlock | None
-    # What keys, values and changelog take, about.
+    # What it keeps in memory, about.
     memory_bytes: int
 
 
@@ -221,7 +208,7 @@ class TableWriter:
         if self._merger.needs_old_values(targets, is_overwrite, bool(records.is_delete.any())):
             old = old_values.of(fold.unique_keys)
         else:
-            old = [None] * len(fold.unique_keys)
+            old = FoundRows.none(len(fold.unique_keys))
         return self._merger.merge(
             KvInput(records.keys, records.rows, records.is_delete, schema_id, fold, old, targets, is_overwrite),
             None if run is None else run.take,
@@ -231,15 +218,7 @@ class TableWriter:
         changelog = encode_changelog(
             self.table, changes, writer_id=batch.writer_id, batch_sequence=batch.batch_sequence
         )
-        keys, values = in_key_order(changes.keys, changes.values)
-        return Prepared(
-            dict(zip(keys, values, strict=True)),
-            changes.row_count_delta,
-            changelog,
-            ids_left,
-            len(changelog) + _memory_bytes(changes.keys, changes.values),
-        )
-
-
-def _memory_bytes(keys: Sequence[bytes], values: Sequence[bytes | None]) -> int:
-    return sum(map(len, keys)) + sum(map(len, filter(None, values))) + _ENTRY_BYTES * len(keys)
+        rows = RecentRows.of(changes.changed)
+        # Keys, and rows that stay as they came, are parts of the batch and keep the whole of it.
+        memory_bytes = len(changelog) + len(batch.data) + rows.byte_count
+        return Prepared(rows, changes.row_count_delta, changelog, ids_left, memory_bytes)

@@ -25,6 +25,10 @@ from fluss.server.table_options import ChangelogImage
 
 # The number of a row that is not there.
 NO_ROW = -1
+# As bytes: numpy takes long to find out what a member of an enum is.
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = map(
+    np.uint8, (ChangeType.Insert, ChangeType.UpdateBefore, ChangeType.UpdateAfter, ChangeType.Delete)
+)
 
 
 class LogEntries(NamedTuple):
@@ -44,13 +48,14 @@ class Transitions:
     def log_entries(self, image: ChangelogImage, *, inserts_are_updates: bool = False) -> LogEntries:
         """Return the changelog. ``inserts_are_updates`` is for writes that do not look at what is stored: all +U."""
         has_before, has_after = self.before >= 0, self.after >= 0
-        rows = np.stack((self.before, self.after), axis=1)
+        rows = np.empty((len(self.before), 2), np.int64)
+        rows[:, 0], rows[:, 1] = self.before, self.after
         change_types = np.empty(rows.shape, np.uint8)
-        change_types[:, 0] = np.where(has_after, ChangeType.UpdateBefore, ChangeType.Delete)
+        change_types[:, 0] = np.where(has_after, UPDATE_BEFORE, DELETE)
         if inserts_are_updates:
-            change_types[:, 1] = ChangeType.UpdateAfter
+            change_types[:, 1] = UPDATE_AFTER
         else:
-            change_types[:, 1] = np.where(has_before, ChangeType.UpdateAfter, ChangeType.Insert)
+            change_types[:, 1] = np.where(has_before, UPDATE_AFTER, INSERT)
         is_shown = rows >= 0
         if image is ChangelogImage.WAL:
             is_shown[:, 0] &= ~has_after

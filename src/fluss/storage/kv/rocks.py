@@ -4,7 +4,7 @@ The library is an extra. This module imports without it, and ``KvResources`` say
 are plain exceptions with a text; ``explain`` gives them a type.
 
 What it does with the GIL shapes the code around it: ``get`` with a list of keys, ``flush`` and ``close`` release it;
-``write``, every step of an iterator, opening and copying do not.
+``write``, adding to a table file, every step of an iterator, opening and copying do not.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ try:
         ChecksumType,
         DataBlockIndexType,
         DBCompressionType,
+        IngestExternalFileOptions,
         Options,
         Rdict,
         RdictIter,
         ReadOptions,
+        SstFileWriter,
         WriteBatch,
         WriteBufferManager,
         WriteOptions,
@@ -48,12 +50,15 @@ __all__ = [
     "KvResources",
     "Rdict",
     "RdictIter",
+    "SstFileWriter",
     "copy_database",
     "explain",
     "is_stall",
     "number_of",
     "open_database",
     "scan",
+    "table_writer",
+    "take_in",
     "write_batch",
 ]
 
@@ -85,12 +90,7 @@ class KvResources:
         self._cache = Cache(self.settings.block_cache_bytes)
         # It only counts: with a limit of its own it would flush whichever store is written to.
         self._buffer_manager = WriteBufferManager(2**62, False)
-        self.write_buffers = WriteBuffers(
-            self.settings.write_buffers_bytes_max,
-            self.settings.stall_ms_max,
-            self._buffer_manager.get_usage,
-            sleep=sleep,
-        )
+        self.write_buffers = WriteBuffers(self.settings.write_buffers_bytes_max, self._buffer_manager.get_usage)
         self.options = self._options()
 
     @property
@@ -101,7 +101,7 @@ class KvResources:
     @property
     def buffered_bytes(self) -> int:
         """What the write buffers of all stores take, idle ones and those that a snapshot keeps included."""
-        return self._buffer_manager.get_usage()
+        return self.write_buffers.used_bytes
 
     def _options(self) -> Options:
         settings = self.settings
@@ -178,6 +178,20 @@ def open_database(directory: Path, resources: KvResources) -> Rdict:
 
 def write_batch() -> WriteBatch:
     return WriteBatch(raw_mode=True)
+
+
+def table_writer(resources: KvResources, path: Path) -> SstFileWriter:
+    """Return what writes a table to a file. Keys have to come in their order, each once."""
+    writer = SstFileWriter(options=resources.options)
+    writer.open(os.fspath(path))
+    return writer
+
+
+def take_in(database: Rdict, path: Path) -> None:
+    """Make a table file a part of a database: its rows count as written now. The file is gone afterwards."""
+    options = IngestExternalFileOptions()
+    options.set_move_files(True)
+    database.ingest_external_file([os.fspath(path)], options)
 
 
 def scan(database: Rdict, key_first: bytes, key_end: bytes | None = None, *, fill_cache: bool = True) -> RdictIter:

@@ -1,8 +1,13 @@
-"""One key-value store: the current rows of one bucket, in RocksDB.
+"""One key-value store: the current rows of one bucket.
 
-There is no write-ahead log, because the changelog is one. After a crash the store is as it was when a write buffer was
-last brought to the disk, and its state says from which offset on the changelog has to be applied again. The state lies
-under the empty key, which no row can have, beside the rows: they reach the disk together.
+    write -> recent rows (memory) -> a drain, step by step -> RocksDB (tables on the disk)
+
+A few rows go to RocksDB directly if nothing is recent. Whoever looks a key up is told by the recent rows first. Whoever
+scans has everything brought into RocksDB before.
+
+There is no write-ahead log, because the changelog is one. After a crash the store is as it was when something last
+reached the disk, and its state says from which offset on the changelog has to be applied again. The state lies under
+the empty key, which no row can have, beside the rows: they reach the disk together.
 """
 
 from __future__ import annotations
@@ -10,38 +15,43 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
+from fluss.record.value_batch import SCHEMA_ID_BYTES
+from fluss.row.hashed_keys import HashedKeys, row_words
 from fluss.storage.kv import rocks
 from fluss.storage.kv.access import Access
 from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.kv.drain import STATE_KEY, Drain, remove_unfinished, write_part
+from fluss.storage.kv.keyed_rows import FoundRows, KeyedRows, StoredRows
+from fluss.storage.kv.recent_rows import RECENT_BYTES_MAX, Part, RecentRows, find_recent
 from fluss.storage.kv.rocks import KvResources
 from fluss.storage.kv.snapshot import KvSnapshot, RowReader
 from fluss.storage.kv.state import IdBlock, KvState
-from fluss.storage.kv.write_buffers import BufferSizes
 from fluss.storage.vfs import OsFiles
 
 __all__ = ["IdBlock", "KvDamagedError", "KvResources", "KvSnapshot", "KvState", "KvStore", "remove_store"]
 
-_STATE_KEY: Final = b""
 _ROW_KEY_FIRST: Final = b"\x00"
-# A write holds the GIL: a part takes one to two milliseconds.
-_PART_ROWS_MAX: Final = 1000
-_PART_BYTES_TARGET: Final = 512 * 1024
-# After a part, so that whoever waits for the GIL gets it. Without it they would get it after five milliseconds.
-_PART_PAUSE_S: Final = 1e-6
-_STALL_PAUSE_MS: Final = 5
+# So few rows are written to RocksDB in microseconds.
+_DIRECT_ROWS_MAX: Final = 128
+_DIRECT_BYTES_MAX: Final = 256 * 1024
+# While rows are drained, every write drains so many for each of its own: it is over long before there are as many new
+# ones.
+_DRAINED_PER_ROW: Final = 2
+_DRAINED_MIN: Final = 1000
 # Keys of one call of RocksDB; between the calls values become Python objects, which needs the GIL.
 _GET_KEYS_MAX: Final = 1000
-# A scan steps over removed keys with the GIL held: with so many in a write buffer, 10 to 20 ms. In tables they are
-# merged away.
-_BUFFERED_REMOVALS_MAX: Final = 50_000
+# Reading so many keys in their order saves more than ordering them takes.
+_ORDERED_KEYS_MIN: Final = 100
 _CACHED_VALUE_BYTES_MAX: Final = 1024 * 1024
 # Of one answer, whatever the rows weigh: a row takes more memory than it has bytes.
 _ROWS_MAX: Final = 1_048_576
@@ -51,24 +61,32 @@ _FILES: Final = OsFiles()
 class KvStore:
     """The rows of one bucket by key, and how far they have come.
 
-    All methods block and may be called from any thread. Writes happen one after the other; reads wait for nothing.
+    All methods block and may be called from any thread. Writes happen one after the other; reads wait for nothing,
+    scans for what has to be drained.
     """
 
-    def __init__(self, directory: Path, resources: KvResources, database: rocks.Rdict, state: KvState) -> None:
+    def __init__(
+        self, directory: Path, resources: KvResources, database: rocks.Rdict, state: KvState, *, is_empty: bool = False
+    ) -> None:
         """Take over an open database; ``open`` is for everyone else."""
         self.directory = directory
         self._resources = resources
         self._access = Access(database, directory)
         self._state = state
         self._value_bytes_max = state.value_bytes_max
+        # The recent rows, newest first: those that writes are added to, and behind them those that are being drained or
+        # have been. They stay while nobody needs the memory: reading them from the database takes ten times as long.
+        self._recent: tuple[RecentRows, ...] = (RecentRows(),)
+        self._drain: Drain | None = None
+        # What the database has, and what of it is on the disk for sure; and whether it has no rows at all.
+        self._drained_state = state
+        self._flushed_offset = state.applied_offset
+        self._is_empty_below = is_empty
+        # Whoever takes both takes the first one first.
+        self._drain_lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._close_lock = threading.Lock()
         self._snapshots: weakref.WeakSet[KvSnapshot] = weakref.WeakSet()
-        # On the disk for sure; and in write buffers that are full and go to the disk by themselves.
-        self._flushed_offset = state.applied_offset
-        self._sealed_offset = state.applied_offset
-        self._flushed_lock = threading.Lock()
-        self._buffered_entries = 0
         resources.write_buffers.add(self)
 
     @classmethod
@@ -81,13 +99,15 @@ class KvStore:
         database = rocks.open_database(directory, resources)
         try:
             with Access(database, directory):
-                stored = database.get(_STATE_KEY)
+                remove_unfinished(directory)
+                stored = database.get(STATE_KEY)
                 state = KvState() if stored is None else KvState.decode(stored, str(directory))
+                is_empty = stored is None and not RowReader(rocks.scan(database, _ROW_KEY_FIRST), directory).has_more
         except BaseException:
             with suppress(Exception):
                 database.close()
             raise
-        return cls(directory, resources, database, state)
+        return cls(directory, resources, database, state, is_empty=is_empty)
 
     @property
     def state(self) -> KvState:
@@ -97,21 +117,12 @@ class KvStore:
     @property
     def flushed_offset(self) -> int:
         """The applied offset that a crash at this moment would leave, or an earlier one."""
-        applied_offset = self._state.applied_offset
-        sealed_offset = self._sealed_offset
-        with self._access as database:
-            # First the buffer that is being filled, then those that are being flushed: what leaves the one between
-            # the two looks is seen in the others.
-            reached_offset = (
-                sealed_offset if rocks.number_of(database, "num-entries-active-mem-table") else applied_offset
-            )
-            if rocks.number_of(database, "num-immutable-mem-table") == 0:
-                self._note_flushed(reached_offset)
+        with self._access:
             return self._flushed_offset
 
     @property
     def has_failed(self) -> bool:
-        """Whether something could not be brought to the disk. Reads go on; writes fail until it is opened again."""
+        """Whether RocksDB could not bring something to the disk. Reads go on, and writes while there is memory."""
         with self._access as database:
             return rocks.number_of(database, "background-errors") > 0
 
@@ -120,26 +131,44 @@ class KvStore:
         """Snapshots that somebody still has."""
         return len(self._snapshots)
 
+    # Looking keys up
+
+    def find(self, keys: HashedKeys, *, bytes_max: int = sys.maxsize) -> FoundRows:
+        """Return the rows of keys, as many as there are. More than ``bytes_max`` is a FlussError (13)."""
+        with self._access as database:
+            parts, left = find_recent(self._recent, keys)
+            byte_count = _checked_bytes(parts, len(keys), bytes_max)
+            left = left[keys.keys.lengths[left] > 0]
+            if len(left) and not self._is_empty_below:
+                left = _in_order(keys, left)
+                values = self._get(database, keys.keys.some(left).to_list(), bytes_max - byte_count)
+                is_found = np.fromiter((value is not None for value in values), np.bool_, len(values))
+                if is_found.any():
+                    parts.append((left[is_found], self._rows([value for value in values if value is not None])))
+        return FoundRows(len(keys), parts)
+
+    def find_cached(self, keys: HashedKeys, *, bytes_max: int = sys.maxsize) -> FoundRows | None:
+        """Return what ``find`` would if that can be told from memory, in microseconds; None if it cannot.
+
+        It cannot if the values have more than ``bytes_max``, or if one of them might be really large.
+        """
+        values = self.get_cached(keys.keys.to_list(), bytes_max=bytes_max)
+        if values is None:
+            return None
+        numbers = np.array([number for number, value in enumerate(values) if value is not None], np.int64)
+        if not len(numbers):
+            return FoundRows.none(len(keys))
+        return FoundRows(len(keys), [(numbers, self._rows([value for value in values if value is not None]))])
+
     def get_many(self, keys: Sequence[bytes], *, bytes_max: int = sys.maxsize) -> list[bytes | None]:
         """Return the value of each key, None where there is none. More than ``bytes_max`` is a FlussError (13)."""
-        values: list[bytes | None] = []
-        bytes_left = bytes_max
+        keys = list(keys)
         with self._access as database:
-            while len(values) < len(keys):
-                # One call returns no more than fits, or a single value.
-                count = max(1, min(_GET_KEYS_MAX, bytes_left // max(1, self._value_bytes_max)))
-                part: list[bytes] = list(keys[len(values) : len(values) + count])
-                # Its stub asks for keys of mixed types, and knows nothing of lists of values.
-                found: list[bytes | None] = database.get(part)  # type: ignore[arg-type,assignment]
-                bytes_left -= sum(map(len, filter(None, found)))
-                if bytes_left < 0:
-                    raise FlussError(
-                        f"The rows of these {len(keys)} keys have more than {bytes_max} bytes, which is the most that "
-                        "may be read for one request; look up or write fewer keys at once",
-                        ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-                    )
-                values += found
-        if _STATE_KEY in keys:
+            if self._has_recent:
+                values = self._get_with_recent(database, keys, bytes_max)
+            else:
+                values = self._get(database, keys, bytes_max)
+        if STATE_KEY in keys:
             values = [value if key else None for key, value in zip(keys, values, strict=True)]
         return values
 
@@ -149,63 +178,197 @@ class KvStore:
         It cannot if the values have more than ``bytes_max``, or if one of them might be really large: copying it would
         take too long.
         """
-        if _STATE_KEY in keys or self._value_bytes_max > _CACHED_VALUE_BYTES_MAX:
+        if STATE_KEY in keys or self._value_bytes_max > _CACHED_VALUE_BYTES_MAX:
             return None
         values: list[bytes | None] = []
         bytes_left = bytes_max
         with self._access as database:
+            levels = [level for level in self._recent if len(level)]
             for key in keys:
-                # With ``fetch`` it returns a pair, unlike what its stub says.
-                may_exist, value = database.key_may_exist(key, fetch=True)  # type: ignore[misc]
-                # Where a piece of an index is not in the cache the value comes out empty, as if it had been found.
-                if may_exist and not value:
-                    return None
+                value = _recent_value(levels, key)
+                if value is None and not self._is_empty_below:
+                    # With ``fetch`` it returns a pair, unlike what its stub says.
+                    may_exist, value = database.key_may_exist(key, fetch=True)  # type: ignore[misc]
+                    # Where a piece of an index is not in the cache the value comes out empty, as if it had been found.
+                    if may_exist and not value:
+                        return None
                 bytes_left -= len(value or b"")
                 if bytes_left < 0:
                     return None
-                values.append(value)
+                values.append(value or None)
         return values
 
-    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None], state: KvState) -> None:
-        """Put values under their keys, or remove the key where the value is None; of equal keys the last counts.
+    def _get(self, database: rocks.Rdict, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
+        """Return what the database has under keys."""
+        values: list[bytes | None] = []
+        bytes_left = bytes_max
+        while len(values) < len(keys):
+            # One call returns no more than fits, or a single value.
+            count = max(1, min(_GET_KEYS_MAX, bytes_left // max(1, self._value_bytes_max)))
+            # Its stub asks for keys of mixed types, and knows nothing of lists of values.
+            found: list[bytes | None] = database.get(keys[len(values) : len(values) + count])  # type: ignore[arg-type,assignment]
+            bytes_left -= sum(map(len, filter(None, found)))
+            if bytes_left < 0:
+                raise _too_many_bytes(len(keys), bytes_max)
+            values += found
+        return values
 
-        Rows become visible part by part, the state with the last of them. When it fails the state is the old one, and
-        any of the rows may be there: the same write again puts that right, and so does the changelog from the old
-        state on.
+    def _get_with_recent(self, database: rocks.Rdict, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
+        parts, left = find_recent(self._recent, HashedKeys.from_list(keys))
+        byte_count = _checked_bytes(parts, len(keys), bytes_max)
+        values: list[bytes | None] = [None] * len(keys)
+        for numbers, stored in parts:
+            for number, value in zip(numbers.tolist(), stored.values(), strict=True):
+                values[number] = value
+        numbers_left = left.tolist()
+        stored_values = self._get(database, [keys[number] for number in numbers_left], bytes_max - byte_count)
+        for number, stored_value in zip(numbers_left, stored_values, strict=True):
+            values[number] = stored_value
+        return values
+
+    def _rows(self, values: list[bytes]) -> StoredRows:
+        try:
+            return StoredRows.from_values(values)
+        except CorruptRecordError as error:
+            raise KvDamagedError(f"The key-value store {self.directory} is damaged: {error.message}") from error
+
+    # Writing
+
+    def write(self, changes: Sequence[KeyedRows], state: KvState) -> None:
+        """Have new rows, the oldest first, and with them a new state. It is in memory, and a lookup finds it.
+
+        When it fails nothing was added, and the state is the old one.
         """
-        _check_entries(keys, values)
-        part_rows = _part_rows(keys, values)
+        if self.write_if_quick(changes, state):
+            return
         self._resources.write_buffers.make_room()
-        with self._access as database, self._write_lock:
-            state = self._with_longest(state, values)
-            first = 0
-            while len(keys) - first > part_rows:
-                end = first + part_rows
-                self._write_part(database, keys[first:end], values[first:end], None)
-                first = end
-                self._resources.sleep(_PART_PAUSE_S)
-            self._write_part(database, keys[first:], values[first:], state)
-            self._state = state
+        with self._access as database:
+            self._make_way(database, sum(map(len, changes)))
+            with self._write_lock:
+                self._add(changes, state)
 
-    def write_if_quick(self, keys: Sequence[bytes], values: Sequence[bytes | None], state: KvState) -> bool:
+    def write_if_quick(self, changes: Sequence[KeyedRows], state: KvState) -> bool:
         """Write a few rows like ``write`` if that takes microseconds; if not return False, and nothing was written.
 
-        It would take longer while somebody else writes or copies the store, and while the disk is behind.
+        It would take longer while somebody else writes, drains or copies the store, and while the disk is behind.
         """
-        _check_entries(keys, values)
-        if not self._resources.write_buffers.has_room:
+        _check_keys(changes)
+        if not _are_few(changes) or not self._resources.write_buffers.has_room() or self._is_full:
             return False
         with self._access as database:
-            if not self._write_lock.acquire(blocking=False):
+            if not self._drain_lock.acquire(blocking=False):
                 return False
             try:
-                state = self._with_longest(state, values)
-                if not self._try_write_part(database, keys, values, state):
+                if self._drain is not None or not self._write_lock.acquire(blocking=False):
                     return False
-                self._state = state
+                try:
+                    return self._write_directly(database, changes, state)
+                finally:
+                    self._write_lock.release()
             finally:
-                self._write_lock.release()
+                self._drain_lock.release()
+
+    def _write_directly(self, database: rocks.Rdict, changes: Sequence[KeyedRows], state: KvState) -> bool:
+        """Write a few rows to RocksDB, or to the recent rows if there are any, which would hide them."""
+        if self._has_recent:
+            self._add(changes, state)
+            return True
+        state = self._with_longest(state, changes)
+        keys = [key for part in changes for key in part.keys.keys.to_list()]
+        values = [value for part in changes for value in part.values()]
+        self._is_empty_below = False
+        if not write_part(database, keys, values, state):
+            return False
+        self._state = self._drained_state = state
         return True
+
+    def _add(self, changes: Sequence[KeyedRows], state: KvState) -> None:
+        """Add to the recent rows; whoever calls has the write lock."""
+        state = self._with_longest(state, changes)
+        recent, byte_count = self._recent[0], self._recent[0].byte_count
+        for part in changes:
+            recent.add(part)
+        self._resources.write_buffers.note(recent.byte_count - byte_count)
+        self._state = state
+
+    def _with_longest(self, state: KvState, changes: Sequence[KeyedRows]) -> KvState:
+        """Note how long values are before anybody can find them."""
+        for part in changes:
+            longest = int(part.rows.lengths.max(initial=0))
+            if longest:
+                self._value_bytes_max = max(self._value_bytes_max, SCHEMA_ID_BYTES + longest)
+        return replace(state, value_bytes_max=self._value_bytes_max)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the recent rows have to be drained before there are more of them."""
+        return self._recent[0].byte_count >= min(self._resources.settings.write_buffer_bytes, RECENT_BYTES_MAX)
+
+    @property
+    def _has_recent(self) -> bool:
+        return any(map(len, self._recent))
+
+    # Draining
+
+    def _make_way(self, database: rocks.Rdict, row_count: int) -> None:
+        """Before a write: drain as much as goes with it; if the recent rows are too many, begin to drain them."""
+        if self._is_full:
+            with self._drain_lock:
+                # Somebody else may have done it meanwhile.
+                if self._is_full:
+                    self._finish_drain(database)
+                    with self._write_lock:
+                        self._seal()
+        if self._drain is not None and self._drain_lock.acquire(blocking=False):
+            try:
+                self._advance_drain(database, max(_DRAINED_MIN, _DRAINED_PER_ROW * row_count))
+            finally:
+                self._drain_lock.release()
+
+    def _seal(self) -> None:
+        """Add to other rows from now on, and begin to drain these. Whoever calls has both locks."""
+        assert self._drain is None, "there is one already"
+        recent = self._recent[0]
+        if len(recent) or self._state != self._drained_state:
+            self._drain = Drain(recent, self._state, self.directory, self._resources)
+            self._keep((RecentRows(), recent))
+
+    def _keep(self, levels: tuple[RecentRows, ...]) -> None:
+        """Have other recent rows. Those that are left out are in the database."""
+        bytes_before = self._recent_bytes
+        self._recent = levels
+        self._resources.write_buffers.note(self._recent_bytes - bytes_before)
+
+    def _advance_drain(self, database: rocks.Rdict, row_count: int) -> None:
+        """Go on with a drain, if there is one. Whoever calls has the drain lock."""
+        drain = self._drain
+        if drain is None:
+            return
+        self._is_empty_below = False
+        try:
+            is_over = drain.advance(database, row_count)
+        except BaseException:
+            self._drain = drain.again()
+            raise
+        if not is_over:
+            return
+        self._drained_state = drain.state
+        if drain.is_on_disk:
+            self._flushed_offset = drain.state.applied_offset
+        self._drain = None
+
+    def _finish_drain(self, database: rocks.Rdict) -> None:
+        while self._drain is not None:
+            self._advance_drain(database, sys.maxsize)
+
+    def _drain_all(self, database: rocks.Rdict) -> None:
+        """Have everything in the database that was written before. Whoever calls has the drain lock."""
+        self._finish_drain(database)
+        with self._write_lock:
+            self._seal()
+        self._finish_drain(database)
+
+    # Scanning
 
     def prefix_values(self, prefix: bytes, *, bytes_max: int) -> list[bytes]:
         """Return the values of all keys with a prefix, in key order.
@@ -220,18 +383,32 @@ class KvStore:
 
     def snapshot(self) -> KvSnapshot:
         """Pin the rows as they are now. A write that is under way is waited for: snapshots have whole writes."""
-        with self._access as database, self._write_lock:
-            reader = RowReader(rocks.scan(database, _ROW_KEY_FIRST, fill_cache=False), self.directory)
-            snapshot = KvSnapshot(reader, self._state)
+        with self._access as database, self._drain_lock:
+            # The first time most of it, while writes go on; the second time what they have added.
+            self._drain_all(database)
+            with self._write_lock:
+                self._seal()
+                self._finish_drain(database)
+                reader = RowReader(rocks.scan(database, _ROW_KEY_FIRST, fill_cache=False), self.directory)
+                snapshot = KvSnapshot(reader, self._state)
             self._snapshots.add(snapshot)
             return snapshot
 
+    # Care
+
     def flush(self) -> None:
         """Bring everything that was written before to the disk. After an error see ``has_failed``."""
-        applied_offset = self._state.applied_offset
-        with self._access as database:
+        with self._access as database, self._drain_lock:
+            self._drain_all(database)
             database.flush(True)
-        self._note_flushed(applied_offset)
+            self._flushed_offset = self._drained_state.applied_offset
+
+    def release(self) -> None:
+        """Bring everything to the disk, and keep nothing of it in memory."""
+        self.flush()
+        with self._access, self._drain_lock, self._write_lock:
+            if self._drain is None and not len(self._recent[0]):
+                self._keep((RecentRows(),))
 
     def checkpoint(self, directory: Path) -> KvState:
         """Make a copy that opens as a store of its own, in a directory that must not exist yet; return its state.
@@ -242,13 +419,14 @@ class KvStore:
         if directory.exists():
             raise FlussError(f"There is no room for a checkpoint: {directory} exists", ErrorCode.KV_STORAGE_EXCEPTION)
         _FILES.make_directory(directory.parent)
-        # The first flush leaves little for the second, and the second nothing for the copy, which holds the GIL.
+        # This leaves little for the copy, which holds the GIL.
         self.flush()
-        with self._access as database, self._write_lock:
-            state = self._state
+        with self._access as database, self._drain_lock:
+            self._drain_all(database)
             database.flush(True)
+            state = self._drained_state
             rocks.copy_database(database, directory)
-        self._note_flushed(state.applied_offset)
+            self._flushed_offset = state.applied_offset
         _FILES.sync_directory(directory)
         _FILES.sync_directory(directory.parent)
         return state
@@ -256,16 +434,27 @@ class KvStore:
     def size_bytes(self) -> int:
         """Return the size of the tables on the disk and of what will be written to them."""
         with self._access as database:
-            return rocks.number_of(database, "live-sst-files-size") + rocks.number_of(
-                database, "cur-size-all-mem-tables"
-            )
+            tables = rocks.number_of(database, "live-sst-files-size")
+            undrained = self._recent if self._drain is not None else self._recent[:1]
+            waiting = sum(level.byte_count for level in undrained)
+            return tables + rocks.number_of(database, "cur-size-all-mem-tables") + waiting
 
     def memory_bytes(self) -> int:
-        """Return the memory of this store alone: write buffers, those of snapshots included, and open tables."""
+        """Return the memory of this store alone: what is not on the disk yet, or kept by snapshots, and open tables."""
         with self._access as database:
-            return rocks.number_of(database, "size-all-mem-tables") + rocks.number_of(
-                database, "estimate-table-readers-mem"
-            )
+            tables = rocks.number_of(database, "estimate-table-readers-mem")
+            return tables + rocks.number_of(database, "size-all-mem-tables") + self._recent_bytes
+
+    def buffered_bytes(self) -> int:
+        """Return how much memory ``release`` would give back; nothing if the disk has failed."""
+        with self._access as database:
+            if rocks.number_of(database, "background-errors") > 0:
+                return 0
+            return rocks.number_of(database, "cur-size-all-mem-tables") + self._recent_bytes
+
+    @property
+    def _recent_bytes(self) -> int:
+        return sum(level.byte_count for level in self._recent)
 
     def close(self) -> None:
         """Flush, and give up the directory, which may be opened again at once. May be called twice.
@@ -281,82 +470,21 @@ class KvStore:
             for snapshot in list(self._snapshots):
                 snapshot.close()
             try:
-                database.close()
+                try:
+                    self._drain_all(database)
+                finally:
+                    self._keep((RecentRows(),))
+                    database.close()
+            except FlussError:
+                raise
             except Exception as error:
                 raise rocks.explain(error, self.directory) from error
 
-    def buffer_sizes(self) -> BufferSizes:
-        """Return how much is waiting in write buffers; what cannot be brought to the disk at all is not waiting."""
-        with self._access as database:
-            filling_bytes = rocks.number_of(database, "cur-size-active-mem-table")
-            all_bytes = rocks.number_of(database, "cur-size-all-mem-tables")
-            has_failed = rocks.number_of(database, "background-errors") > 0
-        return BufferSizes(filling_bytes, 0 if has_failed else max(0, all_bytes - filling_bytes))
-
-    def start_flush(self) -> None:
-        """Let what was written before go to the disk, without waiting for it."""
-        with self._access as database:
-            database.flush(False)
-
-    def _with_longest(self, state: KvState, values: Sequence[bytes | None]) -> KvState:
-        """Note how long values are before anybody can find them."""
-        self._value_bytes_max = max(self._value_bytes_max, max(map(len, filter(None, values)), default=0))
-        return replace(state, value_bytes_max=self._value_bytes_max)
-
-    def _write_part(
-        self, database: rocks.Rdict, keys: Sequence[bytes], values: Sequence[bytes | None], state: KvState | None
-    ) -> None:
-        stalled_ms = 0
-        while not self._try_write_part(database, keys, values, state):
-            if stalled_ms >= self._resources.settings.stall_ms_max:
-                raise FlussError(
-                    f"The key-value store {self.directory} waited {stalled_ms} ms for the disk to catch up",
-                    ErrorCode.KV_STORAGE_EXCEPTION,
-                )
-            self._resources.sleep(_STALL_PAUSE_MS / 1000)
-            stalled_ms += _STALL_PAUSE_MS
-
-    def _try_write_part(
-        self, database: rocks.Rdict, keys: Sequence[bytes], values: Sequence[bytes | None], state: KvState | None
-    ) -> bool:
-        """Write once; return False, with nothing written, if the disk has to catch up first."""
-        batch = rocks.write_batch()
-        if None in values:
-            for key, value in zip(keys, values, strict=True):
-                if value is None:
-                    batch.delete(key)
-                else:
-                    batch.put(key, value)
-        else:
-            deque(map(batch.put, keys, values), maxlen=0)
-        if state is not None:
-            batch.put(_STATE_KEY, state.encode())
-        entry_count = len(batch)
-        try:
-            database.write(batch)
-        except Exception as error:
-            if rocks.is_stall(error):
-                return False
-            raise
-        self._look_at_buffer(database, entry_count)
-        return True
-
-    def _look_at_buffer(self, database: rocks.Rdict, entries_added: int) -> None:
-        """See what the last part did to the write buffer."""
-        entry_count = rocks.number_of(database, "num-entries-active-mem-table")
-        if entry_count < self._buffered_entries + entries_added:
-            # It was the first of a new one. The old one has everything up to the state before it.
-            self._sealed_offset = self._state.applied_offset
-        self._buffered_entries = entry_count
-        if rocks.number_of(database, "num-deletes-active-mem-table") > _BUFFERED_REMOVALS_MAX:
-            database.flush(False)
-
-    def _note_flushed(self, offset: int) -> None:
-        with self._flushed_lock:
-            self._flushed_offset = max(self._flushed_offset, offset)
-
     def _scan(self, key_first: bytes, key_end: bytes | None, rows_max: int, bytes_max: int) -> list[bytes]:
         with self._access as database:
+            if len(self._recent[0]) or self._drain is not None:
+                with self._drain_lock:
+                    self._drain_all(database)
             reader = RowReader(rocks.scan(database, key_first, key_end), self.directory)
             try:
                 values, byte_count = reader.read(bytes_max + 1, min(rows_max, _ROWS_MAX + 1))
@@ -378,16 +506,46 @@ def remove_store(directory: Path) -> None:
         _FILES.sync_directory(directory.parent)
 
 
-def _check_entries(keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-    assert len(keys) == len(values), f"{len(keys)} keys and {len(values)} values"
-    if _STATE_KEY in keys:
+def _recent_value(levels: Sequence[RecentRows], key: bytes) -> bytes | None:
+    """Return the value of a key in the newest level that knows it, empty if it was removed there."""
+    for level in levels:
+        value = level.value_of(key)
+        if value is not None:
+            return value
+    return None
+
+
+def _check_keys(changes: Sequence[KeyedRows]) -> None:
+    if not all(bool(part.keys.keys.lengths.all()) for part in changes):
         raise CorruptRecordError("A row without a key cannot be stored")
 
 
-def _part_rows(keys: Sequence[bytes], values: Sequence[bytes | None]) -> int:
-    """Return how many rows one part of a write may have, judging by their average size."""
-    byte_count = sum(map(len, keys)) + sum(map(len, filter(None, values)))
-    return max(1, min(_PART_ROWS_MAX, _PART_BYTES_TARGET * len(keys) // max(1, byte_count)))
+def _are_few(changes: Sequence[KeyedRows]) -> bool:
+    return sum(map(len, changes)) <= _DIRECT_ROWS_MAX and sum(part.byte_count for part in changes) <= _DIRECT_BYTES_MAX
+
+
+def _in_order(keys: HashedKeys, numbers: Int64Array) -> Int64Array:
+    """Return the numbers of keys in nearly the order of their bytes, in which RocksDB finds them faster."""
+    if len(numbers) < _ORDERED_KEYS_MIN:
+        return numbers
+    # The first bytes will do: keys that share them are neighbours anyway.
+    return numbers[np.argsort(row_words(keys.keys.some(numbers), 0).byteswap(), kind="stable")]
+
+
+def _checked_bytes(parts: Sequence[Part], key_count: int, bytes_max: int) -> int:
+    """Return how many bytes the values have that were found; too many are a FlussError (13)."""
+    byte_count = sum(int(stored.rows.lengths.sum()) + SCHEMA_ID_BYTES * len(stored) for _, stored in parts)
+    if byte_count > bytes_max:
+        raise _too_many_bytes(key_count, bytes_max)
+    return byte_count
+
+
+def _too_many_bytes(key_count: int, bytes_max: int) -> FlussError:
+    return FlussError(
+        f"The rows of these {key_count} keys have more than {bytes_max} bytes, which is the most that may be read for "
+        "one request; look up or write fewer keys at once",
+        ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+    )
 
 
 def _end_of_prefix(prefix: bytes) -> bytes | None:

@@ -1,61 +1,45 @@
-"""The limit of what all stores together have written and not yet brought to the disk.
+"""The limit of what all stores together hold in memory of what was written: not yet on the disk, or only just.
 
 RocksDB can share a limit among databases, but then a write that finds it exceeded flushes the store that it writes to.
 Idle stores would keep what they have, and the busy ones would be flushed again and again with next to nothing in them.
-Here the store with the most is flushed, whoever writes.
+Here the store with the most gives its memory back, whoever writes: from half of the limit on beside the writes, which
+go on meanwhile; beyond the limit they wait for it.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Protocol
 
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import FlussError
 
 # Every store has a write buffer, and most of them are idle. Less than this is not worth a flush.
 SMALL_BYTES: Final = 1024 * 1024
-_PAUSE_MS: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class BufferSizes:
-    """The write buffers of one store."""
-
-    filling_bytes: int
-    flushing_bytes: int
 
 
 class BufferOwner(Protocol):
     """A store, as far as its write buffers are concerned. Once it is closed its methods raise FlussError."""
 
-    def buffer_sizes(self) -> BufferSizes: ...
+    def buffered_bytes(self) -> int: ...
 
-    def start_flush(self) -> None: ...
+    def release(self) -> None: ...
 
 
 class WriteBuffers:
     """Keeps the write buffers of many stores below a limit. May be used from any thread."""
 
-    def __init__(
-        self,
-        bytes_max: int,
-        stall_ms_max: int,
-        used_bytes: Callable[[], int],
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """``used_bytes`` tells at little cost how much there may be: the buffers of all stores, idle ones included."""
+    def __init__(self, bytes_max: int, used_by_others: Callable[[], int]) -> None:
+        """``used_by_others`` tells at little cost what there is besides that which is noted here."""
         self._bytes_max = bytes_max
-        self._stall_ms_max = stall_ms_max
-        self._used_bytes = used_bytes
-        self._sleep = sleep
+        self._used_by_others = used_by_others
+        self._noted_bytes = 0
         self._owners: weakref.WeakSet[BufferOwner] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self._relief_changed = threading.Condition()
+        self._is_relieving = False
 
     def add(self, owner: BufferOwner) -> None:
         with self._lock:
@@ -65,42 +49,54 @@ class WriteBuffers:
         with self._lock:
             self._owners.discard(owner)
 
+    def note(self, byte_count: int) -> None:
+        """A store holds so much more, or less."""
+        with self._lock:
+            self._noted_bytes += byte_count
+
     @property
+    def used_bytes(self) -> int:
+        """What the write buffers of all stores take, idle ones included."""
+        return self._noted_bytes + self._used_by_others()
+
     def has_room(self) -> bool:
-        """Whether a small write may happen without ``make_room``: there is nothing to flush, nothing to wait for."""
-        return self._used_bytes() <= self._bytes_max // 2
+        """Whether a write may happen without ``make_room``."""
+        return self.used_bytes <= self._bytes_max // 2
 
     def make_room(self) -> None:
-        """Prepare for a write: begin to flush the fullest store, or wait while all that can be done is under way."""
-        waited_ms = 0
-        while not self.has_room:
+        """Prepare for a write: have the fullest stores give memory back, and wait for it if there is no room at all."""
+        if self.has_room():
+            return
+        with self._relief_changed:
+            if not self._is_relieving:
+                threading.Thread(target=self._relieve, name="fluss-kv-relief").start()
+                self._is_relieving = True
+            self._relief_changed.wait_for(lambda: not self._is_relieving or self.used_bytes <= self._bytes_max)
+
+    def _relieve(self) -> None:
+        try:
             sizes = self._sizes()
-            filling_bytes = sum(size.filling_bytes for size in sizes.values())
-            flushing_bytes = sum(size.flushing_bytes for size in sizes.values())
-            if filling_bytes > self._bytes_max // 2:
-                fullest = max(sizes, key=lambda owner: sizes[owner].filling_bytes)
+            for owner in sorted(sizes, key=sizes.__getitem__, reverse=True):
+                if self.has_room():
+                    return
                 # It may be closed by now, or it cannot write to the disk: whoever uses it will be told.
                 with suppress(FlussError):
-                    fullest.start_flush()
-            if not flushing_bytes or filling_bytes + flushing_bytes <= self._bytes_max:
-                return
-            if waited_ms >= self._stall_ms_max:
-                raise FlussError(
-                    f"The disk has been behind for {waited_ms} ms: {filling_bytes + flushing_bytes} bytes of key-value "
-                    "stores are waiting to be written",
-                    ErrorCode.KV_STORAGE_EXCEPTION,
-                )
-            self._sleep(_PAUSE_MS / 1000)
-            waited_ms += _PAUSE_MS
+                    owner.release()
+                with self._relief_changed:
+                    self._relief_changed.notify_all()
+        finally:
+            with self._relief_changed:
+                self._is_relieving = False
+                self._relief_changed.notify_all()
 
-    def _sizes(self) -> dict[BufferOwner, BufferSizes]:
+    def _sizes(self) -> dict[BufferOwner, int]:
         """Look at those stores that have enough to count."""
         with self._lock:
             owners = list(self._owners)
         sizes = {}
         for owner in owners:
             with suppress(FlussError):
-                size = owner.buffer_sizes()
-                if size.filling_bytes + size.flushing_bytes >= SMALL_BYTES:
-                    sizes[owner] = size
+                byte_count = owner.buffered_bytes()
+                if byte_count >= SMALL_BYTES:
+                    sizes[owner] = byte_count
         return sizes

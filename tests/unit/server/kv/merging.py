@@ -1,6 +1,6 @@
 """What the tests of merging share: tables, batches of rows written as Python values, and a store that is a dict.
 
-``Merging`` does with a batch what a server does: old values, merge, changelog, store. A batch is written as rows of
+``Merging`` does with a batch what a server does: old rows, merge, changelog, store. A batch is written as rows of
 internal values and as ``Delete(row)``; the changelog comes back as pairs of a text such as ``+I`` and a row.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,10 @@ import pyarrow as pa
 from fluss.record.crc import crc32c
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
 from fluss.record.log_batch import LogBatch, read_batch, verify_crc
+from fluss.record.value_batch import encode_value
 from fluss.row import compacted, indexed
 from fluss.row.encoded import EncodedRows
+from fluss.row.hashed_keys import HashedKeys
 from fluss.row.key import KeyEncoder, primary_key_encoder
 from fluss.row.values import internal_from_arrow
 from fluss.schema.change_type import ChangeType
@@ -26,12 +29,14 @@ from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TablePath
 from fluss.schema.types import DataType
+from fluss.server.kv import batch_rows
 from fluss.server.kv.changelog import decode_changelog, encode_changelog, store_entries
 from fluss.server.kv.changes import Changes, KvInput
 from fluss.server.kv.key_fold import KeyFold
 from fluss.server.kv.merger import check_targets, merger_of
 from fluss.server.model import Table
 from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
+from fluss.storage.kv.keyed_rows import FoundRows, KeyedRows, StoredRows
 
 Row: TypeAlias = tuple[Any, ...]
 Change: TypeAlias = tuple[str, Row]
@@ -124,12 +129,20 @@ def resealed(batch: bytes) -> bytes:
 class Merging:
     """A table and its store. The log is kept as batches, in the log format of the table."""
 
-    def __init__(self, table: Table, next_ids: Callable[[int], Sequence[int]] | None = None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        next_ids: Callable[[int], Sequence[int]] | None = None,
+        *,
+        decodes_apart: bool = False,
+    ) -> None:
+        """``decodes_apart``: stored and received rows are decoded as those of large batches are, however few."""
         self.table = table
         self.store: dict[bytes, bytes] = {}
         self.log: list[bytes] = []
         self.row_count: int | None = 0
         self._next_ids = next_ids
+        self._few_rows = 0 if decodes_apart else batch_rows._FEW_ROWS
 
     def alter(self, table: Table) -> None:
         self.table = table
@@ -151,7 +164,7 @@ class Merging:
         changes = self.merge(data, targets=targets, overwrite=overwrite)
         log_batch = bytes(encode_changelog(self.table, changes, writer_id=WRITER_ID, batch_sequence=len(self.log)))
         self.log.append(log_batch)
-        apply_entries(self.store, changes.keys, changes.values)
+        apply_changes(self.store, changes.changed)
         if self.row_count is not None:
             self.row_count = None if changes.row_count_delta is None else self.row_count + changes.row_count_delta
         return self.changes_of(log_batch)
@@ -163,12 +176,12 @@ class Merging:
         keys, rows, is_delete = batch.records()
         fold = KeyFold.of(keys)
         merger = merger_of(self.table)
-        old_values: list[bytes | None] = [None] * len(fold.unique_keys)
+        old = FoundRows.none(len(fold.unique_keys))
         if merger.needs_old_values(targets, overwrite, bool(is_delete.any())):
-            old_values = [self.store.get(key) for key in fold.unique_keys]
-        return merger.merge(
-            KvInput(keys, rows, is_delete, batch.schema_id, fold, old_values, tuple(targets), overwrite), self._next_ids
-        )
+            old = found_rows(self.store, fold.unique_keys)
+        taken = KvInput(keys, rows, is_delete, batch.schema_id, fold, old, tuple(targets), overwrite)
+        with patch.object(batch_rows, "_FEW_ROWS", self._few_rows):
+            return merger.merge(taken, self._next_ids)
 
     def changes_of(self, log_batch: bytes) -> list[Change]:
         """Return the records of a log batch, in the newest schema."""
@@ -184,7 +197,7 @@ class Merging:
         """Return the rows that a replay of the whole log gives."""
         store: dict[bytes, bytes] = {}
         for log_batch in self.log:
-            apply_entries(store, *store_entries(self.table, decode_changelog(self.table, parsed(log_batch))))
+            apply_changes(store, store_entries(self.table, decode_changelog(self.table, parsed(log_batch))))
         return {key: decode_value(self.table, value) for key, value in store.items()}
 
 
@@ -194,8 +207,26 @@ def parsed(log_batch: bytes) -> LogBatch:
     return batch
 
 
-def apply_entries(store: dict[bytes, bytes], keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-    for key, value in zip(keys, values, strict=True):
+def found_rows(store: Mapping[bytes, bytes], keys: HashedKeys) -> FoundRows:
+    """Return what a store has under keys, from two places, as if some of it were older than the rest."""
+    found = [(number, store[key]) for number, key in enumerate(keys.keys.to_list()) if key in store]
+    parts = []
+    for place in (found[1::2], found[::2]):
+        if place:
+            numbers, values = zip(*place, strict=True)
+            parts.append((np.array(numbers, np.int64), StoredRows.from_values(values)))
+    return FoundRows(len(keys), parts)
+
+
+def values_of(changes: KeyedRows) -> dict[bytes, bytes | None]:
+    """Return the stored value of each changed key; None removes it."""
+    keys, rows = changes.keys.keys.to_list(), changes.rows.to_list()
+    assert len(set(keys)) == len(keys), "a key comes twice"
+    return {key: encode_value(changes.schema_id, row) if row else None for key, row in zip(keys, rows, strict=True)}
+
+
+def apply_changes(store: dict[bytes, bytes], changes: KeyedRows) -> None:
+    for key, value in values_of(changes).items():
         if value is None:
             store.pop(key, None)
         else:

@@ -7,7 +7,17 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.schema import Schema
-from fluss.schema.types import BigIntType, BinaryType, DataType, DecimalType, IntType, StringType
+from fluss.schema.types import (
+    ArrayType,
+    BigIntType,
+    BinaryType,
+    DataField,
+    DataType,
+    DecimalType,
+    IntType,
+    RowType,
+    StringType,
+)
 from fluss.server.kv import batch_rows
 from fluss.storage.kv.damage import KvDamagedError
 from tests.damage import bit_flips
@@ -99,10 +109,11 @@ def test_only_columns_that_are_no_partition_columns_make_the_key() -> None:
     assert merging.replayed() == merging.rows()
 
 
-def test_a_stored_value_that_cannot_be_read_is_damage_of_the_store() -> None:
-    merging = Merging(make_table(SCHEMA))
+@pytest.mark.parametrize("decodes_apart", [False, True])
+def test_a_stored_value_that_cannot_be_read_is_damage_of_the_store(decodes_apart: bool) -> None:
+    merging = Merging(make_table(SCHEMA), decodes_apart=decodes_apart)
     merging.put((1, "a"), (2, "b"))
-    for damage in (b"", b"\1\0\0\1\5a", b"\7\0\0\1\1a"):
+    for damage in (b"\1\0", b"\1\0\0\1\5a", b"\7\0\0\1\1a"):
         merging.store[b"\1"] = damage
         with pytest.raises(KvDamagedError) as caught:
             merging.put((2, "c"), (1, "d"))
@@ -137,6 +148,25 @@ def test_few_bytes_that_would_take_much_memory_are_refused_before_they_do(monkey
     assert error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
     assert "1000 rows take" in error.message
     merging.put_batch(kv_batch(merging.table, rows[:100]))
+
+
+@pytest.mark.parametrize("decodes_apart", [False, True])
+def test_stored_rows_of_several_places_may_not_take_more_memory_than_those_of_one(
+    monkeypatch: pytest.MonkeyPatch, decodes_apart: bool
+) -> None:
+    fields = [DataField(f"f{number}", BigIntType()) for number in range(100)]
+    schema = Schema.builder().column("id", IntType()).column("list", ArrayType(RowType(fields)))
+    merging = Merging(make_table(schema.primary_key(["id"]).build()), decodes_apart=decodes_apart)
+    # A few bytes each, but 80 kB as columns.
+    rows = [(id, [None] * 100) for id in range(4)]
+    merging.put(*rows)
+    assert max(map(len, merging.store.values())) < 1000
+    deletes = [(key_of(merging.table, row), None) for row in rows]
+    monkeypatch.setattr(batch_rows, "DECOMPRESSED_BYTES_MAX", 250_000)
+    error = refusal(merging, kv_batch(merging.table, deletes))
+    assert error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+    assert "fewer rows at a time" in error.message
+    assert len(merging.put_batch(kv_batch(merging.table, deletes[:2]))) == 2
 
 
 def test_a_long_key_is_not_shown_as_a_whole() -> None:

@@ -66,6 +66,27 @@ def test_the_changelog_alone_gives_the_same_rows(tmp_path, log_format, kv_format
     run(main())
 
 
+@pytest.mark.parametrize("image", ["FULL", "WAL"])
+def test_batches_that_change_a_key_several_times_are_replayed_to_their_last_change(tmp_path, image):
+    async def main():
+        table = make_table(SCHEMA, {"changelog.image": image})
+        async with hosting(tmp_path, table) as bucket:
+            await bucket.put((1, "a"), (2, "a"), (1, "b"), Delete((1, None)), (3, "a"), (1, "c"), Delete((3, None)))
+            await bucket.put(Delete((2, None)), (2, "b"), (4, "a"), (2, "c"), Delete((4, None)), (3, "b"), (3, "c"))
+            await bucket.put((5, "a"), Delete((1, None)))
+            rows = await bucket.rows()
+            assert rows == [(2, "c"), (3, "c"), (5, "a")]
+            row_count = await bucket.kv.row_count()
+        shutil.rmtree(tmp_path / KV_DIRECTORY)
+        for kv in (small_reads(), KvSettings()):
+            async with hosting(tmp_path, table, kv=kv) as bucket:
+                assert await bucket.rows() == rows
+                assert await bucket.kv.row_count() == row_count
+            shutil.rmtree(tmp_path / KV_DIRECTORY)
+
+    run(main())
+
+
 def test_rows_are_not_counted_where_the_changelog_does_not_tell_new_ones_from_old_ones(tmp_path):
     async def main():
         table = make_table(SCHEMA, {"changelog.image": "WAL"})

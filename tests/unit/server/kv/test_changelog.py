@@ -11,6 +11,8 @@ from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.record.log_batch import read_batch, verify_crc
+from fluss.row.encoded import EncodedRows
+from fluss.row.hashed_keys import HashedKeys
 from fluss.row.values import Timestamp
 from fluss.schema.change_type import ChangeType
 from fluss.schema.schema import Column, Schema
@@ -19,7 +21,18 @@ from fluss.server.kv import changelog
 from fluss.server.kv.changelog import decode_changelog, encode_changelog, store_entries
 from fluss.server.kv.changes import Changes
 from fluss.server.model import Table
-from tests.unit.server.kv.merging import Delete, Merging, key_of, make_table, parsed, rows_of, with_columns
+from fluss.storage.kv.keyed_rows import KeyedRows
+from tests.unit.server.kv.merging import (
+    Delete,
+    Merging,
+    encode_row,
+    key_of,
+    make_table,
+    parsed,
+    rows_of,
+    values_of,
+    with_columns,
+)
 
 SCHEMA = (
     Schema.builder()
@@ -33,7 +46,9 @@ FORMATS = [("compacted", "arrow"), ("compacted", "compacted"), ("indexed", "arro
 
 
 def no_changes(table: Table) -> Changes:
-    return Changes([], [], pa.RecordBatch.from_pylist([], table.descriptor.schema.to_arrow()), np.empty(0, np.uint8), 0)
+    nothing = KeyedRows(HashedKeys.from_list([]), EncodedRows.from_list([]), table.schema_id)
+    rows = pa.RecordBatch.from_pylist([], table.descriptor.schema.to_arrow())
+    return Changes(nothing, rows, np.empty(0, np.uint8), 0)
 
 
 @pytest.mark.parametrize("log_format", ["arrow", "compacted"])
@@ -101,9 +116,33 @@ def test_keys_are_encoded_as_the_lake_of_the_table_wants_them(lake: str) -> None
     merging = Merging(make_table(schema, {"datalake.format": lake, "kv.format-version": "2"}))
     merging.put((300, 1), (301, 2), Delete((300,)))
     entries = store_entries(merging.table, decode_changelog(merging.table, parsed(merging.log[0])))
-    assert entries.keys == [key_of(merging.table, (i,)) for i in (300, 301, 300)]
-    assert (entries.values[1] is None, entries.values[2]) == (False, None)
+    values = values_of(entries)
+    assert values.keys() == {key_of(merging.table, (i,)) for i in (300, 301)}
+    assert values[key_of(merging.table, (300,))] is None
+    assert values[key_of(merging.table, (301,))] == merging.store[key_of(merging.table, (301,))]
     assert merging.replayed() == merging.rows()
+
+
+@pytest.mark.parametrize(("kv_format", "log_format"), FORMATS)
+def test_of_several_changes_of_a_key_in_one_batch_the_last_one_counts(kv_format: str, log_format: str) -> None:
+    merging = Merging(make_table(SCHEMA, kv_format=kv_format, log_format=log_format))
+    a, a_later, a_last = (("a", 1, Timestamp(time)) for time in (1, 2, 3))
+    b, b_later = (("b", 1, Timestamp(time)) for time in (1, 2))
+    c, d = ("c", 1, None), ("d", 1, None)
+    changes = merging.put(a, b, a_later, Delete(a), c, b_later, a_last, d, Delete(c))
+    assert [kind for kind, row in changes if row[0] == "a"] == ["+I", "-U", "+U", "-D", "+I"]
+    assert [kind for kind, row in changes if row[0] == "c"] == ["+I", "-D"]
+    written = values_of(store_entries(merging.table, decode_changelog(merging.table, parsed(merging.log[0]))))
+    expected = {a_last: True, b_later: True, c: False, d: True}
+    assert written == {
+        key_of(merging.table, row): b"\1\0" + encode_row(merging.table, row, 1) if is_there else None
+        for row, is_there in expected.items()
+    }
+    # Onto rows that are there, and a batch that has nothing but removals.
+    merging.put(Delete(a), b, Delete(b), b_later, Delete(d), d)
+    merging.put(Delete(b), Delete(d))
+    assert merging.rows() == {}
+    assert merging.replayed() == {}
 
 
 def test_records_that_are_no_changes_and_unknown_schemas_are_damage() -> None:

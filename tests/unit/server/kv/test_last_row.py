@@ -23,6 +23,7 @@ from tests.unit.server.kv.merging import (
     kv_batch,
     make_table,
     resealed,
+    values_of,
     with_columns,
 )
 
@@ -93,8 +94,7 @@ def test_keys_without_an_effect_are_not_written() -> None:
     table = merging()
     table.put((1, "a"), (2, "b"))
     changes = table.merge(kv_batch(table.table, [(key_of(table.table, (i,)), None) for i in (3, 2, 4)]))
-    assert changes.keys == [key_of(table.table, (2,))]
-    assert changes.values == [None]
+    assert values_of(changes.changed) == {key_of(table.table, (2,)): None}
     assert changes.row_count_delta == -1
 
 
@@ -157,4 +157,4 @@ def test_a_batch_of_one_key_takes_no_longer_than_one_of_many() -> None:
     began_s = time.perf_counter()
     changes = table.merge(batch)
     assert time.perf_counter() - began_s < 1
-    assert changes.values == [b"\1\0" + encode_row(table.table, (1, "19999"), 1)]
+    assert values_of(changes.changed) == {b"\1": b"\1\0" + encode_row(table.table, (1, "19999"), 1)}

@@ -41,6 +41,7 @@ class Batch:
 class Scene:
     model: MergeModel
     batches: list[Batch]
+    decodes_apart: bool
 
 
 @st.composite
@@ -73,7 +74,8 @@ def scenes(draw: st.DrawFn, engine: str | None, generated: bool = False) -> Scen
         for _ in range(draw(st.integers(0, count)))
     ]
     key_indexes = frozenset(range(len(key_types)))
-    return Scene(MergeModel(key_indexes, engine, image == "WAL", deletes, version_index, generated_index), batches)
+    model = MergeModel(key_indexes, engine, image == "WAL", deletes, version_index, generated_index)
+    return Scene(model, batches, decodes_apart=draw(st.booleans()))
 
 
 def _schema(key_types: Sequence[DataType], types: Sequence[DataType], generated: bool) -> Schema:
@@ -128,7 +130,11 @@ def check(scene: Scene) -> None:
     model, ids = scene.model, count(1)
     if not scene.batches:
         return
-    merging = Merging(scene.batches[0].table, lambda id_count: [next(ids) for _ in range(id_count)])
+    merging = Merging(
+        scene.batches[0].table,
+        lambda id_count: [next(ids) for _ in range(id_count)],
+        decodes_apart=scene.decodes_apart,
+    )
     for batch in scene.batches:
         merging.alter(batch.table)
         width = len(batch.table.descriptor.schema.columns)

@@ -3,6 +3,7 @@ Shown by golden bytes, by values of mixed schemas in both KV formats, and by dam
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -11,18 +12,23 @@ from fluss.row.encoded import EncodedRows
 from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import BigIntType, IntType, StringType
-from fluss.server.kv.row_codec import RowCodec, stored_values
+from fluss.server.kv.row_codec import RowCodec
+from fluss.storage.kv.keyed_rows import StoredRows
 from tests.unit.server.kv.merging import encode_row, make_table, rows_of, with_columns
 
 SCHEMA = Schema.builder().column("id", IntType()).column("name", StringType()).primary_key(["id"]).build()
 FORMATS = ["compacted", "indexed"]
 
 
+def decoded(codec: RowCodec, values: list[bytes]) -> pa.RecordBatch:
+    stored = StoredRows.from_values(values)
+    return codec.decode_mixed(stored.rows, stored.schema_ids)
+
+
 def test_a_stored_value_is_the_schema_id_and_the_row() -> None:
-    assert stored_values(EncodedRows.from_list([bytes.fromhex("000a03616263")]), 3) == [
-        bytes.fromhex("0300000a03616263")
-    ]
-    assert stored_values(EncodedRows.from_list([]), 3) == []
+    rows = EncodedRows.from_list([bytes.fromhex("000a03616263")])
+    assert StoredRows(rows, np.array([3], np.int16)).values() == [bytes.fromhex("0300000a03616263")]
+    assert StoredRows(EncodedRows.from_list([]), np.empty(0, np.int16)).values() == []
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)
@@ -36,13 +42,12 @@ def test_values_of_mixed_schemas_keep_their_order_and_are_padded_with_nulls(kv_f
     types = table.descriptor.schema.data_types
     padded = [versions[i] + (None,) * (4 - len(versions[i])) for i in order]
     codec = RowCodec(table)
-    assert rows_of(codec.decode_values(values), types) == padded
-    assert rows_of(codec.decode_values([]), types) == []
+    assert rows_of(decoded(codec, values), types) == padded
+    assert rows_of(decoded(codec, []), types) == []
     received = EncodedRows.from_list([encode_row(table, versions[1], 1)])
-    assert rows_of(codec.decode_onto(values, received, 1), types) == [*padded, (1, "a", None, None)]
-    assert codec.encode_values(codec.decode_values(values[:1])) == [
-        (3).to_bytes(2, "little") + encode_row(table, padded[0], 3)
-    ]
+    assert rows_of(codec.decode(received, 1), types) == [(1, "a", None, None)]
+    assert codec.schema_id == 3
+    assert codec.encode(decoded(codec, values[:1])).to_list() == [encode_row(table, padded[0], 3)]
 
 
 def test_a_log_of_rows_may_have_another_format_than_the_store() -> None:
@@ -57,9 +62,9 @@ def test_a_log_of_rows_may_have_another_format_than_the_store() -> None:
 def test_damaged_values_and_values_of_unknown_schemas_are_refused(value: bytes) -> None:
     codec = RowCodec(make_table(SCHEMA))
     good = b"\1\0\0\x0a\3abc"
-    assert codec.decode_values([good, good]).num_rows == 2
+    assert decoded(codec, [good, good]).num_rows == 2
     with pytest.raises(CorruptRecordError):
-        codec.decode_values([good, value])
+        decoded(codec, [good, value])
 
 
 def test_a_null_in_a_column_that_allows_none_is_not_encoded() -> None:

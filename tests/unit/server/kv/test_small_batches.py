@@ -10,9 +10,12 @@ import pyarrow as pa
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.row.encoded import EncodedRows
+from fluss.row.hashed_keys import HashedKeys
 from fluss.schema.schema import Schema
 from fluss.server.kv.loop_time import LoopTime
 from fluss.server.kv.table_writer import OldValues, TableWriter
+from fluss.storage.kv.keyed_rows import KeyedRows
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, hosting, kv_batch
 from tests.unit.server.kv.merging import Delete, make_table
@@ -120,6 +123,10 @@ def _counting(batch, record_count):
     return type(batch)(batch.data, batch.schema_id, batch.writer_id, batch.batch_sequence, record_count, batch.crc)
 
 
+def _keyed(keys, rows):
+    return KeyedRows(HashedKeys.from_list(keys), EncodedRows.from_list(rows), 1)
+
+
 def test_time_of_the_loop_is_limited_per_turn_and_comes_back_in_the_next():
     async def main():
         now_s = 0.0
@@ -139,10 +146,10 @@ def test_time_of_the_loop_is_limited_per_turn_and_comes_back_in_the_next():
 
 def test_a_store_that_is_being_written_or_is_behind_takes_no_quick_writes(tmp_path):
     store = KvStore.open(tmp_path / "store", KvResources())
-    assert store.write_if_quick([b"a", b"b"], [b"1", b"2"], KvState(1, 2))
-    assert store.write_if_quick([b"a"], [None], KvState(2, 1))
+    assert store.write_if_quick([_keyed([b"a", b"b"], [b"1", b"2"])], KvState(1, 2))
+    assert store.write_if_quick([_keyed([b"a"], [b""])], KvState(2, 1))
     with store._write_lock:
-        assert not store.write_if_quick([b"c"], [b"3"], KvState(3, 2))
-    assert store.get_many([b"a", b"b", b"c"]) == [None, b"2", None]
+        assert not store.write_if_quick([_keyed([b"c"], [b"3"])], KvState(3, 2))
+    assert store.get_many([b"a", b"b", b"c"]) == [None, b"\1\0002", None]
     assert (store.state.applied_offset, store.state.row_count) == (2, 1)
     store.close()

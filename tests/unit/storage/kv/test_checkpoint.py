@@ -11,7 +11,7 @@ import pytest
 from fluss.errors import ErrorCode, FlussError
 from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources, KvState, KvStore, remove_store
-from tests.unit.storage.kv.support import SMALL, Rows, open_store, rows_of, sorted_values, write_batch
+from tests.unit.storage.kv.support import SMALL, Rows, get_many, open_store, rows_of, sorted_values, write, write_batch
 
 KEYS = [b"%05d" % number for number in range(2500)]
 
@@ -28,14 +28,14 @@ def test_a_checkpoint_opens_as_a_store_and_goes_its_own_way(tmp_path: Path) -> N
         with open_store(tmp_path / "deep" / "copy") as copy:
             assert copy.state == KvState(19, len(expected))
             assert rows_of(copy) == expected
-            copy.write([b"only here"], [b"1"], KvState(50, 1))
-        assert store.get_many([b"only here"]) == [None]
+            write(copy, [b"only here"], [b"1"], KvState(50, 1))
+        assert get_many(store, [b"only here"]) == [None]
         assert rows_of(store) == sorted_values(model)
 
 
 def test_a_checkpoint_outlives_its_store(tmp_path: Path) -> None:
     with open_store(tmp_path / "store") as store:
-        store.write(KEYS, KEYS, KvState(1, 2500))
+        write(store, KEYS, KEYS, KvState(1, 2500))
         store.checkpoint(tmp_path / "copy")
     remove_store(tmp_path / "store")
     with open_store(tmp_path / "copy") as copy:
@@ -44,7 +44,7 @@ def test_a_checkpoint_outlives_its_store(tmp_path: Path) -> None:
 
 def test_a_checkpoint_shares_its_tables_with_the_store(tmp_path: Path) -> None:
     with open_store(tmp_path / "store") as store:
-        store.write(KEYS, KEYS, KvState(1, 2500))
+        write(store, KEYS, KEYS, KvState(1, 2500))
         store.checkpoint(tmp_path / "copy")
         tables = list((tmp_path / "copy").glob("*.sst"))
         assert tables
@@ -62,13 +62,13 @@ def test_a_checkpoint_has_whole_writes_while_others_write(tmp_path: Path) -> Non
     with open_store(tmp_path / "store", KvResources(KvStoreSettings())) as store:
         is_over = threading.Event()
 
-        def write() -> None:
+        def write_on() -> None:
             number = 0
             while not is_over.is_set():
                 number += 1
-                store.write(KEYS, [b"%d" % number] * len(KEYS), KvState(number, len(KEYS)))
+                write(store, KEYS, [b"%d" % number] * len(KEYS), KvState(number, len(KEYS)))
 
-        thread = threading.Thread(target=write)
+        thread = threading.Thread(target=write_on)
         thread.start()
         try:
             states = [store.checkpoint(tmp_path / f"copy-{number}") for number in range(3)]
@@ -94,7 +94,7 @@ def test_what_an_interrupted_checkpoint_left_does_not_matter(tmp_path: Path) -> 
     (tmp_path / "copy.tmp").mkdir()
     (tmp_path / "copy.tmp" / "000001.sst").write_bytes(b"half a table")
     with open_store(tmp_path / "store") as store:
-        store.write(KEYS, KEYS, KvState(1, 2500))
+        write(store, KEYS, KEYS, KvState(1, 2500))
         store.checkpoint(tmp_path / "copy")
     with open_store(tmp_path / "copy") as copy:
         assert rows_of(copy) == KEYS

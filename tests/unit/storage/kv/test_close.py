@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.row.hashed_keys import HashedKeys
 from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvDamagedError, KvResources, KvState, KvStore
-from tests.unit.storage.kv.support import SMALL, open_store, rows_of
+from tests.unit.storage.kv.support import SMALL, open_store, rows_of, write
 
 KEYS = [b"%05d" % number for number in range(3000)]
 
@@ -20,15 +21,22 @@ KEYS = [b"%05d" % number for number in range(3000)]
 def uses_of(store: KvStore, directory: Path) -> list[Callable[[], object]]:
     return [
         lambda: store.get_many(KEYS),
-        lambda: store.write(KEYS, KEYS, KvState(1, 3000)),
+        lambda: store.get_cached(KEYS),
+        lambda: store.find(HashedKeys.from_list(KEYS)),
+        lambda: store.find_cached(HashedKeys.from_list(KEYS)),
+        lambda: write(store, KEYS, KEYS, KvState(1, 3000)),
+        lambda: write(store, KEYS[:100], KEYS[:100], KvState(1, 3000)),
         lambda: store.prefix_values(b"01", bytes_max=10**9),
         lambda: store.first_values(10, bytes_max=10**9),
         lambda: store.snapshot().read(10**9, 10**9),
         store.flush,
+        store.release,
         lambda: store.checkpoint(directory / "copy"),
         lambda: store.flushed_offset,
         store.size_bytes,
         store.memory_bytes,
+        store.buffered_bytes,
+        lambda: store.has_failed,
     ]
 
 
@@ -48,7 +56,7 @@ def test_everyone_may_use_a_store_while_it_is_closed(tmp_path: Path) -> None:
     for round_number in range(3):
         directory = tmp_path / str(round_number)
         store = KvStore.open(directory / "store", resources)
-        store.write(KEYS, KEYS, KvState(1, 3000))
+        write(store, KEYS, KEYS, KvState(1, 3000))
         begun = threading.Barrier(len(uses_of(store, directory)) + 1)
         unexpected: list[BaseException] = []
 
@@ -85,7 +93,7 @@ def test_everyone_may_use_a_store_while_it_is_closed(tmp_path: Path) -> None:
 
 def test_an_error_that_somebody_keeps_does_not_keep_the_directory(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
-        store.write(KEYS, KEYS, KvState(1, 3000))
+        write(store, KEYS, KEYS, KvState(1, 3000))
         store.flush()
     table = next(tmp_path.glob("*.sst"))
     data = bytearray(table.read_bytes())

@@ -1,5 +1,5 @@
 """After kill -9 a store is at its state or a little ahead, and applying the rest again brings it to the last write.
-A child process writes numbered batches, with and without flushes, until it is killed."""
+A child process writes numbered batches, with and without flushes and tables of its own, until it is killed."""
 
 from __future__ import annotations
 
@@ -11,41 +11,45 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.kv.support import Rows, apply, open_store, random_batch, rows_of, sorted_values
+from tests.unit.storage.kv.support import Rows, apply, get_many, open_store, random_batch, rows_of, sorted_values, write
 
 ROW_COUNT = 1500
 KEY_COUNT = 2500
 CHILD = f"""
 import sys
 from pathlib import Path
+from fluss.storage.kv import drain
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.settings import KvStoreSettings
-from tests.unit.storage.kv.support import random_batch
+from tests.unit.storage.kv.support import random_batch, write
 
 store = KvStore.open(Path(sys.argv[1]), KvResources(KvStoreSettings(write_buffer_bytes=128 * 1024)))
 is_flushing = sys.argv[2] == "flushes"
+if sys.argv[2] == "makes tables":
+    drain._TABLE_ROWS_MIN = 500
 number = store.state.applied_offset
 while True:
     number += 1
-    store.write(*random_batch(number, {ROW_COUNT}, {KEY_COUNT}), KvState(number, None))
+    write(store, *random_batch(number, {ROW_COUNT}, {KEY_COUNT}), KvState(number, None))
     if is_flushing and number % 3 == 0:
         store.flush()
     print(number, store.flushed_offset, flush=True)
 """
 
 
-@pytest.mark.parametrize("mode", ["flushes", "never flushes"])
+@pytest.mark.parametrize("mode", ["flushes", "never flushes", "makes tables"])
 def test_a_killed_writer_loses_nothing_that_its_state_claims(tmp_path: Path, mode: str) -> None:
     rng = random.Random(7)
     for _ in range(2):
         written, flushed_offset = run_and_kill(tmp_path, mode, batch_count=rng.randrange(5, 25))
+        assert flushed_offset or mode == "never flushes"
         with open_store(tmp_path) as store:
             applied_offset = store.state.applied_offset
             # The last batch may be complete in the store before the child could say so.
             assert flushed_offset <= applied_offset <= written + 1
-            assert_store_is_at(applied_offset, written + 1, store.get_many(KEYS))
+            assert_store_is_at(applied_offset, written + 1, get_many(store, KEYS))
             for number in range(applied_offset + 1, written + 1):
-                store.write(*random_batch(number, ROW_COUNT, KEY_COUNT), store.state)
+                write(store, *random_batch(number, ROW_COUNT, KEY_COUNT), store.state)
             assert rows_of(store) == sorted_values(model_after(max(written, applied_offset)))
 
 

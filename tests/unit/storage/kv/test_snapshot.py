@@ -13,19 +13,19 @@ import pytest
 from fluss.errors import ErrorCode, FlussError
 from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources, KvSnapshot, KvState, KvStore
-from tests.unit.storage.kv.support import BYTES_MAX, SMALL, open_store
+from tests.unit.storage.kv.support import BYTES_MAX, SMALL, open_store, read, write
 
 KEYS = [b"%05d" % number for number in range(2500)]
 
 
 def fill(store: KvStore, value: bytes, offset: int) -> None:
-    store.write(KEYS, [value] * len(KEYS), KvState(offset, len(KEYS)))
+    write(store, KEYS, [value] * len(KEYS), KvState(offset, len(KEYS)))
 
 
 def read_all(snapshot: KvSnapshot) -> list[bytes]:
     values = []
     while snapshot.has_more:
-        values += snapshot.read(1000, 100)
+        values += read(snapshot, 1000, 100)
     return values
 
 
@@ -34,7 +34,7 @@ def test_later_writes_are_not_in_a_snapshot(tmp_path: Path) -> None:
         fill(store, b"old", 1)
         snapshot = store.snapshot()
         fill(store, b"new", 2)
-        store.write(KEYS[:100], [None] * 100, KvState(3, 2400))
+        write(store, KEYS[:100], [None] * 100, KvState(3, 2400))
         store.flush()
         assert snapshot.state == KvState(1, 2500)
         assert read_all(snapshot) == [b"old"] * 2500
@@ -45,7 +45,8 @@ def test_later_writes_are_not_in_a_snapshot(tmp_path: Path) -> None:
 
 def test_a_snapshot_is_read_in_pieces_of_rows_and_bytes(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
-        store.write(KEYS[:6], [bytes(10)] * 6, KvState(6, 6))
+        # Values of ten bytes.
+        write(store, KEYS[:6], [bytes(8)] * 6, KvState(6, 6))
         snapshot = store.snapshot()
         assert len(snapshot.read(BYTES_MAX, 1)) == 1
         assert len(snapshot.read(11, 10)) == 2
@@ -68,12 +69,12 @@ def test_a_snapshot_has_whole_writes(tmp_path: Path) -> None:
         fill(store, b"0", 0)
         is_over = threading.Event()
 
-        def write() -> None:
+        def write_on() -> None:
             for number in range(1, 30):
                 fill(store, b"%d" % number, number)
             is_over.set()
 
-        thread = threading.Thread(target=write)
+        thread = threading.Thread(target=write_on)
         thread.start()
         seen = set()
         while not is_over.is_set():

@@ -1,32 +1,50 @@
 """Whatever is done to a store, it has the rows of a dict to which the same was done.
-A state machine: writes, reads, snapshots, flushes, restarts, crashes and checkpoints."""
+A state machine: writes of all sizes, reads, snapshots, flushes, trouble, restarts, crashes and checkpoints. So few rows
+are many here that they take every way there is: directly, by way of recent rows, with drains under way, as tables."""
 
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from fluss.errors import FlussError
+from fluss.storage.kv import drain, rocks
+from fluss.storage.kv import store as store_module
+from fluss.storage.kv.drain import UNFINISHED_NAME
+from fluss.storage.kv.keyed_rows import KeyedRows
 from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import IdBlock, KvResources, KvSnapshot, KvState, KvStore, remove_store
 from tests.unit.storage.kv.support import (
-    BYTES_MAX,
     SMALL,
     Rows,
     apply,
     copy_as_after_a_crash,
+    find,
+    find_cached,
+    first_rows,
+    get_cached,
+    get_many,
+    keyed_rows,
     open_store,
+    prefix_rows,
+    random_batch,
+    rows_in,
     rows_of,
     sorted_values,
+    write,
 )
 
 # Bytes that matter for order and prefixes.
 KEYS = st.text("\x00\x01a\xfe\xff", min_size=1, max_size=4).map(lambda text: text.encode("latin-1"))
-VALUES = st.none() | st.binary(max_size=20) | st.integers(0, 255).map(lambda byte: bytes([byte]) * 5000)
+VALUES = st.none() | st.binary(min_size=1, max_size=20) | st.integers(0, 255).map(lambda byte: bytes([byte]) * 5000)
 ROWS = st.lists(st.tuples(KEYS, VALUES), max_size=30)
+IDS = st.none() | st.builds(IdBlock, st.just(1), st.just(2), st.just(9))
 SNAPSHOTS_MAX = 3
 
 
@@ -35,6 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.patch = pytest.MonkeyPatch()
         self.temporary = tempfile.TemporaryDirectory()
         self.directory = Path(self.temporary.name) / "store"
         self.copy_count = 0
@@ -45,33 +64,83 @@ class StoreMachine(RuleBasedStateMachine):
         self.snapshots: list[tuple[KvSnapshot, KvState, list[bytes]]] = []
 
     def teardown(self) -> None:
+        self.patch.undo()
         self.store.close()
         self.temporary.cleanup()
 
-    @rule(rows=ROWS, steps=st.integers(1, 5), ids=st.none() | st.builds(IdBlock, st.just(1), st.just(2), st.just(9)))
-    def write(self, rows: list[tuple[bytes, bytes | None]], steps: int, ids: IdBlock | None) -> None:
-        keys, values = [key for key, _ in rows], [value for _, value in rows]
-        apply(self.rows, keys, values)
-        state = KvState(self.store.state.applied_offset + steps, len(self.rows), ids)
-        self.store.write(keys, values, state)
+    @initialize(table_rows_min=st.sampled_from((1, 8, 10**6)), direct_rows_max=st.sampled_from((0, 3, 20)))
+    def choose_what_is_many(self, table_rows_min: int, direct_rows_max: int) -> None:
+        self.patch.setattr(drain, "_TABLE_ROWS_MIN", table_rows_min)
+        self.patch.setattr(store_module, "_DIRECT_ROWS_MAX", direct_rows_max)
+        # A drain goes on for several writes.
+        self.patch.setattr(store_module, "_DRAINED_MIN", 3)
+        self.patch.setattr(store_module, "_DRAINED_PER_ROW", 1)
+
+    @rule(rows=ROWS, cut=st.integers(0, 30), steps=st.integers(1, 5), ids=IDS)
+    def write(self, rows: list[tuple[bytes, bytes | None]], cut: int, steps: int, ids: IdBlock | None) -> None:
+        state, parts = self._changed([row for row in (rows[:cut], rows[cut:]) if row], steps, ids)
+        self.store.write(parts, state)
+        self._is_at(state)
+
+    @rule(rows=st.lists(st.tuples(KEYS, VALUES), max_size=5), steps=st.integers(1, 5), ids=IDS)
+    def write_if_quick(self, rows: list[tuple[bytes, bytes | None]], steps: int, ids: IdBlock | None) -> None:
+        before, state_before = dict(self.rows), self.store.state
+        state, parts = self._changed([rows], steps, ids)
+        if self.store.write_if_quick(parts, state):
+            self._is_at(state)
+        else:
+            self.rows = before
+            assert self.store.state == state_before
+
+    @rule(seed=st.integers(0, 10**6), row_counts=st.sampled_from(((40,), (300,), (300, 1), (300, 5, 40))))
+    def write_many(self, seed: int, row_counts: tuple[int, ...]) -> None:
+        """Fill the recent rows; the next write, now or later, begins to drain them."""
+        for number, row_count in enumerate(row_counts):
+            keys, short = random_batch(seed + number, row_count, 300)
+            values = [value and value * 8 for value in short]
+            state, parts = self._changed([list(zip(keys, values, strict=True))], 1, None)
+            self.store.write(parts, state)
+            self._is_at(state)
+
+    def _changed(
+        self, parts: list[list[tuple[bytes, bytes | None]]], steps: int, ids: IdBlock | None
+    ) -> tuple[KvState, list[KeyedRows]]:
+        """Change the model; return what makes the same of the store."""
+        changes = []
+        for rows in parts:
+            keys, values = [key for key, _ in rows], [value for _, value in rows]
+            apply(self.rows, keys, values)
+            changes.append(keyed_rows(keys, values))
+        return KvState(self.store.state.applied_offset + steps, len(self.rows), ids), changes
+
+    def _is_at(self, state: KvState) -> None:
         self.rows_at[state.applied_offset] = dict(self.rows)
         assert self.store.state == state
 
-    @rule(keys=st.lists(KEYS | st.just(b""), max_size=10))
-    def get(self, keys: list[bytes]) -> None:
+    @rule(keys=st.lists(KEYS | st.just(b""), max_size=10), seed=st.integers(0, 100))
+    def get(self, keys: list[bytes], seed: int) -> None:
+        keys = keys + random_batch(seed, 10, 300)[0]
         expected = [self.rows.get(key) for key in keys]
-        assert self.store.get_cached(keys) in (None, expected)
-        assert self.store.get_many(keys) == expected
-        assert self.store.get_cached(keys) in (None, expected)
+        assert get_cached(self.store, keys) in (None, expected)
+        assert get_many(self.store, keys) == expected
+        assert get_cached(self.store, keys) in (None, expected)
+
+    @rule(keys=st.lists(KEYS, max_size=10), count=st.sampled_from((0, 10, 1000)))
+    def find(self, keys: list[bytes], count: int) -> None:
+        keys = keys + sorted(self.rows)[:count]
+        expected = [self.rows.get(key) for key in keys]
+        assert find_cached(self.store, keys) in (None, expected)
+        assert find(self.store, keys) == expected
+        assert find_cached(self.store, keys) in (None, expected)
 
     @rule(prefix=KEYS | st.just(b""))
     def read_prefix(self, prefix: bytes) -> None:
         expected = [self.rows[key] for key in sorted(self.rows) if key.startswith(prefix)]
-        assert self.store.prefix_values(prefix, bytes_max=BYTES_MAX) == expected
+        assert prefix_rows(self.store, prefix) == expected
 
     @rule(count=st.integers(0, 10))
     def read_first(self, count: int) -> None:
-        assert self.store.first_values(count, bytes_max=BYTES_MAX) == sorted_values(self.rows)[:count]
+        assert first_rows(self.store, count) == sorted_values(self.rows)[:count]
 
     @precondition(lambda self: len(self.snapshots) < SNAPSHOTS_MAX)
     @rule()
@@ -85,7 +154,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert snapshot.state == state
         assert snapshot.has_more == bool(remaining)
         values = snapshot.read(bytes_target, rows_max)
-        assert values == remaining[: len(values)]
+        assert rows_in(values) == remaining[: len(values)]
         assert len(values) <= rows_max
         assert values or not remaining
         if len(values) < rows_max and len(values) < len(remaining):
@@ -102,10 +171,32 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.flushed_offset == self.store.state.applied_offset
 
     @rule()
+    def release(self) -> None:
+        self.store.release()
+        assert self.store.flushed_offset == self.store.state.applied_offset
+
+    @rule(fault_count=st.integers(1, 2))
+    def have_trouble(self, fault_count: int) -> None:
+        """Tables cannot be taken in for a while: what fails changes nothing."""
+
+        def fail(*_: object) -> None:
+            raise Exception("IO error: No space left on device")
+
+        before = self.store.state, self.store.flushed_offset
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rocks, "take_in", fail)
+            for _ in range(fault_count):
+                with suppress(FlussError):
+                    self.store.flush()
+                    before = self.store.state, self.store.state.applied_offset
+        assert (self.store.state, self.store.flushed_offset) == before
+
+    @rule()
     def restart(self) -> None:
         state = self.store.state
         self.snapshots.clear()
         self.store.close()
+        assert self.resources.buffered_bytes == 0
         self.store = KvStore.open(self.directory, self.resources)
         assert self.store.state == state
         assert self.store.flushed_offset == state.applied_offset
@@ -120,12 +211,13 @@ class StoreMachine(RuleBasedStateMachine):
         remove_store(self.directory)
         left.rename(self.directory)
         self.store = KvStore.open(self.directory, self.resources)
+        assert not (self.directory / UNFINISHED_NAME).exists()
         applied_offset = self.store.state.applied_offset
         assert flushed_offset <= applied_offset <= state.applied_offset
         found = self.rows_at[applied_offset]
         assert rows_of(self.store) == sorted_values(found)
         keys = [*found, *self.rows]
-        self.store.write(keys, [self.rows.get(key) for key in keys], state)
+        write(self.store, keys, [self.rows.get(key) for key in keys], state)
 
     @rule()
     def checkpoint(self) -> None:
@@ -135,6 +227,13 @@ class StoreMachine(RuleBasedStateMachine):
         with open_store(directory, KvResources(KvStoreSettings())) as copy:
             assert copy.state == state
             assert rows_of(copy) == sorted_values(self.rows)
+
+    @invariant()
+    def finds_what_it_has(self) -> None:
+        keys = [b"key-%06d" % number for number in range(0, 300, 7)] + [key for key in self.rows if len(key) < 5]
+        expected = [self.rows.get(key) for key in keys]
+        assert find(self.store, keys) == expected
+        assert get_cached(self.store, keys) in (None, expected)
 
     @invariant()
     def promises_no_more_than_it_has(self) -> None:
@@ -147,4 +246,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=12, stateful_step_count=30, deadline=None)
+TestStore.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)

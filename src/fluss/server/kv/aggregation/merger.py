@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array
 from fluss.errors import ErrorCode, FlussError
+from fluss.row.encoded import EncodedRows
 from fluss.row.null_columns import mask_from_arrow
 from fluss.row.plain_arrays import number_array, take_rows
 from fluss.server.kv.aggregation.entries import Entries
@@ -26,6 +27,7 @@ from fluss.server.kv.batch_rows import BatchReader, BatchRows, spread
 from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.column_roles import ColumnRoles, drawn_ids
 from fluss.server.table_options import ChangelogImage, DeleteBehavior
+from fluss.storage.kv.keyed_rows import KeyedRows
 
 
 class AggregationMerger:
@@ -59,9 +61,9 @@ class AggregationMerger:
         keys, records = rows.final_state(transitions.has_effect)
         final_entries = transitions.after[records]
         is_there = final_entries >= 0
+        final_rows = self._encoded(take_rows(states, final_entries[is_there]))
         return Changes(
-            keys=keys,
-            values=spread(self._encoded(take_rows(states, final_entries[is_there])), is_there),
+            changed=KeyedRows(keys, spread(final_rows, is_there), self._reader.codec.schema_id),
             rows=take_rows(states, log_entries.rows),
             change_types=log_entries.change_types,
             row_count_delta=transitions.row_count_delta,
@@ -109,9 +111,9 @@ class AggregationMerger:
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
 
-    def _encoded(self, rows: pa.RecordBatch) -> list[bytes]:
+    def _encoded(self, rows: pa.RecordBatch) -> EncodedRows:
         try:
-            return self._reader.codec.encode_values(rows)
+            return self._reader.codec.encode(rows)
         except FlussError as error:
             raise FlussError(
                 f"A merged row does not fit the table: {error.message}", ErrorCode.INVALID_TABLE_EXCEPTION
@@ -122,9 +124,8 @@ def _check_repeated_bytes(batch: KvInput, rows: BatchRows, entries: Entries) -> 
     """Refuse (code 13) many records for the key of a large row, which the changelog would repeat with each of them."""
     if rows.fold.is_unique:
         return
-    stored_bytes = np.fromiter((len(value) for value in batch.old_values if value is not None), np.int64)
     # One more at the end is what NO_ROW leads to.
-    row_bytes = np.concatenate((stored_bytes, rows.encoded.lengths[~rows.is_delete], [0]))
+    row_bytes = np.concatenate((batch.old.value_lengths, rows.encoded.lengths[~rows.is_delete], [0]))
     # No value of a state comes from a larger row, except for those that functions make and look after.
     check_states_size(int(entries.keys.folded(np.maximum, row_bytes[entries.rows]).sum()))
 

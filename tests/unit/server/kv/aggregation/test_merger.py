@@ -34,6 +34,7 @@ from fluss.server.kv.key_fold import KeyFold
 from fluss.server.kv.merger import merger_of
 from fluss.server.kv.row_codec import RowCodec
 from fluss.server.table_options import DeleteBehavior
+from fluss.storage.kv.keyed_rows import FoundRows
 from tests.unit.server.kv.aggregation.bitmap_samples import numbers_in, serialized
 from tests.unit.server.kv.aggregation.model import TableModel, shown
 from tests.unit.server.kv.merging import Change, Delete, Merging, Row, key_of, kv_batch, make_table, with_columns
@@ -394,12 +395,12 @@ def shown_rows(schema: Schema, rows: Mapping[bytes, Row]) -> dict[int, Row]:
 @pytest.mark.parametrize("kv_format", ["compacted", "indexed"])
 @pytest.mark.parametrize("deletes", [DeleteBehavior.ALLOW, DeleteBehavior.IGNORE])
 @settings(max_examples=25, deadline=None)
-@given(history=st.lists(batches(), min_size=1, max_size=5), altered_at=st.integers(0, 5))
+@given(history=st.lists(batches(), min_size=1, max_size=5), altered_at=st.integers(0, 5), decodes_apart=st.booleans())
 def test_batches_do_what_their_records_do_one_by_one(
-    deletes: DeleteBehavior, kv_format: str, history: list[Batch], altered_at: int
+    deletes: DeleteBehavior, kv_format: str, history: list[Batch], altered_at: int, decodes_apart: bool
 ) -> None:
     properties = {**AGGREGATION, "delete.behavior": str(deletes), "kv.format": kv_format}
-    table = Merging(make_table(Schema._create(COLUMNS, ["id"]), properties))
+    table = Merging(make_table(Schema._create(COLUMNS, ["id"]), properties), decodes_apart=decodes_apart)
     model = TableModel(table.table.descriptor.schema, deletes)
     for index, batch in enumerate(history):
         if index == altered_at:
@@ -433,7 +434,7 @@ def test_twenty_thousand_records_of_one_key_take_well_under_two_seconds() -> Non
     fold = KeyFold.of(keys)
     merger = merger_of(table)
     start = perf_counter()
-    changes = merger.merge(KvInput(keys, rows, np.zeros(count, np.bool_), 1, fold, [None]), None)
+    changes = merger.merge(KvInput(keys, rows, np.zeros(count, np.bool_), 1, fold, FoundRows.none(1)), None)
     assert perf_counter() - start < 1
-    assert (len(changes.keys), changes.rows.num_rows) == (1, 2 * count - 1)
+    assert (len(changes.changed), changes.rows.num_rows) == (1, 2 * count - 1)
     assert changes.rows.column(1)[-1].as_py() == count * (count - 1) // 2
