@@ -85,7 +85,7 @@ class KvEncoder(TableEncoder):
             filled_keys=filled_keys(info),
             has_rows_by_key=has_rows_by_key,
         )
-        super().__init__(info, layout, has_rows_by_key=has_rows_by_key, is_slow=True)
+        super().__init__(info, layout, has_rows_by_key=has_rows_by_key, is_slow=True, is_stepwise=True)
 
     def bucket_of(self, packed_row: bytes) -> int:
         columns = self._key_columns(self.layout.to_arrow([packed_row]))

@@ -55,14 +55,23 @@ class TableEncoder(ABC):
     All rows of a block have the same encoder, so whatever must not be mixed in a batch has encoders of its own.
     """
 
-    def __init__(self, info: TableInfo, layout: RowLayout, *, has_rows_by_key: bool, is_slow: bool) -> None:
+    def __init__(
+        self,
+        info: TableInfo,
+        layout: RowLayout,
+        *,
+        has_rows_by_key: bool,
+        is_slow: bool,
+        is_stepwise: bool = False,
+    ) -> None:
         self.info = info
         self.layout = layout
         self.partitions = PartitionSplitter(info.schema, info.partition_keys) if info.is_partitioned() else None
         # Whether the bucket of a row depends on its key.
         self.has_rows_by_key = has_rows_by_key
-        # Whether encoding takes much longer than copying the rows.
+        # Whether encoding takes much longer than copying the rows, and whether it does so in many short steps.
         self.is_slow = is_slow
+        self.is_stepwise = is_stepwise
 
     def check_keys(self, batch: pa.RecordBatch) -> None:
         """Refuse rows that belong to no partition or to no bucket."""

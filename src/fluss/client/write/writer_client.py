@@ -1,7 +1,7 @@
 """Everything that is written on one connection, from the callers' rows to the acknowledged batches.
 
     caller       row -> packed row -> block (``block``, ``accumulator``); waits when memory is full (``memory``);
-                 full block -> Arrow columns (``rows``)
+                 full block -> Arrow columns (``rows``); with keys also encoded batches (``kv_encoder``)
     worker       columns -> encoded batches per bucket (``log_encoder``, ``kv_encoder``)
     event loop   batches in order -> requests -> answers (``sender``) -> the block has ended
 
@@ -182,12 +182,20 @@ class WriterClient:
     def _blocks_closed(self, blocks: list[Block]) -> None:
         """Have blocks encoded. Small ones that were closed together stay together, and so do their batches.
 
-        Turning rows into columns takes many short steps under the interpreter's lock. The thread that filled the block
-        does that best: a worker would have to wait for it at each of them. The rest runs beside Python.
+        Turning rows into columns takes many short steps under the interpreter's lock, and so does encoding them with
+        their keys. The thread that filled the block does that best: a worker would have to wait for it at each of them.
+        The rest runs beside Python.
         """
         if not self._is_on_loop():
+            stepwise: list[Block] = []
+            others: list[Block] = []
             for block in blocks:
+                (stepwise if block.arrow is None and block.encoder.is_stepwise else others).append(block)
+            if stepwise:
+                self._encode(stepwise)
+            for block in others:
                 self._make_columns(block)
+            blocks = others
         group: list[Block] = []
         group_bytes = 0
         for block in blocks:
@@ -196,7 +204,8 @@ class WriterClient:
                 group, group_bytes = [], 0
             group.append(block)
             group_bytes += block.reserved_bytes
-        self._work_on(group)
+        if group:
+            self._work_on(group)
 
     def _make_columns(self, block: Block) -> None:
         if block.arrow is None and block.encoded is None:
@@ -243,7 +252,7 @@ class WriterClient:
         except RuntimeError as error:
             raise FlussError("the writer cannot be used any more: the interpreter is shutting down") from error
 
-    # In a worker
+    # In a worker, or where the rows came from
 
     def _encode(self, blocks: list[Block]) -> None:
         for block in blocks:
