@@ -453,12 +453,15 @@ class KvBucket:
         self._refuse_queued(self._closed_reason)
         self._life.refuse(self._closed_reason)
 
-    async def close(self) -> None:
-        """After ``refuse``: finish the batches that are in the changelog, flush and close. May be called again."""
+    async def close(self, *, is_dropped: bool = False) -> None:
+        """After ``refuse``: finish the batches that are in the changelog, flush and close. May be called again.
+
+        The store of a bucket that is dropped is closed only: its rows are about to be removed.
+        """
         assert self._closed_reason is not None, "nobody may add batches while it is closed"
         while self._tasks:
             await asyncio.wait(self._tasks)
-        await self._life.close()
+        await self._life.close(is_dropped=is_dropped)
 
     @property
     def _is_busy(self) -> bool:

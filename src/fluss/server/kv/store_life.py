@@ -40,6 +40,7 @@ class StoreLife:
         "_failure",
         "_is_busy",
         "_is_damaged",
+        "_is_dropped",
         "_is_flushing",
         "_log",
         "_parts",
@@ -77,6 +78,8 @@ class StoreLife:
         self._failed_at_s: float | None = None
         self._is_damaged = False
         self._closed_reason: FlussError | None = None
+        # Whether the rows are of no use any more.
+        self._is_dropped = False
         # Of the changelog, since the store was last flushed.
         self._unflushed_bytes = 0
         self._is_flushing = False
@@ -280,8 +283,9 @@ class StoreLife:
         if self._recovery is not None:
             self._recovery.cancel()
 
-    async def close(self) -> None:
-        """Flush and close the store after ``refuse``. May be called again."""
+    async def close(self, *, is_dropped: bool = False) -> None:
+        """Flush and close the store after ``refuse``, or just close it if it is dropped. May be called again."""
+        self._is_dropped = is_dropped
         self.close_soon()
         while self._changing is not None:
             await asyncio.wait((self._changing,))
@@ -290,7 +294,7 @@ class StoreLife:
 
     async def _close_store(self, store: KvStore) -> None:
         try:
-            await self._parts.in_upkeep(store.close)
+            await self._parts.in_upkeep(store.close, keeps_rows=not self._is_dropped)
         except FlussError as error:
             logger.warning("%s was not closed in order: %s", self._text, error.message)
         finally:

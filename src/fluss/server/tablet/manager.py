@@ -379,7 +379,7 @@ class TabletManager:
         for log in logs:
             await log.delete()
         for store in stores:
-            await store.close()
+            await store.close(is_dropped=True)
         await asyncio.to_thread(self._remove_directories, directories)
 
     def _remove_directories(self, directories: Sequence[Path]) -> None:

@@ -353,9 +353,12 @@ class KvStore:
         if not is_over:
             return
         self._drained_state = drain.state
+        self._drain = None
         if drain.is_on_disk:
             self._flushed_offset = drain.state.applied_offset
-        self._drain = None
+        else:
+            # So few are not worth the memory, and without them a few more go to RocksDB directly again.
+            self._keep(self._recent[:1])
 
     def _finish_drain(self, database: rocks.Rdict) -> None:
         while self._drain is not None:
@@ -404,11 +407,11 @@ class KvStore:
             self._flushed_offset = self._drained_state.applied_offset
 
     def release(self) -> None:
-        """Bring everything to the disk, and keep nothing of it in memory."""
+        """Bring everything to the disk that was written before, and keep nothing of it in memory."""
         self.flush()
         with self._access, self._drain_lock, self._write_lock:
-            if self._drain is None and not len(self._recent[0]):
-                self._keep((RecentRows(),))
+            if self._drain is None:
+                self._keep(self._recent[:1])
 
     def checkpoint(self, directory: Path) -> KvState:
         """Make a copy that opens as a store of its own, in a directory that must not exist yet; return its state.
@@ -456,11 +459,12 @@ class KvStore:
     def _recent_bytes(self) -> int:
         return sum(level.byte_count for level in self._recent)
 
-    def close(self) -> None:
+    def close(self, *, keeps_rows: bool = True) -> None:
         """Flush, and give up the directory, which may be opened again at once. May be called twice.
 
         Calls that are under way are waited for, and snapshots are closed. When the flush fails the store is closed
-        nevertheless, and the error is raised: the changelog has the rest.
+        nevertheless, and the error is raised: the changelog has the rest. A store that is about to be removed need not
+        keep its rows, which saves the flush.
         """
         with self._close_lock:
             database = self._access.close()
@@ -471,7 +475,8 @@ class KvStore:
                 snapshot.close()
             try:
                 try:
-                    self._drain_all(database)
+                    if keeps_rows:
+                        self._drain_all(database)
                 finally:
                     self._keep((RecentRows(),))
                     database.close()

@@ -110,3 +110,14 @@ def test_an_error_that_somebody_keeps_does_not_keep_the_directory(tmp_path: Path
     with open_store(tmp_path) as store:
         assert store.state.applied_offset == 1
     assert kept_by_scan.value.error_code == kept_by_snapshot.value.error_code == ErrorCode.KV_STORAGE_EXCEPTION
+
+
+def test_a_store_that_is_about_to_be_removed_does_not_bring_its_rows_to_the_disk(tmp_path: Path) -> None:
+    resources = KvResources(KvStoreSettings())
+    store = KvStore.open(tmp_path, resources)
+    write(store, KEYS, KEYS, KvState(1, 3000))
+    store.close(keeps_rows=False)
+    assert resources.buffered_bytes == 0
+    with open_store(tmp_path, resources) as store:
+        assert store.state == KvState()
+        assert rows_of(store) == []
