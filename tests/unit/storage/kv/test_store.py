@@ -271,16 +271,16 @@ def test_sizes_follow_what_is_stored(tmp_path: Path) -> None:
 
 def test_rows_stay_in_memory_until_it_is_needed(tmp_path: Path) -> None:
     """Those that are on the disk as well; what is written over them counts, and giving them up loses nothing."""
-    keys = [b"%05d" % number for number in range(1000)]
+    keys = [b"%05d" % number for number in range(10_000)]
     resources = KvResources(KvStoreSettings(block_cache_bytes=0))
     with open_store(tmp_path, resources) as store:
-        write(store, keys, keys, KvState(1, 1000))
+        write(store, keys, keys, KvState(1, 10_000))
         store.flush()
         assert get_cached(store, keys) == find_cached(store, keys) == keys
         for number in (2, 3):
             # A few rows, and some more, over rows that stayed.
-            write(store, keys[:50], [b"few %d" % number] * 50, KvState(10 * number, 1000))
-            write(store, keys[50:300], [None] * 250, KvState(10 * number + 1, 750))
+            write(store, keys[:50], [b"few %d" % number] * 50, KvState(10 * number, 10_000))
+            write(store, keys[50:300], [None] * 250, KvState(10 * number + 1, 9750))
             expected = [b"few %d" % number] * 50 + [None] * 250 + keys[300:]
             assert get_many(store, keys) == find(store, keys) == expected
             assert rows_of(store) == [row for row in expected if row is not None]
@@ -291,10 +291,10 @@ def test_rows_stay_in_memory_until_it_is_needed(tmp_path: Path) -> None:
             assert store.flushed_offset == 10 * number + 1
             assert get_cached(store, keys[300:310]) is None, "it is on the disk only"
             assert get_many(store, keys) == find(store, keys) == expected
-            write(store, keys[:1], [b"direct"], KvState(10 * number + 2, 750))
+            write(store, keys[:1], [b"direct"], KvState(10 * number + 2, 9750))
             assert get_many(store, keys[:2]) == find(store, keys[:2]) == [b"direct", b"few %d" % number]
     with open_store(tmp_path) as store:
-        assert store.state == KvState(32, 750)
+        assert store.state == KvState(32, 9750)
         assert rows_of(store) == [b"direct"] + [b"few 3"] * 49 + keys[300:]
 
 
@@ -309,7 +309,7 @@ def test_a_reopened_store_uses_what_it_is_given_and_not_what_it_was_made_with(tm
         before = resources.buffered_bytes
         write(store, keys, keys, KvState(2, len(keys)))
         assert resources.buffered_bytes > before + 500_000
-        store.flush()
+        store.release()
         # Not so many that they are a table: they stay in the write buffer.
         before = resources.buffered_bytes
         write(store, keys[:5000], [bytes(200)] * 5000, KvState(3, len(keys)))
