@@ -64,9 +64,11 @@ def hash_of(key: bytes) -> int:
 
 def are_equal(some: EncodedRows, others: EncodedRows) -> BoolArray:
     """Compare row by row: whether both have the same bytes."""
+    if len(some) <= _FEW_KEYS:
+        return np.array([row == other for row, other in zip(some.to_list(), others.to_list(), strict=True)], np.bool_)
     lengths = some.lengths
     is_equal: BoolArray = lengths == others.lengths
-    common_words = _word_count(int(lengths.min()) if len(lengths) else 0)
+    common_words = _word_count(int(lengths.min()))
     for index in range(common_words):
         is_equal &= row_words(some, index) == row_words(others, index)
     # Those that go on become fewer. The last of them are compared one by one, however long they are.
