@@ -44,6 +44,8 @@ _MANY_BYTES: Final = 2**20
 _LARGE_ENTRIES: Final = 2**19
 _LARGE_PLACES: Final = 2**20
 _LARGE_BYTES: Final = 2**24
+# What large pages take beyond what is used of them, about: there are five of two MiB that have just been begun.
+_LARGE_PAGES_BYTES: Final = 5 * 2**21
 # Positions are kept as numbers of 32 bits. That much must not lie in one of these, by far.
 RECENT_BYTES_MAX: Final = 2**30
 # Of one entry, besides its bytes: four positions, a schema id, a hash.
@@ -158,7 +160,9 @@ class RecentRows:
         """The memory that entries take."""
         if not self._entry_count:
             return 0
-        return self._byte_end + _ENTRY_BYTES * self._entry_count + self._memory.places.nbytes
+        has_large_pages = len(self._memory.entries.hashes) >= _LARGE_ENTRIES
+        pages_bytes = _LARGE_PAGES_BYTES if has_large_pages else 0
+        return self._byte_end + _ENTRY_BYTES * self._entry_count + self._memory.places.nbytes + pages_bytes
 
     @property
     def changes(self) -> KeyedRows:
