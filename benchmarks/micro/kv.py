@@ -1,4 +1,4 @@
-"""KV batches, stored values and row bodies: 100,000 records of a small table, built and taken apart."""
+"""KV batches, stored values, row bodies and recent rows: 100,000 records of a small table, built and taken apart."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from fluss.record.kv_batch import KvBatch, KvBatchBuilder, encode_kv_batch
 from fluss.record.row_batch import decode_row_body, encode_row_body
 from fluss.record.value_batch import decode_value_batch, encode_value_batch, prefix_schema_id, split_values
 from fluss.row.encoded import EncodedRows
+from fluss.row.hashed_keys import HashedKeys
+from fluss.storage.kv.keyed_rows import KeyedRows
+from fluss.storage.kv.recent_rows import RecentRows
 
 RECORD_COUNT = 100_000
 KEY_BYTES = (1, 9)
@@ -40,6 +43,11 @@ def measure() -> list[tuple[str, float, str, str]]:
             builder.append(key, row)
         builder.build(schema_id=1)
 
+    different = EncodedRows.from_list([number.to_bytes(4, "little") for number in range(RECORD_COUNT)])
+    changes = KeyedRows(HashedKeys.of(different), rows, 1)
+    recent = RecentRows()
+    recent.add(changes)
+
     def split(data: UInt8Array) -> None:
         split_length_prefixed(data, RECORD_COUNT, what="record")
 
@@ -56,6 +64,9 @@ def measure() -> list[tuple[str, float, str, str]]:
         _rate("split length-prefixed records, all of 20 bytes", lambda: split(framed_fixed)),
         _rate("encode a value batch", lambda: encode_value_batch(prefix_schema_id(rows, 1))),
         _rate("split a value batch into schema ids and rows", lambda: split_values(decode_value_batch(values))),
+        _rate("hash keys", lambda: HashedKeys.of(different)),
+        _rate("add to the recent rows of a store", lambda: RecentRows().add(changes)),
+        _rate("find all of them among the recent rows", lambda: recent.find(changes.keys)),
         _rate("encode a body of INDEXED or COMPACTED log rows", lambda: encode_row_body(rows, change_types)),
         _rate("split a body of INDEXED or COMPACTED log rows", lambda: decode_row_body(body, RECORD_COUNT)),
     ]
