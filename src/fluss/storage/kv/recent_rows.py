@@ -235,6 +235,10 @@ class RecentRows:
             return np.arange(self._entry_count)
         return places[places >= 0].astype(np.int64)
 
+    def hashes(self) -> UInt64Array:
+        """Return the hashes of all entries."""
+        return self._memory.entries.hashes[: self._entry_count]
+
     def keys(self, entries: Int64Array) -> EncodedRows:
         return self._memory.keys(entries)
 

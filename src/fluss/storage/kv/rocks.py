@@ -18,6 +18,7 @@ from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.kv.key_filter import FilterMemory
 from fluss.storage.kv.manifest import check_files
 from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.write_buffers import WriteBuffers
@@ -91,6 +92,7 @@ class KvResources:
         # It only counts: with a limit of its own it would flush whichever store is written to.
         self._buffer_manager = WriteBufferManager(2**62, False)
         self.write_buffers = WriteBuffers(self.settings.write_buffers_bytes_max, self._buffer_manager.get_usage)
+        self.filter_memory = FilterMemory(self.settings.key_filters_bytes_max)
         self.options = self._options()
 
     @property

@@ -27,10 +27,12 @@ from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.value_batch import SCHEMA_ID_BYTES
 from fluss.row.hashed_keys import HashedKeys, row_words
+from fluss.row.varint_columns import UInt64Array
 from fluss.storage.kv import rocks
 from fluss.storage.kv.access import Access
 from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.drain import STATE_KEY, Drain, remove_unfinished, write_part
+from fluss.storage.kv.key_filter import KeyFilter
 from fluss.storage.kv.keyed_rows import FoundRows, KeyedRows, StoredRows
 from fluss.storage.kv.recent_rows import RECENT_BYTES_MAX, Part, RecentRows, find_recent
 from fluss.storage.kv.rocks import KvResources
@@ -48,6 +50,10 @@ _DIRECT_BYTES_MAX: Final = 256 * 1024
 # ones.
 _DRAINED_PER_ROW: Final = 2
 _DRAINED_MIN: Final = 1000
+# With so many rows at once a store is being loaded, and a filter of its keys is worth its memory.
+_FILTERED_ROWS_MIN: Final = 8192
+# So many keys are looked up among the recent rows one by one in the time that it takes to do it all at once.
+_FEW_KEYS: Final = 16
 # Keys of one call of RocksDB; between the calls values become Python objects, which needs the GIL.
 _GET_KEYS_MAX: Final = 1000
 # Reading so many keys in their order saves more than ordering them takes.
@@ -78,10 +84,12 @@ class KvStore:
         # have been. They stay while nobody needs the memory: reading them from the database takes ten times as long.
         self._recent: tuple[RecentRows, ...] = (RecentRows(),)
         self._drain: Drain | None = None
-        # What the database has, and what of it is on the disk for sure; and whether it has no rows at all.
+        # What the database has, what of it is on the disk for sure, whether it has no rows at all, and its keys, if
+        # anybody knows them.
         self._drained_state = state
         self._flushed_offset = state.applied_offset
         self._is_empty_below = is_empty
+        self._filter: KeyFilter | None = None
         # Whoever takes both takes the first one first.
         self._drain_lock = threading.Lock()
         self._write_lock = threading.Lock()
@@ -138,8 +146,8 @@ class KvStore:
         with self._access as database:
             parts, left = find_recent(self._recent, keys)
             byte_count = _checked_bytes(parts, len(keys), bytes_max)
-            left = left[keys.keys.lengths[left] > 0]
-            if len(left) and not self._is_empty_below:
+            left = self._possible(keys, left)
+            if len(left):
                 left = _in_order(keys, left)
                 values = self._get(database, keys.keys.some(left).to_list(), bytes_max - byte_count)
                 is_found = np.fromiter((value is not None for value in values), np.bool_, len(values))
@@ -164,10 +172,12 @@ class KvStore:
         """Return the value of each key, None where there is none. More than ``bytes_max`` is a FlussError (13)."""
         keys = list(keys)
         with self._access as database:
-            if self._has_recent:
-                values = self._get_with_recent(database, keys, bytes_max)
-            else:
+            if not self._has_recent:
                 values = self._get(database, keys, bytes_max)
+            elif len(keys) <= _FEW_KEYS:
+                values = self._get_few(database, keys, bytes_max)
+            else:
+                values = self._get_with_recent(database, keys, bytes_max)
         if STATE_KEY in keys:
             values = [value if key else None for key, value in zip(keys, values, strict=True)]
         return values
@@ -198,6 +208,14 @@ class KvStore:
                 values.append(value or None)
         return values
 
+    def _possible(self, keys: HashedKeys, numbers: Int64Array) -> Int64Array:
+        """Leave out the keys that the database cannot have."""
+        if self._is_empty_below:
+            return numbers[:0]
+        numbers = numbers[keys.keys.lengths[numbers] > 0]
+        key_filter = self._filter
+        return numbers if key_filter is None else numbers[key_filter.may_have(keys.hashes[numbers])]
+
     def _get(self, database: rocks.Rdict, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
         """Return what the database has under keys."""
         values: list[bytes | None] = []
@@ -225,6 +243,17 @@ class KvStore:
         for number, stored_value in zip(numbers_left, stored_values, strict=True):
             values[number] = stored_value
         return values
+
+    def _get_few(self, database: rocks.Rdict, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
+        values = [_recent_value(self._recent, key) for key in keys]
+        byte_count = sum(map(len, filter(None, values)))
+        if byte_count > bytes_max:
+            raise _too_many_bytes(len(keys), bytes_max)
+        numbers = [number for number, value in enumerate(values) if value is None]
+        stored = self._get(database, [keys[number] for number in numbers], bytes_max - byte_count)
+        for number, value in zip(numbers, stored, strict=True):
+            values[number] = value
+        return [value or None for value in values]
 
     def _rows(self, values: list[bytes]) -> StoredRows:
         try:
@@ -274,6 +303,8 @@ class KvStore:
             self._add(changes, state)
             return True
         state = self._with_longest(state, changes)
+        for part in changes:
+            self._filter_keys(part.keys.hashes)
         keys = [key for part in changes for key in part.keys.keys.to_list()]
         values = [value for part in changes for value in part.values()]
         self._is_empty_below = False
@@ -301,8 +332,11 @@ class KvStore:
 
     @property
     def _is_full(self) -> bool:
-        """Whether the recent rows have to be drained before there are more of them."""
-        return self._recent[0].byte_count >= min(self._resources.settings.write_buffer_bytes, RECENT_BYTES_MAX)
+        """Whether the recent rows have to be drained before there are more of them.
+
+        They have half of the memory: those that are being drained, or have been, have the other half.
+        """
+        return self._recent[0].byte_count >= min(self._resources.settings.write_buffer_bytes // 2, RECENT_BYTES_MAX)
 
     @property
     def _has_recent(self) -> bool:
@@ -330,8 +364,21 @@ class KvStore:
         assert self._drain is None, "there is one already"
         recent = self._recent[0]
         if len(recent) or self._state != self._drained_state:
+            if self._is_empty_below and len(recent) >= _FILTERED_ROWS_MIN:
+                self._filter = KeyFilter(self._resources.filter_memory)
+            self._filter_keys(recent.hashes())
             self._drain = Drain(recent, self._state, self.directory, self._resources)
             self._keep((RecentRows(), recent))
+
+    def _filter_keys(self, hashes: UInt64Array) -> None:
+        """Note keys before the database gets them."""
+        if self._filter is not None and not self._filter.add(hashes):
+            self._drop_filter()
+
+    def _drop_filter(self) -> None:
+        key_filter, self._filter = self._filter, None
+        if key_filter is not None:
+            key_filter.close()
 
     def _keep(self, levels: tuple[RecentRows, ...]) -> None:
         """Have other recent rows. Those that are left out are in the database."""
@@ -479,6 +526,7 @@ class KvStore:
                         self._drain_all(database)
                 finally:
                     self._keep((RecentRows(),))
+                    self._drop_filter()
                     database.close()
             except FlussError:
                 raise

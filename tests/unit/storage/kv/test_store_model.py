@@ -72,6 +72,7 @@ class StoreMachine(RuleBasedStateMachine):
     def choose_what_is_many(self, table_rows_min: int, direct_rows_max: int) -> None:
         self.patch.setattr(drain, "_TABLE_ROWS_MIN", table_rows_min)
         self.patch.setattr(store_module, "_DIRECT_ROWS_MAX", direct_rows_max)
+        self.patch.setattr(store_module, "_FILTERED_ROWS_MIN", table_rows_min)
         # A drain goes on for several writes.
         self.patch.setattr(store_module, "_DRAINED_MIN", 3)
         self.patch.setattr(store_module, "_DRAINED_PER_ROW", 1)

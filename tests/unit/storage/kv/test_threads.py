@@ -105,6 +105,7 @@ def test_readers_see_what_was_written_before_they_began_or_something_newer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_rows_min: int
 ) -> None:
     monkeypatch.setattr(drain, "_TABLE_ROWS_MIN", table_rows_min)
+    monkeypatch.setattr(store_module, "_FILTERED_ROWS_MIN", table_rows_min)
     # A drain goes on for several writes.
     monkeypatch.setattr(store_module, "_DRAINED_MIN", 30)
     monkeypatch.setattr(store_module, "_DRAINED_PER_ROW", 1)
