@@ -374,14 +374,14 @@ class ServerOptions:
         "kv.rocksdb.writebuffer.size",
         MEMORY_BYTES,
         "64 mb",
-        "The memory of one bucket for rows by key that were written and are not on the disk yet.",
+        "The memory of one bucket for rows by key until they go to the disk; as much may be on its way there.",
         lowest=64 * 1024,
     )
     kv_write_buffers_bytes_max = ServerOption(
         "kv.rocksdb.writebuffer.total-size",
         MEMORY_BYTES,
         "256 mb",
-        "The same for all buckets together; from half of it on the fullest are written to the disk early.",
+        "The same for all buckets together; from three quarters of it on the fullest give memory back.",
         lowest=64 * 1024,
     )
     kv_recovery_bytes = ServerOption(

@@ -14,8 +14,8 @@ class KvStoreSettings:
 
     # All stores together: blocks of the tables as they were before compression, with their indexes and filters.
     block_cache_bytes: int = 64 * _MIB
-    # All stores together: what was written and is not on the disk yet, or only just. From half of it on the store with
-    # the most gives its memory back; beyond it writes wait. Stores with less than one MiB are left alone.
+    # All stores together: what was written and is not on the disk yet, or only just. From three quarters of it on the
+    # store with the most gives its memory back; beyond it writes wait. Stores with less than one MiB are left alone.
     write_buffers_bytes_max: int = 256 * _MIB
     # One store: when so much was written it is brought to the disk. It bounds what a restart has to apply again, and as
     # much as that may be on its way, or be kept.

@@ -332,11 +332,8 @@ class KvStore:
 
     @property
     def _is_full(self) -> bool:
-        """Whether the recent rows have to be drained before there are more of them.
-
-        They have half of the memory: those that are being drained, or have been, have the other half.
-        """
-        return self._recent[0].byte_count >= min(self._resources.settings.write_buffer_bytes // 2, RECENT_BYTES_MAX)
+        """Whether the recent rows have to be drained before there are more of them."""
+        return self._recent[0].byte_count >= min(self._resources.settings.write_buffer_bytes, RECENT_BYTES_MAX)
 
     @property
     def _has_recent(self) -> bool:

@@ -2,8 +2,8 @@
 
 RocksDB can share a limit among databases, but then a write that finds it exceeded flushes the store that it writes to.
 Idle stores would keep what they have, and the busy ones would be flushed again and again with next to nothing in them.
-Here the store with the most gives its memory back, whoever writes: from half of the limit on beside the writes, which
-go on meanwhile; beyond the limit they wait for it.
+Here the store with the most gives its memory back, whoever writes: from three quarters of the limit on beside the
+writes, which go on meanwhile; beyond the limit they wait for it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Final, Protocol
 
 from fluss.errors import FlussError
 
+# From so much of the limit on memory is given back.
+_RELIEF_SHARE: Final = 0.75
 # Every store has a write buffer, and most of them are idle. Less than this is not worth a flush.
 SMALL_BYTES: Final = 1024 * 1024
 
@@ -61,7 +63,7 @@ class WriteBuffers:
 
     def has_room(self) -> bool:
         """Whether a write may happen without ``make_room``."""
-        return self.used_bytes <= self._bytes_max // 2
+        return self.used_bytes <= self._bytes_max * _RELIEF_SHARE
 
     def make_room(self) -> None:
         """Prepare for a write: have the fullest stores give memory back, and wait for it if there is no room at all."""

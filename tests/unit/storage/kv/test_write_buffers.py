@@ -30,7 +30,7 @@ def fill(store: KvStore, mib: int, together: int = 10**6) -> None:
 
 @pytest.mark.parametrize("together", [1000, 100], ids=["recent", "in the write buffer"])
 def test_the_fullest_store_is_flushed_whoever_writes(tmp_path: Path, together: int) -> None:
-    resources = KvResources(KvStoreSettings(write_buffers_bytes_max=24 * MIB))
+    resources = KvResources(KvStoreSettings(write_buffers_bytes_max=LIMIT))
     with ExitStack() as stores:
         busy, full, other = (stores.enter_context(open_store(tmp_path / name, resources)) for name in ("1", "2", "3"))
         fill(full, 5, together)
@@ -50,7 +50,7 @@ def test_the_fullest_store_is_flushed_whoever_writes(tmp_path: Path, together: i
 def test_a_few_rows_make_room_as_well(tmp_path: Path) -> None:
     resources = KvResources(KvStoreSettings(write_buffers_bytes_max=LIMIT))
     with open_store(tmp_path / "1", resources) as busy, open_store(tmp_path / "2", resources) as full:
-        fill(full, 9)
+        fill(full, 13)
         assert full.flushed_offset == 0
         write(busy, [b"a"], [b"1"], KvState(1, 1))
         wait_until(lambda: full.flushed_offset == 1)
@@ -150,7 +150,8 @@ class SlowStore(Store):
 
 def test_the_fullest_are_flushed_one_by_one_until_there_is_room() -> None:
     owners = [Store(size * MIB) for size in (1, 5, 3, 4)] + [Store(MIB - 1)]
-    buffers = WriteBuffers(LIMIT, lambda: sum(owner.byte_count for owner in owners))
+    # Three quarters of it are eight MiB.
+    buffers = WriteBuffers(LIMIT * 2 // 3, lambda: sum(owner.byte_count for owner in owners))
     for owner in owners:
         buffers.add(owner)
     assert not buffers.has_room()
@@ -177,13 +178,13 @@ def test_stores_that_cannot_be_flushed_hold_up_nobody() -> None:
 
 
 def test_below_the_limit_nobody_waits_for_a_flush_and_beyond_it_everybody_does() -> None:
-    slow = SlowStore(10 * MIB)
+    slow = SlowStore(13 * MIB)
     buffers = WriteBuffers(LIMIT, lambda: slow.byte_count)
     buffers.add(slow)
     flusher = threading.Thread(target=buffers.make_room)
     flusher.start()
     assert slow.has_begun.wait(10)
-    # More than half: somebody is at it, and this returns.
+    # More than three quarters: somebody is at it, and this returns.
     buffers.make_room()
     buffers.note(7 * MIB)
     waiting = threading.Thread(target=buffers.make_room)
@@ -200,7 +201,7 @@ def test_below_the_limit_nobody_waits_for_a_flush_and_beyond_it_everybody_does()
 
 
 def test_when_no_thread_can_be_started_the_next_write_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = Store(10 * MIB)
+    owner = Store(13 * MIB)
     buffers = WriteBuffers(LIMIT, lambda: owner.byte_count)
     buffers.add(owner)
 
