@@ -67,9 +67,9 @@ def decode_value(value: BytesLike) -> tuple[int, memoryview]:
     return _SCHEMA_ID.unpack_from(view)[0], view[SCHEMA_ID_BYTES:]
 
 
-def prefix_schema_id(rows: EncodedRows, schema_id: int) -> EncodedRows:
-    """Put the schema id in front of every row: ``encode_value`` for columns."""
-    return concat_rows(fixed_width_rows(np.full(len(rows), schema_id, "<i2")), rows)
+def prefix_schema_id(rows: EncodedRows, schema_id: int | npt.NDArray[np.int16]) -> EncodedRows:
+    """Put the schema id, of all or of each, in front of every row: ``encode_value`` for columns."""
+    return concat_rows(fixed_width_rows(np.broadcast_to(np.asarray(schema_id, "<i2"), len(rows))), rows)
 
 
 def split_values(values: EncodedRows) -> tuple[npt.NDArray[np.int16], EncodedRows]:

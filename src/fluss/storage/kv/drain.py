@@ -15,7 +15,7 @@ import numpy as np
 
 from fluss.buffers import Int64Array
 from fluss.errors import ErrorCode, FlussError
-from fluss.record.framing import concat_rows, fixed_width_rows
+from fluss.record.value_batch import prefix_schema_id
 from fluss.row.byte_ranges import gather_ranges, offsets_of
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import row_words
@@ -151,7 +151,7 @@ class _OrderedRows(NamedTuple):
         entries = recent.newest_entries()
         entries = entries[_key_order(recent.keys(entries))]
         stored = recent.rows(entries)
-        values = concat_rows(fixed_width_rows(stored.schema_ids.astype("<i2")), stored.rows)
+        values = prefix_schema_id(stored.rows, stored.schema_ids)
         return cls(_copied(recent.keys(entries)), values, stored.rows.lengths == 0)
 
     def __len__(self) -> int:
