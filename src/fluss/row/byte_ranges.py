@@ -83,6 +83,12 @@ def gather_ranges(data: UInt8Array, starts: Int64Array, lengths: npt.NDArray[Any
     return _gather_overlapping(data, starts, lengths)
 
 
+def packed_rows(rows: EncodedRows) -> EncodedRows:
+    """Copy rows, so that they lie back to back and nothing else is kept in memory."""
+    lengths = rows.lengths
+    return EncodedRows.from_offsets(gather_ranges(rows.data, rows.starts, lengths), offsets_of(lengths))
+
+
 def _gather_apart(data: UInt8Array, starts: Int64Array, ends: Int64Array, ranks: Int64Array | None) -> UInt8Array:
     """Let Arrow copy range by range: the ranges and the gaps between them are the values of one binary array.
 

@@ -41,7 +41,7 @@ class EncodedRows:
     def lengths(self) -> Int64Array:
         return self.ends - self.starts
 
-    def some(self, numbers: Int64Array) -> EncodedRows:
+    def some(self, numbers: Int64Array | slice) -> EncodedRows:
         """Describe the rows with some numbers, in their order, where they are."""
         return EncodedRows(self.data, self.starts[numbers], self.ends[numbers])
 

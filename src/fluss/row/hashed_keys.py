@@ -48,7 +48,7 @@ class HashedKeys:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def some(self, numbers: Int64Array) -> HashedKeys:
+    def some(self, numbers: Int64Array | slice) -> HashedKeys:
         """Return the keys with some numbers, in their order."""
         return HashedKeys(self.keys.some(numbers), self.hashes[numbers])
 

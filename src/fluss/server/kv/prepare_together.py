@@ -14,8 +14,6 @@ from itertools import pairwise
 import numpy as np
 
 from fluss.record.kv_batch import KvBatch, KvRecords, joined_records
-from fluss.row.encoded import EncodedRows
-from fluss.row.hashed_keys import HashedKeys
 from fluss.row.plain_arrays import number_array
 from fluss.server.kv.changes import Changes, row_count_delta
 from fluss.server.kv.key_fold import KeyFold
@@ -75,13 +73,6 @@ def _part(changes: Changes, entries: slice, keys: slice) -> Changes:
     count_delta = None if changes.row_count_delta is None else row_count_delta(change_types)
     # Copied: Arrow writes up to 64 bytes of what lies around a slice, too.
     rows = changes.rows.take(number_array(np.arange(entries.start, entries.stop)))
-    return Changes(_sliced(changes.changed, keys), rows, change_types, count_delta)
-
-
-def _sliced(changed: KeyedRows, part: slice) -> KeyedRows:
-    keys, rows = changed.keys.keys, changed.rows
-    return KeyedRows(
-        HashedKeys(EncodedRows(keys.data, keys.starts[part], keys.ends[part]), changed.keys.hashes[part]),
-        EncodedRows(rows.data, rows.starts[part], rows.ends[part]),
-        changed.schema_id,
-    )
+    changed = changes.changed
+    changed = KeyedRows(changed.keys.some(keys), changed.rows.some(keys), changed.schema_id)
+    return Changes(changed, rows, change_types, count_delta)

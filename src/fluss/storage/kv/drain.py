@@ -16,7 +16,7 @@ import numpy as np
 from fluss.buffers import Int64Array
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.value_batch import prefix_schema_id
-from fluss.row.byte_ranges import gather_ranges, offsets_of
+from fluss.row.byte_ranges import packed_rows
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import row_words
 from fluss.row.null_columns import BoolArray
@@ -152,7 +152,7 @@ class _OrderedRows(NamedTuple):
         entries = entries[_key_order(recent.keys(entries))]
         stored = recent.rows(entries)
         values = prefix_schema_id(stored.rows, stored.schema_ids)
-        return cls(_copied(recent.keys(entries)), values, stored.rows.lengths == 0)
+        return cls(packed_rows(recent.keys(entries)), values, stored.rows.lengths == 0)
 
     def __len__(self) -> int:
         return len(self.is_removed)
@@ -163,9 +163,9 @@ class _OrderedRows(NamedTuple):
 
     def objects(self, start: int, end: int) -> tuple[list[bytes], list[bytes]]:
         """Return some keys and their values, which are empty where a key was removed."""
-        part = np.arange(start, end)
+        part = slice(start, end)
         keys, values = self.keys.some(part).to_list(), self.values.some(part).to_list()
-        for index in np.flatnonzero(self.is_removed[start:end]).tolist():
+        for index in np.flatnonzero(self.is_removed[part]).tolist():
             values[index] = b""
         return keys, values
 
@@ -208,11 +208,6 @@ def _add_to_table(table: rocks.SstFileWriter, keys: list[bytes], values: list[by
             table[key] = value
         else:
             del table[key]
-
-
-def _copied(rows: EncodedRows) -> EncodedRows:
-    lengths = rows.lengths
-    return EncodedRows.from_offsets(gather_ranges(rows.data, rows.starts, lengths), offsets_of(lengths))
 
 
 def _key_order(keys: EncodedRows) -> Int64Array:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.record.value_batch import encode_value
-from fluss.row.byte_ranges import gather_ranges, offsets_of
+from fluss.row.byte_ranges import packed_rows
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys, are_equal, hash_of
 from fluss.row.varint_columns import UInt64Array
@@ -348,19 +348,15 @@ def _some(data: UInt8Array, starts: Positions, ends: Positions, numbers: npt.NDA
 def _packed(keys: EncodedRows, rows: EncodedRows) -> tuple[EncodedRows, EncodedRows]:
     """Return keys and rows with little else between them; together, if they already lie together."""
     if keys.data is not rows.data:
-        return _packed_rows(keys), _packed_rows(rows)
+        return _without_surroundings(keys), _without_surroundings(rows)
     both = EncodedRows(keys.data, np.concatenate((keys.starts, rows.starts)), np.concatenate((keys.ends, rows.ends)))
-    both, count = _packed_rows(both), len(keys)
-    return (
-        EncodedRows(both.data, both.starts[:count], both.ends[:count]),
-        EncodedRows(both.data, both.starts[count:], both.ends[count:]),
-    )
+    both, count = _without_surroundings(both), len(keys)
+    return both.some(slice(count)), both.some(slice(count, None))
 
 
-def _packed_rows(rows: EncodedRows) -> EncodedRows:
+def _without_surroundings(rows: EncodedRows) -> EncodedRows:
     first, end = int(rows.starts.min()), int(rows.ends.max())
-    lengths = rows.lengths
-    if 2 * int(lengths.sum()) >= end - first:
+    if 2 * int(rows.lengths.sum()) >= end - first:
         return EncodedRows(rows.data[first:end], rows.starts - first, rows.ends - first)
     # Most of it belongs to somebody else.
-    return EncodedRows.from_offsets(gather_ranges(rows.data, rows.starts, lengths), offsets_of(lengths))
+    return packed_rows(rows)

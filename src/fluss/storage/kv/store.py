@@ -172,12 +172,10 @@ class KvStore:
         """Return the value of each key, None where there is none. More than ``bytes_max`` is a FlussError (13)."""
         keys = list(keys)
         with self._access as database:
-            if not self._has_recent:
-                values = self._get(database, keys, bytes_max)
-            elif len(keys) <= _FEW_KEYS:
-                values = self._get_few(database, keys, bytes_max)
-            else:
+            if self._has_recent:
                 values = self._get_with_recent(database, keys, bytes_max)
+            else:
+                values = self._get(database, keys, bytes_max)
         if STATE_KEY in keys:
             values = [value if key else None for key, value in zip(keys, values, strict=True)]
         return values
@@ -232,28 +230,31 @@ class KvStore:
         return values
 
     def _get_with_recent(self, database: rocks.Rdict, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
-        parts, left = find_recent(self._recent, HashedKeys.from_list(keys))
-        byte_count = _checked_bytes(parts, len(keys), bytes_max)
-        values: list[bytes | None] = [None] * len(keys)
-        for numbers, stored in parts:
-            for number, value in zip(numbers.tolist(), stored.values(), strict=True):
-                values[number] = value
-        numbers_left = left.tolist()
-        stored_values = self._get(database, [keys[number] for number in numbers_left], bytes_max - byte_count)
-        for number, stored_value in zip(numbers_left, stored_values, strict=True):
-            values[number] = stored_value
-        return values
-
-    def _get_few(self, database: rocks.Rdict, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
-        values = [_recent_value(self._recent, key) for key in keys]
-        byte_count = sum(map(len, filter(None, values)))
-        if byte_count > bytes_max:
+        """Return what the recent rows have under keys, or the database where they know nothing."""
+        values = self._recent_values(keys, bytes_max)
+        bytes_left = bytes_max - sum(map(len, filter(None, values)))
+        if bytes_left < 0:
             raise _too_many_bytes(len(keys), bytes_max)
         numbers = [number for number, value in enumerate(values) if value is None]
-        stored = self._get(database, [keys[number] for number in numbers], bytes_max - byte_count)
+        stored = self._get(database, [keys[number] for number in numbers], bytes_left)
         for number, value in zip(numbers, stored, strict=True):
             values[number] = value
         return [value or None for value in values]
+
+    def _recent_values(self, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
+        """Return the values of keys, empty ones where a key was removed, None where the recent rows know nothing."""
+        if len(keys) <= _FEW_KEYS:
+            return [_recent_value(self._recent, key) for key in keys]
+        parts, left = find_recent(self._recent, HashedKeys.from_list(keys))
+        # Before they are copied.
+        _checked_bytes(parts, len(keys), bytes_max)
+        values: list[bytes | None] = [b""] * len(keys)
+        for number in left.tolist():
+            values[number] = None
+        for numbers, stored in parts:
+            for number, value in zip(numbers.tolist(), stored.values(), strict=True):
+                values[number] = value
+        return values
 
     def _rows(self, values: list[bytes]) -> StoredRows:
         try:
