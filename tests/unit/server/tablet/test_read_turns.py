@@ -12,7 +12,7 @@ from fluss.server.tablet.read_turns import ReadTurns
 from tests.unit.server.tablet.support import run
 
 
-def _turns(count: int, *, turn_timeout_s: float = 10) -> tuple[ReadTurns, FetchMemory]:
+def _turns(count: int, *, turn_timeout_s: float = 120.0) -> tuple[ReadTurns, FetchMemory]:
     memory = FetchMemory(100, turn_timeout_s=turn_timeout_s)
     return ReadTurns(memory, count), memory
 
