@@ -1,4 +1,8 @@
-"""Configuration of the cluster that can be changed while it runs.
+"""Changes of key-value configurations, as requests carry them: for databases, tables and the cluster.
+
+Whether the cluster has a lake, and what tables show of its configuration.
+
+Configuration of the cluster that can be changed while it runs.
 
 A value set by request is stored and wins over the one in the server's configuration file, also after a restart. Only
 the keys below can be changed; what a change means is up to those who asked to be told about it.
@@ -10,22 +14,109 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum, auto
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, auto
 from typing import Any, Final, TypeAlias
 
 from fluss.config import HIDDEN, suggestion
 from fluss.errors import ErrorCode, FlussError
 from fluss.option_values import BOOLEAN, DURATION_MS, INT32, MEMORY_BYTES, RATIO, TEXT, ValueType, choice_of
-from fluss.server.coordinator.config_changes import ConfigChange, ConfigOp
-from fluss.server.coordinator.lake_config import (
-    CLUSTER_LAKE_ENABLED_KEY,
-    CLUSTER_LAKE_FORMAT_KEY,
-    CLUSTER_LAKE_PREFIX,
-)
+from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.coordinator.metadata_store import MetadataStore
-from fluss.server.listener_texts import parse_users
-from fluss.server.table_options import LakeFormat
+from fluss.server.listener_parsing import parse_users
+from fluss.server.table_options import LAKE_PREFIX, LakeFormat
+
+
+class ConfigOp(IntEnum):
+    """What is done with the value, by its number on the wire."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One change of one key. Only DELETE has no value, which is then empty."""
+
+    key: str
+    op: ConfigOp
+    value: str
+
+
+def read_changes(messages: Iterable[pb.PbAlterConfig], *, invalid: ErrorCode) -> list[ConfigChange]:
+    """Read the changes of a request; ``invalid`` is the code for a change that makes no sense by itself."""
+    return [_read_change(message, invalid) for message in messages]
+
+
+def _read_change(message: pb.PbAlterConfig, invalid: ErrorCode) -> ConfigChange:
+    try:
+        op = ConfigOp(message.op_type)
+    except ValueError:
+        raise FlussError(
+            f"'{message.config_key}' cannot be changed by operation {message.op_type}; "
+            "known are 0 set, 1 delete, 2 append and 3 subtract",
+            invalid,
+        ) from None
+    if op is not ConfigOp.DELETE and not message.HasField("config_value"):
+        raise FlussError(f"'{message.config_key}' cannot be changed without a value", invalid)
+    return ConfigChange(message.config_key, op, message.config_value)
+
+
+def set_and_deleted(changes: Iterable[ConfigChange]) -> tuple[dict[str, str], set[str]]:
+    """Return what is set to which value and what is deleted, the last change of a key counting.
+
+    For places that have single values only: appending and subtracting is not supported there (code -1).
+    """
+    values: dict[str, str] = {}
+    deleted: set[str] = set()
+    for change in changes:
+        if change.op is ConfigOp.SET:
+            values[change.key] = change.value
+            deleted.discard(change.key)
+        elif change.op is ConfigOp.DELETE:
+            values.pop(change.key, None)
+            deleted.add(change.key)
+        else:
+            raise FlussError(
+                f"'{change.key}' is no list: it can be set and deleted, not changed by {change.op.name}",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+    return values, deleted
+
+
+CLUSTER_LAKE_PREFIX: Final = "datalake."
+CLUSTER_LAKE_FORMAT_KEY: Final = "datalake.format"
+CLUSTER_LAKE_ENABLED_KEY: Final = "datalake.enabled"
+_SECRET_WORDS: Final = ("password", "secret", "key")
+
+
+@dataclass(frozen=True, slots=True)
+class LakeConfig:
+    """The lake of the cluster. With a format but not enabled, the format is recorded on new tables and that is all."""
+
+    lake_format: LakeFormat | None = None
+    is_enabled: bool = False
+    # What lake tables show: without secrets, under the names of table properties.
+    table_properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, configs: Mapping[str, str]) -> LakeConfig:
+        """Read the keys ``datalake.*`` of the cluster's configuration."""
+        format_text = configs.get(CLUSTER_LAKE_FORMAT_KEY)
+        if format_text is None:
+            return cls()
+        lake_format = choice_of(LakeFormat).parse(CLUSTER_LAKE_FORMAT_KEY, format_text)
+        is_enabled = BOOLEAN.parse(CLUSTER_LAKE_ENABLED_KEY, configs.get(CLUSTER_LAKE_ENABLED_KEY, "true"))
+        prefix = f"{CLUSTER_LAKE_PREFIX}{lake_format}."
+        shown = {
+            LAKE_PREFIX + key.removeprefix(CLUSTER_LAKE_PREFIX): value
+            for key, value in configs.items()
+            if key.startswith(prefix) and not any(word in key.lower() for word in _SECRET_WORDS)
+        }
+        return cls(lake_format, is_enabled, shown)
+
 
 CREDENTIALS_KEY: Final = "security.sasl.plain.credentials"
 DISK_WRITE_LIMIT_KEY: Final = "server.data-disk.write-limit-ratio"
