@@ -1,8 +1,4 @@
-"""Changes of key-value configurations, as requests carry them: for databases, tables and the cluster.
-
-Whether the cluster has a lake, and what tables show of its configuration.
-
-Configuration of the cluster that can be changed while it runs.
+"""Configuration of the cluster that can be changed while it runs.
 
 A value set by request is stored and wins over the one in the server's configuration file, also after a restart. Only
 the keys below can be changed; what a change means is up to those who asked to be told about it.
@@ -15,75 +11,16 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
 from fluss.config import HIDDEN, suggestion
 from fluss.errors import ErrorCode, FlussError
 from fluss.option_values import BOOLEAN, DURATION_MS, INT32, MEMORY_BYTES, RATIO, TEXT, ValueType, choice_of
-from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.cluster import ClusterConfigEntry, ConfigChange, ConfigOp
 from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.listener_parsing import parse_users
 from fluss.server.table_options import LAKE_PREFIX, LakeFormat
-
-
-class ConfigOp(IntEnum):
-    """What is done with the value, by its number on the wire."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """One change of one key. Only DELETE has no value, which is then empty."""
-
-    key: str
-    op: ConfigOp
-    value: str
-
-
-def read_changes(messages: Iterable[pb.PbAlterConfig], *, invalid: ErrorCode) -> list[ConfigChange]:
-    """Read the changes of a request; ``invalid`` is the code for a change that makes no sense by itself."""
-    return [_read_change(message, invalid) for message in messages]
-
-
-def _read_change(message: pb.PbAlterConfig, invalid: ErrorCode) -> ConfigChange:
-    try:
-        op = ConfigOp(message.op_type)
-    except ValueError:
-        raise FlussError(
-            f"'{message.config_key}' cannot be changed by operation {message.op_type}; "
-            "known are 0 set, 1 delete, 2 append and 3 subtract",
-            invalid,
-        ) from None
-    if op is not ConfigOp.DELETE and not message.HasField("config_value"):
-        raise FlussError(f"'{message.config_key}' cannot be changed without a value", invalid)
-    return ConfigChange(message.config_key, op, message.config_value)
-
-
-def set_and_deleted(changes: Iterable[ConfigChange]) -> tuple[dict[str, str], set[str]]:
-    """Return what is set to which value and what is deleted, the last change of a key counting.
-
-    For places that have single values only: appending and subtracting is not supported there (code -1).
-    """
-    values: dict[str, str] = {}
-    deleted: set[str] = set()
-    for change in changes:
-        if change.op is ConfigOp.SET:
-            values[change.key] = change.value
-            deleted.discard(change.key)
-        elif change.op is ConfigOp.DELETE:
-            values.pop(change.key, None)
-            deleted.add(change.key)
-        else:
-            raise FlussError(
-                f"'{change.key}' is no list: it can be set and deleted, not changed by {change.op.name}",
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-            )
-    return values, deleted
 
 
 CLUSTER_LAKE_PREFIX: Final = "datalake."
@@ -181,15 +118,6 @@ def _option(key: str) -> _DynamicOption:
     raise _invalid(f"'{key}' cannot be changed while the cluster runs{suggestion(key, _OPTIONS)}")
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """One key as it may be shown: secrets are masked."""
-
-    key: str
-    value: str
-    is_dynamic: bool
-
-
 class DynamicConfigs:
     """The configuration of the cluster. It belongs to one event loop."""
 
@@ -225,9 +153,12 @@ class DynamicConfigs:
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
-    def describe(self) -> list[ConfigEntry]:
+    def describe(self) -> list[ClusterConfigEntry]:
         """Return all keys in alphabetical order, fit for showing."""
-        return [ConfigEntry(key, _shown(key, text), key in self._dynamic) for key, text in sorted(self.texts().items())]
+        return [
+            ClusterConfigEntry._create(key, _shown(key, text), key in self._dynamic)
+            for key, text in sorted(self.texts().items())
+        ]
 
     async def alter(self, changes: Iterable[ConfigChange]) -> None:
         """Apply changes, all or none. What cannot be changed, or not to this value, is refused with code 64."""

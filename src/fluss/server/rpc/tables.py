@@ -11,6 +11,7 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import config_changes, partition_spec, pb_partition_spec, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.names import check_database_name, check_table_name
@@ -28,7 +29,6 @@ from fluss.schema.table import TablePath
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner, AutoPartitionRule
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.dynamic_configs import read_changes
 from fluss.server.coordinator.nodes import ServerTags
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.coordinator.table_descriptors import (
@@ -40,13 +40,7 @@ from fluss.server.coordinator.table_descriptors import (
 from fluss.server.coordinator.table_texts import TableTexts
 from fluss.server.coordinator.table_validation import TableLimits, check_bucket_count, check_replicas, validate_table
 from fluss.server.model import Clock, Table
-from fluss.server.rpc.handler_group import (
-    ChangeHandler,
-    check_partitioned,
-    partition_spec,
-    partition_spec_message,
-    table_path,
-)
+from fluss.server.rpc.handler_group import ChangeHandler, check_partitioned
 from fluss.server.table_options import AUTO_PARTITION_PREFIX
 
 
@@ -176,7 +170,7 @@ class TableHandlers:
     def _altered(self, table: Table, request: pb.AlterTableRequest) -> Table:
         if request.add_columns:
             return with_added_columns(table, request.add_columns, self._texts.lake())
-        changes = read_changes(request.config_changes, invalid=ErrorCode.UNKNOWN_SERVER_ERROR)
+        changes = config_changes(request.config_changes, invalid=ErrorCode.UNKNOWN_SERVER_ERROR)
         return with_changed_properties(table, changes, self._limits(), now_ms=self._clock())
 
     async def _drop(self, context: RequestContext, request: pb.DropTableRequest) -> pb.DropTableResponse:
@@ -234,7 +228,7 @@ class PartitionHandlers:
             spec = spec_of_partition_name(partition.name, keys)
             if partial.is_contained_in(spec):
                 response.partitions_info.add(
-                    partition_id=partition.partition_id, partition_spec=partition_spec_message(spec.spec_map)
+                    partition_id=partition.partition_id, partition_spec=pb_partition_spec(spec)
                 )
         return response
 
