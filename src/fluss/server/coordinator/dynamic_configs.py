@@ -22,7 +22,6 @@ from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.listener_parsing import parse_users
 from fluss.server.table_options import LAKE_PREFIX, LakeFormat
 
-
 CLUSTER_LAKE_PREFIX: Final = "datalake."
 CLUSTER_LAKE_FORMAT_KEY: Final = "datalake.format"
 CLUSTER_LAKE_ENABLED_KEY: Final = "datalake.enabled"

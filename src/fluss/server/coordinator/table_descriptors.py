@@ -17,12 +17,12 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol.convert import COLUMN_POSITION_LAST, added_column
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.cluster import ConfigChange, set_and_deleted
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.names import check_column_name
 from fluss.schema.schema import Column, Schema
 from fluss.server.coordinator.dynamic_configs import LakeConfig
 from fluss.server.coordinator.settings import CoordinatorSettings
-from fluss.schema.cluster import ConfigChange, set_and_deleted
 from fluss.server.coordinator.table_validation import TableLimits, check_aggregations, validate_table
 from fluss.server.model import Table
 from fluss.server.table_options import (

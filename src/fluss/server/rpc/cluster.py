@@ -14,11 +14,8 @@ from fluss.protocol.convert import config_changes, pb_config_entry, server_tag
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster import HealthStatus
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation
-from fluss.server.coordinator.dynamic_configs import DynamicConfigs, read_changes
-from fluss.server.coordinator.nodes import ServerTags
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
-from fluss.server.coordinator.handler_support import ChangeHandler
-from fluss.server.coordinator.server_tags import ServerTags
+from fluss.server.coordinator.nodes import ServerTags
 from fluss.server.model import BucketHost
 from fluss.server.rpc.handler_group import ChangeHandler
 

@@ -15,9 +15,7 @@ from fluss.schema.names import check_database_name
 from fluss.schema.serde import database_from_json, database_to_json
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import DEFAULT_DATABASE, Catalog
-from fluss.server.coordinator.dynamic_configs import ConfigChange, read_changes, set_and_deleted
 from fluss.server.rpc.handler_group import ChangeHandler
-from fluss.server.coordinator.handler_support import ChangeHandler
 
 
 class DatabaseHandlers:

@@ -14,12 +14,11 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TablePath
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.handler_support import ChangeHandler
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.coordinator.table_texts import TableTexts
 from fluss.server.model import Partition, Table
-from fluss.server.rpc.handler_group import ChangeHandler, table_path
+from fluss.server.rpc.handler_group import ChangeHandler
 
 _LEADER_EPOCH = 0
 

@@ -15,11 +15,7 @@ from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.metadata_store import BucketOffset
 from fluss.server.coordinator.writers import ProducerRegistry, WriterIds, check_producer_id
-from fluss.server.rpc.handler_group import ChangeHandler, resource_of_table_id, table_path
-from fluss.server.coordinator.entities import BucketOffset
-from fluss.server.coordinator.handler_support import ChangeHandler, resource_of_table_id
-from fluss.server.coordinator.producer_registry import ProducerRegistry, check_producer_id
-from fluss.server.coordinator.writer_ids import WriterIds
+from fluss.server.rpc.handler_group import ChangeHandler, resource_of_table_id
 
 _CREATED: Final = 0
 _ALREADY_EXISTS: Final = 1

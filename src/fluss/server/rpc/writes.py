@@ -34,7 +34,6 @@ from fluss.server.tablet.purgatory import FetchPark
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.tablet import LogTablet
 
-
 _ACKS: Final = (ACKS_ALL, 0, 1)
 _NO_SPACE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 
