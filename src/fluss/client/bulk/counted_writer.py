@@ -15,7 +15,6 @@ from fluss.client.table import FlussTable, context_of
 from fluss.client.write.block import Block
 from fluss.client.write.kv_encoder import KvEncoder
 from fluss.client.write.log_encoder import LogEncoder
-from fluss.client.write.result import fresh
 from fluss.errors import RequestTimeoutError
 from fluss.schema.normalize import normalize_batch
 
@@ -90,7 +89,7 @@ class CountedWriter:
             self._wait_for(block)
             if block.error is not None:
                 block.mark_reported()
-                raise fresh(block.error)
+                raise block.error.copied()
             self._under_way.popleft()
             self._bytes_under_way -= byte_count
             for bucket_id, row_count in block.row_counts:

@@ -27,7 +27,6 @@ from fluss.client.write.idempotence import GivenSequences
 from fluss.client.write.kv_encoder import KvEncoder
 from fluss.client.write.log_encoder import LogEncoder, LogRecords
 from fluss.client.write.memory import MemoryPool
-from fluss.client.write.result import fresh
 from fluss.client.write.sender import Sender, SenderSettings
 from fluss.client.write.table_encoder import EncodedRecords
 from fluss.client.write.writer_id import allocate_writer_id
@@ -205,7 +204,7 @@ class SequencedWriter:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise fresh(self._failure)
+            raise self._failure.copied()
         if self._is_closed:
             raise FlussError("this writer is closed; make a new one")
 
