@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fluss.client.table import FlussTable
+from fluss.client.table import FlussTable, context_of
 from fluss.client.write.block import Block
 from fluss.client.write.kv_encoder import KvEncoder
 from fluss.client.write.log_encoder import LogEncoder
@@ -40,8 +40,9 @@ class CountedWriter:
         target_columns: Sequence[str] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        info = table.get_table_info()
-        self._client = table._writer_client()
+        context = context_of(table)
+        info = context.info
+        self._client = context.writer_client()
         self._path = info.table_path
         self._patience_s = patience_s
         self._encoder: LogEncoder | KvEncoder
