@@ -31,6 +31,8 @@ from fluss.server.tablet.manager import TabletManager
 from fluss.server.tablet.service import TabletService
 from fluss.server.tablet.settings import TabletSettings
 from fluss.testing.waiting import eventually_async
+from fluss.server.rpc.tablet_service import TabletService
+from fluss.server.tablet.manager import TabletManager, TabletSettings
 
 LOCALHOST = "127.0.0.1"
 TIMEOUT_S = 120.0
