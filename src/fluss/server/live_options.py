@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
-from fluss.server.kv.parts import KvParts
+from fluss.server.kv.runtime import KvRuntime
 from fluss.server.listeners import SharedUsers
 from fluss.server.options import ServerOptions
 from fluss.server.tablet.disk_guard import DiskGuard
@@ -11,7 +11,7 @@ from fluss.server.tablet.retention import Retention
 
 
 def follow_changes(
-    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_parts: KvParts
+    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_runtime: KvRuntime
 ) -> None:
     """Give everybody the values that count, now and from now on. ``configs`` has a text for every option."""
 
@@ -31,7 +31,7 @@ def follow_changes(
         retention.rolls_active_segment = rolls.value_type.read(text(rolls.key))
 
     def set_flush_interval(_: str | None = None) -> None:
-        kv_parts.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
+        kv_runtime.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
 
     set_ratios()
     set_rolls()

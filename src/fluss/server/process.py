@@ -26,7 +26,7 @@ from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.service import CoordinatorService
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.listener_texts import SecurityProtocol, address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
 from fluss.server.live_options import follow_changes
@@ -36,7 +36,7 @@ from fluss.server.tablet.manager import TabletManager
 from fluss.server.tablet.residue import tablet_directories
 from fluss.server.tablet.service import TabletService
 from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.kv.settings import KvStoreSettings
+from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.settings import LogSettings
 
 # How long requests that have been received may take to be answered when the server stops.
@@ -139,7 +139,7 @@ class FlussServer:
         users = SharedUsers(
             self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
         )
-        follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_parts)
+        follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
 

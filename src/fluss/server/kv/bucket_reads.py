@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
 from fluss.net.listener import Answer, RequestContext
 from fluss.protocol.codec import EncodedMessage
 from fluss.protocol.lookups import LookupAnswer
@@ -30,7 +30,6 @@ from fluss.server.tablet.fetch_memory import FetchMemory, no_memory
 from fluss.server.tablet.fetch_wait import FetchPark
 from fluss.server.tablet.read_turns import ReadTurns
 from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.store import KvStore
 
 # What a key is expected to find, and what a request takes of the memory at most before it knows better.

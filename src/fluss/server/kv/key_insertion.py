@@ -14,10 +14,10 @@ from typing import TypeAlias
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket
+from fluss.server.kv.batches import KvPut, KvPutResult
 from fluss.server.kv.bucket_reads import BucketRead
-from fluss.server.kv.key_rows import KeyRows
-from fluss.server.kv.kv_put import KvPut, KvPutResult
-from fluss.server.kv.merger import check_targets
+from fluss.server.merge.engines import check_targets
+from fluss.server.merge.key_only_rows import KeyOnlyRows
 from fluss.server.model import CatalogView, Partition, Table
 from fluss.server.tablet.buckets import unknown_bucket
 from fluss.server.tablet.disk_guard import DiskGuard
@@ -72,7 +72,7 @@ class KeyInsertion:
         table, kv = read.table, read.kv
         assert table is not None, "it has failed otherwise"
         assert kv is not None, "it has failed otherwise"
-        rows = KeyRows(table, self._partition(table, read))
+        rows = KeyOnlyRows(table, self._partition(table, read))
         check_targets(table, rows.targets)
         batch = await asyncio.get_running_loop().run_in_executor(self._readers, rows.batch, keys)
         return kv.put(KvPut(table, memoryview(batch), rows.targets))

@@ -11,10 +11,10 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import BucketRecords, PutKvRequest
+from fluss.server.kv.batches import KvPut, KvPutResult
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.key_versions import check_key_version
-from fluss.server.kv.kv_put import KvPut, KvPutResult
-from fluss.server.kv.merger import check_targets
+from fluss.server.merge.engines import check_targets
 from fluss.server.tablet.buckets import HostedBucket, HostedTable
 from fluss.server.tablet.writes import BucketWrite, Writes
 

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final, NamedTuple
 
-from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
 from fluss.net.listener import Answer, RequestContext
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import ScanKvResponse
@@ -25,7 +25,6 @@ from fluss.server.tablet.buckets import HostedBucket
 from fluss.server.tablet.fetch_memory import FetchMemory, no_memory
 from fluss.server.tablet.fetch_wait import FetchPark
 from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.store import KvSnapshot, KvStore
 
 # Rows of one answer, whatever they weigh: while it is made, small rows take more memory than they have bytes.
