@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import acl_matches, new_acl, pb_acl, set_failure
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.acl import (
-    CLUSTER_NAME,
-    WILDCARD,
-    AclBinding,
-    AclOperation,
-    AclResource,
-    AclResourceType,
-    split_principal,
-)
+from fluss.schema.acl import AclBinding, AclOperation, AclResourceType
 from fluss.server.authorizer import Authorizer, parent_of
 from fluss.server.coordinator.handler_support import ChangeHandler
 from fluss.server.coordinator.metadata_store import MetadataStore
-
-_ANY_PERMISSION: Final = 1
-_ALLOW: Final = 2
 
 
 class AclHandlers:
@@ -44,9 +33,9 @@ class AclHandlers:
     def _list(self, context: RequestContext, request: pb.ListAclsRequest) -> pb.ListAclsResponse:
         self._check_enabled()
         shown = [
-            _message(acl)
+            pb_acl(acl)
             for acl in self._authorizer.acls()
-            if _matches(request.acl_filter, acl)
+            if acl_matches(request.acl_filter, acl)
             and self._authorizer.allows(context, AclOperation.DESCRIBE, acl.resource)
         ]
         return pb.ListAclsResponse(acl=shown)
@@ -60,9 +49,9 @@ class AclHandlers:
             for message in request.acl:
                 result = response.aclRes.add(acl=message)
                 try:
-                    acls.append(_read(message))
+                    acls.append(new_acl(message))
                 except FlussError as error:
-                    result.error_code, result.error_message = error.error_code, error.message
+                    set_failure(result, error)
             self._check_may_change(context, acls)
             if acls:
                 await self._store.add_acls(acls)
@@ -76,10 +65,12 @@ class AclHandlers:
             dropped: dict[AclBinding, None] = {}
             response = pb.DropAclsResponse()
             for acl_filter in request.acl_filter:
-                matching = [acl for acl in self._authorizer.acls() if acl not in dropped and _matches(acl_filter, acl)]
+                matching = [
+                    acl for acl in self._authorizer.acls() if acl not in dropped and acl_matches(acl_filter, acl)
+                ]
                 dropped.update(dict.fromkeys(matching))
                 response.filter_results.add(
-                    matching_acls=[pb.PbDropAclsMatchingAcl(acl=_message(acl)) for acl in matching]
+                    matching_acls=[pb.PbDropAclsMatchingAcl(acl=pb_acl(acl)) for acl in matching]
                 )
             self._check_may_change(context, dropped)
             if dropped:
@@ -100,54 +91,3 @@ class AclHandlers:
             owner = parent_of(resource) if resource.resource_type is AclResourceType.TABLE else resource
             assert owner is not None, "every table has a database"
             self._authorizer.check(context, AclOperation.ALL, owner)
-
-
-def _read(message: pb.PbAclInfo) -> AclBinding:
-    """Read an entry. It must say exactly what it allows: only filters may be vague."""
-    try:
-        resource_type, operation = AclResourceType(message.resource_type), AclOperation(message.operation_type)
-    except ValueError as error:
-        raise _invalid(str(error)) from None
-    if resource_type is AclResourceType.ANY or operation is AclOperation.ANY or message.permission_type != _ALLOW:
-        raise _invalid("it must name the resource type and the operation, and allow it; ANY is for filters")
-    if not message.resource_name or not message.host:
-        raise _invalid(f"resource and host must not be empty; '{WILDCARD}' stands for all of them")
-    if resource_type is AclResourceType.CLUSTER and message.resource_name not in (CLUSTER_NAME, WILDCARD):
-        raise _invalid(f"the name of the cluster is '{CLUSTER_NAME}', not '{message.resource_name}'")
-    if ":" in message.principal_type:
-        raise _invalid("the type of a principal must not contain ':'")
-    try:
-        principal = f"{message.principal_type}:{message.principal_name}"
-        return AclBinding(AclResource(resource_type, message.resource_name), principal, operation, message.host)
-    except FlussError as error:
-        raise _invalid(error.message) from None
-
-
-def _invalid(problem: str) -> FlussError:
-    return FlussError(f"The ACL is invalid: {problem}", ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-def _message(acl: AclBinding) -> pb.PbAclInfo:
-    principal_type, principal_name = split_principal(acl.principal)
-    return pb.PbAclInfo(
-        resource_name=acl.resource.name,
-        resource_type=acl.resource.resource_type,
-        principal_name=principal_name,
-        principal_type=principal_type,
-        host=acl.host,
-        operation_type=acl.operation,
-        permission_type=_ALLOW,
-    )
-
-
-def _matches(acl_filter: pb.PbAclFilter, acl: AclBinding) -> bool:
-    """Whether an entry is one that a filter describes; what the filter leaves out may be anything."""
-    has_principal = acl_filter.HasField("principal_name") and acl_filter.HasField("principal_type")
-    return (
-        acl_filter.resource_type in (AclResourceType.ANY, acl.resource.resource_type)
-        and acl_filter.operation_type in (AclOperation.ANY, acl.operation)
-        and acl_filter.permission_type in (_ANY_PERMISSION, _ALLOW)
-        and (not acl_filter.HasField("resource_name") or acl_filter.resource_name == acl.resource.name)
-        and (not acl_filter.HasField("host") or acl_filter.host == acl.host)
-        and (not has_principal or f"{acl_filter.principal_type}:{acl_filter.principal_name}" == acl.principal)
-    )

@@ -10,10 +10,10 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import config_changes, pb_config_entry, server_tag
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.cluster import HealthStatus, ServerTag
+from fluss.schema.cluster import HealthStatus
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation
-from fluss.server.coordinator.config_changes import read_changes
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.handler_support import ChangeHandler
 from fluss.server.coordinator.server_tags import ServerTags
@@ -21,8 +21,6 @@ from fluss.server.model import BucketHost
 
 _REBALANCE_GOALS: Final = range(3)
 _REBALANCE_COMPLETED: Final = 3
-_SOURCE_DYNAMIC: Final = "DYNAMIC_SERVER_CONFIG"
-_SOURCE_INITIAL: Final = "INITIAL_SERVER_CONFIG"
 
 
 class ClusterHandlers:
@@ -76,36 +74,27 @@ class ClusterHandlers:
         self, context: RequestContext, request: pb.DescribeClusterConfigsRequest
     ) -> pb.DescribeClusterConfigsResponse:
         self._authorizer.check(context, Operation.DESCRIBE, CLUSTER)
-        return pb.DescribeClusterConfigsResponse(
-            configs=[
-                pb.PbDescribeConfig(
-                    config_key=entry.key,
-                    config_value=entry.value,
-                    config_source=_SOURCE_DYNAMIC if entry.is_dynamic else _SOURCE_INITIAL,
-                )
-                for entry in self._configs.describe()
-            ]
-        )
+        return pb.DescribeClusterConfigsResponse(configs=map(pb_config_entry, self._configs.describe()))
 
     async def _alter_configs(
         self, context: RequestContext, request: pb.AlterClusterConfigsRequest
     ) -> pb.AlterClusterConfigsResponse:
         self._authorizer.check(context, Operation.ALTER, CLUSTER)
-        await self._configs.alter(read_changes(request.alter_configs, invalid=ErrorCode.CONFIG_EXCEPTION))
+        await self._configs.alter(config_changes(request.alter_configs, invalid=ErrorCode.CONFIG_EXCEPTION))
         return pb.AlterClusterConfigsResponse()
 
     # Tags
 
     async def _add_tag(self, context: RequestContext, request: pb.AddServerTagRequest) -> pb.AddServerTagResponse:
         self._authorizer.check(context, Operation.ALTER, CLUSTER)
-        await self._tags.add(request.server_ids, _tag(request.server_tag))
+        await self._tags.add(request.server_ids, server_tag(request.server_tag))
         return pb.AddServerTagResponse()
 
     async def _remove_tag(
         self, context: RequestContext, request: pb.RemoveServerTagRequest
     ) -> pb.RemoveServerTagResponse:
         self._authorizer.check(context, Operation.ALTER, CLUSTER)
-        await self._tags.remove(request.server_ids, _tag(request.server_tag))
+        await self._tags.remove(request.server_ids, server_tag(request.server_tag))
         return pb.RemoveServerTagResponse()
 
     # Moving buckets
@@ -136,16 +125,6 @@ class ClusterHandlers:
     ) -> pb.CancelRebalanceResponse:
         self._authorizer.check(context, Operation.WRITE, CLUSTER)
         raise _no_rebalance()
-
-
-def _tag(number: int) -> ServerTag:
-    try:
-        return ServerTag(number)
-    except ValueError:
-        raise FlussError(
-            f"{number} is no server tag; known are 0 permanent offline and 1 temporary offline",
-            ErrorCode.UNKNOWN_SERVER_ERROR,
-        ) from None
 
 
 def _no_rebalance() -> FlussError:

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from fluss.errors import ErrorCode
 from fluss.net.connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import config_changes
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.cluster import ConfigChange, set_and_deleted
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.names import check_database_name
 from fluss.schema.serde import database_from_json, database_to_json
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import DEFAULT_DATABASE, Catalog
-from fluss.server.coordinator.config_changes import ConfigChange, read_changes, set_and_deleted
 from fluss.server.coordinator.handler_support import ChangeHandler
 
 
@@ -82,7 +83,7 @@ class DatabaseHandlers:
 
     async def _alter(self, context: RequestContext, request: pb.AlterDatabaseRequest) -> pb.AlterDatabaseResponse:
         self._authorizer.check(context, Operation.ALTER, Resource.database(request.database_name))
-        changes = read_changes(request.config_changes, invalid=ErrorCode.UNKNOWN_SERVER_ERROR)
+        changes = config_changes(request.config_changes, invalid=ErrorCode.UNKNOWN_SERVER_ERROR)
         comment = request.comment if request.HasField("comment") else None
         await self._catalog.alter_database(
             request.database_name,

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 from fluss.config import HIDDEN, suggestion
 from fluss.errors import ErrorCode, FlussError
 from fluss.option_values import BOOLEAN, DURATION_MS, INT32, MEMORY_BYTES, RATIO, TEXT, ValueType, choice_of
-from fluss.server.coordinator.config_changes import ConfigChange, ConfigOp
+from fluss.schema.cluster import ClusterConfigEntry, ConfigChange, ConfigOp
 from fluss.server.coordinator.lake_config import (
     CLUSTER_LAKE_ENABLED_KEY,
     CLUSTER_LAKE_FORMAT_KEY,
@@ -90,15 +90,6 @@ def _option(key: str) -> _DynamicOption:
     raise _invalid(f"'{key}' cannot be changed while the cluster runs{suggestion(key, _OPTIONS)}")
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """One key as it may be shown: secrets are masked."""
-
-    key: str
-    value: str
-    is_dynamic: bool
-
-
 class DynamicConfigs:
     """The configuration of the cluster. It belongs to one event loop."""
 
@@ -134,9 +125,12 @@ class DynamicConfigs:
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
-    def describe(self) -> list[ConfigEntry]:
+    def describe(self) -> list[ClusterConfigEntry]:
         """Return all keys in alphabetical order, fit for showing."""
-        return [ConfigEntry(key, _shown(key, text), key in self._dynamic) for key, text in sorted(self.texts().items())]
+        return [
+            ClusterConfigEntry._create(key, _shown(key, text), key in self._dynamic)
+            for key, text in sorted(self.texts().items())
+        ]
 
     async def alter(self, changes: Iterable[ConfigChange]) -> None:
         """Apply changes, all or none. What cannot be changed, or not to this value, is refused with code 64."""

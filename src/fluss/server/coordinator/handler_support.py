@@ -11,9 +11,6 @@ from typing import Any, Protocol, TypeAlias
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
-from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.partition import PartitionSpec
-from fluss.schema.table import TablePath
 from fluss.server.authorizer import CLUSTER, Resource
 from fluss.server.coordinator.catalog_image import CatalogImage
 from fluss.server.model import Partition, Table
@@ -68,24 +65,6 @@ class RunningChanges:
         error = None if task.cancelled() else task.exception()
         if answer.cancelled() and error is not None and not isinstance(error, FlussError):
             logger.error("a change failed whose client had gone", exc_info=error)
-
-
-def table_path(message: pb.PbTablePath | pb.PbPhysicalTablePath) -> TablePath:
-    return TablePath(message.database_name, message.table_name)
-
-
-def partition_spec(message: pb.PbPartitionSpec) -> PartitionSpec:
-    """Read a spec; a key that is given twice has code 43."""
-    values = {pair.key: pair.value for pair in message.partition_key_values}
-    if len(values) != len(message.partition_key_values):
-        raise FlussError("A key is given twice in the partition spec", ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION)
-    return PartitionSpec(values)
-
-
-def partition_spec_message(values: Mapping[str, str]) -> pb.PbPartitionSpec:
-    return pb.PbPartitionSpec(
-        partition_key_values=[pb.PbKeyValue(key=key, value=value) for key, value in values.items()]
-    )
 
 
 def resource_of_table_id(catalog: CatalogImage, table_id: int) -> Resource:

@@ -9,11 +9,12 @@ from functools import lru_cache
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TablePath
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.handler_support import ChangeHandler, table_path
+from fluss.server.coordinator.handler_support import ChangeHandler
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.coordinator.table_texts import TableTexts

@@ -8,6 +8,7 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import partition_spec, pb_partition_spec, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.partition import (
     PartitionSpec,
@@ -22,13 +23,7 @@ from fluss.schema.table import TablePath
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.auto_partition import AutoPartitionRule
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.handler_support import (
-    ChangeHandler,
-    check_partitioned,
-    partition_spec,
-    partition_spec_message,
-    table_path,
-)
+from fluss.server.coordinator.handler_support import ChangeHandler, check_partitioned
 from fluss.server.coordinator.server_tags import ServerTags
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.coordinator.table_validation import check_bucket_count, check_replicas
@@ -77,7 +72,7 @@ class PartitionHandlers:
             spec = spec_of_partition_name(partition.name, keys)
             if partial.is_contained_in(spec):
                 response.partitions_info.add(
-                    partition_id=partition.partition_id, partition_spec=partition_spec_message(spec.spec_map)
+                    partition_id=partition.partition_id, partition_spec=pb_partition_spec(spec)
                 )
         return response
 

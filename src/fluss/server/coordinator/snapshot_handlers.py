@@ -12,6 +12,7 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
@@ -21,7 +22,6 @@ from fluss.server.coordinator.handler_support import (
     existing_table_of_id,
     partition_of_request,
     resource_of_table_id,
-    table_path,
 )
 from fluss.server.model import Partition, Table
 

@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.protocol.convert import COLUMN_POSITION_LAST, added_column
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.aggregation import AggFunction
+from fluss.schema.cluster import ConfigChange, set_and_deleted
 from fluss.schema.names import check_column_name
 from fluss.schema.schema import Column, Schema
-from fluss.schema.serde import data_type_from_json
-from fluss.server.coordinator.config_changes import ConfigChange, set_and_deleted
 from fluss.server.coordinator.descriptors import changed
 from fluss.server.coordinator.lake_config import LakeConfig
 from fluss.server.coordinator.table_validation import TableLimits, check_aggregations, validate_table
@@ -31,7 +30,6 @@ from fluss.server.table_options import (
     unknown_option_text,
 )
 
-_COLUMN_POSITION_LAST: Final = 0
 # Batches carry the id of their schema in 16 bits.
 _SCHEMA_ID_MAX: Final = 2**15 - 1
 
@@ -142,19 +140,13 @@ def _extended(table: Table, columns: list[Column]) -> Schema:
 
 def _added_column(table: Table, message: pb.PbAddColumn) -> Column:
     name = message.column_name
-    if message.column_position_type != _COLUMN_POSITION_LAST:
+    if message.column_position_type != COLUMN_POSITION_LAST:
         raise _unsupported(f"Column '{name}' can only be added at the end")
     check_column_name(name)
-    data_type = data_type_from_json(message.data_type_json)
-    if name not in table.descriptor.schema.column_names and not data_type.nullable:
+    column = added_column(message)
+    if name not in table.descriptor.schema.column_names and not column.data_type.nullable:
         raise _unsupported(f"Column '{name}' must be nullable: rows that exist already have no value for it")
-    function = None
-    if message.HasField("agg_function_type"):
-        function = AggFunction.of(message.agg_function_type, {p.key: p.value for p in message.agg_function_params})
-    try:
-        return Column(name, data_type, message.comment if message.HasField("comment") else None, function)
-    except FlussError as error:
-        raise FlussError(error.message, ErrorCode.INVALID_TABLE_EXCEPTION) from None
+    return column
 
 
 def _path_text(request: pb.AlterTableRequest) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import config_changes, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.names import check_database_name, check_table_name
@@ -15,8 +16,7 @@ from fluss.schema.table import TablePath
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.auto_partition import AutoPartitioner
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.config_changes import read_changes
-from fluss.server.coordinator.handler_support import ChangeHandler, table_path
+from fluss.server.coordinator.handler_support import ChangeHandler
 from fluss.server.coordinator.server_tags import ServerTags
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.coordinator.table_alteration import check_request, with_added_columns, with_changed_properties
@@ -153,7 +153,7 @@ class TableHandlers:
     def _altered(self, table: Table, request: pb.AlterTableRequest) -> Table:
         if request.add_columns:
             return with_added_columns(table, request.add_columns, self._texts.lake())
-        changes = read_changes(request.config_changes, invalid=ErrorCode.UNKNOWN_SERVER_ERROR)
+        changes = config_changes(request.config_changes, invalid=ErrorCode.UNKNOWN_SERVER_ERROR)
         return with_changed_properties(table, changes, self._limits(), now_ms=self._clock())
 
     async def _drop(self, context: RequestContext, request: pb.DropTableRequest) -> pb.DropTableResponse:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import groupby
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import bucket_offsets, pb_producer_offsets, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.table import TableBucket
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.entities import BucketOffset
-from fluss.server.coordinator.handler_support import ChangeHandler, resource_of_table_id, table_path
+from fluss.server.coordinator.handler_support import ChangeHandler, resource_of_table_id
 from fluss.server.coordinator.producer_registry import ProducerRegistry, check_producer_id
 from fluss.server.coordinator.writer_ids import WriterIds
 
@@ -100,27 +101,13 @@ class WriterHandlers:
 
 def _read_offsets(messages: Iterable[pb.PbProducerTableOffsets]) -> tuple[BucketOffset, ...]:
     return tuple(
-        BucketOffset(
-            table.table_id,
-            bucket.partition_id if bucket.HasField("partition_id") else None,
-            bucket.bucket_id,
-            bucket.log_end_offset if bucket.HasField("log_end_offset") else None,
-        )
-        for table in messages
-        for bucket in table.bucket_offsets
+        BucketOffset(bucket.table_id, bucket.partition_id, bucket.bucket_id, offset)
+        for bucket, offset in bucket_offsets(messages)
     )
 
 
 def _offset_messages(offsets: Iterable[BucketOffset]) -> list[pb.PbProducerTableOffsets]:
-    return [
-        pb.PbProducerTableOffsets(
-            table_id=table_id,
-            bucket_offsets=[
-                pb.PbBucketOffset(
-                    partition_id=offset.partition_id, bucket_id=offset.bucket_id, log_end_offset=offset.offset_next
-                )
-                for offset in of_table
-            ],
-        )
-        for table_id, of_table in groupby(offsets, key=lambda offset: offset.table_id)
-    ]
+    return pb_producer_offsets(
+        (TableBucket.new_with_partition(offset.table_id, offset.partition_id, offset.bucket_id), offset.offset_next)
+        for offset in offsets
+    )

@@ -24,7 +24,6 @@ from fluss.server.model import Table
 from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.log.append_result import AppendResult
-from fluss.storage.log.waiters import copied
 
 ACKS_ALL: Final = -1
 
@@ -84,7 +83,7 @@ def set_result(answer: asyncio.Future[KvPutResult], append: AppendResult) -> Non
 def set_failure(answer: asyncio.Future[KvPutResult], error: FlussError) -> None:
     """Say why a batch was not written, unless nobody listens any more."""
     if not answer.done():
-        answer.set_exception(copied(error))
+        answer.set_exception(error.copied())
 
 
 def look_at(answer: asyncio.Future[KvPutResult]) -> None:

@@ -53,7 +53,6 @@ from fluss.storage.kv.state import IdBlock
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.tablet import LogTablet
-from fluss.storage.log.waiters import copied
 
 __all__ = ["KvBucket", "KvPut", "KvPutResult"]
 
@@ -136,7 +135,7 @@ class KvBucket:
         does. A batch that the log has already is answered like the first time. Cancelling the future changes nothing.
         """
         if self._closed_reason is not None:
-            raise copied(self._closed_reason)
+            raise self._closed_reason.copied()
         self._log.check_open()
         preparer = self._runtime.preparer_of(put.table)
         batch = preparer.check(put.batch, put.targets, is_overwrite=put.is_overwrite)
@@ -228,7 +227,7 @@ class KvBucket:
             prepared = await self._prepare_quickly(queued, store) or await self._prepare_in_thread(queued, store)
             self._drop_lost()
             if self._lost_reason is not None and self._lost_reason is not lost_before:
-                raise copied(self._lost_reason)
+                raise self._lost_reason.copied()
             append = self._log.append(prepared.changelog)
         except FlussError as error:
             if isinstance(error, KvDamagedError):
@@ -418,7 +417,7 @@ class KvBucket:
         is used later may have been closed meanwhile; then its methods raise code 11.
         """
         if self._closed_reason is not None:
-            raise copied(self._closed_reason)
+            raise self._closed_reason.copied()
         return await self._life.get(wait_ms=self._runtime.settings.open_wait_ms)
 
     async def read(self, threads: Executor, work: Callable[[KvStore], T]) -> T:

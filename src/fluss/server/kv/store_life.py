@@ -23,7 +23,6 @@ from fluss.server.model import Table
 from fluss.server.tablet.buckets import bucket_text
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.tablet import LogTablet
-from fluss.storage.log.waiters import copied
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +114,7 @@ class StoreLife:
                 if not changing.done():
                     raise self._still_opening()
                 if self._failure is not None:
-                    raise copied(self._failure)
+                    raise self._failure.copied()
         finally:
             self._waiting_count -= 1
         self._runtime.open_stores.used(self)
@@ -154,9 +153,9 @@ class StoreLife:
 
     def _start_opening(self) -> asyncio.Task[None]:
         if self._closed_reason is not None:
-            raise copied(self._closed_reason)
+            raise self._closed_reason.copied()
         if self._failure is not None and time.monotonic() < self._retry_at_s:
-            raise copied(self._failure)
+            raise self._failure.copied()
         self._failure = None
         return self._change(self._open())
 
@@ -184,7 +183,7 @@ class StoreLife:
         await self._runtime.open_stores.take_slot()
         try:
             if self._closed_reason is not None:
-                raise copied(self._closed_reason)
+                raise self._closed_reason.copied()
             self._recovery = Recovery(
                 self._log,
                 self._table(),

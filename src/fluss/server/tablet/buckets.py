@@ -69,7 +69,7 @@ class HostedBucket:
             return self._log
         if self._problem is None:
             raise unknown_bucket(self.bucket)
-        raise FlussError(self._problem.message, self._problem.error_code)
+        raise self._problem.copied()
 
     @property
     def kv(self) -> KvBucket | None:

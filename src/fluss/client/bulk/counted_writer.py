@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fluss.client.table import FlussTable
+from fluss.client.table import FlussTable, context_of
 from fluss.client.write.block import Block
 from fluss.client.write.kv_encoder import KvEncoder
 from fluss.client.write.log_encoder import LogEncoder
-from fluss.client.write.result import fresh
 from fluss.errors import RequestTimeoutError
 from fluss.schema.normalize import normalize_batch
 
@@ -41,8 +40,9 @@ class CountedWriter:
         target_columns: Sequence[str] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        info = table.get_table_info()
-        self._client = table._writer_client()
+        context = context_of(table)
+        info = context.info
+        self._client = context.writer_client()
         self._path = info.table_path
         self._patience_s = patience_s
         self._encoder: LogEncoder | KvEncoder
@@ -89,7 +89,7 @@ class CountedWriter:
             self._wait_for(block)
             if block.error is not None:
                 block.mark_reported()
-                raise fresh(block.error)
+                raise block.error.copied()
             self._under_way.popleft()
             self._bytes_under_way -= byte_count
             for bucket_id, row_count in block.row_counts:

@@ -13,7 +13,7 @@ from fluss.client.admin import FlussAdmin
 from fluss.client.admin_tables import partition_infos
 from fluss.client.leader_calls import ask_leaders
 from fluss.client.scan.offsets import bucket_offsets
-from fluss.client.table import FlussTable
+from fluss.client.table import FlussTable, TableContext, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec
 from fluss.schema.partition import PartitionInfo
@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 def partitions_of(table: FlussTable) -> list[PartitionInfo]:
     """Return the partitions that a partitioned table has now."""
-    return table._runtime.run(partition_infos(table._cluster, table.table_path))
+    context = context_of(table)
+    return context.runtime.run(partition_infos(context.cluster, table.table_path))
 
 
 def offsets_of(table: FlussTable, buckets: Collection[TableBucket], spec: OffsetSpec) -> dict[TableBucket, int]:
@@ -38,11 +39,14 @@ def offsets_of(table: FlussTable, buckets: Collection[TableBucket], spec: Offset
 
     Code 36 if a partition has been dropped meanwhile, 38 for a time to come.
     """
-    return table._runtime.run(_offsets_of(table, buckets, spec))
+    context = context_of(table)
+    return context.runtime.run(_offsets_of(context, buckets, spec))
 
 
-async def _offsets_of(table: FlussTable, buckets: Collection[TableBucket], spec: OffsetSpec) -> dict[TableBucket, int]:
-    cluster, path = table._cluster, table.table_path
+async def _offsets_of(
+    context: TableContext, buckets: Collection[TableBucket], spec: OffsetSpec
+) -> dict[TableBucket, int]:
+    cluster, path = context.cluster, context.info.table_path
     unknown = {bucket.partition_id for bucket in buckets if cluster.leader_of(bucket) is None}
     partition_ids = sorted(id_ for id_ in unknown if id_ is not None)
     for begin in range(0, len(partition_ids), _PARTITIONS_PER_REQUEST):
@@ -60,10 +64,11 @@ async def _offsets_of(table: FlussTable, buckets: Collection[TableBucket], spec:
 
 def row_counts_of(table: FlussTable, buckets: Collection[TableBucket]) -> dict[TableBucket, int]:
     """Return how many rows there are in each of these buckets; nothing if a server does not count them."""
-    admin = FlussAdmin._create(table._cluster, table._runtime)
-    asking = ask_leaders(table._cluster, table.table_path, buckets, admin._row_counts)
+    context = context_of(table)
+    admin = FlussAdmin._create(context.cluster, context.runtime)
+    asking = ask_leaders(context.cluster, table.table_path, buckets, admin._row_counts)
     try:
-        return table._runtime.run(asking)
+        return context.runtime.run(asking)
     except FlussError as error:
         logger.info("the rows of %s are not counted: %s", table.table_path, error.message)
         return {}
@@ -73,10 +78,16 @@ def lake_snapshot_of(table: FlussTable) -> LakeSnapshot | None:
     """Return how far the lake has a table, None if it has nothing of it."""
     if table.get_table_info().properties.get(_LAKE_ENABLED, "").lower() != "true":
         return None
-    admin = FlussAdmin._create(table._cluster, table._runtime)
+    context = context_of(table)
+    admin = FlussAdmin._create(context.cluster, context.runtime)
     try:
-        return table._runtime.run(admin.get_latest_lake_snapshot(table.table_path))
+        return context.runtime.run(admin.get_latest_lake_snapshot(table.table_path))
     except FlussError as error:
         if error.error_code not in _NO_LAKE_CODES:
             raise
         return None
+
+
+def writer_batch_bytes(table: FlussTable) -> int:
+    """Return how large the connection of a table makes its batches: ``writer.batch-size``."""
+    return context_of(table).cluster.config.writer_batch_size

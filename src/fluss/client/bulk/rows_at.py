@@ -25,16 +25,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.client.scan.bounded_read import BoundedRead
+from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys, is_end_of_key, keyed_changes
 from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.offsets import bucket_offsets
-from fluss.client.scan.pipeline import ScanPipeline
-from fluss.client.scan.range_read import LogRange, read_ranges, scan_columns
+from fluss.client.scan.pipeline import BoundedRead, ScanPipeline
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.subscription import FROM_SNAPSHOT
 from fluss.client.scan.table_buckets import can_scan_rows
-from fluss.client.table import FlussTable
+from fluss.client.table import FlussTable, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.plain_arrays import bool_array
 from fluss.schema.change_type import ChangeType
@@ -64,7 +63,7 @@ def rows_at(
     """
     if not table.has_primary_key():
         raise FlussError(f"{table.table_path} is a log table, which has no rows at an offset; read a range of its log")
-    return _BucketAt(table, bucket, offset, scan_columns(table._info, columns), patience_s).rows()
+    return _BucketAt(table, bucket, offset, scan_columns(table.get_table_info(), columns), patience_s).rows()
 
 
 class _CannotUndoError(Exception):
@@ -78,11 +77,12 @@ class _BucketAt:
         self, table: FlussTable, bucket: TableBucket, offset: int, columns: ScanColumns, patience_s: float | None
     ) -> None:
         self._table = table
+        self._context = context_of(table)
         self._bucket = bucket
         self._offset = offset
         self._columns = columns
         self._patience_s = patience_s
-        info = table._info
+        info = self._context.info
         self._with_keys = columns.with_columns(info.physical_primary_keys)
         names = [column.name for column in self._with_keys.columns]
         self._names = names
@@ -90,7 +90,7 @@ class _BucketAt:
         self._key_types = [self._with_keys.columns[position].data_type for position in self._key_positions]
 
     def rows(self) -> Generator[pa.RecordBatch, None, None]:
-        if not self._run(can_scan_rows(self._table._cluster, self._table.table_path, [self._bucket])):
+        if not self._run(can_scan_rows(self._context.cluster, self._table.table_path, [self._bucket])):
             yield from self._folded("its server cannot return rows (that takes version 1.0)")
             return
         try:
@@ -148,8 +148,8 @@ class _BucketAt:
         return pa.RecordBatch.from_arrays(columns, schema=self._columns.arrow_schema)
 
     def _pipeline(self) -> ScanPipeline:
-        table = self._table
-        return ScanPipeline(table._cluster, table._runtime, table._info, self._with_keys, rows_only=True)
+        context = self._context
+        return ScanPipeline(context.cluster, context.runtime, context.info, self._with_keys, rows_only=True)
 
     # From all changes
 
@@ -161,7 +161,7 @@ class _BucketAt:
                 f"The rows of {self._bucket} of {self._table.table_path} at offset {self._offset} cannot be told: "
                 f"{reason}, and the changes before offset {earliest} are no longer there; read the table again"
             )
-        fold = ChangelogFold(self._columns, self._with_keys, self._table._info.physical_primary_keys)
+        fold = ChangelogFold(self._columns, self._with_keys, self._context.info.physical_primary_keys)
         for run in self.changes(0, self._offset):
             fold.add(run)
         for run in fold.rows():
@@ -188,11 +188,11 @@ class _BucketAt:
         return keyed_changes(run, self._key_positions, self._key_types)
 
     def _bucket_offset(self, spec: OffsetSpec) -> int:
-        table = self._table
-        return self._run(bucket_offsets(table._cluster, table.table_path, [self._bucket], spec))[self._bucket]
+        asking = bucket_offsets(self._context.cluster, self._table.table_path, [self._bucket], spec)
+        return self._run(asking)[self._bucket]
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._table._runtime.run(coroutine)
+        return self._context.runtime.run(coroutine)
 
 
 class _KeyChanges:

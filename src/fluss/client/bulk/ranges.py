@@ -10,7 +10,7 @@ from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.fetcher import OffsetOutOfRangeError
 from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.records import RecordRun
-from fluss.client.table import FlussTable
+from fluss.client.table import FlussTable, TableContext, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.formats import LogFormat
 from fluss.schema.predicate import BoundPredicate, Predicate
@@ -43,7 +43,8 @@ def read_ranges(
     ``request-timeout`` (code 25), for instance because it ends behind the last one. Closing the iterator ends all
     fetching.
     """
-    info = table._info
+    context = context_of(table)
+    info = context.info
     for each in ranges:
         if each.bucket.table_id != info.table_id:
             raise FlussError(
@@ -52,7 +53,7 @@ def read_ranges(
             )
         if each.start < 0:
             raise ValueError(f"a range begins at an offset, got {each.start}")
-    return _read(table, ranges, scan_columns(info, columns), _bound(info, predicate), patience_s)
+    return _read(context, ranges, scan_columns(info, columns), _bound(info, predicate), patience_s)
 
 
 def scan_columns(info: TableInfo, columns: Sequence[str] | None) -> ScanColumns:
@@ -72,14 +73,14 @@ def _bound(info: TableInfo, predicate: Predicate | None) -> BoundPredicate | Non
 
 
 def _read(
-    table: FlussTable,
+    context: TableContext,
     ranges: Sequence[LogRange],
     columns: ScanColumns,
     predicate: BoundPredicate | None,
     patience_s: float | None,
 ) -> Generator[RecordRun, None, None]:
     for found in _rounds(ranges):
-        pipeline = ScanPipeline(table._cluster, table._runtime, table._info, columns, predicate=predicate)
+        pipeline = ScanPipeline(context.cluster, context.runtime, context.info, columns, predicate=predicate)
         with contextlib.closing(pipeline), _out_of_range_by_code():
             yield from pipeline.begin_bounded(found, patience_s=patience_s).runs()
 

@@ -15,13 +15,12 @@ from typing import Final
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
-from fluss.client.scan.bounded_read import bounds
+from fluss.client.bulk.ranges import scan_columns
 from fluss.client.scan.buffer import Chunk
 from fluss.client.scan.decode import BatchDecoder, ScanColumns
-from fluss.client.scan.pipeline import ScanPipeline
-from fluss.client.scan.range_read import scan_columns
+from fluss.client.scan.pipeline import ScanPipeline, bounds
 from fluss.client.scan.subscription import Subscription
-from fluss.client.table import FlussTable
+from fluss.client.table import FlussTable, context_of
 from fluss.errors import RequestTimeoutError
 from fluss.record.log_batch import LogBatchHeader, iter_batches
 from fluss.row.arrow_sizes import narrowest_column
@@ -56,7 +55,8 @@ def writer_batches(
     With ``columns`` the records are decoded: these columns of them, in the schema of the table as it is now, or with
     None all columns. Blocks. An offset that is no longer there, or not yet, is a FlussError.
     """
-    cluster, runtime, info = table._cluster, table._runtime, table.get_table_info()
+    context = context_of(table)
+    cluster, runtime, info = context.cluster, context.runtime, context.info
     wanted = frozenset(writer_ids)
     found = runtime.run(bounds(cluster, info.table_path, starts))
     has_rows = columns is None or len(columns) > 0

@@ -20,15 +20,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.buffers import Int64Array
-from fluss.client.faces import wait_for
-from fluss.client.table import FlussTable
+from fluss.client.bulk.table_splitter import TableSplitter
+from fluss.client.table import FlussTable, context_of
 from fluss.client.write.batch import Batch
 from fluss.client.write.idempotence import GivenSequences
 from fluss.client.write.kv_encoder import KvEncoder
 from fluss.client.write.log_encoder import LogEncoder, LogRecords
 from fluss.client.write.memory import MemoryPool
-from fluss.client.write.result import fresh
-from fluss.client.write.row_places import RowPlaces
 from fluss.client.write.sender import Sender, SenderSettings
 from fluss.client.write.table_encoder import EncodedRecords
 from fluss.client.write.writer_id import allocate_writer_id
@@ -45,7 +43,25 @@ _ACKS_ALL: Final = -1
 
 def new_writer_id(table: FlussTable) -> int:
     """Ask a server for a writer id that nobody has."""
-    return wait_for(table._runtime.bridge(allocate_writer_id(table._cluster, [table.table_path])))
+    context = context_of(table)
+    return context.runtime.run(allocate_writer_id(context.cluster, [table.table_path]))
+
+
+def append_encoder(table: FlussTable) -> LogEncoder:
+    """Return the encoder of a log table."""
+    context = context_of(table)
+    return context.writer_client().log_encoder(context.info)
+
+
+def upsert_encoder(table: FlussTable, target_columns: Sequence[str] | None = None) -> KvEncoder:
+    """Return an encoder of whole rows of a table with a primary key, or of some of their columns.
+
+    Unlike those of normal writers it has no limit for the size of a batch but that of the format.
+    """
+    context = context_of(table)
+    targets = table.new_upsert(columns=target_columns)._checked_targets()
+    hash_variant = context.writer_client().hash_variant
+    return KvEncoder(context.info, hash_variant, targets=targets, batch_bytes_max=BATCH_BYTES_MAX)
 
 
 class SequencedWriter:
@@ -69,23 +85,22 @@ class SequencedWriter:
         target_columns: Sequence[str] | None = None,
         patience_s: float = 300.0,
     ) -> None:
-        config = table._cluster.config
-        self._table = table
-        self._client = table._writer_client()
-        self._runtime = table._runtime
-        self._info = info = table.get_table_info()
+        context = context_of(table)
+        config = context.cluster.config
+        self._cluster = context.cluster
+        self._client = context.writer_client()
+        self._runtime = context.runtime
+        self._info = info = context.info
         self._patience_s = patience_s
         # Nothing has to be done for memory to become free: everything has been handed to the sender.
         self._memory = MemoryPool(config.writer_buffer_memory_size, patience_s, lambda: None)
-        hash_variant = self._client.hash_variant
         self._encoder: LogEncoder | KvEncoder
         if info.has_primary_key():
-            targets = table.new_upsert(columns=target_columns)._checked_targets()
-            self._encoder = KvEncoder(info, hash_variant, targets=targets, batch_bytes_max=BATCH_BYTES_MAX)
+            self._encoder = upsert_encoder(table, target_columns)
         else:
             assert target_columns is None, "only rows with a primary key can be updated"
-            self._encoder = LogEncoder(info, hash_variant)
-        self.places = RowPlaces.of(table)
+            self._encoder = append_encoder(table)
+        self._splitter = TableSplitter.of(table)
         sequences = GivenSequences(writer_id, next_sequences or {}, in_flight_max=IN_FLIGHT_MAX)
         settings = replace(SenderSettings.of(config), acks=_ACKS_ALL, is_idempotent=True, in_flight_max=IN_FLIGHT_MAX)
         self._sender = self._runtime.run(self._open(settings, sequences))
@@ -98,7 +113,7 @@ class SequencedWriter:
         self._is_closed = False
 
     async def _open(self, settings: SenderSettings, sequences: GivenSequences) -> Sender:
-        return Sender(self._table._cluster, settings, sequences)
+        return Sender(self._cluster, settings, sequences)
 
     # Batches
 
@@ -135,11 +150,11 @@ class SequencedWriter:
 
     def split_by_bucket(self, rows: pa.RecordBatch) -> list[tuple[TableBucket, pa.RecordBatch, Int64Array]]:
         """Return the rows of each bucket in their order, with their numbers; code 36 if a partition does not exist."""
-        return self.places.split(rows)
+        return self._splitter.split(rows)
 
     def _send(self, bucket: TableBucket, records: EncodedRecords) -> None:
         self._raise_failure()
-        table = self._client.physical_table(self._encoder, self.places.partition_name(bucket))
+        table = self._client.physical_table(self._encoder, self._splitter.partition_name(bucket))
         batch = Batch(records, bucket.bucket_id, self._ended)
         self._reserve(batch.size_bytes)
         with self._changed:
@@ -189,7 +204,7 @@ class SequencedWriter:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise fresh(self._failure)
+            raise self._failure.copied()
         if self._is_closed:
             raise FlussError("this writer is closed; make a new one")
 

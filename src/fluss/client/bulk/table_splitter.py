@@ -10,7 +10,7 @@ import pyarrow as pa
 from fluss.buffers import Int64Array
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
-from fluss.client.table import FlussTable
+from fluss.client.table import FlussTable, context_of
 from fluss.client.table_keys import TableKeys, lake_format
 from fluss.client.write.splitter import BucketSplitter, PartitionSplitter
 from fluss.errors import ErrorCode, FlussError
@@ -20,7 +20,7 @@ from fluss.row.plain_arrays import take_rows
 from fluss.schema.table import TableBucket, TableInfo
 
 
-class RowPlaces:
+class TableSplitter:
     """Takes batches of one table apart. Partitions are looked up once, and remembered. Belongs to one thread.
 
     The rows are in the form of the table, and their keys have been checked. Rows without a bucket key go to one bucket
@@ -52,8 +52,9 @@ class RowPlaces:
         self._turn = (rng or random.Random()).randrange(info.num_buckets)
 
     @classmethod
-    def of(cls, table: FlussTable) -> RowPlaces:
-        return cls(table._cluster, table._runtime, table.get_table_info(), table._writer_client().hash_variant)
+    def of(cls, table: FlussTable) -> TableSplitter:
+        context = context_of(table)
+        return cls(context.cluster, context.runtime, context.info, context.writer_client().hash_variant)
 
     def split(self, rows: pa.RecordBatch) -> list[tuple[TableBucket, pa.RecordBatch, Int64Array]]:
         """Return the rows of each bucket in their order, with their numbers in the batch.

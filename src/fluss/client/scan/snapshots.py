@@ -4,14 +4,15 @@ Buckets are read side by side, a few at a time, and a bucket is asked for more o
 
     begun -> leader known -> session opened -> rows, rows, rows -> read: its changes follow from ``log_offset`` on
 
-What has been received last is held back until the answer behind it is there. So a session that is lost while nobody
-has seen any of its rows is opened again. A session that is lost later is a ``SnapshotLostError``: new rows would not
-fit those already seen.
+What has been received last is held back until the answer behind it is there. So a session that is lost before the
+consumer has seen any of its rows is opened again. A session that is lost later is a ``SnapshotLostError``: new rows
+would not fit those already seen.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 from functools import partial
@@ -19,20 +20,25 @@ from typing import Final, Protocol
 
 from fluss.client.cluster import Cluster
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
-from fluss.client.scan.kv_session import BUSY_CODES, KvSession
 from fluss.client.scan.leader_search import LeaderSearch
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription
-from fluss.errors import ErrorCode, FlussError, NetworkError
+from fluss.errors import CorruptMessageError, ErrorCode, FlussError, NetworkError, error_for_code
+from fluss.protocol import api as apis
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.records import ScanKvResponse
 from fluss.schema.table import TableBucket
 
+# After these the same call may be made again. If it was a lost answer after all, the server refuses it.
+_BUSY_CODES: Final = frozenset({ErrorCode.REQUEST_TIME_OUT, ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION})
+# A server that does not answer forgets an abandoned session by itself, after some minutes.
+_CLOSE_TIMEOUT_S: Final = 5.0
+logger = logging.getLogger(__name__)
 # Buckets that are read at a time: enough to keep a server and the decoder busy.
 _READS_MAX: Final = 4
 # Sessions that are open at a time when they are opened ahead. A server has room for 200, for all its clients.
 _SESSIONS_MAX: Final = 128
 # First rows of a session that is opened ahead: small, because they wait in memory for their turn.
 _AHEAD_BYTES_MAX: Final = 64 * 1024
-
-logger = logging.getLogger(__name__)
 
 
 class SnapshotLostError(FlussError):
@@ -164,7 +170,7 @@ class SnapshotFetcher:
             try:
                 following = await session.next(bytes_max=self._bytes_max)
             except FlussError as error:
-                if error.error_code in BUSY_CODES:
+                if error.error_code in _BUSY_CODES:
                     await self._pause(subscription, error)
                     continue
                 if is_seen:
@@ -217,3 +223,102 @@ def _lost(subscription: Subscription, cause: FlussError) -> SnapshotLostError:
     )
     lost.bucket = subscription.bucket
     return lost
+
+
+class KvSession:
+    """One scan session: the rows of one bucket as they were at one moment, batch after batch.
+
+        open -> a snapshot at ``log_offset``, and its first rows
+        next -> further rows, as long as ``has_more``; after the last ones the server has closed the session by itself
+        close -> gives the snapshot up before its end
+
+    A session lives on the server that opened it. After an error it cannot be continued: the server counts the calls,
+    and one whose answer is lost cannot be repeated. The exception is a server that has no memory for an answer just
+    now: it says so with one of ``_BUSY_CODES``, and has not counted the call. Belongs to the loop of the cluster; one
+    call at a time.
+    """
+
+    def __init__(self, cluster: Cluster, leader_id: int, bucket: TableBucket) -> None:
+        self._cluster = cluster
+        self._leader_id = leader_id
+        self._bucket = bucket
+        self._scanner_id: bytes | None = None
+        self._call_count = 0
+        # Set by ``open``: every change before this offset is in the rows, and none from it on.
+        self.log_offset = 0
+        self.has_more = False
+
+    async def open(self, *, bytes_max: int, row_limit: int | None = None) -> memoryview:
+        """Pin the rows of now and return the first of them, about ``bytes_max`` bytes but at least one row.
+
+        ``row_limit`` is for the whole session. The result is empty for an empty bucket. Raises 12, 20, 69 and the like.
+        """
+        request = pb.ScanKvRequest(
+            bucket_scan_req=pb.PbScanReqForBucket(
+                table_id=self._bucket.table_id,
+                partition_id=self._bucket.partition_id,
+                bucket_id=self._bucket.bucket_id,
+                limit=row_limit,
+            ),
+            call_seq_id=0,
+            batch_size_bytes=bytes_max,
+        )
+        opening = asyncio.ensure_future(self._ask(request))
+        try:
+            response = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The server opens the session all the same, and has room for few of them.
+            with contextlib.suppress(FlussError):
+                self._accept(await opening)
+            await self.close()
+            raise
+        records = self._accept(response)
+        if response.log_offset is None or response.log_offset < 0:
+            raise CorruptMessageError(f"a server has opened {self._bucket} without saying at which offset")
+        self.log_offset = response.log_offset
+        return records
+
+    async def next(self, *, bytes_max: int) -> memoryview:
+        """Return further rows; only while ``has_more``. After an error the session is gone, except for _BUSY_CODES."""
+        assert self._scanner_id is not None, "there is nothing more"
+        request = pb.ScanKvRequest(
+            scanner_id=self._scanner_id, call_seq_id=self._call_count + 1, batch_size_bytes=bytes_max
+        )
+        try:
+            response = await self._ask(request)
+        except FlussError as error:
+            if error.error_code not in _BUSY_CODES:
+                self._scanner_id = None
+            raise
+        self._call_count += 1
+        return self._accept(response)
+
+    async def close(self) -> None:
+        """Tell the server, if it still keeps the session, that nobody needs it. Never fails; may be called again."""
+        scanner_id, self._scanner_id = self._scanner_id, None
+        self.has_more = False
+        if scanner_id is None:
+            return
+        request = pb.ScanKvRequest(scanner_id=scanner_id, close_scanner=True)
+        try:
+            await self._cluster.request(self._leader_id, apis.SCAN_KV, request, timeout_s=_CLOSE_TIMEOUT_S)
+        except FlussError as error:
+            logger.debug("the scan session of %s was not closed: %s", self._bucket, error.message)
+
+    async def _ask(self, request: pb.ScanKvRequest) -> ScanKvResponse:
+        response = await self._cluster.request(self._leader_id, apis.SCAN_KV, request)
+        if response.error_code:
+            raise error_for_code(response.error_code, response.error_message)
+        return response
+
+    def _accept(self, response: ScanKvResponse) -> memoryview:
+        self.has_more = bool(response.has_more_results)
+        if response.scanner_id is not None:
+            self._scanner_id = bytes(response.scanner_id)
+        records = response.records_view
+        if not self.has_more:
+            self._scanner_id = None
+        elif self._scanner_id is None or not records:
+            # Without this, a broken server could be asked for ever.
+            raise CorruptMessageError(f"a server has announced more rows of {self._bucket} and sent none")
+        return records
