@@ -26,8 +26,8 @@ from fluss.protocol.api import ApiKey
 from fluss.protocol.records import ScanKvResponse
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
-from fluss.server.kv.scan_kv import KvScanner
-from fluss.server.tablet.service import TabletService
+from fluss.server.rpc.scans import KvScanner
+from fluss.server.rpc.tablet_service import TabletService
 from fluss.testing.cluster import ServerProcess
 from tests.integration.keyed_tables import Tables, delete, in_background, tables_of, upsert, upsert_batch
 

@@ -47,8 +47,7 @@ from fluss.server.kv.preparation import (
 )
 from fluss.server.kv.runtime import KvRuntime
 from fluss.server.kv.store_life import StoreLife
-from fluss.server.model import Table
-from fluss.server.tablet.buckets import bucket_text
+from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.state import IdBlock
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.append_result import AppendResult
@@ -112,7 +111,7 @@ class KvBucket:
         self._closed_reason: FlussError | None = None
 
     def __repr__(self) -> str:
-        return f"KvBucket({bucket_text(self._log.bucket)}, {len(self._queue)} waiting, {len(self._pending)} pending)"
+        return f"KvBucket({format_bucket(self._log.bucket)}, {len(self._queue)} waiting, {len(self._pending)} pending)"
 
     @property
     def is_available(self) -> bool:
@@ -493,7 +492,7 @@ class KvBucket:
         except (FlussError, NotQuickError):
             raise
         except Exception as error:
-            logger.exception("a batch for %s could not be carried out", bucket_text(self._log.bucket))
+            logger.exception("a batch for %s could not be carried out", format_bucket(self._log.bucket))
             raise FlussError(f"{type(error).__name__}: {error}", ErrorCode.UNKNOWN_SERVER_ERROR) from error
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
