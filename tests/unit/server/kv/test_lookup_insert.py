@@ -18,8 +18,8 @@ from fluss.schema.types import DataTypes
 from fluss.server.model import Partition
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import HeldDisk, MemoryIds
-from tests.unit.server.kv.merging import Delete
 from tests.unit.server.kv.reading import KvServer, kv_table, serving_kv
+from tests.unit.server.merge.merging import Delete
 from tests.unit.server.tablet.support import MemoryCatalog, run
 
 NUMBERED = (

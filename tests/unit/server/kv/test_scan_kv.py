@@ -22,8 +22,8 @@ from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition
 from fluss.testing.waiting import eventually_async
-from tests.unit.server.kv.merging import Delete, Row
 from tests.unit.server.kv.reading import KvServer, busy_readers, kv_table, quick, serving_kv
+from tests.unit.server.merge.merging import Delete, Row
 from tests.unit.server.tablet.support import MemoryCatalog, make_table, run
 
 TTL_MS = 1000
