@@ -20,7 +20,7 @@ from fluss.client.scan.polling import Runs
 from fluss.client.scan.records import RecordBatch, RecordBatches, RecordRun, ScanRecords
 from fluss.client.scan.subscribing import Subscribing
 from fluss.errors import FlussError
-from fluss.schema.integers import int64
+from fluss.integers import int64
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.table import TableBucket, TableInfo
 

@@ -23,10 +23,10 @@ from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription, Subscriptions
 from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import FlussError
-from fluss.schema.formats import LogFormat
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table_options import LogFormat
 
 
 class ScanPipeline:

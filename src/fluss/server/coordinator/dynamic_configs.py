@@ -14,10 +14,21 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
-from fluss.config import HIDDEN, suggestion
 from fluss.errors import ErrorCode, FlussError
-from fluss.option_values import BOOLEAN, DURATION_MS, INT32, MEMORY_BYTES, RATIO, TEXT, ValueType, choice_of
+from fluss.options import (
+    BOOLEAN,
+    DURATION_MS,
+    HIDDEN,
+    INT32,
+    MEMORY_BYTES,
+    RATIO,
+    TEXT,
+    ValueType,
+    choice_of,
+    suggestion,
+)
 from fluss.schema.cluster import ClusterConfigEntry, ConfigChange, ConfigOp
+from fluss.schema.table_options import LakeFormat
 from fluss.server.coordinator.lake_config import (
     CLUSTER_LAKE_ENABLED_KEY,
     CLUSTER_LAKE_FORMAT_KEY,
@@ -25,7 +36,6 @@ from fluss.server.coordinator.lake_config import (
 )
 from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.listener_texts import parse_users
-from fluss.server.table_options import LakeFormat
 
 CREDENTIALS_KEY: Final = "security.sasl.plain.credentials"
 DISK_WRITE_LIMIT_KEY: Final = "server.data-disk.write-limit-ratio"

@@ -6,12 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from fluss.option_values import BOOLEAN, choice_of
-from fluss.server.table_options import LAKE_PREFIX, LakeFormat
+from fluss.errors import ErrorCode
+from fluss.options import BOOLEAN, Option, choice_of
+from fluss.schema.table_options import LAKE_PREFIX, LakeFormat
 
 CLUSTER_LAKE_PREFIX: Final = "datalake."
 CLUSTER_LAKE_FORMAT_KEY: Final = "datalake.format"
 CLUSTER_LAKE_ENABLED_KEY: Final = "datalake.enabled"
+_LAKE_FORMAT: Final = Option(
+    CLUSTER_LAKE_FORMAT_KEY,
+    choice_of(LakeFormat),
+    "",
+    "The format of the cluster's lake.",
+    error_code=ErrorCode.INVALID_CONFIG_EXCEPTION,
+)
+_LAKE_ENABLED: Final = Option(
+    CLUSTER_LAKE_ENABLED_KEY,
+    BOOLEAN,
+    "true",
+    "Whether tables can be tiered to it.",
+    error_code=ErrorCode.INVALID_CONFIG_EXCEPTION,
+)
 _SECRET_WORDS: Final = ("password", "secret", "key")
 
 
@@ -30,8 +45,8 @@ class LakeConfig:
         format_text = configs.get(CLUSTER_LAKE_FORMAT_KEY)
         if format_text is None:
             return cls()
-        lake_format = choice_of(LakeFormat).parse(CLUSTER_LAKE_FORMAT_KEY, format_text)
-        is_enabled = BOOLEAN.parse(CLUSTER_LAKE_ENABLED_KEY, configs.get(CLUSTER_LAKE_ENABLED_KEY, "true"))
+        lake_format = _LAKE_FORMAT.parse(format_text)
+        is_enabled = _LAKE_ENABLED.parse(configs.get(CLUSTER_LAKE_ENABLED_KEY, "true"))
         prefix = f"{CLUSTER_LAKE_PREFIX}{lake_format}."
         shown = {
             LAKE_PREFIX + key.removeprefix(CLUSTER_LAKE_PREFIX): value

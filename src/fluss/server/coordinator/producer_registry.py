@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from fluss.config import INT64_MAX
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT64_MAX
 from fluss.schema.names import name_problem
 from fluss.server.coordinator.entities import BucketOffset, ProducerOffsets
 from fluss.server.coordinator.metadata_store import MetadataStore

@@ -16,11 +16,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster import ConfigChange, set_and_deleted
 from fluss.schema.names import check_column_name
 from fluss.schema.schema import Column, Schema
-from fluss.server.coordinator.descriptors import changed
-from fluss.server.coordinator.lake_config import LakeConfig
-from fluss.server.coordinator.table_validation import TableLimits, check_aggregations, validate_table
-from fluss.server.model import Table
-from fluss.server.table_options import (
+from fluss.schema.table_options import (
     LAKE_ENABLED,
     LAKE_FORMAT,
     LAKE_PREFIX,
@@ -29,6 +25,10 @@ from fluss.server.table_options import (
     Alterable,
     unknown_option_text,
 )
+from fluss.server.coordinator.descriptors import changed
+from fluss.server.coordinator.lake_config import LakeConfig
+from fluss.server.coordinator.table_validation import TableLimits, check_aggregations, validate_table
+from fluss.server.model import Table
 
 # Batches carry the id of their schema in 16 bits.
 _SCHEMA_ID_MAX: Final = 2**15 - 1

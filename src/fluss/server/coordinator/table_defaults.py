@@ -6,10 +6,7 @@ from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.descriptor import TableDescriptor
-from fluss.server.coordinator.descriptors import changed
-from fluss.server.coordinator.lake_config import LakeConfig
-from fluss.server.coordinator.settings import CoordinatorSettings
-from fluss.server.table_options import (
+from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,
     AUTO_PARTITION_NUM_PRECREATE,
     DELETE_BEHAVIOR,
@@ -20,6 +17,9 @@ from fluss.server.table_options import (
     MERGE_ENGINE,
     REPLICATION_FACTOR,
 )
+from fluss.server.coordinator.descriptors import changed
+from fluss.server.coordinator.lake_config import LakeConfig
+from fluss.server.coordinator.settings import CoordinatorSettings
 
 KV_FORMAT_VERSION_NEWEST: Final = 2
 

@@ -13,6 +13,7 @@ from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.names import check_database_name, check_table_name
 from fluss.schema.serde import schema_to_json, table_from_json
 from fluss.schema.table import TablePath
+from fluss.schema.table_options import AUTO_PARTITION_PREFIX
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.auto_partition import AutoPartitioner
 from fluss.server.coordinator.catalog import Catalog
@@ -24,7 +25,6 @@ from fluss.server.coordinator.table_defaults import with_defaults
 from fluss.server.coordinator.table_texts import TableTexts
 from fluss.server.coordinator.table_validation import TableLimits, check_replicas, validate_table
 from fluss.server.model import Clock, Table
-from fluss.server.table_options import AUTO_PARTITION_PREFIX
 
 
 class TableHandlers:

@@ -23,6 +23,7 @@ from fluss.row.byte_ranges import gather_ranges, offsets_of
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.row.null_columns import BoolArray
+from fluss.schema.table_options import DELETE_BEHAVIOR, DeleteBehavior
 from fluss.server.kv.aggregation.bitmap_states import bitmap_format_of, check_bitmaps
 from fluss.server.kv.changes import KvInput
 from fluss.server.kv.key_fold import KeyFold
@@ -30,7 +31,6 @@ from fluss.server.kv.row_codec import RowCodec
 from fluss.server.kv.row_keys import RowKeys
 from fluss.server.kv.transitions import NO_ROW
 from fluss.server.model import Table
-from fluss.server.table_options import DELETE_BEHAVIOR, DeleteBehavior
 from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.keyed_rows import FoundRows
 

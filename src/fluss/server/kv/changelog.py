@@ -22,7 +22,7 @@ from fluss.record.log_batch import LogBatch, build_batch
 from fluss.record.row_batch import decode_row_body, encode_row_body
 from fluss.row.plain_arrays import bool_array, take_rows
 from fluss.schema.change_type import ChangeType
-from fluss.schema.formats import KvFormat, LogFormat
+from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.server.kv.batch_rows import spread
 from fluss.server.kv.changes import Changes
 from fluss.server.kv.key_fold import KeyFold

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fluss.schema.table_options import ChangelogImage, DeleteBehavior
 from fluss.server.kv.batch_rows import BatchReader
 from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.last_row import last_row_changes
-from fluss.server.table_options import ChangelogImage, DeleteBehavior
 
 
 class FirstRowMerger:

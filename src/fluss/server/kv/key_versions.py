@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.server.model import Table
-from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 
 _OWN_KEY_ENCODING_VERSION = 2
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from fluss.row.plain_arrays import take_rows
+from fluss.schema.table_options import ChangelogImage, DeleteBehavior
 from fluss.server.kv.batch_rows import BatchReader, BatchRows
 from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.transitions import Transitions
-from fluss.server.table_options import ChangelogImage, DeleteBehavior
 from fluss.storage.kv.keyed_rows import KeyedRows
 
 

@@ -7,6 +7,15 @@ from typing import Protocol
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.schema import shown_names
+from fluss.schema.table_options import (
+    CHANGELOG_IMAGE,
+    DELETE_BEHAVIOR,
+    MERGE_ENGINE,
+    MERGE_ENGINE_VERSION_COLUMN,
+    ChangelogImage,
+    DeleteBehavior,
+    MergeEngine,
+)
 from fluss.server.kv.aggregation.merger import AggregationMerger
 from fluss.server.kv.batch_rows import BatchReader
 from fluss.server.kv.changes import Changes, KvInput, NextIds
@@ -16,15 +25,6 @@ from fluss.server.kv.last_row import LastRowMerger
 from fluss.server.kv.partial_update import PartialUpdateMerger
 from fluss.server.kv.versioned import VersionedMerger
 from fluss.server.model import Table
-from fluss.server.table_options import (
-    CHANGELOG_IMAGE,
-    DELETE_BEHAVIOR,
-    MERGE_ENGINE,
-    MERGE_ENGINE_VERSION_COLUMN,
-    ChangelogImage,
-    DeleteBehavior,
-    MergeEngine,
-)
 
 # Engines that look at whole rows.
 _WHOLE_ROW_ENGINES = (MergeEngine.FIRST_ROW, MergeEngine.VERSIONED)

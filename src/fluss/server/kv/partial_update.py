@@ -23,11 +23,11 @@ import pyarrow as pa
 from fluss.buffers import Int64Array
 from fluss.row.null_columns import BoolArray, mask_from_arrow
 from fluss.row.plain_arrays import number_array
+from fluss.schema.table_options import ChangelogImage, DeleteBehavior
 from fluss.server.kv.batch_rows import BatchReader, BatchRows, spread
 from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.column_roles import ColumnRoles, drawn_ids
 from fluss.server.kv.transitions import NO_ROW, Transitions
-from fluss.server.table_options import ChangelogImage, DeleteBehavior
 from fluss.storage.kv.keyed_rows import KeyedRows
 
 

@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.log_batch import LogBatch, iter_batches, verify_crc
+from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.auto_increment import AutoIncrement
 from fluss.server.kv.changelog import decode_changelog, store_entries
 from fluss.server.kv.changes import row_count_delta
 from fluss.server.kv.checkpoints import KvDirectories
 from fluss.server.model import Table
-from fluss.server.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.keyed_rows import KeyedRows
 from fluss.storage.kv.state import IdBlock, KvState

@@ -13,8 +13,8 @@ from fluss.errors import CorruptRecordError
 from fluss.record.value_batch import decode_by_schema
 from fluss.row import compacted_columns, indexed_columns
 from fluss.row.encoded import EncodedRows
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Schema
+from fluss.schema.table_options import KvFormat
 from fluss.schema.types import DataType
 from fluss.server.model import Table
 

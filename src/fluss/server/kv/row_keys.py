@@ -11,8 +11,8 @@ from fluss.row.byte_ranges import gather_ranges, offsets_of
 from fluss.row.encoded import EncodedRows
 from fluss.row.key import primary_key_encoder
 from fluss.row.key_columns import encode_key_columns
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.server.model import Table
-from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 
 # So many keys are encoded one by one in the time that it takes to begin with columns.
 _FEW_ROWS: Final = 16

@@ -21,7 +21,7 @@ import numpy as np
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.row.null_columns import BoolArray
 from fluss.schema.change_type import ChangeType
-from fluss.server.table_options import ChangelogImage
+from fluss.schema.table_options import ChangelogImage
 
 # The number of a row that is not there.
 NO_ROW = -1

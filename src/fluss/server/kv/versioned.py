@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array
 from fluss.row.null_columns import BoolArray, mask_from_arrow
+from fluss.schema.table_options import ChangelogImage, DeleteBehavior
 from fluss.server.kv.batch_rows import BatchReader, BatchRows
 from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.key_fold import KeyFold
 from fluss.server.kv.last_row import last_row_changes
-from fluss.server.table_options import ChangelogImage, DeleteBehavior
 
 # A null is the lowest version.
 _VERSION_LOWEST = np.iinfo(np.int64).min

@@ -10,8 +10,8 @@ from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclOperation
+from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.bucket import KvBucket
-from fluss.server.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.tablet.access import BucketAccess
 from fluss.server.tablet.buckets import HostedTable
 from fluss.server.tablet.fetch_wait import FetchPark

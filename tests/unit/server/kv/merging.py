@@ -25,9 +25,9 @@ from fluss.row.key import KeyEncoder, primary_key_encoder
 from fluss.row.values import internal_from_arrow
 from fluss.schema.change_type import ChangeType
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TablePath
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT, KvFormat
 from fluss.schema.types import DataType
 from fluss.server.kv import batch_rows
 from fluss.server.kv.changelog import decode_changelog, encode_changelog, store_entries
@@ -35,7 +35,6 @@ from fluss.server.kv.changes import Changes, KvInput
 from fluss.server.kv.key_fold import KeyFold
 from fluss.server.kv.merger import check_targets, merger_of
 from fluss.server.model import Table
-from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.storage.kv.keyed_rows import FoundRows, KeyedRows, StoredRows
 
 Row: TypeAlias = tuple[Any, ...]

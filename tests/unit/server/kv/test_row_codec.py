@@ -9,8 +9,8 @@ import pytest
 
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.row.encoded import EncodedRows
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import KvFormat
 from fluss.schema.types import BigIntType, IntType, StringType
 from fluss.server.kv.row_codec import RowCodec
 from fluss.storage.kv.keyed_rows import StoredRows

@@ -20,13 +20,13 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.row.encoded import EncodedRows
 from fluss.row.null_columns import mask_from_arrow
 from fluss.row.plain_arrays import number_array, take_rows
+from fluss.schema.table_options import ChangelogImage, DeleteBehavior
 from fluss.server.kv.aggregation.entries import Entries
 from fluss.server.kv.aggregation.functions import states_function
 from fluss.server.kv.aggregation.limits import check_states_size
 from fluss.server.kv.batch_rows import BatchReader, BatchRows, spread
 from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.column_roles import ColumnRoles, drawn_ids
-from fluss.server.table_options import ChangelogImage, DeleteBehavior
 from fluss.storage.kv.keyed_rows import KeyedRows
 
 

@@ -18,6 +18,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.row.compacted_columns import encode_keys
 from fluss.schema.aggregation import AggFunction
 from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import DeleteBehavior
 from fluss.schema.types import (
     BigIntType,
     BooleanType,
@@ -33,7 +34,6 @@ from fluss.server.kv.changes import KvInput
 from fluss.server.kv.key_fold import KeyFold
 from fluss.server.kv.merger import merger_of
 from fluss.server.kv.row_codec import RowCodec
-from fluss.server.table_options import DeleteBehavior
 from fluss.storage.kv.keyed_rows import FoundRows
 from tests.unit.server.kv.aggregation.bitmap_samples import numbers_in, serialized
 from tests.unit.server.kv.aggregation.model import TableModel, shown
