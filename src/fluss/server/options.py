@@ -521,8 +521,8 @@ _LAKE_PREFIX: Final = "datalake."
 _OPTION_BY_KEY: Final = {option.key: option for option in ServerOptions.options()}
 
 
-# Options of the upstream server without a meaning here: they are about a coordination service, replication, tiering, and
-# a runtime with its threads.
+# Options of the upstream server without a meaning here: they are about a coordination service, replication, tiering,
+# and a runtime with its threads.
 _UPSTREAM_ONLY_PREFIXES: Final = (
     "client.",
     "coordinator.",
