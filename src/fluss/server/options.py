@@ -2,9 +2,6 @@
 
 The class body of ``ServerOptions`` is the table of options. A value comes from the first of: an argument, the
 environment (``FLUSS_`` and the key in capitals with underscores), a configuration file, the default.
-
-A configuration that was made for the upstream server starts this one, too: options that only have a meaning there are
-known by name and ignored.
 """
 
 from __future__ import annotations
@@ -35,8 +32,8 @@ from fluss.options import (
 )
 from fluss.protocol.sasl import Principal
 from fluss.server.authorizer import parse_super_users
-from fluss.server.listener_texts import parse_endpoints, parse_jaas, parse_protocols, parse_users
-from fluss.server.options_file import Setting, read_options_file
+from fluss.server.listener_parsing import parse_endpoints, parse_jaas, parse_protocols, parse_users
+from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
 
 T = TypeVar("T")
 
@@ -453,7 +450,7 @@ class ServerOptions:
     def shown(self) -> list[tuple[str, str, str]]:
         """Return key, text and origin of every option and of all other keys that were given; secrets are hidden."""
         rows = [(option.key, self.setting(option), option.secret) for option in ServerOptions.options()]
-        # Nobody knows which keys of a lake are secret.
+        # Any key of a lake may be a secret.
         rows += [(key, self._settings[key], True) for key in sorted(self._settings.keys() - _OPTION_BY_KEY.keys())]
         return [
             (key, HIDDEN if is_secret and setting.text else setting.text, setting.origin)
@@ -474,7 +471,7 @@ class ServerOptions:
         for layer in reversed(layers):
             for key, setting in layer.items():
                 # Some keys of this server begin like upstream-only ones.
-                if key not in _OPTION_BY_KEY and _is_upstream_only(key):
+                if key not in _OPTION_BY_KEY and is_upstream_only(key):
                     self._ignored[key] = setting
                 else:
                     self._take(key, setting)
@@ -519,50 +516,6 @@ _EXPLAINED_WIDTH_MAX: Final = 70
 # A family of keys with meanings of its own: what new tables are told about the lake.
 _LAKE_PREFIX: Final = "datalake."
 _OPTION_BY_KEY: Final = {option.key: option for option in ServerOptions.options()}
-
-
-# Options of the upstream server without a meaning here: they are about a coordination service, replication, tiering,
-# and a runtime with its threads.
-_UPSTREAM_ONLY_PREFIXES: Final = (
-    "client.",
-    "coordinator.",
-    "env.",
-    "fs.",
-    "kafka.",
-    "kv.",
-    "lake.",
-    "log.replica.",
-    "metrics.",
-    "oss.",
-    "plugin.",
-    "remote.",
-    "s3.",
-    "server.historical-partition.",
-    "tablet-server.controlled-shutdown.",
-    "zookeeper.",
-)
-_UPSTREAM_ONLY_KEYS: Final = frozenset(
-    {
-        "acl.notification.expiration-time",
-        "log.file-preallocate",
-        "log.flush.interval-messages",
-        "netty.client.num-network-threads",
-        "netty.server.max-queued-historical-requests",
-        "netty.server.num-network-threads",
-        "netty.server.num-worker-threads",
-        "server.background.threads",
-        "server.buffer.page-size",
-        "server.buffer.per-request-memory-size",
-        "server.buffer.wait-timeout",
-        "server.io-pool.size",
-        "tablet-server.host",
-        "tablet-server.port",
-    }
-)
-
-
-def _is_upstream_only(key: str) -> bool:
-    return key in _UPSTREAM_ONLY_KEYS or key.startswith(_UPSTREAM_ONLY_PREFIXES)
 
 
 def argument_settings(properties: Mapping[str, str | int | float | bool]) -> dict[str, Setting]:

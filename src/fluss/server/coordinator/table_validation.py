@@ -46,7 +46,7 @@ from fluss.schema.table_options import (
     check_properties,
 )
 from fluss.schema.types import TypeRoot
-from fluss.server.coordinator.lake_config import LakeConfig
+from fluss.server.coordinator.dynamic_configs import LakeConfig
 
 _NESTED: Final = frozenset({TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW})
 _NOT_FOR_PARTITIONS: Final = _NESTED | {TypeRoot.DECIMAL}

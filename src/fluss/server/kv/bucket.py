@@ -37,8 +37,7 @@ from fluss.server.kv.table_writer import (
     Prepared,
     QuickOldValues,
 )
-from fluss.server.model import Table
-from fluss.server.tablet.buckets import bucket_text
+from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.state import IdBlock
 from fluss.storage.kv.store import KvStore
@@ -103,7 +102,7 @@ class KvBucket:
         self._closed_reason: FlussError | None = None
 
     def __repr__(self) -> str:
-        return f"KvBucket({bucket_text(self._log.bucket)}, {len(self._queue)} waiting, {len(self._pending)} pending)"
+        return f"KvBucket({format_bucket(self._log.bucket)}, {len(self._queue)} waiting, {len(self._pending)} pending)"
 
     @property
     def is_available(self) -> bool:
@@ -477,7 +476,7 @@ class KvBucket:
         except (FlussError, NotQuickError):
             raise
         except Exception as error:
-            logger.exception("a batch for %s could not be carried out", bucket_text(self._log.bucket))
+            logger.exception("a batch for %s could not be carried out", format_bucket(self._log.bucket))
             raise FlussError(f"{type(error).__name__}: {error}", ErrorCode.UNKNOWN_SERVER_ERROR) from error
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

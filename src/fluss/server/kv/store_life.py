@@ -19,8 +19,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.server.kv.checkpoints import KvDirectories, take_checkpoint
 from fluss.server.kv.parts import KvParts
 from fluss.server.kv.recovery import Recovery
-from fluss.server.model import Table
-from fluss.server.tablet.buckets import bucket_text
+from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.tablet import LogTablet
@@ -150,7 +149,7 @@ class StoreLife:
 
     @property
     def _text(self) -> str:
-        return f"the key-value store of {bucket_text(self._log.bucket)}"
+        return f"the key-value store of {format_bucket(self._log.bucket)}"
 
     def _start_opening(self) -> asyncio.Task[None]:
         if self._closed_reason is not None:
