@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from tests.unit.server.kv.aggregation.bitmap_samples import numbers_in
 
 from fluss.schema.aggregation import AggFunction
 from fluss.schema.schema import Schema

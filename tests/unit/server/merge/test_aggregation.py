@@ -13,9 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.server.kv.aggregation.bitmap_samples import numbers_in, serialized
-from tests.unit.server.kv.aggregation.model import TableModel, shown
-from tests.unit.server.kv.merging import Change, Delete, Merging, Row, key_of, kv_batch, make_table, with_columns
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.mutations import FoundRows
