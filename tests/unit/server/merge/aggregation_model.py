@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-
 from fluss.schema.aggregation import AggFunction
 from fluss.schema.schema import Schema
 from fluss.schema.table_options import DeleteBehavior
