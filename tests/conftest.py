@@ -23,11 +23,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of a file in one process, as they share fixtures, and all tests with Spark, as they share a JVM."""
+    """Keep the tests of a file together, as they share fixtures, and all tests with Spark, as they share a JVM."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
 
+    # In the order of collection, not by the number of tests.
+    config.option.loadscopereorder = False
     return ByFile(config, log)

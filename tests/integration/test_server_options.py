@@ -31,7 +31,7 @@ from fluss.testing.waiting import eventually
 ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SCHEMA = blocking.Schema(ARROW_SCHEMA)
 PATH = blocking.TablePath("fluss", "t")
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 
 
 @contextmanager

@@ -26,7 +26,7 @@ BUCKETS = 3
 # A request with its answer fits into what most connections let through; some end in the middle of the handshake.
 CUTS = Faults(cut_after_bytes=(1, 60_000), delay_s=(0.0, 0.002))
 SMALL_FETCHES = {"scanner.log.fetch.max-bytes": "20000", "scanner.log.fetch.max-bytes-for-bucket": "20000"}
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 # What reads may end with when connections are cut.
 FAILURES = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT, ErrorCode.SCANNER_EXPIRED)
 

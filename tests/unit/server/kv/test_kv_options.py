@@ -26,7 +26,7 @@ from fluss.server.process import FlussServer, _tablet_settings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, kv_batch
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 KIB, MIB = 1024, 1024 * 1024
 
 
