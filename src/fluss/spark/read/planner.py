@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_arg
 
 import pyarrow as pa
 
-from fluss.client.scan.range_read import LogRange, read_ranges
+from fluss.client.bulk.ranges import LogRange, read_ranges
+from fluss.client.bulk.table_facts import lake_snapshot_of, offsets_of, partitions_of, row_counts_of
 from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
-from fluss.client.scan.table_facts import lake_snapshot_of, offsets_of, partitions_of, row_counts_of
 from fluss.client.table import FlussTable
 from fluss.client.table_keys import lake_format
 from fluss.errors import ErrorCode, FlussError
