@@ -22,7 +22,7 @@ from fluss.protocol.predicates import predicate_from_pb, predicate_to_pb
 from fluss.protocol.sasl import UserTable
 from fluss.protocol.session import ClientSession, RequestReceived, ResponseReceived, ServerSession
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
-from fluss.record.compression import ArrowCompression, CompressionType
+from fluss.record.compression import ArrowCompression
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
 from fluss.record.log_batch import (
     LogBatch,
@@ -47,6 +47,7 @@ from fluss.schema.predicate import col
 from fluss.schema.schema import Schema
 from fluss.schema.serde import database_from_json, schema_from_json, table_from_json
 from fluss.schema.table import TableBucket
+from fluss.schema.table_options import CompressionType
 from fluss.schema.type_text import parse_type
 from fluss.schema.types import DataType
 from fluss.server.merge.roaring import union

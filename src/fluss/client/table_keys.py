@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,10 +13,8 @@ from fluss.row.encoded import EncodedRows
 from fluss.row.key import bucket_key_encoder, primary_key_encoder
 from fluss.row.key_columns import encode_key_columns
 from fluss.schema.table import TableInfo
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.schema.types import DataType
-
-LAKE_FORMAT_PROPERTY: Final = "table.datalake.format"
-KV_FORMAT_VERSION_PROPERTY: Final = "table.kv.format-version"
 
 
 class TableKeys:
@@ -72,17 +70,15 @@ class TableKeys:
 
 def lake_format(info: TableInfo) -> str | None:
     """Return the lake whose bucketing a table follows."""
-    text = info.properties.get(LAKE_FORMAT_PROPERTY)
+    text = info.properties.get(LAKE_FORMAT.key)
     return None if text is None else text.lower()
 
 
 def _kv_format_version(info: TableInfo) -> int | None:
-    text = info.properties.get(KV_FORMAT_VERSION_PROPERTY)
+    text = info.properties.get(KV_FORMAT_VERSION.key)
     if text is None:
         return None
     try:
         return int(text)
     except ValueError:
-        raise FlussError(
-            f"'{KV_FORMAT_VERSION_PROPERTY}' of {info.table_path} is {text!r}, which is not a number"
-        ) from None
+        raise FlussError(f"'{KV_FORMAT_VERSION.key}' of {info.table_path} is {text!r}, which is not a number") from None

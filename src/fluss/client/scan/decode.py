@@ -22,8 +22,8 @@ from fluss.record.projection import ColumnProjection, project_batch
 from fluss.record.row_batch import decode_row_body
 from fluss.row import compacted_columns, indexed_columns
 from fluss.row.encoded import EncodedRows
-from fluss.schema.formats import LogFormat
 from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import LogFormat
 from fluss.schema.types import DataType
 
 # Schemas of one table are few; this many are remembered, then all are forgotten.

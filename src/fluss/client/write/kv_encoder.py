@@ -24,10 +24,10 @@ from fluss.row.byte_ranges import gather_ranges, offsets_of
 from fluss.row.encoded import EncodedRows
 from fluss.row.null_columns import unpacked_bits
 from fluss.row.plain_arrays import bool_array
-from fluss.schema.formats import KvFormat
 from fluss.schema.normalize import normalize_batch
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
+from fluss.schema.table_options import KvFormat
 
 _ENCODERS = {KvFormat.COMPACTED: compacted_columns.encode_rows, KvFormat.INDEXED: indexed_columns.encode_rows}
 

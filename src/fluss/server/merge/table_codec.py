@@ -16,11 +16,10 @@ from fluss.row.byte_ranges import gather_ranges, offsets_of
 from fluss.row.encoded import EncodedRows
 from fluss.row.key import primary_key_encoder
 from fluss.row.key_columns import encode_key_columns
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Schema
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT, KvFormat
 from fluss.schema.types import DataType
 from fluss.server.model import Table
-from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 
 
 class TableRowCodec:

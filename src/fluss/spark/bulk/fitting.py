@@ -14,8 +14,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as pat
 
-from fluss.config import suggestion
 from fluss.errors import FlussError
+from fluss.options import suggestion
 from fluss.row.partition import read_partition_value
 from fluss.row.plain_arrays import empty_batch
 from fluss.row.values import arrow_from_internal

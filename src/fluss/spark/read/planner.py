@@ -37,7 +37,6 @@ from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
 from fluss.client.table import FlussTable
 from fluss.client.table_keys import lake_format
 from fluss.errors import ErrorCode, FlussError
-from fluss.option_values import DURATION_MS
 from fluss.row.arrow_sizes import guessed_row_bytes, narrowest_column
 from fluss.row.bucketing import HashVariant, bucket_for
 from fluss.row.key import bucket_key_encoder
@@ -45,12 +44,11 @@ from fluss.row.values import internal_from_arrow
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.partition import PartitionInfo, PartitionSpec
 from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table_options import LOG_TTL
 from fluss.schema.types import TypeRoot
 from fluss.spark.options import ReadOptions
 from fluss.spark.read.splits import Split, Task, pack
 
-if TYPE_CHECKING:
-    from fluss.spark.filter.row_filter import RowFilter
 if TYPE_CHECKING:
     from fluss.spark.filter.row_filter import RowFilter
 
@@ -66,8 +64,6 @@ _ROW_COST_BYTES: Final = 24
 _GUESS_FACTOR_MAX: Final = 16
 # How often a plan is begun again because partitions are dropped while it is made.
 _TRIES_MAX: Final = 3
-_LOG_TTL: Final = "table.log.ttl"
-_LOG_TTL_DEFAULT: Final = "7 d"
 logger = logging.getLogger(__name__)
 # With more keys than this that a filter names, all buckets are read.
 _KEYS_MAX: Final = 1000
@@ -329,13 +325,13 @@ def _stops_at(table: FlussTable, latest: Mapping[TableBucket, int], end_ms: int)
 
 
 def _warn_of_expired(table: FlussTable, start_ms: int, clock: Callable[[], float]) -> None:
-    ttl_ms = DURATION_MS.read(table.get_table_info().properties.get(_LOG_TTL, _LOG_TTL_DEFAULT))
+    ttl_ms = LOG_TTL.of(table.get_table_info().properties)
     if ttl_ms > 0 and start_ms < clock() * 1000 - ttl_ms:
         logger.warning(
             "records of %s are kept for %d ms ('%s'); of those since %d ms some may be gone",
             table.table_path,
             ttl_ms,
-            _LOG_TTL,
+            LOG_TTL.key,
             start_ms,
         )
 
