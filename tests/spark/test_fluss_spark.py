@@ -227,7 +227,7 @@ def run_script(script: str, *arguments: str, directory: Path) -> subprocess.Comp
         env=environment,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done

@@ -263,7 +263,7 @@ def test_a_time_range_begins_and_ends_at_the_records_of_these_times(tables: Tabl
 def commit_time(table: fluss.FlussTable, offset: int) -> int:
     scanner = wait_for(table.new_scan().create_log_scanner())
     scanner.subscribe(0, offset)
-    records = scanner.poll(5000)
+    records = scanner.poll(120_000)
     scanner.close()
     return next(iter(records)).timestamp
 

@@ -121,7 +121,7 @@ class _Table:
 
 
 def _wait_until(is_done: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 120
     while not is_done():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
