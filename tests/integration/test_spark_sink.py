@@ -16,7 +16,7 @@ import fluss
 from fluss import DataTypes, embedded
 from fluss.client.faces import wait_for
 from fluss.errors import FlussError
-from fluss.spark.options import write_options
+from fluss.spark.query_options import write_options
 from fluss.spark.write import overwrite, sink
 from fluss.spark.write.batch_writer import FlussBatchWriter, TaskWritten
 from fluss.spark.write.stream_writer import FlussStreamWriter

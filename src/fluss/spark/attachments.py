@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimeType
 
-from fluss.client.faces import wait_for
+from fluss.client.bulk import wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.names import name_problem
@@ -25,8 +25,7 @@ from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.catalog import FlussCatalog
 from fluss.spark.connections import open_connection
 from fluss.spark.lexer import quoted_name, quoted_string
-from fluss.spark.names import provider_name, spark_name, spark_table_name
-from fluss.spark.option_values import TableName, TableView
+from fluss.spark.names import TableName, TableView, provider_name, spark_name, spark_table_name
 from fluss.spark.source import FlussDataSource
 from fluss.spark.types import view_schema
 

@@ -26,8 +26,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.types import StructType
 
-from fluss.client.admin import FlussAdmin
-from fluss.client.faces import wait_for
+from fluss import FlussAdmin
+from fluss.client.bulk import wait_for
 from fluss.errors import FlussError
 from fluss.schema.aggregation import AggFunction
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo

@@ -26,8 +26,6 @@ from fluss.spark.attachments import Attachments
 from fluss.spark.catalog import FlussCatalog
 from fluss.spark.lexer import quoted_name
 from fluss.spark.names import table_name, table_path
-from fluss.spark.option_table import Use
-from fluss.spark.options import read_options, write_options
 from fluss.spark.query_options import (
     PartitionLike,
     TimeLike,
@@ -37,15 +35,18 @@ from fluss.spark.query_options import (
     merged_options,
     option_texts,
     partitions_text,
+    read_options,
     session_options,
     sink_options,
     time_range_options,
     time_text,
+    write_options,
 )
 from fluss.spark.read.stream_offsets import backlog
 from fluss.spark.session import session
 from fluss.spark.session.running import check_usable
 from fluss.spark.source import FlussDataSource
+from fluss.spark.source_options import Use
 from fluss.spark.sql.runner import StatementRunner
 from fluss.spark.types import CHANGE_TYPE, view_schema
 from fluss.spark.write.dataframe import Trigger, ordered_for, same_tasks, triggered, update_writer

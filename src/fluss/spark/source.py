@@ -20,15 +20,9 @@ from pyspark.sql.types import StructType
 
 from fluss.errors import FlussError
 from fluss.spark.connections import open_table
-from fluss.spark.options import (
-    ReadOptions,
-    Use,
-    applicable_options,
-    read_options,
-    schema_options,
-    write_options,
-)
+from fluss.spark.query_options import ReadOptions, applicable_options, read_options, schema_options, write_options
 from fluss.spark.session.noise import PlainErrors
+from fluss.spark.source_options import Use
 from fluss.spark.types import check_projection, view_schema
 
 

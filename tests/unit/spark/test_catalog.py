@@ -12,8 +12,7 @@ from fluss.errors import FlussError
 from fluss.schema.aggregation import AggFunction
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.catalog import TableShape, shown_properties
-from fluss.spark.names import provider_name, spark_name, spark_table_name, table_name, table_path
-from fluss.spark.option_values import TableName
+from fluss.spark.names import TableName, provider_name, spark_name, spark_table_name, table_name, table_path
 from fluss.spark.query_options import columns_text, option_texts, partitions_text, time_text
 
 SCHEMA = fluss.Schema(

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from fluss.client.bulk.sequenced_writer import new_writer_id
-from fluss.client.bulk.table_facts import offsets_of, partitions_of, row_counts_of
-from fluss.client.faces import wait_for
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import new_writer_id, offsets_of, partitions_of, row_counts_of, wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_sizes import guessed_row_bytes

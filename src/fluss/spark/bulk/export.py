@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyarrow.fs import FileInfo, FileSelector, FileSystem
 
-from fluss.client.table import FlussTable
+from fluss import FlussTable
 from fluss.errors import FlussError
 from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import shown_names
@@ -32,11 +32,17 @@ from fluss.spark.bulk.jobs import FlussOnSpark, Job, context_of
 from fluss.spark.bulk.progress import Listener, listener_of
 from fluss.spark.bulk.reports import ExportReport
 from fluss.spark.connections import open_table
-from fluss.spark.option_table import Use
-from fluss.spark.options import ReadOptions, read_options
-from fluss.spark.query_options import PartitionLike, columns_text, merged_options, partitions_text
+from fluss.spark.query_options import (
+    PartitionLike,
+    ReadOptions,
+    columns_text,
+    merged_options,
+    partitions_text,
+    read_options,
+)
 from fluss.spark.read.planner import TablePlan, plan_batch
 from fluss.spark.read.splits import Split, Task, split_rows
+from fluss.spark.source_options import Use
 
 _TASKS_MAX: Final = 10_000
 MANIFEST_NAME: Final = "_SUCCESS"

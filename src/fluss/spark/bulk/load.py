@@ -17,11 +17,8 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyspark import TaskContext
 
-from fluss.client.bulk.sequenced_writer import new_writer_id
-from fluss.client.bulk.table_facts import partitions_of
-from fluss.client.faces import wait_for
-from fluss.client.table import FlussTable
-from fluss.client.write.splitter import PartitionSplitter
+from fluss import FlussTable
+from fluss.client.bulk import PartitionSplitter, new_writer_id, partitions_of, wait_for
 from fluss.errors import FlussError
 from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import Schema

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from fluss.spark.connections import open_table
-from fluss.spark.options import ReadOptions
+from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.planner import plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, table_columns, table_filter, view_filter
 from fluss.spark.read.splits import Task

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
-from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_schema
+from fluss.client.bulk import NOT_IN_LOG, RecordRun, changelog_schema
 from fluss.row.plain_arrays import number_array, text_array
 from fluss.schema.change_type import ChangeType
 from fluss.spark.types import AFTER, BEFORE

@@ -31,11 +31,18 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_arg
 
 import pyarrow as pa
 
-from fluss.client.bulk.ranges import LogRange, read_ranges
-from fluss.client.bulk.table_facts import lake_snapshot_of, offsets_of, partitions_of, row_counts_of
-from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
-from fluss.client.table import FlussTable
-from fluss.client.table_keys import lake_format
+from fluss import FlussTable
+from fluss.client.bulk import (
+    LogRange,
+    checked_choices,
+    chosen_partitions,
+    lake_format,
+    lake_snapshot_of,
+    offsets_of,
+    partitions_of,
+    read_ranges,
+    row_counts_of,
+)
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_sizes import guessed_row_bytes, narrowest_column
 from fluss.row.bucketing import HashVariant, bucket_for
@@ -46,7 +53,7 @@ from fluss.schema.partition import PartitionInfo, PartitionSpec
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.table_options import LOG_TTL
 from fluss.schema.types import TypeRoot
-from fluss.spark.options import ReadOptions
+from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.splits import Split, Task, pack
 
 if TYPE_CHECKING:

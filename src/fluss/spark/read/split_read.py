@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
-from fluss.client.bulk.rows_at import rows_at
-from fluss.client.scan.changelog_fold import ChangelogFold
-from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import (
+    NOT_IN_LOG,
+    ChangelogFold,
+    LogRange,
+    RecordRun,
+    changelog_batch,
+    read_ranges,
+    rows_at,
+    scan_columns,
+)
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.row.arrow_sizes import narrowest_column
 from fluss.schema.predicate import Predicate
@@ -28,7 +34,7 @@ from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.types import BigIntType, StringType, TimestampLtzType
 from fluss.spark.connections import open_table
 from fluss.spark.conversion import ToSpark
-from fluss.spark.options import ReadOptions
+from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.binlog import binlog_batch, inserted_batch
 from fluss.spark.read.planner import ReadView
 from fluss.spark.read.splits import Split

@@ -17,13 +17,13 @@ from typing import Final, Generic, TypeVar
 
 from pyspark.sql.types import StructType
 
-from fluss.client.bulk.ranges import LogRange
+from fluss.client.bulk import LogRange
 from fluss.errors import FlussError
 from fluss.row.arrow_sizes import guessed_row_bytes
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
 from fluss.spark.names import bucket_text
-from fluss.spark.options import ReadOptions
+from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.planner import ReadView, measured_row_bytes
 from fluss.spark.read.split_read import table_columns, view_filter
 from fluss.spark.read.splits import Split, Task, divide, pack

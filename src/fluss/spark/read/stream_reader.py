@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.spark.options import ReadOptions
+from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.planner import ReadView
 from fluss.spark.read.split_read import SplitRead
 from fluss.spark.read.splits import Task

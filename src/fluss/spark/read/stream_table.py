@@ -13,15 +13,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fluss.client.bulk.table_facts import offsets_of, partitions_of
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import offsets_of, partitions_of
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.partition import PartitionInfo
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.spark.connections import open_table
-from fluss.spark.options import PartitionChoice, ReadOptions
+from fluss.spark.query_options import PartitionChoice, ReadOptions
 from fluss.spark.read.planner import ReadView, fluss_share, matching_buckets, matching_partitions, read_view
 from fluss.spark.read.split_read import table_filter, view_filter
 from fluss.spark.read.stream_offsets import DROPPED, BucketRead, Loss, Seen, StreamOffset, log_begins_at

@@ -27,8 +27,7 @@ from fluss.schema.table import TablePath
 from fluss.spark.attachments import Attachments
 from fluss.spark.catalog import FlussCatalog, reason_of
 from fluss.spark.lexer import Token
-from fluss.spark.names import table_name
-from fluss.spark.option_values import TableName
+from fluss.spark.names import TableName, table_name
 from fluss.spark.sql import answers
 from fluss.spark.sql.cursor import fail, statement_tokens
 from fluss.spark.sql.parser import Head, head_of, parse

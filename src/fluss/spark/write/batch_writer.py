@@ -18,9 +18,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from fluss.spark.option_values import Transaction
-from fluss.spark.options import WriteOptions
+from fluss.spark.query_options import WriteOptions
 from fluss.spark.session.noise import PlainErrors
+from fluss.spark.source_options import Transaction
 from fluss.spark.write.exactly_once import write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import KeyNotes, Overwrite
 from fluss.spark.write.row_hashes import Hashes

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from fluss.client.bulk.counted_writer import CountedWriter
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import CountedWriter
 from fluss.spark.names import bucket_text
 from fluss.spark.write.keyed_write import KeyedWrite
 from fluss.spark.write.log_write import LogWrite

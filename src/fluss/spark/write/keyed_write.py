@@ -24,12 +24,9 @@ from typing import IO, Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fluss import FlussTable
 from fluss.buffers import Int64Array, UInt8Array, byte_view
-from fluss.client.bulk.sequenced_writer import SequencedWriter, upsert_encoder
-from fluss.client.bulk.table_facts import writer_batch_bytes
-from fluss.client.bulk.table_splitter import TableSplitter
-from fluss.client.table import FlussTable
-from fluss.client.write.kv_encoder import gathered
+from fluss.client.bulk import SequencedWriter, TableSplitter, gathered, upsert_encoder, writer_batch_bytes
 from fluss.errors import FlussError
 from fluss.record.log_batch import LogBatchHeader
 from fluss.row.byte_ranges import large_binary_array, offsets_of, rows_of

@@ -25,11 +25,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.client.bulk.sequenced_writer import IN_FLIGHT_MAX, SequencedWriter, append_encoder
-from fluss.client.bulk.table_facts import writer_batch_bytes
-from fluss.client.bulk.table_splitter import TableSplitter
-from fluss.client.table import FlussTable
-from fluss.client.write.arrow_input import slices
+from fluss import FlussTable
+from fluss.client.bulk import IN_FLIGHT_MAX, SequencedWriter, TableSplitter, append_encoder, slices, writer_batch_bytes
 from fluss.errors import FlussError
 from fluss.row import compacted_columns
 from fluss.row.encoded import EncodedRows

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from fluss.errors import FlussError
-from fluss.spark.options import WriteOptions
+from fluss.spark.query_options import WriteOptions
 from fluss.spark.session.noise import PlainErrors
 from fluss.spark.write.exactly_once import write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import check_complete_output

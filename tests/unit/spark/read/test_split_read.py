@@ -25,7 +25,7 @@ from fluss.errors import ErrorCode, NetworkError
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 from fluss.spark.filter import row_filter
-from fluss.spark.options import read_options
+from fluss.spark.query_options import read_options
 from fluss.spark.read import split_read
 from fluss.spark.read.binlog import binlog_batch
 from fluss.spark.read.planner import plan_batch, read_view
