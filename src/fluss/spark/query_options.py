@@ -24,7 +24,7 @@ from fluss.errors import FlussError
 from fluss.options import TIME_ZONE, suggestion
 from fluss.schema.partition import PartitionSpec
 from fluss.schema.schema import Schema
-from fluss.spark.names import TableName, TableView
+from fluss.spark.naming import TableName, TableView
 from fluss.spark.source_options import (
     OPTION_BY_KEY,
     SPARK_OPTIONS,
@@ -135,18 +135,18 @@ class WriteOptions:
 def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """Check the options of a read; the first that cannot be is a FlussError."""
     use = Use.STREAM_READ if is_stream else Use.BATCH_READ
-    return _read_options(_Given(options, use), use)
+    return _read_options(_GivenOptions(options, use), use)
 
 
 def schema_options(options: Mapping[str, str]) -> ReadOptions:
-    """Check the options of a table whose schema is asked for, when nobody knows yet what will be done with it."""
-    return _read_options(_Given(options, Use.ALL), Use.READ)
+    """Check the options of a table whose schema is asked for, before it is known whether it will be read or written."""
+    return _read_options(_GivenOptions(options, Use.ALL), Use.READ)
 
 
 def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
     """Check the options of a write; the first that cannot be is a FlussError."""
     use = Use.STREAM_WRITE if is_stream else Use.BATCH_WRITE
-    given = _Given(options, use)
+    given = _GivenOptions(options, use)
     values = given.values(use)
     usual = "exactly-once" if is_stream or values.get("transaction") is not None else "at-least-once"
     values["delivery_guarantee"] = values["delivery_guarantee"] or usual
@@ -171,10 +171,10 @@ def applicable_options(options: Mapping[str, str], use: Use) -> dict[str, str]:
     return kept
 
 
-def _read_options(given: _Given, use: Use) -> ReadOptions:
+def _read_options(given: _GivenOptions, use: Use) -> ReadOptions:
     values = given.values(use)
     zone = values.pop("time_zone")
-    values["time_zone"] = given.text_of("scan.time-zone", "UTC")
+    values["time_zone"] = given.format_table_bucket("scan.time-zone", "UTC")
     if use is not Use.STREAM_READ:
         start, end = values.pop("incremental_start"), values.pop("incremental_end")
         values["incremental_start_ms"] = None if start is None else epoch_ms(start, zone)
@@ -226,7 +226,7 @@ def _check_time_range(options: ReadOptions) -> None:
         raise FlussError(f"A time range is read from Fluss; leave out 'scan.mode'={options.mode} or 'read.optimized'")
 
 
-class _Given:
+class _GivenOptions:
     """The options of a query as texts by lower-case key, without what Spark adds on its own."""
 
     def __init__(self, options: Mapping[str, str], use: Use) -> None:
@@ -242,7 +242,7 @@ class _Given:
     def has(self, key: str) -> bool:
         return key.lower() in self.texts
 
-    def text_of(self, key: str, default: str) -> str:
+    def format_table_bucket(self, key: str, default: str) -> str:
         return self.texts.get(key.lower(), default)
 
     def values(self, use: Use) -> dict[str, Any]:
@@ -321,7 +321,7 @@ _KEYS: Final = {
 }
 
 
-def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+def format_options(options: Mapping[str, object]) -> dict[str, str]:
     """Return options as texts by their keys. Keywords may be written ``scan_max_tasks``; None is left out."""
     texts = {}
     for name, value in options.items():
@@ -341,13 +341,13 @@ def _text(key: str, value: object) -> str:
         case str() | int() | float():
             return str(value)
         case datetime() | date():
-            return time_text(value)
+            return format_time(value)
         case list() | tuple() if all(isinstance(name, str) for name in value):
             return quoted_columns(value)
     raise TypeError(f"the option '{key}' takes text, a number, a truth value or a time, got {type(value).__name__}")
 
 
-def time_text(time: TimeLike) -> str:
+def format_time(time: TimeLike) -> str:
     """Return a point in time as options have it. Without a zone it is meant in the zone of the session."""
     match time:
         case bool():
@@ -363,7 +363,7 @@ def time_text(time: TimeLike) -> str:
     raise TypeError(f"a time is a datetime, epoch milliseconds or text, got {type(time).__name__}")
 
 
-def columns_text(columns: Sequence[str] | None) -> str | None:
+def format_columns(columns: Sequence[str] | None) -> str | None:
     """Return columns as options have them."""
     if columns is None:
         return None
@@ -374,7 +374,7 @@ def columns_text(columns: Sequence[str] | None) -> str | None:
     return quoted_columns(list(columns))
 
 
-def partitions_text(partitions: PartitionLike | Sequence[PartitionLike] | None) -> str | None:
+def format_partitions(partitions: PartitionLike | Sequence[PartitionLike] | None) -> str | None:
     """Return a choice of partitions as options have it."""
     if partitions is None:
         return None
@@ -392,23 +392,23 @@ def partitions_text(partitions: PartitionLike | Sequence[PartitionLike] | None) 
 def time_range_options(start: TimeLike | None, end: TimeLike | None) -> dict[str, Any]:
     """Return the options of a read of what was written in some time."""
     return {
-        "scan.incremental.start.timestamp": None if start is None else time_text(start),
-        "scan.incremental.end.timestamp": None if end is None else time_text(end),
+        "scan.incremental.start.timestamp": None if start is None else format_time(start),
+        "scan.incremental.end.timestamp": None if end is None else format_time(end),
     }
 
 
 def sink_options(change_type_column: str | None, target_columns: Sequence[str] | None) -> dict[str, object]:
     """Return the options that say which columns are written, and what they mean."""
     return {
-        "sink.change-type-column": None if change_type_column is None else columns_text([change_type_column]),
-        "sink.target-columns": columns_text(target_columns),
+        "sink.change-type-column": None if change_type_column is None else format_columns([change_type_column]),
+        "sink.target-columns": format_columns(target_columns),
     }
 
 
 def joined_options(chosen: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:
     """Put arguments and further options together; what is said twice is a FlussError."""
-    named = option_texts(chosen)
-    further = option_texts(options)
+    named = format_options(chosen)
+    further = format_options(options)
     for key in named.keys() & further.keys():
         raise FlussError(f"'{key}' is given twice, as an argument and as an option")
     return {**named, **further}
@@ -425,7 +425,7 @@ def merged_options(
     Of the shared ones only those that this kind of query can have. Reads get the time zone of the session, which a data
     source does not see.
     """
-    merged = applicable_options(session_options(spark), use) | applicable_options(shared, use) | option_texts(own)
+    merged = applicable_options(session_options(spark), use) | applicable_options(shared, use) | format_options(own)
     if use & Use.READ and _TIME_ZONE_KEY not in merged:
         zone = spark.conf.get(_SESSION_ZONE) or ""
         try:
@@ -443,7 +443,7 @@ def session_options(spark: SparkSession) -> dict[str, str]:
         for key, value in spark.conf.getAll.items()
         if key.startswith(_SESSION_PREFIX)
     }
-    return option_texts({key: value for key, value in given.items() if not key.startswith(_NEVER_OF_SESSION)})
+    return format_options({key: value for key, value in given.items() if not key.startswith(_NEVER_OF_SESSION)})
 
 
 def client_settings(options: Mapping[str, str]) -> dict[str, str]:

@@ -29,7 +29,7 @@ from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.bulk import NOT_IN_LOG, RecordRun, changelog_schema
 from fluss.row.plain_arrays import number_array, text_array
 from fluss.schema.change_type import ChangeType
-from fluss.spark.types import AFTER, BEFORE
+from fluss.spark.type_mapping import AFTER, BEFORE
 
 _INSERT, _UPDATE, _DELETE = range(3)
 _EVENT_NAMES: Final = ("insert", "update", "delete")

@@ -215,7 +215,7 @@ def matching_buckets(info: TableInfo, row_filter: RowFilter | None) -> list[int]
 # Offsets
 
 
-def fluss_share(
+def fluss_ranges(
     table: FlussTable, options: ReadOptions, view: ReadView, buckets: Collection[TableBucket]
 ) -> dict[TableBucket, tuple[int, int]]:
     """Decide what of a table is read from Fluss: from where to where in the log of each bucket.
@@ -281,7 +281,7 @@ def _splits_of(
     clock: Callable[[], float],
 ) -> list[Split]:
     names = dict(planned)
-    ranges = fluss_share(table, options, view, names)
+    ranges = fluss_ranges(table, options, view, names)
     if options.incremental_start_ms is not None:
         _warn_of_expired(table, options.incremental_start_ms, clock)
         ranges = _in_time(table, ranges, options.incremental_start_ms, options.incremental_end_ms)

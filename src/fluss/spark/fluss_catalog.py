@@ -36,8 +36,8 @@ from fluss.schema.partition import PartitionInfo, PartitionSpec
 from fluss.schema.schema import Column, Schema, string_list
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.connections import open_connection
-from fluss.spark.names import table_path
-from fluss.spark.types import fluss_schema, spark_schema
+from fluss.spark.naming import table_path
+from fluss.spark.type_mapping import fluss_schema, spark_schema
 
 T = TypeVar("T")
 # A Spark schema, its text form, the columns of a DataFrame, or a schema of Arrow or of this library.

@@ -95,17 +95,17 @@ def provider_name(database: str, table: str) -> str:
 # Buckets
 
 
-def bucket_text(partition: str | int | None, bucket_id: int) -> str:
+def format_bucket(partition: str | int | None, bucket_id: int) -> str:
     """Return the text of a bucket of a partition, or of a table without any."""
     return f"{'' if partition is None else partition}:{bucket_id}"
 
 
-def text_of(bucket: TableBucket) -> str:
+def format_table_bucket(bucket: TableBucket) -> str:
     """Return the text of a bucket, with the id of its partition."""
-    return bucket_text(bucket.partition_id, bucket.bucket_id)
+    return format_bucket(bucket.partition_id, bucket.bucket_id)
 
 
-def bucket_of(table_id: int, text: str) -> TableBucket:
-    """Read what ``text_of`` wrote; another text is a ValueError."""
+def parse_table_bucket(table_id: int, text: str) -> TableBucket:
+    """Read what ``format_table_bucket`` wrote; another text is a ValueError."""
     partition_id, _, bucket_id = text.partition(":")
     return TableBucket.new_with_partition(table_id, int(partition_id) if partition_id else None, int(bucket_id))

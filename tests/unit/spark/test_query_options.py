@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss import FlussError, PartitionSpec, TablePath
-from fluss.spark.names import TableName
+from fluss.spark.naming import TableName
 from fluss.spark.query_options import (
     ReadOptions,
     WriteOptions,
