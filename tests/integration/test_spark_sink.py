@@ -18,7 +18,7 @@ from fluss.client.faces import wait_for
 from fluss.errors import FlussError
 from fluss.spark.query_options import write_options
 from fluss.spark.write import overwrite, sink
-from fluss.spark.write.batch_writer import FlussBatchWriter, BatchTaskCommit
+from fluss.spark.write.batch_writer import BatchTaskCommit, FlussBatchWriter
 from fluss.spark.write.stream_writer import FlussStreamWriter
 from tests.integration.keyed_tables import Tables, tables_of
 
