@@ -69,7 +69,7 @@ from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.row.varint import decode_varint32, decode_varint64, encode_varint32, encode_varint64
 from fluss.row.varint_columns import read_varints, varint_lengths, write_varints
 from fluss.schema.arrow import arrow_field, arrow_type
-from fluss.schema.partition import PartitionSpec, partition_name, spec_of_partition_name
+from fluss.schema.table import PartitionSpec, partition_name, spec_of_partition_name
 from fluss.schema.table_options import CompressionType, TimeUnit
 from fluss.schema.types import (
     BigIntType,

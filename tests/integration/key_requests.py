@@ -30,7 +30,7 @@ from fluss.row import compacted
 from fluss.row.encoded import EncodedRows
 from fluss.row.key import KeyEncoder, primary_key_encoder
 from fluss.row.values import internal_from_arrow
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Schema
 
 Row: TypeAlias = tuple[Any, ...]

@@ -19,8 +19,8 @@ from fluss.client.write.table_append import TableAppend
 from fluss.client.write.table_upsert import TableUpsert
 from fluss.client.write.writer_client import WriterClient
 from fluss.errors import FlussError
-from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.value_objects import ServerMade
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -40,7 +40,7 @@ import pyarrow as pa
 from fluss.buffers import BytesLike, UInt8Array, byte_array, byte_view
 from fluss.errors import ChecksumError, CorruptRecordError, FlussError, SizeLimitError
 from fluss.record.crc import crc32c, crc32c_chain
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 
 MAGIC_V0, MAGIC_V1, MAGIC_V2 = 0, 1, 2
 MAGIC_NEWEST = MAGIC_V2

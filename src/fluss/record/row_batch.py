@@ -18,7 +18,7 @@ from fluss.buffers import BytesLike, UInt8Array, byte_array, byte_view
 from fluss.errors import CorruptRecordError
 from fluss.record.framing import LENGTH_PREFIX_BYTES, fixed_width_rows, join_length_prefixed, split_length_prefixed
 from fluss.row.encoded import EncodedRows
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 
 CHANGE_TYPE_BYTES = 1
 

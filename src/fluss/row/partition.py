@@ -30,7 +30,7 @@ import numpy as np
 from fluss.errors import FlussError
 from fluss.row.java_text import civil_date, float_text, time_of_day
 from fluss.row.values import DAY_MS, NANOS_PER_MILLI, Timestamp
-from fluss.schema.partition import VALUE_SEPARATOR
+from fluss.schema.table import VALUE_SEPARATOR
 from fluss.schema.types import DataType, TypeRoot
 
 PartitionStyle: TypeAlias = Literal["java", "rust"]

@@ -10,11 +10,10 @@ from pyspark.sql.types import StructType
 
 from fluss.client.admin import FlussAdmin
 from fluss.client.faces import wait_for
-from fluss.schema.aggregation import AggFunction
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.schema import Column, string_list
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.schema import AggFunction, Column
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableInfo, TablePath
+from fluss.schema.value_objects import string_list
 from fluss.spark.connections import open_connection
 from fluss.spark.names import table_path
 from fluss.spark.table_columns import ColumnsLike, added_columns, schema_of

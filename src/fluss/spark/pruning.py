@@ -12,8 +12,7 @@ from fluss.client.table_keys import lake_format
 from fluss.row.bucketing import HashVariant, bucket_for
 from fluss.row.key import bucket_key_encoder
 from fluss.row.values import internal_from_arrow
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.table import TableInfo
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableInfo
 from fluss.schema.types import TypeRoot
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from fluss.errors import FlussError
-from fluss.schema.aggregation import AggFunction
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Schema
+from fluss.schema.schema import AggFunction, Schema
 from fluss.schema.table import TableInfo
 
 ChoiceT = TypeVar("ChoiceT", tuple[str, ...], int | None)

@@ -13,8 +13,9 @@ from fluss.client.lookup.lookuper import Lookuper
 from fluss.client.lookup.many_rows import Missing
 from fluss.client.lookup.prefix_lookuper import PrefixLookuper
 from fluss.errors import FlussError
-from fluss.schema.schema import shown_names, string_list
+from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
+from fluss.schema.value_objects import string_list
 
 
 class TableLookup:

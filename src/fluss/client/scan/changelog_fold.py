@@ -20,7 +20,7 @@ from fluss.row import compacted_columns
 from fluss.row.byte_ranges import large_binary_array, offsets_of
 from fluss.row.null_columns import BoolArray
 from fluss.row.plain_arrays import bool_array, buffer_numbers, number_array
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
 

@@ -27,7 +27,7 @@ from fluss.client.awaitables import AwaitsItself
 from fluss.errors import FlussError
 from fluss.row.plain_arrays import number_array, text_array
 from fluss.row.python_columns import python_column, python_rows
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
 

@@ -12,8 +12,7 @@ from fluss.client.scan.offsets import bucket_offsets
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableInfo, TablePath
 
 # One partition by name, or those with some values of the partition columns.
 PartitionChoice: TypeAlias = str | PartitionSpec | Mapping[str, str]

@@ -29,7 +29,7 @@ from fluss.record.statistics import collect_statistics, supports_statistics
 from fluss.row import compacted_columns, indexed_columns
 from fluss.row.bucketing import HashVariant
 from fluss.row.encoded import EncodedRows
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
 from fluss.schema.table_options import STATISTICS_COLUMNS, CompressionType, LogFormat

@@ -12,8 +12,9 @@ from fluss.client.write.result import WriteResultHandle
 from fluss.client.write.upsert_writer import UpsertWriter
 from fluss.client.write.writer_client import WriterClient
 from fluss.errors import FlussError
-from fluss.schema.schema import Schema, shown_names, string_list
+from fluss.schema.schema import Schema, shown_names
 from fluss.schema.table import TableInfo
+from fluss.schema.value_objects import string_list
 
 
 class TableUpsert:

@@ -42,8 +42,7 @@ from fluss.row.byte_ranges import gather_ranges, join_rows, large_binary_array, 
 from fluss.row.decimal_columns import DECIMAL_BYTES
 from fluss.row.null_columns import BoolArray, ValidMask, mask_from_arrow, mask_to_arrow, unpacked_bits
 from fluss.row.plain_arrays import number_array
-from fluss.schema.aggregation import AggFunction
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import AggFunction, Column, Schema
 from fluss.schema.types import TypeRoot
 from fluss.server.merge.roaring import Bitmap, read_bitmap32, read_bitmap64, union, write_bitmap32, write_bitmap64
 from fluss.server.merge.segments import Segments

@@ -20,9 +20,8 @@ from pyarrow.fs import FileSystem
 
 from fluss.client.table import FlussTable
 from fluss.errors import FlussError
-from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import shown_names
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.types import TypeRoot
 from fluss.spark.bulk.export_target import TEMPORARY_PREFIX, ExportTarget
 from fluss.spark.bulk.handle import FlussOnSpark, context_of

@@ -12,8 +12,7 @@ from fluss.client.bulk.table_facts import partitions_of
 from fluss.client.faces import wait_for
 from fluss.client.table import FlussTable
 from fluss.client.write.splitter import PartitionSplitter
-from fluss.schema.partition import spec_of_partition_name
-from fluss.schema.table import TablePath
+from fluss.schema.table import TablePath, spec_of_partition_name
 from fluss.spark.bulk.csv_files import CsvFormat
 from fluss.spark.bulk.file_read import FileReading
 from fluss.spark.bulk.fitting import ColumnChoice

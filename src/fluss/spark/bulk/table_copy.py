@@ -15,8 +15,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_sizes import guessed_row_bytes
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import spec_of_partition_name
-from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table import TableBucket, TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.table_options import REPLICATION_FACTOR
 from fluss.spark.bulk.copy_state import STATE_PROPERTY, CopyState
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
