@@ -20,14 +20,8 @@ from fluss.net.listener import Listener, ListenerSettings, RequestContext
 from fluss.net.loop import run
 from fluss.protocol import api
 from fluss.protocol.api import ApiKey
+from fluss.protocol.bulk_messages import BucketRecords, FetchedBucket, FetchedTable, FetchLogResponse, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import (
-    BucketRecords,
-    FetchedBucket,
-    FetchedTable,
-    FetchLogResponse,
-    ProduceLogRequest,
-)
 from fluss.protocol.sasl import Credentials, UserTable
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
 from fluss.record.compression import ArrowCompression, CompressionType

@@ -25,15 +25,15 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import Handler, RequestContext
 from fluss.net.loop import new_event_loop
 from fluss.protocol.api import ApiKey
-from fluss.protocol.convert import pb_partition_spec
-from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import (
+from fluss.protocol.bulk_messages import (
     FetchedBucket,
     FetchedTable,
     FetchLogResponse,
     LimitScanResponse,
     ScanKvResponse,
 )
+from fluss.protocol.convert import pb_partition_spec
+from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
 from fluss.record.log_batch import assign_offset, build_batch, read_batch

@@ -18,7 +18,7 @@ import pytest
 from fluss import EARLIEST_OFFSET, ErrorCode, FlussError
 from fluss.client.runtime import runtime
 from fluss.net.loop import run
-from fluss.protocol.records import FetchedBucket
+from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.record.log_batch import build_batch
 from fluss.schema.schema import Schema
 from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster, poll_rows

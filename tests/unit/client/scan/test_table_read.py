@@ -14,7 +14,7 @@ from fluss import ErrorCode, FlussError, TableScan, col
 from fluss.client.scan.snapshots import SnapshotLostError
 from fluss.net.loop import run
 from fluss.protocol.api import ApiKey
-from fluss.protocol.records import ScanKvResponse
+from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.schema.schema import Schema
 from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster
 
