@@ -8,7 +8,7 @@ from typing import TypeVar
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from fluss.client.admin import FlussAdmin
+from fluss.client.admin.admin import FlussAdmin
 from fluss.client.faces import wait_for
 from fluss.schema.aggregation import AggFunction
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo

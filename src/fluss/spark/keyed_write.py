@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from fluss.buffers import byte_view
+from fluss.client.kernel.placement import TableKeys
 from fluss.client.table import FlussTable
-from fluss.client.table_keys import TableKeys
-from fluss.client.write.kv_encoder import KvEncoder, gathered
+from fluss.client.write.encoders import KvEncoder, gathered
 from fluss.client.write.row_places import RowPlaces
 from fluss.client.write.sequenced_writer import SequencedWriter
 from fluss.errors import FlussError

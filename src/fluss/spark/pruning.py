@@ -7,8 +7,8 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Final, get_args
 
+from fluss.client.kernel.placement import lake_format
 from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
-from fluss.client.table_keys import lake_format
 from fluss.row.bucketing import HashVariant, bucket_for
 from fluss.row.key import bucket_key_encoder
 from fluss.row.values import internal_from_arrow

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from fluss.client.cluster import Cluster
-from fluss.client.scan.offsets import bucket_offsets
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.polling import Poller, Runs
 from fluss.client.scan.reader import BatchReader
 from fluss.client.scan.records import RecordRun

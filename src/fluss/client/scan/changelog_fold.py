@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
-from fluss.client.scan.decode import ScanColumns
+from fluss.client.kernel.decode import ScanColumns
 from fluss.client.scan.records import RecordRun
 from fluss.row import compacted_columns
 from fluss.row.byte_ranges import large_binary_array, offsets_of

@@ -21,11 +21,11 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import LeaderSearch
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.fetch_groups import FetchGroup, Lane
 from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
-from fluss.client.scan.leader_search import LeaderSearch
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.snapshot_fetcher import SnapshotFetcher
 from fluss.client.scan.subscription import FROM_SNAPSHOT, BucketKey, Subscription

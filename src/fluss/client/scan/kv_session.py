@@ -16,7 +16,7 @@ import contextlib
 import logging
 from typing import Final
 
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
 from fluss.errors import CorruptMessageError, ErrorCode, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb

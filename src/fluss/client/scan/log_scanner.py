@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.runtime import Runtime
 from fluss.client.scan.bounded_read import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, bounds
 from fluss.client.scan.changelog import changelog_schema
 from fluss.client.scan.data_frames import require_pandas
-from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.polling import Runs
 from fluss.client.scan.records import RecordBatch, RecordBatches, RecordRun, ScanRecords

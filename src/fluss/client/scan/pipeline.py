@@ -10,18 +10,17 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
+from fluss.client.kernel.runtime import Runtime
 from fluss.client.scan.bounded_read import BoundedRead
 from fluss.client.scan.buffer import ScanBuffer
-from fluss.client.scan.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.fetch_messages import FetchRequests
 from fluss.client.scan.fetcher import Fetcher
 from fluss.client.scan.polling import Poller
 from fluss.client.scan.reader import BatchReader
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription, Subscriptions
-from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import FlussError
 from fluss.schema.formats import LogFormat
 from fluss.schema.predicate import BoundPredicate

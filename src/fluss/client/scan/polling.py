@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from fluss.client.runtime import Runtime
+from fluss.client.kernel.runtime import Runtime
 from fluss.client.scan.buffer import ScanBuffer
 from fluss.client.scan.fetcher import Fetcher
 from fluss.client.scan.reader import BatchReader

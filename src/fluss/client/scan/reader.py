@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ValueDecoder
 from fluss.client.scan.buffer import Chunk, ScanBuffer
-from fluss.client.scan.decode import BatchDecoder, DecodedBatch
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription
-from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.log_batch import LogBatch, iter_batches
 from fluss.schema.change_type import ChangeType

@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.bounded_read import BoundedRead
 from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys, is_end_of_key, keyed_changes
-from fluss.client.scan.decode import ScanColumns
-from fluss.client.scan.offsets import bucket_offsets
 from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.range_read import LogRange, read_ranges, scan_columns
 from fluss.client.scan.records import RecordRun

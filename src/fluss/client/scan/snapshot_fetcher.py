@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final, Protocol
 
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import LeaderSearch
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.kv_session import BUSY_CODES, KvSession
-from fluss.client.scan.leader_search import LeaderSearch
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription
 from fluss.errors import ErrorCode, FlussError, NetworkError
 from fluss.schema.table import TableBucket

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime
-from fluss.client.scan.offsets import bucket_offsets
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.runtime import Runtime
+from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.subscription import FROM_SNAPSHOT
 from fluss.client.scan.table_buckets import (

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.runtime import Runtime
 from fluss.client.scan.batch_scanner import BatchScanner
 from fluss.client.scan.data_frames import require_pandas
-from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.table_buckets import PartitionChoices, checked_choices
 from fluss.client.scan.table_read import TableRead, TableReadOptions

@@ -15,9 +15,9 @@ from typing import Final
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
+from fluss.client.kernel.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.bounded_read import bounds
 from fluss.client.scan.buffer import Chunk
-from fluss.client.scan.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.range_read import scan_columns
 from fluss.client.scan.subscription import Subscription

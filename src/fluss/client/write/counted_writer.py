@@ -12,9 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.client.table import FlussTable
-from fluss.client.write.block import Block
-from fluss.client.write.kv_encoder import KvEncoder
-from fluss.client.write.log_encoder import LogEncoder
+from fluss.client.write.blocks import Block
+from fluss.client.write.encoders import KvEncoder, LogEncoder
 from fluss.client.write.result import fresh
 from fluss.errors import RequestTimeoutError
 from fluss.schema.normalize import normalize_batch

@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from fluss.client.faces import wait_for
+from fluss.client.kernel.placement import PartitionSplitter
 from fluss.client.scan.table_facts import partitions_of
 from fluss.client.table import FlussTable
-from fluss.client.write.splitter import PartitionSplitter
 from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.table import TablePath
 from fluss.spark.bulk.csv_files import CsvFormat

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import runtime
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.table_scan import TableScan
 from fluss.client.wire_values import pb_partition_spec
 from fluss.errors import ErrorCode, FlussError

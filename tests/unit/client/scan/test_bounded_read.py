@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import EARLIEST_OFFSET, ErrorCode, FlussError
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.net.loop import run
 from fluss.protocol.records import FetchedBucket
 from fluss.record.log_batch import build_batch

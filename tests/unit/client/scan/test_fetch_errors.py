@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fluss import EARLIEST_OFFSET, ErrorCode, FlussError, col
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.protocol.records import FetchedBucket
 from fluss.record.crc import crc32c
 from fluss.record.log_batch import read_batch

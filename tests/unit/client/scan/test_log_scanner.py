@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.net.loop import run
 from fluss.record.log_batch import build_batch

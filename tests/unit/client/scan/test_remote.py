@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fluss import EARLIEST_OFFSET, FlussError
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan import remote
 from fluss.client.scan.buffer import ScanBuffer
 from fluss.client.scan.remote import RemoteLog, local_directory

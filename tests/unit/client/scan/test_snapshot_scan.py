@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import EARLIEST_OFFSET, ChangeType, ErrorCode, FlussError, col
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.snapshot_fetcher import SnapshotLostError
 from fluss.net.loop import run
 from fluss.protocol.records import ScanKvResponse

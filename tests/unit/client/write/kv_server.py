@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.client.write.table_upsert import TableUpsert
+from fluss.client.write.writers import TableUpsert
 from fluss.net.listener import RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb

@@ -17,12 +17,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import runtime
-from fluss.client.write.append_writer import AppendWriter
-from fluss.client.write.table_upsert import TableUpsert
-from fluss.client.write.table_writer import TableWriter
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.runtime import runtime
 from fluss.client.write.writer_client import WriterClient
+from fluss.client.write.writers import AppendWriter, TableUpsert, WriterBase
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
@@ -314,7 +312,7 @@ class Client:
     def writer(self, path: TablePath = PATH) -> AppendWriter:
         return AppendWriter(self.writes, self.table(path))
 
-    def flush(self, writer: TableWriter | TableUpsert) -> None:
+    def flush(self, writer: WriterBase | TableUpsert) -> None:
         self.runtime.run(writer.flush())
 
     def close(self, timeout_s: float = 5.0) -> None:
