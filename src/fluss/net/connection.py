@@ -17,7 +17,7 @@ from fluss.errors import AuthenticationError, ErrorCode, FlussError
 from fluss.net.byte_budget import ByteBudget
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.outbox import Outbox
-from fluss.protocol.api import Api, ApiKey, ServerType
+from fluss.protocol.api import Api, ApiKey, ServerRole
 from fluss.protocol.codec import Parts
 from fluss.protocol.frame import REQUEST_FRAME_BYTES_MAX
 from fluss.protocol.sasl import CredentialsChecker, Principal
@@ -83,7 +83,7 @@ class ListenerSettings:
     name: str = "FLUSS"
     host: str = "127.0.0.1"
     port: int = 0
-    server_type: ServerType | None = None
+    server_type: ServerRole | None = None
     # Without it the listener is a plaintext one, and everybody is anonymous.
     check_credentials: CredentialsChecker | None = field(default=None, repr=False)
     frame_bytes_max: int = REQUEST_FRAME_BYTES_MAX

@@ -10,21 +10,28 @@ import pyarrow as pa
 from fluss.client.admin.base import AdminCalls, also_named, checked, checked_path, checked_text
 from fluss.client.kernel.leaders import ask_leaders
 from fluss.client.kernel.table_calls import leader_row_counts, partition_infos
-from fluss.client.wire_values import config_changes, pb_partition_spec, pb_table_path, table_info
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.convert import (
+    database_info,
+    database_summary,
+    pb_added_column,
+    pb_config_changes,
+    pb_partition_spec,
+    pb_table_path,
+    schema_info,
+    table_info,
+)
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.integers import int32
 from fluss.schema.partition import PartitionInfo, PartitionSpec
 from fluss.schema.schema import Column, column_from_arrow
-from fluss.schema.serde import data_type_to_json, database_from_json, database_to_json, schema_from_json, table_to_json
+from fluss.schema.serde import database_to_json, table_to_json
 from fluss.schema.table import SchemaInfo, TableBucket, TableInfo, TablePath, TableStats
 
 _NAMED = also_named("name", "database_name")
-# New columns come last; servers know no other place.
-_POSITION_LAST = 0
 
 
 class CatalogAdmin(AdminCalls):
@@ -78,7 +85,7 @@ class CatalogAdmin(AdminCalls):
         request = pb.AlterDatabaseRequest(
             database_name=checked_text("database_name", database_name),
             ignore_if_not_exists=checked("ignore_if_not_exists", ignore_if_not_exists, bool),
-            config_changes=config_changes(set_properties, reset_properties),
+            config_changes=pb_config_changes(set_properties, reset_properties),
         )
         if comment is not None:
             request.comment = checked_text("comment", comment)
@@ -92,10 +99,7 @@ class CatalogAdmin(AdminCalls):
     async def list_database_summaries(self) -> list[DatabaseSummary]:
         """List databases with their age and their number of tables."""
         response = await self._ask(apis.LIST_DATABASES, pb.ListDatabasesRequest(include_summary=True))
-        return [
-            DatabaseSummary._create(summary.database_name, summary.created_time, summary.table_count)
-            for summary in response.database_summary
-        ]
+        return [database_summary(message) for message in response.database_summary]
 
     @_NAMED
     async def database_exists(self, database_name: str) -> bool:
@@ -107,9 +111,7 @@ class CatalogAdmin(AdminCalls):
     async def get_database_info(self, database_name: str) -> DatabaseInfo:
         """Describe a database; code 4 if it is missing."""
         request = pb.GetDatabaseInfoRequest(database_name=checked_text("database_name", database_name))
-        response = await self._ask(apis.GET_DATABASE_INFO, request)
-        descriptor = database_from_json(response.database_json)
-        return DatabaseInfo._create(database_name, descriptor, response.created_time, response.modified_time)
+        return database_info(database_name, await self._ask(apis.GET_DATABASE_INFO, request))
 
     # Tables
 
@@ -150,7 +152,7 @@ class CatalogAdmin(AdminCalls):
         request = pb.AlterTableRequest(
             table_path=pb_table_path(checked_path(table_path)),
             ignore_if_not_exists=checked("ignore_if_not_exists", ignore_if_not_exists, bool),
-            config_changes=config_changes(set_properties, reset_properties),
+            config_changes=pb_config_changes(set_properties, reset_properties),
             add_columns=[_pb_add_column(column) for column in add_columns],
         )
         await self._ask(apis.ALTER_TABLE, request)
@@ -187,7 +189,7 @@ class CatalogAdmin(AdminCalls):
         if schema_id is not None:
             request.schema_id = int32("schema_id", schema_id)
         response = await self._ask(apis.GET_TABLE_SCHEMA, request)
-        return SchemaInfo._create(response.schema_id, schema_from_json(response.schema_json))
+        return schema_info(response)
 
     async def get_table_stats(self, table_path: TablePath, partition_name: str | None = None) -> TableStats:
         """Count the rows of a table, or of one of its partitions, without reading them; codes 7, 36 and 37."""
@@ -269,15 +271,7 @@ def _pb_add_column(column: Column | pa.Field) -> pb.PbAddColumn:
     if isinstance(column, pa.Field):
         column = column_from_arrow(column)
     checked("a new column", column, Column)
-    message = pb.PbAddColumn(
-        column_name=checked_text("a column name", column.name),
-        data_type_json=data_type_to_json(column.data_type),
-        column_position_type=_POSITION_LAST,
-    )
+    checked_text("a column name", column.name)
     if column.comment is not None:
-        message.comment = checked_text("a column comment", column.comment)
-    if column.aggregation is not None:
-        message.agg_function_type = column.aggregation.name
-        for key, value in column.aggregation.parameters:
-            message.agg_function_params.add(key=key, value=value)
-    return message
+        checked_text("a column comment", column.comment)
+    return pb_added_column(column)

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fluss.client.admin.base import AdminCalls, checked
-from fluss.client.wire_values import config_changes
-from fluss.errors import CorruptMessageError, FlussError, error_for_code
+from fluss.errors import FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.convert import (
+    acl,
+    cluster_health,
+    config_entry,
+    pb_acl,
+    pb_acl_filter,
+    pb_config_changes,
+    raise_failure,
+)
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.acl import AclBinding, AclFilter, AclOperation, AclResource, AclResourceType, split_principal
-from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, HealthStatus, ServerNode, ServerTag
+from fluss.schema.acl import AclBinding, AclFilter
+from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, ServerNode, ServerTag
 from fluss.schema.integers import int32
-
-_DYNAMIC = "DYNAMIC_SERVER_CONFIG"
-# Entries allow; there is nothing that forbids.
-_PERMISSION_ANY, _PERMISSION_ALLOW = 1, 2
 
 
 class ClusterAdmin(AdminCalls):
@@ -36,26 +40,12 @@ class ClusterAdmin(AdminCalls):
 
     async def get_cluster_health(self) -> ClusterHealth:
         """Say whether all replicas are there."""
-        response = await self._ask(apis.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest())
-        return ClusterHealth._create(
-            HealthStatus(response.status),
-            response.num_replicas,
-            response.in_sync_replicas,
-            response.num_leader_replicas,
-            response.active_leader_replicas,
-        )
+        return cluster_health(await self._ask(apis.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest()))
 
     async def describe_cluster_configs(self) -> list[ClusterConfigEntry]:
         """List the options that the servers were started with or have been given since; secrets are masked."""
         response = await self._ask(apis.DESCRIBE_CLUSTER_CONFIGS, pb.DescribeClusterConfigsRequest())
-        return [
-            ClusterConfigEntry._create(
-                entry.config_key,
-                entry.config_value if entry.HasField("config_value") else None,
-                entry.config_source == _DYNAMIC,
-            )
-            for entry in response.configs
-        ]
+        return [config_entry(message) for message in response.configs]
 
     async def alter_cluster_configs(
         self,
@@ -69,7 +59,7 @@ class ClusterAdmin(AdminCalls):
 
         ``append_configs`` and ``subtract_configs`` add to and take from options that are lists.
         """
-        changes = config_changes(set_configs, reset_configs, append_configs, subtract_configs)
+        changes = pb_config_changes(set_configs, reset_configs, append_configs, subtract_configs)
         await self._ask(apis.ALTER_CLUSTER_CONFIGS, pb.AlterClusterConfigsRequest(alter_configs=changes))
 
     async def add_server_tag(self, server_ids: Iterable[int], server_tag: ServerTag) -> None:
@@ -86,30 +76,27 @@ class ClusterAdmin(AdminCalls):
 
     async def create_acls(self, acls: Iterable[AclBinding]) -> None:
         """Add entries. When some are refused, the first reason is raised, and the others have been added."""
-        request = pb.CreateAclsRequest(acl=[_pb_acl(checked("an ACL", acl, AclBinding)) for acl in acls])
+        request = pb.CreateAclsRequest(acl=[pb_acl(checked("an ACL", binding, AclBinding)) for binding in acls])
         response = await self._ask(apis.CREATE_ACLS, request)
         for result in response.aclRes:
-            if result.HasField("error_code"):
-                raise error_for_code(result.error_code, result.error_message)
+            raise_failure(result)
 
     async def list_acls(self, acl_filter: AclFilter | None = None) -> list[AclBinding]:
         """List the entries that match, all of them by default."""
         acl_filter = AclFilter() if acl_filter is None else checked("acl_filter", acl_filter, AclFilter)
-        response = await self._ask(apis.LIST_ACLS, pb.ListAclsRequest(acl_filter=_pb_filter(acl_filter)))
-        return [_acl(message) for message in response.acl]
+        response = await self._ask(apis.LIST_ACLS, pb.ListAclsRequest(acl_filter=pb_acl_filter(acl_filter)))
+        return [acl(message) for message in response.acl]
 
     async def drop_acls(self, acl_filters: Iterable[AclFilter]) -> list[AclBinding]:
         """Remove the entries that match any of the filters, and return them; the first failure is raised."""
-        filters = [_pb_filter(checked("an ACL filter", acl_filter, AclFilter)) for acl_filter in acl_filters]
+        filters = [pb_acl_filter(checked("an ACL filter", acl_filter, AclFilter)) for acl_filter in acl_filters]
         response = await self._ask(apis.DROP_ACLS, pb.DropAclsRequest(acl_filter=filters))
         dropped = []
         for result in response.filter_results:
-            if result.HasField("error_code"):
-                raise error_for_code(result.error_code, result.error_message)
+            raise_failure(result)
             for match in result.matching_acls:
-                if match.HasField("error_code"):
-                    raise error_for_code(match.error_code, match.error_message)
-                dropped.append(_acl(match.acl))
+                raise_failure(match)
+                dropped.append(acl(match.acl))
         return dropped
 
 
@@ -122,38 +109,3 @@ def _checked_tag(server_tag: ServerTag) -> ServerTag:
         return ServerTag(server_tag)
     except ValueError:
         raise FlussError(f"Unknown server tag: {server_tag!r}; known are {', '.join(ServerTag.__members__)}") from None
-
-
-def _pb_acl(acl: AclBinding) -> pb.PbAclInfo:
-    principal_type, principal_name = split_principal(acl.principal)
-    return pb.PbAclInfo(
-        resource_name=acl.resource.name,
-        resource_type=acl.resource.resource_type,
-        principal_name=principal_name,
-        principal_type=principal_type,
-        host=acl.host,
-        operation_type=acl.operation,
-        permission_type=_PERMISSION_ALLOW,
-    )
-
-
-def _pb_filter(acl_filter: AclFilter) -> pb.PbAclFilter:
-    message = pb.PbAclFilter(
-        resource_name=acl_filter.resource_name,
-        resource_type=acl_filter.resource_type,
-        host=acl_filter.host,
-        operation_type=acl_filter.operation,
-        permission_type=_PERMISSION_ANY,
-    )
-    if acl_filter.principal is not None:
-        message.principal_type, message.principal_name = split_principal(acl_filter.principal)
-    return message
-
-
-def _acl(message: pb.PbAclInfo) -> AclBinding:
-    try:
-        resource_type, operation = AclResourceType(message.resource_type), AclOperation(message.operation_type)
-    except ValueError as error:
-        raise CorruptMessageError(f"the server has an ACL that this version does not know: {error}") from None
-    resource = AclResource(resource_type, message.resource_name)
-    return AclBinding(resource, f"{message.principal_type}:{message.principal_name}", operation, message.host)

@@ -14,11 +14,11 @@ from fluss.client.kernel.metadata import Metadata
 from fluss.client.kernel.retry import METADATA, Backoff
 from fluss.client.kernel.servers import Bootstrap, ServerPool
 from fluss.client.kernel.shared_calls import SharedCalls
-from fluss.client.wire_values import pb_table_path
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, NetworkError, RequestTimeoutError
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api, ApiKey
+from fluss.protocol.convert import pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster import ServerNode
 from fluss.schema.schema import Schema

@@ -4,7 +4,7 @@
 
 - ``find_leader`` for one bucket, ``ask_leaders`` for a question to many, which is asked again when leaders move.
 - ``TableLeaders`` for writers and lookups, which know partitions by name and keep coming back.
-- ``LeaderSearch`` for scanners, which know partitions by id and want to hear about each bucket that has no leader.
+- ``find_leaders`` for scanners, which know partitions by id and want to hear about each bucket that has no leader.
 
 Everything here runs on the loop of the cluster.
 """
@@ -12,8 +12,8 @@ Everything here runs on the loop of the cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final, TypeAlias, TypeVar
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.retry import LEADER_CALLS
@@ -102,6 +102,58 @@ def _no_leader(path: TablePath, bucket: TableBucket) -> FlussError:
     return FlussError(f"No leader found for table bucket {bucket} of {path}", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
 
 
+async def find_leaders(
+    cluster: Cluster, info: TableInfo, buckets: Collection[TableBucket]
+) -> dict[TableBucket, FlussError]:
+    """Have the cluster know the leaders of some buckets of a table; return what is wrong with those that have none."""
+    path = info.table_path
+    partition_ids = {bucket.partition_id for bucket in buckets if bucket.partition_id is not None}
+    found = await _refresh_partitions(cluster, path, partition_ids)
+    errors = {}
+    for bucket in buckets:
+        error = found.get(bucket.partition_id) or found.get(None)
+        if error is None and cluster.leader_of(bucket) is None:
+            error = _why_leaderless(cluster, info, bucket)
+        if error is not None:
+            errors[bucket] = error
+    return errors
+
+
+async def _refresh_partitions(
+    cluster: Cluster, path: TablePath, partition_ids: Collection[int]
+) -> dict[int | None, FlussError]:
+    """Read metadata; return what went wrong by partition, under None if it concerns all of them."""
+    try:
+        await cluster.refresh([path], partition_ids=[(path, partition_id) for partition_id in partition_ids])
+    except FlussError as error:
+        if error.error_code != ErrorCode.PARTITION_NOT_EXISTS or not partition_ids:
+            return {None: error}
+        if len(partition_ids) == 1:
+            return dict.fromkeys(partition_ids, error)
+    else:
+        return {}
+    # One missing partition spoils the question for all of them, so each is asked for alone.
+    found: dict[int | None, FlussError] = {}
+    limit = asyncio.Semaphore(_QUESTIONS_MAX)
+
+    async def refresh(partition_id: int) -> None:
+        async with limit:
+            found.update(await _refresh_partitions(cluster, path, [partition_id]))
+
+    await asyncio.gather(*map(refresh, partition_ids))
+    return found
+
+
+def _why_leaderless(cluster: Cluster, info: TableInfo, bucket: TableBucket) -> FlussError:
+    known = cluster.table_info(info.table_path)
+    if known is not None and known.table_id != info.table_id:
+        return FlussError(
+            f"{info.table_path} was dropped and created again; get the table again to read the new one",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+    return _no_leader(info.table_path, bucket)
+
+
 class TableLeaders:
     """The leaders of the buckets of one table, or of one of its partitions, which is known by name.
 
@@ -162,69 +214,3 @@ class TableLeaders:
             f"bucket {bucket_id} of {self._info.table_path}{partition} has no leader at the moment",
             ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
         )
-
-
-class _OfBucket(Protocol):
-    """What needs the leader of a bucket."""
-
-    @property
-    def bucket(self) -> TableBucket: ...
-
-
-OfBucketT = TypeVar("OfBucketT", bound=_OfBucket)
-
-
-class LeaderSearch:
-    """Finds the leaders of buckets of one table, and says why some have none."""
-
-    def __init__(self, cluster: Cluster, table_info: TableInfo) -> None:
-        self._cluster = cluster
-        self._path = table_info.table_path
-        self._table_id = table_info.table_id
-
-    async def find(self, wanted: Sequence[OfBucketT]) -> dict[OfBucketT, FlussError]:
-        """Have the cluster know the leaders of some buckets; return what is wrong with those that have none."""
-        partition_ids = {one.bucket.partition_id for one in wanted}
-        found = await self._refresh([partition_id for partition_id in partition_ids if partition_id is not None])
-        errors = {}
-        for one in wanted:
-            error = found.get(one.bucket.partition_id) or found.get(None)
-            if error is None and self._cluster.leader_of(one.bucket) is None:
-                error = self._why_leaderless(one.bucket)
-            if error is not None:
-                errors[one] = error
-        return errors
-
-    async def _refresh(self, partition_ids: Collection[int]) -> dict[int | None, FlussError]:
-        """Read metadata; return what went wrong by partition, under None if it concerns all of them."""
-        wanted = [(self._path, partition_id) for partition_id in partition_ids]
-        try:
-            await self._cluster.refresh([self._path], partition_ids=wanted)
-        except FlussError as error:
-            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS or not wanted:
-                return {None: error}
-            if len(wanted) == 1:
-                return {wanted[0][1]: error}
-            # One missing partition spoils the question for all of them.
-            return await self._refresh_one_by_one(partition_ids)
-        return {}
-
-    async def _refresh_one_by_one(self, partition_ids: Collection[int]) -> dict[int | None, FlussError]:
-        found: dict[int | None, FlussError] = {}
-        limit = asyncio.Semaphore(_QUESTIONS_MAX)
-
-        async def refresh(partition_id: int) -> None:
-            async with limit:
-                found.update(await self._refresh([partition_id]))
-
-        await asyncio.gather(*(refresh(partition_id) for partition_id in partition_ids))
-        return found
-
-    def _why_leaderless(self, bucket: TableBucket) -> FlussError:
-        info = self._cluster.table_info(self._path)
-        if info is not None and info.table_id != self._table_id:
-            return FlussError(
-                f"{self._path} was dropped and created again; get the table again to read the new one",
-                ErrorCode.TABLE_NOT_EXIST,
-            )
-        return _no_leader(self._path, bucket)

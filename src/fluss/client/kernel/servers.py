@@ -17,7 +17,7 @@ from fluss.errors import FlussError, NetworkError
 from fluss.net.channel import Channel, ChannelSettings
 from fluss.protocol import api as apis
 from fluss.protocol import sasl
-from fluss.protocol.api import ServerType as ServerRole
+from fluss.protocol.api import ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster import ServerNode, ServerType
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import ask_leaders
-from fluss.client.wire_values import partition_spec, pb_partition_spec, pb_table_path
-from fluss.errors import ErrorCode, FlussError, error_for_code
+from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.convert import partition_info, pb_partition_spec, pb_table_path, raise_failure, table_bucket
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.offsets import OffsetSpec, OffsetType
 from fluss.schema.partition import PartitionInfo, PartitionSpec
@@ -33,9 +33,7 @@ async def partition_infos(cluster: Cluster, path: TablePath, spec: PartitionSpec
     if spec is not None:
         request.partial_partition_spec.CopyFrom(pb_partition_spec(spec))
     response = await cluster.request_coordinator(apis.LIST_PARTITION_INFOS, request)
-    # Servers list the values in the order of the partition keys.
-    specs = [(info.partition_id, partition_spec(info.partition_spec)) for info in response.partitions_info]
-    return [PartitionInfo._create(partition_id, spec, list(spec.spec_map)) for partition_id, spec in specs]
+    return [partition_info(message) for message in response.partitions_info]
 
 
 async def bucket_offsets(
@@ -79,8 +77,7 @@ async def leader_offsets(
     response = await cluster.request(leader_id, apis.LIST_OFFSETS, request)
     offsets = {}
     for answer in response.buckets_resp:
-        if answer.HasField("error_code"):
-            raise error_for_code(answer.error_code, answer.error_message)
+        raise_failure(answer)
         bucket = TableBucket.new_with_partition(first.table_id, first.partition_id, answer.bucket_id)
         offsets[bucket] = answer.offset
     return offsets
@@ -99,8 +96,6 @@ async def leader_row_counts(cluster: Cluster, leader_id: int, buckets: list[Tabl
     response = await cluster.request(leader_id, apis.GET_TABLE_STATS, request)
     counts = {}
     for answer in response.buckets_resp:
-        if answer.HasField("error_code"):
-            raise error_for_code(answer.error_code, answer.error_message)
-        partition_id = answer.partition_id if answer.HasField("partition_id") else None
-        counts[TableBucket.new_with_partition(table_id, partition_id, answer.bucket_id)] = answer.row_count
+        raise_failure(answer)
+        counts[table_bucket(table_id, answer)] = answer.row_count
     return counts

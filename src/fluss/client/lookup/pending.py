@@ -18,7 +18,6 @@ from fluss.client.kernel.runtime import Runtime
 from fluss.client.lookup.keys import Located
 from fluss.client.lookup.messages import LookupWay
 from fluss.client.lookup.stored_values import ValueReader
-from fluss.client.write.result import fresh
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableInfo
 
@@ -145,7 +144,7 @@ def set_results(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
 def _set_errors(futures: Sequence[asyncio.Future[Any]], error: FlussError) -> None:
     for future in futures:
         if not future.done():
-            future.set_exception(fresh(error))
+            future.set_exception(error.copied())
 
 
 class Intake:

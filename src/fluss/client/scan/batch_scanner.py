@@ -11,8 +11,7 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
 from fluss.client.kernel.leaders import find_leader
 from fluss.client.kernel.runtime import Runtime
-from fluss.client.scan.data_frames import require_pandas
-from fluss.client.scan.records import RecordBatch
+from fluss.client.scan.records import RecordBatch, require_pandas
 from fluss.errors import CorruptRecordError, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb

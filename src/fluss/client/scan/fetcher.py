@@ -22,13 +22,12 @@ from functools import partial
 from typing import Any, Final
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.leaders import LeaderSearch
+from fluss.client.kernel.leaders import find_leaders
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
-from fluss.client.scan.fetch_groups import FetchGroup, Lane
 from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
 from fluss.client.scan.remote import RemoteLog
-from fluss.client.scan.snapshot_fetcher import SnapshotFetcher
-from fluss.client.scan.subscription import FROM_SNAPSHOT, BucketKey, Subscription
+from fluss.client.scan.snapshots import SnapshotFetcher
+from fluss.client.scan.subscription import FROM_SNAPSHOT, BucketKey, FetchGroup, LeaderQueue, Subscription
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
 from fluss.protocol.records import FetchedBucket
 from fluss.record.log_batch import measure_batches
@@ -100,20 +99,18 @@ class Fetcher:
         self._cluster = cluster
         self._path = table_info.table_path
         self._table_id = table_info.table_id
-        self._leaders = LeaderSearch(cluster, table_info)
+        self._info = table_info
         self._requests = requests
         self._buffer = buffer
         self._remote = remote
-        self._snapshots = SnapshotFetcher(
-            cluster, self._leaders, buffer, self, opens_ahead=rows_only, row_limit=row_limit
-        )
+        self._snapshots = SnapshotFetcher(cluster, table_info, buffer, self, opens_ahead=rows_only, row_limit=row_limit)
         self._rows_only = rows_only
         self._loop = loop
         self._clock = clock
         config = cluster.config
         self._timeout_s = (config.request_timeout_ms + config.scanner_log_fetch_wait_max_time_ms) / 1000
         self._by_key: dict[BucketKey, Subscription] = {}
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, LeaderQueue] = {}
         # Buckets whose leader is not known.
         self._leaderless: dict[Subscription, None] = {}
         self._is_searching = False
@@ -186,7 +183,7 @@ class Fetcher:
             else:
                 newcomers.setdefault(leader_id, []).append(subscription)
         for leader_id, group_members in newcomers.items():
-            lane = self._lanes.setdefault(leader_id, Lane(leader_id))
+            lane = self._lanes.setdefault(leader_id, LeaderQueue(leader_id))
             group = FetchGroup()
             group.add(group_members)
             lane.wait(group)
@@ -252,13 +249,13 @@ class Fetcher:
             for subscription in self._by_key.values():
                 self.fail(subscription, FlussError(f"Fetching from {self._path} has failed: {error!r}"))
 
-    def _send(self, lane: Lane, group: FetchGroup) -> None:
+    def _send(self, lane: LeaderQueue, group: FetchGroup) -> None:
         lane.waiting = None
         lane.out_count += 1
         group.task = self._start(self._fetch(lane, group))
         group.task.add_done_callback(partial(self._fetched, lane, group))
 
-    def _fetched(self, lane: Lane, group: FetchGroup, task: asyncio.Task[None]) -> None:
+    def _fetched(self, lane: LeaderQueue, group: FetchGroup, task: asyncio.Task[None]) -> None:
         """Let a group be part of the next request, together with what else is waiting."""
         group.task = None
         lane.out_count -= 1
@@ -269,7 +266,7 @@ class Fetcher:
             lane.wait(group)
         self._pump()
 
-    async def _fetch(self, lane: Lane, group: FetchGroup) -> None:
+    async def _fetch(self, lane: LeaderQueue, group: FetchGroup) -> None:
         """Fetch again and again, as long as nothing else has to be considered before the next request."""
         while True:
             is_projected = self._requests.is_projected
@@ -414,7 +411,7 @@ class Fetcher:
         subscription.trouble = error
         self._buffer.fail(subscription, error)
 
-    def _request_failed(self, lane: Lane, group: FetchGroup, error: FlussError) -> None:
+    def _request_failed(self, lane: LeaderQueue, group: FetchGroup, error: FlussError) -> None:
         """Look for the leaders again after the whole request has failed."""
         logger.info("tablet server %d could not be asked for records: %s", lane.server_id, error.message)
         subscriptions = list(group.subscriptions)
@@ -453,10 +450,12 @@ class Fetcher:
         subscriptions = list(self._leaderless)
         self._leaderless.clear()
         try:
-            errors = await self._leaders.find(subscriptions)
+            errors = await find_leaders(self._cluster, self._info, [one.bucket for one in subscriptions])
         finally:
             self._is_searching = False
-        for subscription, error in errors.items():
-            self.troubled(subscription, error)
-        self._pause(list(errors))
-        self._place(subscription for subscription in subscriptions if subscription not in errors)
+        found = [subscription for subscription in subscriptions if subscription.bucket not in errors]
+        leaderless = [subscription for subscription in subscriptions if subscription.bucket in errors]
+        for subscription in leaderless:
+            self.troubled(subscription, errors[subscription.bucket])
+        self._pause(leaderless)
+        self._place(found)

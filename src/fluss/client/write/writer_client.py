@@ -33,7 +33,6 @@ from fluss.client.write.batch import Batch
 from fluss.client.write.blocks import BatchSize, Block, CompressionRatio, PhysicalTable, RowDestination
 from fluss.client.write.encoders import Encoded, KvEncoder, LogEncoder, TableEncoder
 from fluss.client.write.memory import MemoryPool
-from fluss.client.write.result import fresh
 from fluss.client.write.sender import Sender, SenderSettings
 from fluss.errors import FlussError
 from fluss.row.bucketing import HashVariant
@@ -402,4 +401,4 @@ def _raise_first_failure(blocks: Sequence[Block]) -> None:
     if failed:
         error = failed[0].error
         assert error is not None
-        raise fresh(error)
+        raise error.copied()

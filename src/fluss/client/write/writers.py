@@ -110,15 +110,7 @@ class TableUpsert:
 
     def create_writer(self) -> UpsertWriter:
         """Return a new writer. It needs no closing: closing the connection sends what was written."""
-        return UpsertWriter(self._writer_client(), self._info, self._checked_targets())
-
-    def _checked_targets(self) -> tuple[int, ...]:
-        """Return the positions of the columns that are written, none for all of them, or say why they cannot be."""
-        if self._targets is None:
-            _check_whole_rows(self._info.schema)
-            return ()
-        _check_targets(self._targets, self._info.schema)
-        return self._targets
+        return UpsertWriter(self._writer_client(), self._info, _checked_targets(self._info.schema, self._targets))
 
     # As a writer
 
@@ -450,6 +442,23 @@ class UpsertWriter(WriterBase):
         deletes = pa.RecordBatch.from_arrays([*arrays, marks], names=[*names, DELETE_MARK])
         self._encoder.check_keys(deletes)
         return deletes
+
+
+def checked_targets(info: TableInfo, columns: Sequence[str] | None) -> tuple[int, ...]:
+    """Return the positions of the columns that are written, none for all of them; columns by name, None for all.
+
+    Columns that cannot be written are a FlussError.
+    """
+    return _checked_targets(info.schema, None if columns is None else _indexes_of(columns, info.schema))
+
+
+def _checked_targets(schema: Schema, targets: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the positions of the columns that are written, none for all of them, or say why they cannot be."""
+    if targets is None:
+        _check_whole_rows(schema)
+        return ()
+    _check_targets(targets, schema)
+    return targets
 
 
 def _indexes_of(names: Sequence[str], schema: Schema) -> tuple[int, ...]:

@@ -37,14 +37,12 @@ from fluss.server.kv.table_writer import (
     Prepared,
     QuickOldValues,
 )
-from fluss.server.model import Table
-from fluss.server.tablet.buckets import bucket_text
+from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.state import IdBlock
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.tablet import LogTablet
-from fluss.storage.log.waiters import copied
 
 __all__ = ["KvBucket", "KvPut", "KvPutResult"]
 
@@ -104,7 +102,7 @@ class KvBucket:
         self._closed_reason: FlussError | None = None
 
     def __repr__(self) -> str:
-        return f"KvBucket({bucket_text(self._log.bucket)}, {len(self._queue)} waiting, {len(self._pending)} pending)"
+        return f"KvBucket({format_bucket(self._log.bucket)}, {len(self._queue)} waiting, {len(self._pending)} pending)"
 
     @property
     def is_available(self) -> bool:
@@ -127,7 +125,7 @@ class KvBucket:
         does. A batch that the log has already is answered like the first time. Cancelling the future changes nothing.
         """
         if self._closed_reason is not None:
-            raise copied(self._closed_reason)
+            raise self._closed_reason.copied()
         self._log.check_open()
         writer = self._parts.writer_of(put.table)
         batch = writer.check(put.batch, put.targets, is_overwrite=put.is_overwrite)
@@ -219,7 +217,7 @@ class KvBucket:
             prepared = await self._prepare_quickly(job, store) or await self._prepare_in_thread(job, store)
             self._drop_lost()
             if self._lost_reason is not None and self._lost_reason is not lost_before:
-                raise copied(self._lost_reason)
+                raise self._lost_reason.copied()
             append = self._log.append(prepared.changelog)
         except FlussError as error:
             if isinstance(error, KvDamagedError):
@@ -403,7 +401,7 @@ class KvBucket:
         is used later may have been closed meanwhile; then its methods raise code 11.
         """
         if self._closed_reason is not None:
-            raise copied(self._closed_reason)
+            raise self._closed_reason.copied()
         return await self._life.get(wait_ms=self._parts.settings.open_wait_ms)
 
     async def read(self, threads: Executor, work: Callable[[KvStore], T]) -> T:
@@ -478,7 +476,7 @@ class KvBucket:
         except (FlussError, NotQuickError):
             raise
         except Exception as error:
-            logger.exception("a batch for %s could not be carried out", bucket_text(self._log.bucket))
+            logger.exception("a batch for %s could not be carried out", format_bucket(self._log.bucket))
             raise FlussError(f"{type(error).__name__}: {error}", ErrorCode.UNKNOWN_SERVER_ERROR) from error
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -10,7 +10,6 @@ from fluss.record.kv_batch import KvBatch
 from fluss.server.kv.kv_put import KvPut, KvPutResult
 from fluss.server.kv.table_writer import TableWriter
 from fluss.storage.log.append_result import AppendResult
-from fluss.storage.log.waiters import copied
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +44,7 @@ def set_result(answer: asyncio.Future[KvPutResult], append: AppendResult) -> Non
 def set_failure(answer: asyncio.Future[KvPutResult], error: FlussError) -> None:
     """Say why a batch was not written, unless nobody listens any more."""
     if not answer.done():
-        answer.set_exception(copied(error))
+        answer.set_exception(error.copied())
 
 
 def look_at(answer: asyncio.Future[KvPutResult]) -> None:

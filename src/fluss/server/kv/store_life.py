@@ -19,12 +19,10 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.server.kv.checkpoints import KvDirectories, take_checkpoint
 from fluss.server.kv.parts import KvParts
 from fluss.server.kv.recovery import Recovery
-from fluss.server.model import Table
-from fluss.server.tablet.buckets import bucket_text
+from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.tablet import LogTablet
-from fluss.storage.log.waiters import copied
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +114,7 @@ class StoreLife:
                 if not changing.done():
                     raise self._still_opening()
                 if self._failure is not None:
-                    raise copied(self._failure)
+                    raise self._failure.copied()
         finally:
             self._waiting_count -= 1
         self._parts.store_used(self)
@@ -151,13 +149,13 @@ class StoreLife:
 
     @property
     def _text(self) -> str:
-        return f"the key-value store of {bucket_text(self._log.bucket)}"
+        return f"the key-value store of {format_bucket(self._log.bucket)}"
 
     def _start_opening(self) -> asyncio.Task[None]:
         if self._closed_reason is not None:
-            raise copied(self._closed_reason)
+            raise self._closed_reason.copied()
         if self._failure is not None and time.monotonic() < self._retry_at_s:
-            raise copied(self._failure)
+            raise self._failure.copied()
         self._failure = None
         return self._change(self._open())
 
@@ -185,7 +183,7 @@ class StoreLife:
         await self._parts.take_place()
         try:
             if self._closed_reason is not None:
-                raise copied(self._closed_reason)
+                raise self._closed_reason.copied()
             self._recovery = Recovery(
                 self._log,
                 self._table(),

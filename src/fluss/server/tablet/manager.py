@@ -1,4 +1,6 @@
-"""The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end.
+"""What a tablet server can be told.
+
+The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end.
 
 The rows by key of primary-key tables are another matter: their stores are opened when somebody asks for them.
 """
@@ -9,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
@@ -21,18 +23,54 @@ from fluss.schema.table import TableBucket
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.checkpoints import KvDirectories
 from fluss.server.kv.parts import KvParts
-from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table
+from fluss.server.kv.settings import KvSettings
+from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table, format_bucket
 from fluss.server.periodic import Periodic
-from fluss.server.tablet.buckets import HostedBucket, HostedTable, bucket_text, unknown_bucket
-from fluss.server.tablet.checkpoints import Checkpoints
+from fluss.server.tablet.buckets import HostedBucket, HostedTable, unknown_bucket
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
-from fluss.server.tablet.residue import find_residue, remove_empty_directories, remove_residue, tablet_directories
 from fluss.server.tablet.retention import Retention
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.tablet_files import (
+    Checkpoints,
+    find_residue,
+    remove_empty_directories,
+    remove_residue,
+    tablet_directories,
+)
 from fluss.storage.log.committer import Committer
 from fluss.storage.log.names import TabletKind, TabletLocation
+from fluss.storage.log.settings import LogSettings
 from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import Files, OsFiles
+
+
+@dataclass(frozen=True, slots=True)
+class TabletSettings:
+    """Limits, and how often things are looked after."""
+
+    log: LogSettings = field(default_factory=LogSettings)
+    kv: KvSettings = field(default_factory=KvSettings)
+    # Whether an acknowledged record is on the disk, or may still be in the memory of the operating system.
+    is_fsync_required: bool = True
+    checkpoint_interval_ms: int = 60_000
+    retention_check_interval_ms: int = 300_000
+    retention_rolls_active_segment: bool = False
+    writer_expiration_check_interval_ms: int = 600_000
+    disk_write_limit_ratio: float = 0.85
+    disk_write_recover_ratio: float = 0.80
+    disk_check_interval_ms: int = 30_000
+    # What all answers with records or rows may hold in memory; then requests take turns, and return less at a time.
+    fetch_memory_bytes_max: int = 256 * 1024 * 1024
+    # What one answer may hold, whatever the client asks for. A single larger batch is returned all the same.
+    fetch_response_bytes_max: int = 64 * 1024 * 1024
+    # What one limit scan may return; then it is refused.
+    limit_scan_bytes_max: int = 128 * 1024 * 1024
+    # Buckets for which all fetches together wait, counted once per fetch; then a fetch is answered without waiting.
+    parked_buckets_max: int = 1_000_000
+    # Threads that read what is not in memory.
+    reader_threads: int = 4
+    # How long an answer is held back that says nothing but "try again": some clients do so at once, without end.
+    retry_answer_delay_ms: int = 50
+
 
 # Logs that are opened by one job of a thread, and logs that are closed at the same time.
 _LOGS_PER_JOB = 64
@@ -97,7 +135,7 @@ class TabletManager:
         self._recovery_offsets: dict[TableBucket, int] = {}
         self._was_clean = False
         self._checkpointed: tuple[list[int], list[int]] | None = None
-        self._retention = Retention(self._tables, settings, clock)
+        self._retention = Retention(self._tables, clock, rolls_active_segment=settings.retention_rolls_active_segment)
         self._periodics = (
             Periodic("log checkpoint", settings.checkpoint_interval_ms, self.checkpoint),
             Periodic("log retention", settings.retention_check_interval_ms, self._retention.expire_segments),
@@ -293,7 +331,7 @@ class TabletManager:
             )
         except (FlussError, OSError) as error:
             reason = error.message if isinstance(error, FlussError) else str(error)
-            text = f"{bucket_text(place.bucket)} is offline, its log in {place.directory} cannot be used: {reason}"
+            text = f"{format_bucket(place.bucket)} is offline, its log in {place.directory} cannot be used: {reason}"
             logger.error("%s. Repair or restore the files and start the server again, or drop the table", text)
             return FlussError(text, ErrorCode.STORAGE_EXCEPTION)
         if result.bytes_dropped:

@@ -33,7 +33,7 @@ from fluss.storage.log.settings import LogSettings
 from fluss.storage.log.time_index import TIME_ENTRY_BYTES
 from fluss.storage.log.upkeep import count_expired, remove_expired, remove_log, sync_segments
 from fluss.storage.log.visible_log import VisibleLog
-from fluss.storage.log.waiters import OffsetWaiters, copied
+from fluss.storage.log.waiters import OffsetWaiters
 from fluss.storage.log.writer_snapshot import WriterEntry
 from fluss.storage.vfs import Files
 
@@ -315,7 +315,7 @@ class LogTablet:
         if self.is_durable(append):
             return None
         if append.history.failure is not None:
-            raise copied(append.history.failure)
+            raise append.history.failure.copied()
         return waiters.add(append.offset_next)
 
     def is_durable(self, append: AppendResult) -> bool:
@@ -558,12 +558,12 @@ class LogTablet:
 
     def _check_not_deleted(self) -> None:
         if self._is_closed and self._history.failure is not None:
-            raise copied(self._history.failure)
+            raise self._history.failure.copied()
 
     def check_open(self) -> None:
         """Raise why the log takes no appends: ``failure``, code 21 after a drop, code 12 after a close."""
         if self.failure is not None:
-            raise copied(self.failure)
+            raise self.failure.copied()
         self._check_not_deleted()
         if self._is_closed:
             raise FlussError(f"{self.bucket} is closed", ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -26,8 +26,7 @@ from fluss.server.kv.changelog import decode_changelog
 from fluss.server.kv.settings import KvSettings
 from fluss.server.model import Table
 from fluss.server.tablet.buckets import HostedBucket
-from fluss.server.tablet.manager import TabletManager
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import OsFiles
 from tests.unit.server.kv.merging import Change, Delete, Row, decode_value, encode_row, key_of, make_table, rows_of

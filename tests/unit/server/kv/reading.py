@@ -23,7 +23,7 @@ from fluss.record.value_batch import decode_value_batch
 from fluss.schema.schema import Schema
 from fluss.server.kv.settings import KvSettings
 from fluss.server.model import Table
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from tests.unit.server.kv.bucket_support import kv_batch
 from tests.unit.server.kv.merging import Delete, Row, decode_value, key_of
 from tests.unit.server.tablet.support import TIMEOUT_S, Server, make_table, serving

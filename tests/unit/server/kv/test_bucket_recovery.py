@@ -15,7 +15,7 @@ import pytest
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.kv.recovery import Recovery
 from fluss.server.kv.settings import KvSettings
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources
 from fluss.storage.log.settings import LogSettings

@@ -25,7 +25,7 @@ from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
 from fluss.server.kv.settings import KvSettings
 from fluss.server.model import Partition, Table
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from tests.unit.server.kv.bucket_support import TABLE, HeldDisk, kv_batch
 from tests.unit.server.kv.merging import Delete, Row, decode_value
 from tests.unit.server.tablet import support
