@@ -18,11 +18,11 @@ from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.type_text import parse_type
-from fluss.server.kv.changelog import decode_changelog, store_entries
+from fluss.server.merge.changelog import decode_changelog, store_entries
 from fluss.server.model import Table
 from fluss.storage.kv.state import IdBlock, KvState
 from tests.fuzz.engine import Target
-from tests.unit.server.kv.merging import Merging, key_of, kv_batch, make_table, parsed, resealed
+from tests.unit.server.merge.merging import Merging, key_of, kv_batch, make_table, parsed, resealed
 
 # Types that hold as much in a changelog as in a row.
 _COLUMNS: dict[str, str] = {

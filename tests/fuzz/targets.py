@@ -22,7 +22,7 @@ from fluss.protocol.predicates import predicate_from_pb, predicate_to_pb
 from fluss.protocol.sasl import UserTable
 from fluss.protocol.session import ClientSession, RequestReceived, ResponseReceived, ServerSession
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
-from fluss.record.compression import ArrowCompression, CompressionType
+from fluss.record.compression import ArrowCompression
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
 from fluss.record.log_batch import (
     LogBatch,
@@ -47,9 +47,10 @@ from fluss.schema.predicate import col
 from fluss.schema.schema import Schema
 from fluss.schema.serde import database_from_json, schema_from_json, table_from_json
 from fluss.schema.table import TableBucket
+from fluss.schema.table_options import CompressionType
 from fluss.schema.type_text import parse_type
 from fluss.schema.types import DataType
-from fluss.server.kv.aggregation.bitmaps import union
+from fluss.server.merge.roaring import union
 from fluss.storage.log.checkpoint_file import decode_checkpoint, encode_checkpoint
 from fluss.storage.log.offset_index import OffsetIndex, encode_offset_entries
 from fluss.storage.log.remote_manifest import decode_manifest
@@ -58,7 +59,7 @@ from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapsho
 from tests.fuzz.engine import Target
 from tests.fuzz.key_targets import key_targets
 from tests.golden.vectors import vector
-from tests.unit.server.kv.aggregation.bitmap_samples import READERS, WRITERS, java_bitmaps
+from tests.unit.server.merge.bitmap_samples import READERS, WRITERS, java_bitmaps
 
 # No input here is longer than some kilobytes; nothing may need more than this to decode.
 BYTES_MAX = 1 << 20

@@ -18,7 +18,7 @@ import pytest
 from fluss.errors import ChecksumError, FlussError
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
 from fluss.record.arrow_ipc import parse_message
-from fluss.record.compression import ArrowCompression, CompressionType
+from fluss.record.compression import ArrowCompression
 from fluss.record.crc import crc32c
 from fluss.record.kv_batch import HEADER_BYTES, KvBatch, KvBatchBuilder, encode_kv_batch, kv_record_size
 from fluss.record.log_batch import (
@@ -43,7 +43,7 @@ from fluss.record.value_batch import (
 )
 from fluss.row import compacted, indexed
 from fluss.row.aligned import decode_aligned_row, encode_aligned_row
-from fluss.row.auto_partition import TimePattern, TimeUnit, auto_partition_value
+from fluss.row.auto_partition import TimePattern, auto_partition_value
 from fluss.row.bucketing import (
     bucket_for,
     buckets_for,
@@ -70,6 +70,7 @@ from fluss.row.varint import decode_varint32, decode_varint64, encode_varint32, 
 from fluss.row.varint_columns import read_varints, varint_lengths, write_varints
 from fluss.schema.arrow import arrow_field, arrow_type
 from fluss.schema.partition import PartitionSpec, partition_name, spec_of_partition_name
+from fluss.schema.table_options import CompressionType, TimeUnit
 from fluss.schema.types import (
     BigIntType,
     BinaryType,

@@ -17,22 +17,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.names import new_name_problem
-
-
-class TimeUnit(StrEnum):
-    """How much time one auto-created partition spans."""
-
-    YEAR = "YEAR"
-    QUARTER = "QUARTER"
-    MONTH = "MONTH"
-    DAY = "DAY"
-    HOUR = "HOUR"
-
+from fluss.schema.table_options import TimeUnit
 
 # The fields of each unit, largest first, and the letters and the width of each field in a pattern.
 _FIELDS: Final = {

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from fluss.errors import CorruptRecordError, FlussError
+from fluss.integers import INT32_MAX
 from fluss.row.scalars import (
     INT64,
     UNSCALED_BYTES_MAX,
@@ -39,7 +40,6 @@ from fluss.row.scalars import (
     fixed_struct,
 )
 from fluss.row.values import NANOS_PER_MILLI, Timestamp
-from fluss.schema.integers import INT32_MAX
 from fluss.schema.types import (
     BinaryType,
     BytesType,

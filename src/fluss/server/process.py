@@ -31,8 +31,8 @@ from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
-from fluss.server.kv.parts import KvParts
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.runtime import KvRuntime
 from fluss.server.listener_parsing import SecurityProtocol, address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
 from fluss.server.model import Clock
@@ -43,7 +43,7 @@ from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.tablet_files import tablet_directories
-from fluss.storage.kv.settings import KvStoreSettings
+from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.settings import LogSettings
 
 # How long requests that have been received may take to be answered when the server stops.
@@ -146,7 +146,7 @@ class FlussServer:
         users = SharedUsers(
             self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
         )
-        follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_parts)
+        follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
 
@@ -318,7 +318,7 @@ def _kv_settings(options: ServerOptions) -> KvSettings:
 
 
 def follow_changes(
-    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_parts: KvParts
+    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_runtime: KvRuntime
 ) -> None:
     """Give everybody the values that count, now and from now on. ``configs`` has a text for every option."""
 
@@ -338,7 +338,7 @@ def follow_changes(
         retention.rolls_active_segment = rolls.value_type.read(text(rolls.key))
 
     def set_flush_interval(_: str | None = None) -> None:
-        kv_parts.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
+        kv_runtime.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
 
     set_ratios()
     set_rolls()

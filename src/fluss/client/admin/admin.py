@@ -16,10 +16,10 @@ from fluss.client.kernel.leaders import ask_leaders
 from fluss.client.kernel.runtime import AwaitsItself, Runtime
 from fluss.client.kernel.table_calls import leader_offsets
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import int32, int64
 from fluss.protocol import api as apis
 from fluss.protocol.convert import lake_snapshot, pb_producer_offsets, pb_table_path, producer_offsets
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.integers import int32, int64
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec, ProducerOffsets
 from fluss.schema.table import TableBucket, TableInfo, TablePath
 

@@ -11,6 +11,7 @@ from fluss.client.admin.base import AdminCalls, also_named, checked, checked_pat
 from fluss.client.kernel.leaders import ask_leaders
 from fluss.client.kernel.table_calls import leader_row_counts, partition_infos
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import int32
 from fluss.protocol import api as apis
 from fluss.protocol.convert import (
     database_info,
@@ -25,7 +26,6 @@ from fluss.protocol.convert import (
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.integers import int32
 from fluss.schema.partition import PartitionInfo, PartitionSpec
 from fluss.schema.schema import Column, column_from_arrow
 from fluss.schema.serde import database_to_json, table_to_json

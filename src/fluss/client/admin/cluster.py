@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from fluss.client.admin.base import AdminCalls, checked
 from fluss.errors import FlussError
+from fluss.integers import int32
 from fluss.protocol import api as apis
 from fluss.protocol.convert import (
     acl,
@@ -19,7 +20,6 @@ from fluss.protocol.convert import (
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclBinding, AclFilter
 from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, ServerNode, ServerTag
-from fluss.schema.integers import int32
 
 
 class ClusterAdmin(AdminCalls):

@@ -26,8 +26,8 @@ from fluss.record.value_batch import decode_by_schema, decode_value_batch, split
 from fluss.row import compacted_columns, indexed_columns
 from fluss.row.encoded import EncodedRows
 from fluss.row.plain_arrays import empty_batch
-from fluss.schema.formats import KvFormat, LogFormat
 from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.schema.types import DataType
 
 # Schemas of one table are few; this many are remembered, then all are forgotten.

@@ -6,7 +6,7 @@ Arrow batches taken apart by partition and by bucket, without a step per row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,8 @@ from fluss.row.plain_arrays import number_array, take_rows
 from fluss.row.values import internal_from_arrow
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.schema.types import DataType
-
-LAKE_FORMAT_PROPERTY: Final = "table.datalake.format"
-KV_FORMAT_VERSION_PROPERTY: Final = "table.kv.format-version"
 
 
 class TableKeys:
@@ -83,20 +81,18 @@ class TableKeys:
 
 def lake_format(info: TableInfo) -> str | None:
     """Return the lake whose bucketing a table follows."""
-    text = info.properties.get(LAKE_FORMAT_PROPERTY)
+    text = info.properties.get(LAKE_FORMAT.key)
     return None if text is None else text.lower()
 
 
 def _kv_format_version(info: TableInfo) -> int | None:
-    text = info.properties.get(KV_FORMAT_VERSION_PROPERTY)
+    text = info.properties.get(KV_FORMAT_VERSION.key)
     if text is None:
         return None
     try:
         return int(text)
     except ValueError:
-        raise FlussError(
-            f"'{KV_FORMAT_VERSION_PROPERTY}' of {info.table_path} is {text!r}, which is not a number"
-        ) from None
+        raise FlussError(f"'{KV_FORMAT_VERSION.key}' of {info.table_path} is {text!r}, which is not a number") from None
 
 
 # Lakes whose bucket keys may be null.

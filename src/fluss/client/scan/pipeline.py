@@ -29,11 +29,11 @@ from fluss.client.scan.records import RecordRun
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription, Subscriptions
 from fluss.errors import FlussError, RequestTimeoutError
-from fluss.schema.formats import LogFormat
 from fluss.schema.offsets import EARLIEST_OFFSET, OffsetSpec
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table_options import LogFormat
 
 # How long one poll of a bounded read waits before it looks whether there is still hope.
 _POLL_TIMEOUT_S: Final = 0.5

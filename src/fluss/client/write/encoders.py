@@ -22,7 +22,7 @@ from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_view
 from fluss.client.kernel.placement import BucketSplitter, PartitionSplitter, TableKeys, lake_format
 from fluss.client.write.row_layout import DELETE_MARK, RowLayout
 from fluss.errors import FlussError
-from fluss.record.compression import ArrowCompression, CompressionType, compress_message
+from fluss.record.compression import ArrowCompression, compress_message
 from fluss.record.kv_batch import HEADER_BYTES, RECORDS_MAX, encode_kv_records, sealed_kv_header
 from fluss.record.log_batch import (
     ATTRIBUTE_APPEND_ONLY,
@@ -41,16 +41,15 @@ from fluss.row.encoded import EncodedRows
 from fluss.row.null_columns import unpacked_bits
 from fluss.row.plain_arrays import bool_array
 from fluss.schema.change_type import ChangeType
-from fluss.schema.formats import KvFormat, LogFormat
 from fluss.schema.normalize import normalize_batch
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
+from fluss.schema.table_options import STATISTICS_COLUMNS, CompressionType, KvFormat, LogFormat
 from fluss.schema.types import TypeRoot
 
 # Instead of a bucket: the rows are put into buckets by their keys, later.
 BY_KEY: Final = None
 _MAYBE_EMPTY_ROOTS: Final = (TypeRoot.CHAR, TypeRoot.STRING, TypeRoot.BYTES)
-STATISTICS_COLUMNS_PROPERTY: Final = "table.statistics.columns"
 _ALL_COLUMNS: Final = "*"
 _ENCODERS = {KvFormat.COMPACTED: compacted_columns.encode_rows, KvFormat.INDEXED: indexed_columns.encode_rows}
 
@@ -229,14 +228,14 @@ def _row_body(rows: EncodedRows) -> BytesLike:
 
 def _statistics_columns(schema: Schema, properties: Mapping[str, str]) -> list[int]:
     """Return the columns for which the table asks for statistics: all that can have them, or those it names."""
-    text = properties.get(STATISTICS_COLUMNS_PROPERTY, "").strip()
+    text = properties.get(STATISTICS_COLUMNS.key, "").strip()
     if text == _ALL_COLUMNS:
         return [index for index, t in enumerate(schema.data_types) if supports_statistics(t)]
     indexes = [schema.index_of(name.strip()) for name in text.split(",") if name.strip()]
     for index in indexes:
         column = schema.columns[index]
         if not supports_statistics(column.data_type):
-            raise FlussError(f"'{STATISTICS_COLUMNS_PROPERTY}' names '{column.name}', whose type has no statistics")
+            raise FlussError(f"'{STATISTICS_COLUMNS.key}' names '{column.name}', whose type has no statistics")
     return indexes
 
 

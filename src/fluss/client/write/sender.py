@@ -22,6 +22,7 @@ from fluss.client.write.blocks import PhysicalTable
 from fluss.client.write.idempotence import Idempotence, Verdict, allocate_writer_id
 from fluss.config import INT32_MAX, Config
 from fluss.errors import ErrorCode, FlussError, error_for_code
+from fluss.integers import INT32_MAX
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from fluss.buffers import BytesLike
-from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
 from fluss.net.listener import Answer, RequestContext
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import LimitScanResponse, ScanKvResponse
@@ -34,7 +34,6 @@ from fluss.server.tablet.log_reads import find_whole_batches
 from fluss.server.tablet.manager import TabletSettings
 from fluss.server.tablet.purgatory import FetchPark
 from fluss.server.tablet.scan_sessions import NO_LIMIT, ScanSession, ScanSessions
-from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.store import KvSnapshot, KvStore
 from fluss.storage.log.tablet import LogTablet
 

@@ -20,7 +20,7 @@ from fluss.record.framing import split_length_prefixed
 from fluss.record.log_batch import LogBatch, iter_batches, verify_crc
 from fluss.record.projection import buffer_bounds
 from fluss.record.row_batch import CHANGE_TYPE_BYTES
-from fluss.schema.formats import LogFormat
+from fluss.schema.table_options import LogFormat
 from fluss.server.model import Table
 
 

@@ -28,9 +28,9 @@ from fluss.record.log_batch import (
 from fluss.record.projection import ColumnProjection, project_batch
 from fluss.record.pruning import may_match
 from fluss.record.statistics import decode_statistics
-from fluss.schema.formats import LogFormat
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
+from fluss.schema.table_options import LogFormat
 from fluss.server.tablet.buckets import HostedTable
 from fluss.storage.log.tablet import LogTablet
 

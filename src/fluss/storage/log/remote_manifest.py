@@ -36,7 +36,7 @@ from itertools import pairwise
 from typing import Any
 
 from fluss.buffers import BytesLike
-from fluss.schema.integers import INT32_MAX
+from fluss.integers import INT32_MAX
 from fluss.storage.log.json_file import JsonObject, write_json
 from fluss.storage.log.names import TabletKind, TabletLocation, is_uuid
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fluss.integers import INT32_MAX
 from fluss.record.log_batch import BATCH_BYTES_MAX
-from fluss.schema.integers import INT32_MAX
 
 
 @dataclass(frozen=True, slots=True)

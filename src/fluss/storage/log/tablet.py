@@ -20,8 +20,8 @@ from pathlib import Path
 
 from fluss.buffers import BytesLike
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
+from fluss.integers import INT32_MAX
 from fluss.record.log_batch import NO_WRITER_ID, LogBatchHeader, assign_offset, iter_batches, verify_crc
-from fluss.schema.integers import INT32_MAX
 from fluss.schema.table import TableBucket
 from fluss.storage.log.append_result import AppendResult, History
 from fluss.storage.log.committer import Committer

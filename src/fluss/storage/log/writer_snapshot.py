@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fluss.buffers import BytesLike
-from fluss.schema.integers import INT32_MAX
+from fluss.integers import INT32_MAX
 from fluss.storage.log.json_file import JsonObject, write_json
 
 VERSION = 1

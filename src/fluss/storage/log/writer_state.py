@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT32_MAX
 from fluss.record.log_batch import NO_WRITER_ID, LogBatchHeader
-from fluss.schema.integers import INT32_MAX
 from fluss.storage.log.names import OFFSET_MAX
 from fluss.storage.log.writer_snapshot import WriterEntry
 
