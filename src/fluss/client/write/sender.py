@@ -20,7 +20,7 @@ from fluss.client.kernel.retry import METADATA, Backoff
 from fluss.client.write.batch import Batch, BucketQueue
 from fluss.client.write.blocks import PhysicalTable
 from fluss.client.write.idempotence import Idempotence, Verdict, allocate_writer_id
-from fluss.config import INT32_MAX, Config
+from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, error_for_code
 from fluss.integers import INT32_MAX
 from fluss.protocol import api as apis
