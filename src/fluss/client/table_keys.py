@@ -10,8 +10,7 @@ import pyarrow as pa
 from fluss.errors import FlussError
 from fluss.row.bucketing import HashVariant, Int32Array, bucket_for, buckets_for
 from fluss.row.encoded import EncodedRows
-from fluss.row.key import bucket_key_encoder, primary_key_encoder
-from fluss.row.key_columns import encode_key_columns
+from fluss.row.key import bucket_key_encoder, encode_key_columns, primary_key_encoder
 from fluss.schema.table import TableInfo
 from fluss.schema.types import DataType
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from fluss.errors import FlussError
-from fluss.net.connection import Handler, ListenerSettings
 from fluss.net.listener import Listener
+from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import CredentialsChecker, UserTable
 from fluss.server.authorizer import Authorizer
@@ -37,7 +37,7 @@ from fluss.server.tablet.residue import tablet_directories
 from fluss.server.tablet.service import TabletService
 from fluss.server.tablet.settings import TabletSettings
 from fluss.storage.kv.settings import KvStoreSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.storage.log.tablet import LogSettings
 
 # How long requests that have been received may take to be answered when the server stops.
 _DRAIN_TIMEOUT_S: Final = 10.0

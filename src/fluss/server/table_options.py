@@ -25,7 +25,7 @@ from fluss.option_values import (
     choice_of,
 )
 from fluss.record.compression import CompressionType
-from fluss.row.auto_partition import TimeUnit
+from fluss.row.partition_names import TimeUnit
 from fluss.schema.formats import KV_FORMAT_PROPERTY, LOG_FORMAT_PROPERTY, KvFormat, LogFormat
 
 T = TypeVar("T")

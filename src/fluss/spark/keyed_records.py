@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fluss.buffers import Int64Array, UInt8Array
-from fluss.row.byte_ranges import large_binary_array, offsets_of, rows_of
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import number_array
+from fluss.row.encoded import large_binary_array, offsets_of, rows_of
 from fluss.schema.table import TableBucket
 from fluss.spark.row_hashes import UInt64Array
 

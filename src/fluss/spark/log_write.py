@@ -29,8 +29,8 @@ from fluss.client.write.row_places import RowPlaces
 from fluss.client.write.sequenced_writer import IN_FLIGHT_MAX, SequencedWriter
 from fluss.errors import FlussError
 from fluss.row import compacted_columns
+from fluss.row.arrow_arrays import bool_array
 from fluss.row.encoded import EncodedRows
-from fluss.row.plain_arrays import bool_array
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
 from fluss.spark.bucket_texts import bucket_text

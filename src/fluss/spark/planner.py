@@ -29,7 +29,7 @@ from fluss.client.scan.table_facts import lake_snapshot_of, offsets_of, partitio
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.option_values import DURATION_MS
-from fluss.row.arrow_sizes import guessed_row_bytes, narrowest_column
+from fluss.row.arrow_arrays import estimated_row_bytes, narrowest_column
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.spark.options import ReadOptions
@@ -269,7 +269,7 @@ def _warn_of_expired(table: FlussTable, start_ms: int, clock: Callable[[], float
 
 def _bytes_per_row(table: FlussTable, splits: Sequence[Split], columns: Sequence[str], target_task_bytes: int) -> float:
     """Return what a row costs, measured if it decides about the number of tasks."""
-    guessed = guessed_row_bytes(table.get_table_info().schema, columns)
+    guessed = estimated_row_bytes(table.get_table_info().schema, columns)
     if sum(split.weight for split in splits) * guessed * _GUESS_FACTOR_MAX < target_task_bytes:
         return guessed + _ROW_COST_BYTES
     largest = max(splits, key=lambda split: split.weight)

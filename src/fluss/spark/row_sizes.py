@@ -1,4 +1,4 @@
-"""How many bytes rows take as Arrow columns, measured on a few; ``row.arrow_sizes`` guesses from their types."""
+"""How many bytes rows take as Arrow columns, measured on a few; ``row.arrow_arrays`` estimates from their types."""
 
 from __future__ import annotations
 

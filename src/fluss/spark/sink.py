@@ -26,7 +26,7 @@ from pyspark.sql.types import StringType, StructType
 from fluss.client.table import FlussTable
 from fluss.config import suggestion
 from fluss.errors import FlussError
-from fluss.row.plain_arrays import bool_array, text_array
+from fluss.row.arrow_arrays import bool_array, string_array
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.table import TableInfo
 from fluss.spark.batches import FromSpark
@@ -181,7 +181,7 @@ class _Conversion:
         ignored = {_IGNORE, _DELETE} if plan.options.ignore_delete else {_IGNORE}
         self._is_ignored = np.array([change in ignored for change in _CHANGES.values()])
         self._is_delete = np.array([change == _DELETE for change in _CHANGES.values()])
-        self._words = text_array(list(_CHANGES))
+        self._words = string_array(list(_CHANGES))
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[SinkRows]:
         for batch in batches:

@@ -22,7 +22,7 @@ from fluss.client.scan.records import RecordRun
 from fluss.client.scan.rows_at import rows_at
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
-from fluss.row.arrow_sizes import narrowest_column
+from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TableBucket, TableInfo

@@ -16,8 +16,8 @@ from fluss.client.given_rows import internal_values
 from fluss.client.lookup.key_rows import KeyRows
 from fluss.client.write.splitter import PartitionSplitter
 from fluss.errors import FlussError
+from fluss.row.arrow_arrays import number_array
 from fluss.row.bucketing import split_by_bucket
-from fluss.row.plain_arrays import number_array
 from fluss.row.values import arrow_from_internal
 from fluss.schema.arrow import arrow_type
 from fluss.schema.normalize import normalize_array

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fluss.client.given_rows import internal_values
 from fluss.client.table_keys import TableKeys
-from fluss.row.partition import row_partition_name
+from fluss.row.partition_names import row_partition_name
 from fluss.schema.table import TableInfo
 
 

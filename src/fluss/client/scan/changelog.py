@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from fluss.buffers import UInt8Array
 from fluss.errors import FlussError
-from fluss.row.plain_arrays import number_array, text_array
+from fluss.row.arrow_arrays import number_array, string_array
 from fluss.schema.change_type import ChangeType
 
 _FIELDS: Final = (
@@ -51,7 +51,7 @@ def change_type_names(change_types: UInt8Array | None, row_count: int) -> pa.Arr
     """Return the names of change types; without any, all rows are inserts."""
     if change_types is None:
         change_types = np.zeros(row_count, np.uint8)
-    return text_array([*_NAMES.values()]).take(number_array(change_types))
+    return string_array([*_NAMES.values()]).take(number_array(change_types))
 
 
 def changelog_batch(

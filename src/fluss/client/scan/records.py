@@ -13,7 +13,7 @@ import pyarrow as pa
 from fluss.buffers import UInt8Array
 from fluss.client.awaitables import AwaitsItself
 from fluss.client.scan.changelog import NOT_IN_LOG, change_type_names, changelog_batch
-from fluss.row.python_columns import python_column, python_rows
+from fluss.row.python_values import python_column, python_rows
 from fluss.schema.change_type import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType

@@ -18,18 +18,16 @@ from fluss.client.table_keys import TableKeys
 from fluss.client.write.rows import DELETE_MARK, RowLayout
 from fluss.client.write.table_encoder import BY_KEY, Encoded, TableEncoder, filled_keys
 from fluss.record.kv_batch import HEADER_BYTES, RECORDS_MAX, encode_kv_records, sealed_kv_header
-from fluss.row import compacted_columns, indexed_columns
+from fluss.row import compacted_columns, indexed
+from fluss.row.arrow_arrays import bool_array, unpacked_bits
 from fluss.row.bucketing import HashVariant, split_by_bucket
-from fluss.row.byte_ranges import gather_ranges, offsets_of
-from fluss.row.encoded import EncodedRows
-from fluss.row.null_columns import unpacked_bits
-from fluss.row.plain_arrays import bool_array
+from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
 from fluss.schema.formats import KvFormat
 from fluss.schema.normalize import normalize_batch
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
 
-_ENCODERS = {KvFormat.COMPACTED: compacted_columns.encode_rows, KvFormat.INDEXED: indexed_columns.encode_rows}
+_ENCODERS = {KvFormat.COMPACTED: compacted_columns.encode_rows, KvFormat.INDEXED: indexed.encode_rows}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

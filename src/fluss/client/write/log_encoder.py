@@ -22,11 +22,11 @@ from fluss.record.log_batch import (
     MAGIC_V0,
     MAGIC_V1,
     LogBatchHeader,
+    encode_row_body,
     sealed_header,
 )
-from fluss.record.row_batch import encode_row_body
 from fluss.record.statistics import collect_statistics, supports_statistics
-from fluss.row import compacted_columns, indexed_columns
+from fluss.row import compacted_columns, indexed
 from fluss.row.bucketing import HashVariant
 from fluss.row.encoded import EncodedRows
 from fluss.schema.change_type import ChangeType
@@ -126,7 +126,7 @@ class LogEncoder(TableEncoder):
             case LogFormat.COMPACTED:
                 body = _row_body(compacted_columns.encode_rows(batch.columns, types))
             case LogFormat.INDEXED:
-                body = _row_body(indexed_columns.encode_rows(batch.columns, types))
+                body = _row_body(indexed.encode_rows(batch.columns, types))
         magic = MAGIC_V1 if statistics else MAGIC_V0
         return LogRecords(self.info.schema_id, batch.num_rows, magic, statistics, body)
 

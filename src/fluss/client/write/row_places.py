@@ -14,9 +14,9 @@ from fluss.client.table import FlussTable
 from fluss.client.table_keys import TableKeys, lake_format
 from fluss.client.write.splitter import BucketSplitter, PartitionSplitter
 from fluss.errors import ErrorCode, FlussError
+from fluss.row.arrow_arrays import take_rows
 from fluss.row.bucketing import HashVariant, Int32Array, split_by_bucket
 from fluss.row.encoded import EncodedRows
-from fluss.row.plain_arrays import take_rows
 from fluss.schema.table import TableBucket, TableInfo
 
 

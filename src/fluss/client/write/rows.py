@@ -20,8 +20,8 @@ from fluss.client.write.result import WriteResultHandle
 from fluss.client.write.row_compiler import NULLS_INTEGER_BITS_MAX, AppendCode, PackedForm, RowWays
 from fluss.client.write.row_slots import Slot
 from fluss.errors import FlussError
-from fluss.row.byte_ranges import gather_ranges, offsets_of, unaligned
-from fluss.row.partition import row_partition_name
+from fluss.row.encoded import gather_ranges, offsets_of, unaligned
+from fluss.row.partition_names import row_partition_name
 from fluss.row.python_values import to_internal
 from fluss.schema.schema import Schema
 

@@ -16,7 +16,7 @@ from fluss.client.write.row_compiler import RowWays
 from fluss.client.write.table_encoder import BY_KEY, TableEncoder
 from fluss.client.write.writer_client import WriterClient
 from fluss.errors import FlussError
-from fluss.row.plain_arrays import empty_batch
+from fluss.row.arrow_arrays import empty_batch
 from fluss.schema.types import TypeRoot
 
 # Partitions that a writer finds by the values of its last rows. More than this many are looked up by name.

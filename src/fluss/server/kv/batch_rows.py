@@ -18,11 +18,9 @@ import pyarrow as pa
 from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX
-from fluss.row.arrow_sizes import slots_bytes
-from fluss.row.byte_ranges import gather_ranges, offsets_of
-from fluss.row.encoded import EncodedRows
+from fluss.row.arrow_arrays import BoolArray, slots_bytes
+from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
 from fluss.row.hashed_keys import HashedKeys
-from fluss.row.null_columns import BoolArray
 from fluss.server.kv.aggregation.bitmap_states import bitmap_format_of, check_bitmaps
 from fluss.server.kv.changes import KvInput
 from fluss.server.kv.key_fold import KeyFold
@@ -31,7 +29,7 @@ from fluss.server.kv.row_keys import RowKeys
 from fluss.server.kv.transitions import NO_ROW
 from fluss.server.model import Table
 from fluss.server.table_options import DELETE_BEHAVIOR, DeleteBehavior
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.keyed_rows import FoundRows
 
 # Of a key, in messages.

@@ -39,12 +39,11 @@ from fluss.server.kv.table_writer import (
 )
 from fluss.server.model import Table
 from fluss.server.tablet.buckets import bucket_text
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.state import IdBlock
 from fluss.storage.kv.store import KvStore
-from fluss.storage.log.append_result import AppendResult
+from fluss.storage.log.append_result import AppendResult, copied
 from fluss.storage.log.tablet import LogTablet
-from fluss.storage.log.waiters import copied
 
 __all__ = ["KvBucket", "KvPut", "KvPutResult"]
 

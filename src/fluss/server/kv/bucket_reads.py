@@ -30,7 +30,7 @@ from fluss.server.tablet.fetch_memory import FetchMemory, no_memory
 from fluss.server.tablet.fetch_wait import FetchPark
 from fluss.server.tablet.read_turns import ReadTurns
 from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.store import KvStore
 
 # What a key is expected to find, and what a request takes of the memory at most before it knows better.

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
+from fluss.row.arrow_arrays import BoolArray
 from fluss.row.encoded import EncodedRows
-from fluss.row.null_columns import BoolArray
 from fluss.server.kv.key_fold import KeyFold
 from fluss.server.kv.transitions import DELETE, INSERT
 from fluss.storage.kv.keyed_rows import FoundRows, KeyedRows

@@ -9,8 +9,7 @@ from fluss.errors import FlussError
 from fluss.record.kv_batch import KvBatch
 from fluss.server.kv.kv_put import KvPut, KvPutResult
 from fluss.server.kv.table_writer import TableWriter
-from fluss.storage.log.append_result import AppendResult
-from fluss.storage.log.waiters import copied
+from fluss.storage.log.append_result import AppendResult, copied
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fluss.row.plain_arrays import take_rows
+from fluss.row.arrow_arrays import take_rows
 from fluss.server.kv.batch_rows import BatchReader, BatchRows
 from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.transitions import Transitions

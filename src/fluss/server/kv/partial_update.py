@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import Int64Array
-from fluss.row.null_columns import BoolArray, mask_from_arrow
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import BoolArray, mask_from_arrow, number_array
 from fluss.server.kv.batch_rows import BatchReader, BatchRows, spread
 from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.column_roles import ColumnRoles, drawn_ids

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from fluss.record.kv_batch import KvBatch, KvRecords, joined_records
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import number_array
 from fluss.server.kv.changes import Changes, row_count_delta
 from fluss.server.kv.key_fold import KeyFold
 from fluss.storage.kv.keyed_rows import KeyedRows

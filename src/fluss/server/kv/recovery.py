@@ -29,7 +29,7 @@ from fluss.server.kv.changes import row_count_delta
 from fluss.server.kv.checkpoints import KvDirectories
 from fluss.server.model import Table
 from fluss.server.table_options import CHANGELOG_IMAGE, ChangelogImage
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.keyed_rows import KeyedRows
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvResources, KvStore, remove_store

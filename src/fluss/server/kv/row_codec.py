@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fluss.errors import CorruptRecordError
 from fluss.record.value_batch import decode_by_schema
-from fluss.row import compacted_columns, indexed_columns
+from fluss.row import compacted_columns, indexed
 from fluss.row.encoded import EncodedRows
 from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Schema
@@ -81,5 +81,5 @@ class _Decoder(Protocol):
 _Encoder = Callable[[Sequence[pa.Array], Sequence[DataType]], EncodedRows]
 _CODECS: dict[KvFormat, tuple[_Decoder, _Encoder]] = {
     KvFormat.COMPACTED: (compacted_columns.decode_rows, compacted_columns.encode_rows),
-    KvFormat.INDEXED: (indexed_columns.decode_rows, indexed_columns.encode_rows),
+    KvFormat.INDEXED: (indexed.decode_rows, indexed.encode_rows),
 }

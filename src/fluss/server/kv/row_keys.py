@@ -7,10 +7,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from fluss.row.byte_ranges import gather_ranges, offsets_of
-from fluss.row.encoded import EncodedRows
-from fluss.row.key import primary_key_encoder
-from fluss.row.key_columns import encode_key_columns
+from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
+from fluss.row.key import encode_key_columns, primary_key_encoder
 from fluss.server.model import Table
 from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 

@@ -25,7 +25,7 @@ from fluss.server.tablet.buckets import HostedBucket
 from fluss.server.tablet.fetch_memory import FetchMemory, no_memory
 from fluss.server.tablet.fetch_wait import FetchPark
 from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.store import KvSnapshot, KvStore
 
 # Rows of one answer, whatever they weigh: while it is made, small rows take more memory than they have bytes.

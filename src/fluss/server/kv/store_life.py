@@ -21,10 +21,10 @@ from fluss.server.kv.parts import KvParts
 from fluss.server.kv.recovery import Recovery
 from fluss.server.model import Table
 from fluss.server.tablet.buckets import bucket_text
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.store import KvStore
+from fluss.storage.log.append_result import copied
 from fluss.storage.log.tablet import LogTablet
-from fluss.storage.log.waiters import copied
 
 logger = logging.getLogger(__name__)
 

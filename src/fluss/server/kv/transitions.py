@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fluss.buffers import Int64Array, UInt8Array
-from fluss.row.null_columns import BoolArray
+from fluss.row.arrow_arrays import BoolArray
 from fluss.schema.change_type import ChangeType
 from fluss.server.table_options import ChangelogImage
 

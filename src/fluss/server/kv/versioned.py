@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import Int64Array
-from fluss.row.null_columns import BoolArray, mask_from_arrow
+from fluss.row.arrow_arrays import BoolArray, mask_from_arrow
 from fluss.server.kv.batch_rows import BatchReader, BatchRows
 from fluss.server.kv.changes import Changes, KvInput, NextIds
 from fluss.server.kv.key_fold import KeyFold

@@ -18,7 +18,7 @@ from pathlib import Path
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
 from fluss.storage.log.checkpoint_file import decode_checkpoint, encode_checkpoint
-from fluss.storage.log.names import CLEAN_SHUTDOWN_MARKER, HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from fluss.storage.log.file_names import CLEAN_SHUTDOWN_MARKER, HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from fluss.storage.vfs import Files
 
 logger = logging.getLogger(__name__)

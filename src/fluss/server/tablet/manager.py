@@ -30,7 +30,7 @@ from fluss.server.tablet.residue import find_residue, remove_empty_directories, 
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.settings import TabletSettings
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.names import TabletKind, TabletLocation
+from fluss.storage.log.file_names import TabletKind, TabletLocation
 from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import Files, OsFiles
 

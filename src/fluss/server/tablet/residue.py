@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fluss.server.model import CatalogView
-from fluss.storage.log.names import DELETED_SUFFIX, TabletKind, TabletLocation
+from fluss.storage.log.file_names import DELETED_SUFFIX, TabletKind, TabletLocation
 from fluss.storage.vfs import Files
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fluss.server.kv.settings import KvSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.storage.log.tablet import LogSettings
 
 
 @dataclass(frozen=True, slots=True)

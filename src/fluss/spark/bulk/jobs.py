@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from fluss.errors import FlussError
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import number_array
 from fluss.spark.bulk.handle import context_of
 from fluss.spark.bulk.progress import Counted, Listener, ProgressWatch, quiet
 from fluss.spark.bulk.unfit import UnfitInputError

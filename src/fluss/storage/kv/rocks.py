@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.key_filter import FilterMemory
 from fluss.storage.kv.manifest import check_files
 from fluss.storage.kv.settings import KvStoreSettings

@@ -27,10 +27,10 @@ from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.value_batch import SCHEMA_ID_BYTES
 from fluss.row.hashed_keys import HashedKeys, row_words
-from fluss.row.varint_columns import UInt64Array
+from fluss.row.varint import UInt64Array
+from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv import rocks
 from fluss.storage.kv.access import Access
-from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.drain import STATE_KEY, Drain, remove_unfinished, write_part
 from fluss.storage.kv.key_filter import KeyFilter
 from fluss.storage.kv.keyed_rows import FoundRows, KeyedRows, StoredRows

@@ -20,7 +20,7 @@ from fluss.client.lookup.lookuper import Lookuper
 from fluss.client.lookup.pauses import pause_after
 from fluss.client.runtime import runtime
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.schema.schema import Schema
 from tests.unit.client.lookup.key_server import PATH, USERS, Fault, KeyServer, key_server

@@ -12,7 +12,7 @@ import pytest
 
 from fluss import ErrorCode, FlussError, TableScan, col
 from fluss.client.scan.snapshot_fetcher import SnapshotLostError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.protocol.records import ScanKvResponse
 from fluss.schema.schema import Schema

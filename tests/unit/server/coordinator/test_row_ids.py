@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.coordinator.metadata_schema import MIGRATIONS
 from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.coordinator.row_ids import RowIds

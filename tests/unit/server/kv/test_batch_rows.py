@@ -19,7 +19,7 @@ from fluss.schema.types import (
     StringType,
 )
 from fluss.server.kv import batch_rows
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 from tests.damage import bit_flips
 from tests.unit.server.kv.merging import Merging, encode_row, key_of, kv_batch, make_table, resealed
 

@@ -18,7 +18,7 @@ from fluss.server.kv.settings import KvSettings
 from fluss.server.tablet.settings import TabletSettings
 from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources
-from fluss.storage.log.settings import LogSettings
+from fluss.storage.log.tablet import LogSettings
 from tests.unit.server.kv.bucket_support import (
     KV_DIRECTORY,
     SCHEMA,

@@ -13,7 +13,7 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.kv.settings import KvSettings
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.server.kv.bucket_support import Bucket, hosting
 from tests.unit.server.kv.merging import Delete

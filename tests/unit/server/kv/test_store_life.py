@@ -18,8 +18,8 @@ from fluss.server.kv import parts
 from fluss.server.kv.bucket import KvBucket, KvPut
 from fluss.server.kv.settings import KvSettings
 from fluss.server.model import Table
+from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv import rocks
-from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.log.tablet import LogTablet
 from tests.unit.server.kv.bucket_support import TABLE, Bucket, hosting, kv_batch
 from tests.unit.server.tablet.support import run, until

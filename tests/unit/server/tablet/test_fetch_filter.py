@@ -17,7 +17,7 @@ from fluss.schema.predicate import col
 from fluss.schema.schema import Schema
 from fluss.server.tablet import fetch_read
 from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.storage.log.tablet import LogSettings
 from tests.unit.server.tablet.support import (
     SCHEMA,
     Server,

@@ -20,7 +20,7 @@ from fluss.server.model import BucketHealth, Partition
 from fluss.server.tablet.manager import TabletManager
 from fluss.server.tablet.settings import TabletSettings
 from fluss.storage.log.checkpoint_file import decode_checkpoint
-from fluss.storage.log.settings import LogSettings
+from fluss.storage.log.tablet import LogSettings
 from tests.unit.server.tablet.support import (
     Clock,
     MemoryCatalog,

@@ -15,7 +15,7 @@ from fluss.server.kv.aggregation.bitmap_tree import read_bitmap64, write_bitmap6
 from fluss.server.kv.aggregation.bitmaps import Bitmap, read_bitmap32, union, write_bitmap32
 from fluss.server.kv.aggregation.limits import check_states_size
 from fluss.server.kv.aggregation.segments import Segments
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 
 
 @dataclass(frozen=True, slots=True)

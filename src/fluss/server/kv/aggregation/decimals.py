@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.buffers import Int64Array
-from fluss.row.decimal_columns import DECIMAL_BYTES
-from fluss.row.null_columns import ValidMask, mask_from_arrow, mask_to_arrow
+from fluss.row.arrow_arrays import ValidMask, mask_from_arrow, mask_to_arrow
+from fluss.row.scalars import UNSCALED_BYTES_MAX
 from fluss.server.kv.aggregation.segments import Segments
 
 # Unscaled numbers: 12.30 with scale 2 is 1230.
@@ -100,5 +100,5 @@ def _from_integers(arrow_type: pa.DataType, states: npt.NDArray[Any]) -> pa.Arra
 
 def _decimal_array(arrow_type: pa.DataType, low: Int64Array, high: Int64Array, valid: ValidMask) -> pa.Array:
     words = np.stack((low, high), axis=1)
-    assert words.itemsize * 2 == DECIMAL_BYTES
+    assert words.itemsize * 2 == UNSCALED_BYTES_MAX
     return pa.Array.from_buffers(arrow_type, len(low), [mask_to_arrow(valid), pa.py_buffer(words)])

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import Int64Array
-from fluss.row.null_columns import BoolArray, mask_from_arrow
+from fluss.row.arrow_arrays import BoolArray, mask_from_arrow
 from fluss.server.kv.aggregation.segments import Segments
 from fluss.server.kv.batch_rows import BatchRows
 from fluss.server.kv.column_roles import ColumnRoles

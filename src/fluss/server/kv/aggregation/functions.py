@@ -27,8 +27,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from fluss.buffers import Int64Array
-from fluss.row.null_columns import mask_from_arrow
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import mask_from_arrow, number_array
 from fluss.schema.aggregation import AggFunction
 from fluss.schema.schema import Column
 from fluss.schema.types import TypeRoot

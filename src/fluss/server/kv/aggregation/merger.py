@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array
 from fluss.errors import ErrorCode, FlussError
+from fluss.row.arrow_arrays import mask_from_arrow, number_array, take_rows
 from fluss.row.encoded import EncodedRows
-from fluss.row.null_columns import mask_from_arrow
-from fluss.row.plain_arrays import number_array, take_rows
 from fluss.server.kv.aggregation.entries import Entries
 from fluss.server.kv.aggregation.functions import states_function
 from fluss.server.kv.aggregation.limits import check_states_size

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from fluss.row.null_columns import BoolArray, mask_from_arrow, mask_to_arrow, unpacked_bits
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import BoolArray, mask_from_arrow, mask_to_arrow, number_array, unpacked_bits
 from fluss.server.kv.aggregation.segments import Segments
 
 _DTYPES: dict[pa.DataType, npt.DTypeLike] = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from fluss.row.byte_ranges import gather_ranges, join_rows, large_binary_array, offsets_of
-from fluss.row.null_columns import mask_from_arrow, mask_to_arrow
+from fluss.row.arrow_arrays import mask_from_arrow, mask_to_arrow
+from fluss.row.encoded import gather_ranges, join_rows, large_binary_array, offsets_of
 from fluss.server.kv.aggregation.limits import check_states_size
 from fluss.server.kv.aggregation.segments import Segments
 

@@ -45,7 +45,7 @@ from fluss.schema.types import (
 from fluss.server.kv.aggregation import limits
 from fluss.server.kv.aggregation.functions import states_function
 from fluss.server.kv.aggregation.segments import Segments
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.storage.damage import KvDamagedError
 from fluss.testing.strategies import internal_values
 from tests.unit.server.kv.aggregation.bitmap_samples import serialized
 from tests.unit.server.kv.aggregation.model import BITMAP_BITS, merged, shown_value
