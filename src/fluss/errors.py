@@ -18,8 +18,9 @@ A server's error code always reaches the caller as ``FlussError.error_code``, kn
 
 from __future__ import annotations
 
+import copy as copy_module
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class ErrorCode(IntEnum):
@@ -178,6 +179,15 @@ class FlussError(Exception):
         """Whether cluster metadata should be read again before a retry."""
         return self._error_code in STALE_METADATA_CODES
 
+    def copied(self) -> Self:
+        """Return an equal error of the same class and cause, without a traceback.
+
+        One exception object must not be raised in several tasks or threads: each of them would add to its traceback.
+        """
+        copy = copy_module.copy(self)
+        copy.__cause__, copy.__suppress_context__ = self.__cause__, self.__suppress_context__
+        return copy
+
     def __str__(self) -> str:
         if self._error_code == ErrorCode.CLIENT_ERROR:
             return f"FlussError: {self._message}"
@@ -188,6 +198,12 @@ class CorruptRecordError(FlussError):
     """Rows, keys or batches that do not follow their format."""
 
     default_code = ErrorCode.CORRUPT_RECORD_EXCEPTION
+
+
+class KvDamagedError(FlussError):
+    """A key-value store on the disk is not what was written: it is built again from its changelog or a checkpoint."""
+
+    default_code = ErrorCode.KV_STORAGE_EXCEPTION
 
 
 class ChecksumError(CorruptRecordError):

@@ -49,7 +49,7 @@ from fluss.schema.serde import database_from_json, schema_from_json, table_from_
 from fluss.schema.table import TableBucket
 from fluss.schema.type_text import parse_type
 from fluss.schema.types import DataType
-from fluss.server.kv.aggregation.bitmaps import union
+from fluss.server.merge.roaring import union
 from fluss.storage.log.checkpoint_file import decode_checkpoint, encode_checkpoint
 from fluss.storage.log.index import decode_offset_index, decode_time_index, encode_offset_index, encode_time_index
 from fluss.storage.log.remote_manifest import decode_manifest
@@ -57,7 +57,7 @@ from fluss.storage.log.writer_state import WriterEntry, decode_writer_snapshot, 
 from tests.fuzz.engine import Target
 from tests.fuzz.key_targets import key_targets
 from tests.golden.vectors import vector
-from tests.unit.server.kv.aggregation.bitmap_samples import READERS, WRITERS, java_bitmaps
+from tests.unit.server.merge.bitmap_samples import READERS, WRITERS, java_bitmaps
 
 # No input here is longer than some kilobytes; nothing may need more than this to decode.
 BYTES_MAX = 1 << 20

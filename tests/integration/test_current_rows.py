@@ -19,7 +19,7 @@ from fluss.client.scan.table_read import TableRead
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.schema.types import DataTypes
-from fluss.server.tablet.service import TabletService
+from fluss.server.rpc.tablet_service import TabletService
 from tests.integration.every_type import FULL_ROW, schema_of_every_type
 from tests.integration.keyed_tables import Tables, by_key, delete, in_background, tables_of, upsert, upsert_batch
 

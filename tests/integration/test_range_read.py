@@ -16,17 +16,18 @@ import pytest
 
 import fluss
 from fluss import FlussError, col, embedded
+from fluss.client.bulk.ranges import LogRange, read_ranges
+from fluss.client.bulk.rows_at import rows_at
 from fluss.client.faces import wait_for
-from fluss.client.scan.kv_session import KvSession
-from fluss.client.scan.range_read import LogRange, read_ranges
-from fluss.client.scan.rows_at import rows_at
+from fluss.client.scan.snapshots import KvSession
+from fluss.client.table import context_of
 from fluss.errors import ErrorCode
 from fluss.protocol.api import ApiKey
 from fluss.protocol.records import ScanKvResponse
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
-from fluss.server.kv.scan_kv import KvScanner
-from fluss.server.tablet.service import TabletService
+from fluss.server.rpc.scans import KvScanner
+from fluss.server.rpc.tablet_service import TabletService
 from fluss.testing.cluster import ServerProcess
 from tests.integration.keyed_tables import Tables, delete, in_background, tables_of, upsert, upsert_batch
 
@@ -171,14 +172,14 @@ def test_nothing_behind_the_end_of_a_range_is_fetched(tables: Tables) -> None:
     for start in range(0, 20_000, 1000):
         append(table, range(start, start + 1000))
     asked: list[ApiKey] = []
-    request = table._cluster.request
+    request = context_of(table).cluster.request
 
     async def counted(server_id: int, api: Any, *args: Any, **options: Any) -> Any:
         asked.append(api.key)
         return await request(server_id, api, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table._cluster, "request", counted)
+        patch.setattr(context_of(table).cluster, "request", counted)
         assert ranged(table, (0, 1500)).num_rows == 1500
         time.sleep(0.1)
     assert asked.count(ApiKey.FETCH_LOG) == 1
@@ -458,8 +459,8 @@ def test_a_server_whose_rows_are_behind_its_changelog_gives_the_same_rows(monkey
         table = made.create(KEYED, bucket_count=1)
         history = History(made, table, seed=9)
         history.change()
-        session = KvSession(table._cluster, 0, first(table))
-        records = table._runtime.run(session.open(bytes_max=1 << 20))
+        session = KvSession(context_of(table).cluster, 0, first(table))
+        records = context_of(table).runtime.run(session.open(bytes_max=1 << 20))
         assert not session.has_more
         old_answers.append(ScanKvResponse(records=bytes(records), log_offset=session.log_offset))
         for _ in range(3):

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from fluss import blocking
+from fluss.client.bulk.sequenced_writer import SequencedWriter, new_writer_id
 from fluss.client.table import FlussTable
-from fluss.client.write.sequenced_writer import SequencedWriter, new_writer_id
 from fluss.schema.table import TableBucket
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef, even_batches
 from fluss.spark.bulk.unfit import UnfitInputError

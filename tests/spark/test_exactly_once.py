@@ -63,7 +63,7 @@ def killing_source(provider: str, kills: dict[tuple[int, int], int], sends_befor
                 def write(self, iterator: Any) -> Any:
                     from pyspark import TaskContext
 
-                    from fluss.client.write.sequenced_writer import SequencedWriter
+                    from fluss.client.bulk.sequenced_writer import SequencedWriter
 
                     task = TaskContext.get()
                     assert task is not None

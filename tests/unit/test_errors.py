@@ -97,3 +97,15 @@ def test_codes_become_types_and_unknown_codes_are_kept() -> None:
     assert unknown.error_code == 4711
     assert "4711" in unknown.message
     assert not unknown.is_retriable
+
+
+def test_a_copy_is_equal_and_has_no_history() -> None:
+    try:
+        raise ChecksumError("damaged", 14) from ValueError("the reason")
+    except ChecksumError as caught:
+        error = caught
+    copy = error.copied()
+    assert (type(copy), copy.message, copy.error_code) == (ChecksumError, "damaged", 14)
+    assert copy is not error
+    assert copy.__traceback__ is None
+    assert copy.__cause__ is error.__cause__

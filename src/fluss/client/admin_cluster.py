@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fluss.client.admin_calls import AdminCalls
-from fluss.client.wire_values import config_changes
 from fluss.errors import FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.convert import cluster_health, config_entry, pb_config_changes
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, HealthStatus, ServerNode, ServerTag
+from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, ServerNode, ServerTag
 from fluss.schema.integers import int32
-
-_DYNAMIC = "DYNAMIC_SERVER_CONFIG"
 
 
 class ClusterAdmin(AdminCalls):
@@ -30,26 +28,12 @@ class ClusterAdmin(AdminCalls):
 
     async def get_cluster_health(self) -> ClusterHealth:
         """Say whether all replicas are there."""
-        response = await self._ask(apis.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest())
-        return ClusterHealth._create(
-            HealthStatus(response.status),
-            response.num_replicas,
-            response.in_sync_replicas,
-            response.num_leader_replicas,
-            response.active_leader_replicas,
-        )
+        return cluster_health(await self._ask(apis.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest()))
 
     async def describe_cluster_configs(self) -> list[ClusterConfigEntry]:
         """List the options that the servers were started with or have been given since; secrets are masked."""
         response = await self._ask(apis.DESCRIBE_CLUSTER_CONFIGS, pb.DescribeClusterConfigsRequest())
-        return [
-            ClusterConfigEntry._create(
-                entry.config_key,
-                entry.config_value if entry.HasField("config_value") else None,
-                entry.config_source == _DYNAMIC,
-            )
-            for entry in response.configs
-        ]
+        return [config_entry(message) for message in response.configs]
 
     async def alter_cluster_configs(
         self,
@@ -63,7 +47,7 @@ class ClusterAdmin(AdminCalls):
 
         ``append_configs`` and ``subtract_configs`` add to and take from options that are lists.
         """
-        changes = config_changes(set_configs, reset_configs, append_configs, subtract_configs)
+        changes = pb_config_changes(set_configs, reset_configs, append_configs, subtract_configs)
         await self._ask(apis.ALTER_CLUSTER_CONFIGS, pb.AlterClusterConfigsRequest(alter_configs=changes))
 
     async def add_server_tag(self, server_ids: Iterable[int], server_tag: ServerTag) -> None:

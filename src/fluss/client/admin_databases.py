@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fluss.client.admin_calls import AdminCalls, also_named, checked, checked_text
-from fluss.client.wire_values import config_changes
 from fluss.protocol import api as apis
+from fluss.protocol.convert import database_info, database_summary, pb_config_changes
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
-from fluss.schema.serde import database_from_json, database_to_json
+from fluss.schema.serde import database_to_json
 
 _NAMED = also_named("name", "database_name")
 
@@ -63,7 +63,7 @@ class DatabaseAdmin(AdminCalls):
         request = pb.AlterDatabaseRequest(
             database_name=checked_text("database_name", database_name),
             ignore_if_not_exists=checked("ignore_if_not_exists", ignore_if_not_exists, bool),
-            config_changes=config_changes(set_properties, reset_properties),
+            config_changes=pb_config_changes(set_properties, reset_properties),
         )
         if comment is not None:
             request.comment = checked_text("comment", comment)
@@ -77,10 +77,7 @@ class DatabaseAdmin(AdminCalls):
     async def list_database_summaries(self) -> list[DatabaseSummary]:
         """List databases with their age and their number of tables."""
         response = await self._ask(apis.LIST_DATABASES, pb.ListDatabasesRequest(include_summary=True))
-        return [
-            DatabaseSummary._create(summary.database_name, summary.created_time, summary.table_count)
-            for summary in response.database_summary
-        ]
+        return [database_summary(message) for message in response.database_summary]
 
     @_NAMED
     async def database_exists(self, database_name: str) -> bool:
@@ -92,6 +89,4 @@ class DatabaseAdmin(AdminCalls):
     async def get_database_info(self, database_name: str) -> DatabaseInfo:
         """Describe a database; code 4 if it is missing."""
         request = pb.GetDatabaseInfoRequest(database_name=checked_text("database_name", database_name))
-        response = await self._ask(apis.GET_DATABASE_INFO, request)
-        descriptor = database_from_json(response.database_json)
-        return DatabaseInfo._create(database_name, descriptor, response.created_time, response.modified_time)
+        return database_info(database_name, await self._ask(apis.GET_DATABASE_INFO, request))

@@ -9,9 +9,9 @@ from fluss.client.admin_calls import AdminCalls, checked, checked_path, checked_
 from fluss.client.admin_tables import check_partitioned
 from fluss.client.cluster import Cluster
 from fluss.client.leader_calls import ask_leaders
-from fluss.client.wire_values import pb_table_path
-from fluss.errors import ErrorCode, FlussError, error_for_code
+from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.convert import lake_snapshot, pb_producer_offsets, pb_table_path, producer_offsets, raise_failure
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.integers import int32, int64
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec, OffsetType, ProducerOffsets
@@ -79,12 +79,7 @@ class OffsetAdmin(AdminCalls):
         """Say how far the lake has the records of a table; code 40 if there is no lake, 53 if it has nothing yet."""
         request = pb.GetLakeSnapshotRequest(table_path=pb_table_path(checked_path(table_path)))
         response = await self._ask(apis.GET_LAKE_SNAPSHOT, request)
-        offsets = {
-            _bucket(response.table_id, bucket): bucket.log_offset
-            for bucket in response.bucket_snapshots
-            if bucket.HasField("log_offset")
-        }
-        return LakeSnapshot._create(response.snapshotId, offsets)
+        return lake_snapshot(response)
 
     # Producer offsets
 
@@ -95,33 +90,21 @@ class OffsetAdmin(AdminCalls):
 
         Returns False, and changes nothing, if the producer has registered positions that have not expired.
         """
-        request = pb.RegisterProducerOffsetsRequest(producer_id=checked_text("producer_id", producer_id))
-        tables: dict[int, pb.PbProducerTableOffsets] = {}
-        for bucket, offset in offsets.items():
-            checked("a bucket", bucket, TableBucket)
-            table = tables.get(bucket.table_id)
-            if table is None:
-                table = tables[bucket.table_id] = request.table_offsets.add(table_id=bucket.table_id)
-            table.bucket_offsets.add(
-                partition_id=bucket.partition_id, bucket_id=bucket.bucket_id, log_end_offset=int64("an offset", offset)
-            )
-        if ttl_ms is not None:
-            request.ttl_ms = int64("ttl_ms", ttl_ms)
+        request = pb.RegisterProducerOffsetsRequest(
+            producer_id=checked_text("producer_id", producer_id),
+            table_offsets=pb_producer_offsets(
+                (checked("a bucket", bucket, TableBucket), int64("an offset", offset))
+                for bucket, offset in offsets.items()
+            ),
+            ttl_ms=None if ttl_ms is None else int64("ttl_ms", ttl_ms),
+        )
         response = await self._ask(apis.REGISTER_PRODUCER_OFFSETS, request)
         return response.result == _REGISTERED
 
     async def get_producer_offsets(self, producer_id: str) -> ProducerOffsets | None:
         """Return what a producer has registered, or None if there is nothing or it has expired."""
         request = pb.GetProducerOffsetsRequest(producer_id=checked_text("producer_id", producer_id))
-        response = await self._ask(apis.GET_PRODUCER_OFFSETS, request)
-        if not response.HasField("producer_id"):
-            return None
-        offsets = {
-            _bucket(table.table_id, bucket): bucket.log_end_offset
-            for table in response.table_offsets
-            for bucket in table.bucket_offsets
-        }
-        return ProducerOffsets._create(response.producer_id, response.expiration_time, offsets)
+        return producer_offsets(await self._ask(apis.GET_PRODUCER_OFFSETS, request))
 
     async def delete_producer_offsets(self, producer_id: str) -> None:
         """Forget what a producer has registered, if anything."""
@@ -145,8 +128,7 @@ async def leader_offsets(
     response = await cluster.request(leader_id, apis.LIST_OFFSETS, request)
     offsets = {}
     for answer in response.buckets_resp:
-        if answer.HasField("error_code"):
-            raise error_for_code(answer.error_code, answer.error_message)
+        raise_failure(answer)
         bucket = TableBucket.new_with_partition(first.table_id, first.partition_id, answer.bucket_id)
         offsets[bucket] = answer.offset
     return offsets
@@ -185,8 +167,3 @@ def _offset_spec(
     if wanted is None or (offset_spec is not None and offset_type is not None):
         raise TypeError("say which offset is wanted: one of offset_spec and offset_type")
     return OffsetSpec.of(wanted, timestamp)
-
-
-def _bucket(table_id: int, message: pb.PbLakeSnapshotForBucket | pb.PbBucketOffset) -> TableBucket:
-    partition_id = message.partition_id if message.HasField("partition_id") else None
-    return TableBucket.new_with_partition(table_id, partition_id, message.bucket_id)

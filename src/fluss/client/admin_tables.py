@@ -9,19 +9,26 @@ import pyarrow as pa
 from fluss.client.admin_calls import AdminCalls, checked, checked_path, checked_text
 from fluss.client.cluster import Cluster
 from fluss.client.leader_calls import ask_leaders
-from fluss.client.wire_values import config_changes, partition_spec, pb_partition_spec, pb_table_path, table_info
-from fluss.errors import ErrorCode, FlussError, error_for_code
+from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.convert import (
+    partition_info,
+    pb_added_column,
+    pb_config_changes,
+    pb_partition_spec,
+    pb_table_path,
+    raise_failure,
+    schema_info,
+    table_bucket,
+    table_info,
+)
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.integers import int32
 from fluss.schema.partition import PartitionInfo, PartitionSpec
 from fluss.schema.schema import Column, column_from_arrow
-from fluss.schema.serde import data_type_to_json, schema_from_json, table_to_json
+from fluss.schema.serde import table_to_json
 from fluss.schema.table import SchemaInfo, TableBucket, TableInfo, TablePath, TableStats
-
-# New columns come last; servers know no other place.
-_POSITION_LAST = 0
 
 
 class TableAdmin(AdminCalls):
@@ -64,7 +71,7 @@ class TableAdmin(AdminCalls):
         request = pb.AlterTableRequest(
             table_path=pb_table_path(checked_path(table_path)),
             ignore_if_not_exists=checked("ignore_if_not_exists", ignore_if_not_exists, bool),
-            config_changes=config_changes(set_properties, reset_properties),
+            config_changes=pb_config_changes(set_properties, reset_properties),
             add_columns=[_pb_add_column(column) for column in add_columns],
         )
         await self._ask(apis.ALTER_TABLE, request)
@@ -101,7 +108,7 @@ class TableAdmin(AdminCalls):
         if schema_id is not None:
             request.schema_id = int32("schema_id", schema_id)
         response = await self._ask(apis.GET_TABLE_SCHEMA, request)
-        return SchemaInfo._create(response.schema_id, schema_from_json(response.schema_json))
+        return schema_info(response)
 
     async def get_table_stats(self, table_path: TablePath, partition_name: str | None = None) -> TableStats:
         """Count the rows of a table, or of one of its partitions, without reading them; codes 7, 36 and 37."""
@@ -137,10 +144,8 @@ class TableAdmin(AdminCalls):
         response = await self._cluster.request(leader_id, apis.GET_TABLE_STATS, request)
         counts = {}
         for answer in response.buckets_resp:
-            if answer.HasField("error_code"):
-                raise error_for_code(answer.error_code, answer.error_message)
-            partition_id = answer.partition_id if answer.HasField("partition_id") else None
-            counts[TableBucket.new_with_partition(table_id, partition_id, answer.bucket_id)] = answer.row_count
+            raise_failure(answer)
+            counts[table_bucket(table_id, answer)] = answer.row_count
         return counts
 
     # Partitions
@@ -193,9 +198,7 @@ async def partition_infos(cluster: Cluster, path: TablePath, spec: PartitionSpec
     if spec is not None:
         request.partial_partition_spec.CopyFrom(pb_partition_spec(spec))
     response = await cluster.request_coordinator(apis.LIST_PARTITION_INFOS, request)
-    # Servers list the values in the order of the partition keys.
-    specs = [(info.partition_id, partition_spec(info.partition_spec)) for info in response.partitions_info]
-    return [PartitionInfo._create(partition_id, spec, list(spec.spec_map)) for partition_id, spec in specs]
+    return [partition_info(message) for message in response.partitions_info]
 
 
 def check_partitioned(info: TableInfo) -> None:
@@ -210,15 +213,7 @@ def _pb_add_column(column: Column | pa.Field) -> pb.PbAddColumn:
     if isinstance(column, pa.Field):
         column = column_from_arrow(column)
     checked("a new column", column, Column)
-    message = pb.PbAddColumn(
-        column_name=checked_text("a column name", column.name),
-        data_type_json=data_type_to_json(column.data_type),
-        column_position_type=_POSITION_LAST,
-    )
+    checked_text("a column name", column.name)
     if column.comment is not None:
-        message.comment = checked_text("a column comment", column.comment)
-    if column.aggregation is not None:
-        message.agg_function_type = column.aggregation.name
-        for key, value in column.aggregation.parameters:
-            message.agg_function_params.add(key=key, value=value)
-    return message
+        checked_text("a column comment", column.comment)
+    return pb_added_column(column)

@@ -14,11 +14,11 @@ from fluss.client.bootstrap import Bootstrap
 from fluss.client.metadata import Metadata
 from fluss.client.server_pool import ServerPool
 from fluss.client.shared_calls import SharedCalls
-from fluss.client.wire_values import pb_table_path
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, NetworkError, RequestTimeoutError
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api, ApiKey
+from fluss.protocol.convert import pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster import ServerNode
 from fluss.schema.schema import Schema

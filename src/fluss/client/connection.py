@@ -13,12 +13,12 @@ from fluss.client.awaitables import StartedCall
 from fluss.client.cluster import Cluster
 from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.runtime import Runtime, runtime
-from fluss.client.table import FlussTable
-from fluss.client.wire_values import pb_table_path
+from fluss.client.table import FlussTable, TableContext
 from fluss.client.write.writer_client import WriterClient
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.convert import pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.integers import int64
 from fluss.schema.server_made import ServerMade
@@ -96,7 +96,8 @@ class FlussConnection(ServerMade):
             raise TypeError(f"table_path must be a fluss.TablePath, got {type(table_path).__name__}")
         self._check_open()
         info = await self._runtime.bridge(self._table_info(table_path))
-        return FlussTable._create(self._cluster, self._runtime, self._get_writer_client, self._get_lookup_client, info)
+        context = TableContext(self._cluster, self._runtime, info, self._get_writer_client, self._get_lookup_client)
+        return FlussTable._create(context)
 
     async def _table_info(self, path: TablePath) -> TableInfo:
         await self._cluster.refresh([path])

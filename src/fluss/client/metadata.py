@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fluss.client.wire_values import server_node, table_info, table_path
+from fluss.protocol.convert import server_node, table_info, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster import ServerNode, ServerType
 from fluss.schema.schema import Schema

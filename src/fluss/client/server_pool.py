@@ -11,7 +11,7 @@ from fluss.client.shared_calls import SharedCalls
 from fluss.config import Config
 from fluss.net.channel import Channel, ChannelSettings
 from fluss.protocol import sasl
-from fluss.protocol.api import ServerType as ServerRole
+from fluss.protocol.api import ServerRole
 from fluss.schema.cluster import ServerNode, ServerType
 
 _ROLES = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -73,7 +72,7 @@ class SharedCalls:
         error = task.exception()
         if isinstance(error, FlussError):
             # One exception object must not be raised in several tasks.
-            raise copy.copy(error).with_traceback(error.__traceback__) from error.__cause__
+            raise error.copied().with_traceback(error.__traceback__)
         return task.result()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,31 +26,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TableContext:
+    """What everything that is made of one table works with."""
+
+    cluster: Cluster
+    runtime: Runtime
+    info: TableInfo
+    # The clients that all tables of a connection share. They are made when they are first needed.
+    writer_client: Callable[[], WriterClient]
+    lookup_client: Callable[[], LookupClient]
+
+
 class FlussTable(ServerMade):
     """A table with the schema it had when ``FlussConnection.get_table`` returned it."""
 
-    _cluster: Cluster
-    _runtime: Runtime
-    _writer_client: Callable[[], WriterClient]
-    _lookup_client: Callable[[], LookupClient]
+    _context: TableContext
     _info: TableInfo
 
     @classmethod
-    def _create(
-        cls,
-        cluster: Cluster,
-        runtime: Runtime,
-        writer_client: Callable[[], WriterClient],
-        lookup_client: Callable[[], LookupClient],
-        info: TableInfo,
-    ) -> FlussTable:
-        return cls._with_fields(
-            _cluster=cluster,
-            _runtime=runtime,
-            _writer_client=writer_client,
-            _lookup_client=lookup_client,
-            _info=info,
-        )
+    def _create(cls, context: TableContext) -> FlussTable:
+        return cls._with_fields(_context=context, _info=context.info)
 
     @property
     def table_path(self) -> TablePath:
@@ -75,7 +72,7 @@ class FlussTable(ServerMade):
 
     def new_scan(self) -> TableScan:
         """Begin a scan: choose columns and conditions, then create a scanner."""
-        return TableScan(self._cluster, self._runtime, self._info)
+        return TableScan(self._context.cluster, self._context.runtime, self._info)
 
     def new_append(self) -> TableAppend:
         """Begin to append rows. Only log tables take them."""
@@ -83,7 +80,7 @@ class FlussTable(ServerMade):
             raise FlussError(
                 f"Append is only supported for log tables, and {self.table_path} has a primary key; use new_upsert()"
             )
-        return TableAppend(self._writer_client, self._info)
+        return TableAppend(self._context.writer_client, self._info)
 
     def new_append_writer(self) -> AppendWriter:
         """Return a writer for rows: the older name of ``new_append().create_writer()``. It may also be awaited."""
@@ -97,12 +94,12 @@ class FlussTable(ServerMade):
         ``columns`` or ``column_indices`` choose the columns of a partial update, as the methods of the result do.
         """
         self._require_key("Upsert")
-        return TableUpsert(self._writer_client, self._info, columns, column_indices)
+        return TableUpsert(self._context.writer_client, self._info, columns, column_indices)
 
     def new_lookup(self) -> TableLookup:
         """Begin to look rows up by their keys. Only tables with a primary key have them."""
         self._require_key("Lookup")
-        return TableLookup(self._lookup_client, self._info)
+        return TableLookup(self._context.lookup_client, self._info)
 
     def _require_key(self, operation: str) -> None:
         if not self.has_primary_key():
@@ -164,3 +161,8 @@ class FlussTable(ServerMade):
 
     def __repr__(self) -> str:
         return f"FlussTable(path={self.table_path})"
+
+
+def context_of(table: FlussTable) -> TableContext:
+    """Return what a table works with, for the bulk operations of the library."""
+    return table._context

@@ -18,12 +18,11 @@ from fluss.errors import (
     NetworkError,
     RequestTimeoutError,
     UnsupportedVersionError,
-    error_for_code,
 )
 from fluss.net.transport import Outbox
 from fluss.protocol import api as apis
 from fluss.protocol import sasl
-from fluss.protocol.api import Api, ServerType
+from fluss.protocol.api import Api, ServerRole
 from fluss.protocol.frame import FRAME_BYTES_MAX
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.session import (
@@ -86,7 +85,7 @@ class Channel:
         self._failure: FlussError | None = NetworkError(f"{name} is not connected")
         self._is_disconnected = asyncio.Event()
         self._is_disconnected.set()
-        self._server_type: ServerType | None = None
+        self._server_type: ServerRole | None = None
 
     @classmethod
     async def connect(
@@ -96,7 +95,7 @@ class Channel:
         *,
         settings: ChannelSettings | None = None,
         credentials: sasl.Credentials | None = None,
-        expected_server_type: ServerType | None = None,
+        expected_server_type: ServerRole | None = None,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> Channel:
@@ -122,7 +121,7 @@ class Channel:
         return self._failure is None
 
     @property
-    def server_type(self) -> ServerType | None:
+    def server_type(self) -> ServerRole | None:
         """What the server said to be; None if it serves both roles."""
         return self._server_type
 
@@ -201,7 +200,7 @@ class Channel:
             else:
                 return
 
-    async def _agree_on_versions(self, expected_server_type: ServerType | None) -> None:
+    async def _agree_on_versions(self, expected_server_type: ServerRole | None) -> None:
         request = pb.ApiVersionsRequest(client_software_name=CLIENT_NAME, client_software_version=__version__)
         response = await self.request(apis.API_VERSIONS, request, timeout_s=self._settings.handshake_timeout_s)
         self._server_type = self._session.accept_api_versions(response)
@@ -239,7 +238,7 @@ class Channel:
 
     def _check_usable(self) -> None:
         if self._failure is not None:
-            raise _copied(self._failure)
+            raise self._failure.copied()
 
     def _has_room(self) -> bool:
         return (
@@ -330,7 +329,7 @@ class Channel:
         self._waiting.clear()
         for call in calls:
             if not call.answer.done():
-                call.answer.set_exception(_copied(failure))
+                call.answer.set_exception(failure.copied())
         assert self._outbox is not None
         assert self._transport is not None
         self._outbox.clear()
@@ -364,10 +363,5 @@ class _ChannelProtocol(asyncio.BufferedProtocol):
         self._channel._disconnected(exc)
 
 
-def _copied(error: FlussError) -> FlussError:
-    """Return an equal error: one exception object must not be raised in several tasks."""
-    return error_for_code(error.error_code, error.message)
-
-
-def _spoken(server_type: ServerType | None) -> str:
+def _spoken(server_type: ServerRole | None) -> str:
     return "server of unknown type" if server_type is None else server_type.name.lower().replace("_", " ")

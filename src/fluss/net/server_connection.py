@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
 from fluss.net.limits import ByteBudget, LoginThrottle
 from fluss.net.transport import Outbox
-from fluss.protocol.api import Api, ApiKey, ServerType
+from fluss.protocol.api import Api, ApiKey, ServerRole
 from fluss.protocol.codec import Parts
 from fluss.protocol.frame import REQUEST_FRAME_BYTES_MAX
 from fluss.protocol.sasl import CredentialsChecker, Principal
@@ -82,7 +82,7 @@ class ListenerSettings:
     name: str = "FLUSS"
     host: str = "127.0.0.1"
     port: int = 0
-    server_type: ServerType | None = None
+    server_type: ServerRole | None = None
     # Without it the listener is a plaintext one, and everybody is anonymous.
     check_credentials: CredentialsChecker | None = field(default=None, repr=False)
     frame_bytes_max: int = REQUEST_FRAME_BYTES_MAX

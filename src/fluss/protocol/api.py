@@ -101,7 +101,7 @@ class ApiKey(IntEnum):
     LIST_KV_SNAPSHOTS = 1064
 
 
-class ServerType(IntEnum):
+class ServerRole(IntEnum):
     """The two roles of a server, as ApiVersions announces them."""
 
     COORDINATOR = 1
@@ -125,7 +125,7 @@ class Api(Generic[RequestT, ResponseT]):
     key: ApiKey
     request: Codec[RequestT]
     response: Codec[ResponseT]
-    served_by: frozenset[ServerType]
+    served_by: frozenset[ServerRole]
     is_public: bool
     versions: VersionRange
 
@@ -158,7 +158,7 @@ def _response(message_type: type[MessageT]) -> MessageCodec[MessageT]:
 class _Define:
     """Defines APIs that are answered by the same servers."""
 
-    def __init__(self, *served_by: ServerType) -> None:
+    def __init__(self, *served_by: ServerRole) -> None:
         self._served_by = frozenset(served_by)
 
     def __call__(
@@ -174,16 +174,16 @@ class _Define:
         return _register(Api(key, _request(request), _response(response), self._served_by, is_public, versions))
 
 
-_on_both = _Define(ServerType.COORDINATOR, ServerType.TABLET_SERVER)
-_on_coordinator = _Define(ServerType.COORDINATOR)
-_on_tablet = _Define(ServerType.TABLET_SERVER)
+_on_both = _Define(ServerRole.COORDINATOR, ServerRole.TABLET_SERVER)
+_on_coordinator = _Define(ServerRole.COORDINATOR)
+_on_tablet = _Define(ServerRole.TABLET_SERVER)
 
 
 def _with_records(
     key: ApiKey, request: Codec[RequestT], response: Codec[ResponseT], *, version_highest: int = 0
 ) -> Api[RequestT, ResponseT]:
     """Define an API whose request or response is spliced: always public, always answered by tablet servers."""
-    served_by = frozenset((ServerType.TABLET_SERVER,))
+    served_by = frozenset((ServerRole.TABLET_SERVER,))
     return _register(Api(key, request, response, served_by, True, VersionRange(0, version_highest)))
 
 
@@ -325,7 +325,7 @@ APIS: Mapping[int, Api[Any, Any]] = MappingProxyType(_registry)
 UNAUTHENTICATED_APIS = frozenset((ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE))
 
 
-def served_apis(roles: Collection[ServerType]) -> list[Api[Any, Any]]:
+def served_apis(roles: Collection[ServerRole]) -> list[Api[Any, Any]]:
     """Return what a server with these roles has to answer, in the order of the keys."""
     return [api for api in APIS.values() if not api.served_by.isdisjoint(roles)]
 

@@ -32,7 +32,7 @@ from fluss.errors import (
 from fluss.protocol import api as apis
 from fluss.protocol import frame as frames
 from fluss.protocol import sasl
-from fluss.protocol.api import Api, ApiKey, ServerType, VersionRange
+from fluss.protocol.api import Api, ApiKey, ServerRole, VersionRange
 from fluss.protocol.codec import MESSAGE_BYTES_MAX, MessageCodec, Parts
 from fluss.protocol.messages import fluss_pb2 as pb
 
@@ -130,7 +130,7 @@ class ClientSession:
     def pending_count(self) -> int:
         return len(self._pending)
 
-    def accept_api_versions(self, response: pb.ApiVersionsResponse) -> ServerType | None:
+    def accept_api_versions(self, response: pb.ApiVersionsResponse) -> ServerRole | None:
         """Remember what the server speaks; return what it says to be, or None if it does not say."""
         self._server_versions = {
             entry.api_key: VersionRange(entry.min_version, entry.max_version) for entry in response.api_versions
@@ -138,7 +138,7 @@ class ClientSession:
         if not response.HasField("server_type"):
             return None
         try:
-            return ServerType(response.server_type)
+            return ServerRole(response.server_type)
         except ValueError:
             return None
 
@@ -215,7 +215,7 @@ class ServerSession:
         self,
         served: Mapping[int, Api[Any, Any]],
         *,
-        server_type: ServerType | None = None,
+        server_type: ServerRole | None = None,
         check_credentials: sasl.CredentialsChecker | None = None,
         frame_bytes_max: int = frames.REQUEST_FRAME_BYTES_MAX,
     ) -> None:

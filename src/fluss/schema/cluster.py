@@ -1,11 +1,13 @@
-"""The servers of a cluster, how they are, and what they are configured to do."""
+"""The servers of a cluster, how they are, what they are configured to do, and changes of such configurations."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final
 
+from fluss.errors import ErrorCode, FlussError
 from fluss.schema.server_made import ServerMade
 
 
@@ -100,3 +102,43 @@ class ClusterConfigEntry(ServerMade):
     @classmethod
     def _create(cls, key: str, value: str | None, is_dynamic: bool) -> ClusterConfigEntry:
         return cls._with_fields(key=key, value=value, is_dynamic=is_dynamic)
+
+
+class ConfigOp(IntEnum):
+    """What is done with the value, by its number on the wire."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One change of one key. Only DELETE has no value, which is then empty."""
+
+    key: str
+    op: ConfigOp
+    value: str
+
+
+def set_and_deleted(changes: Iterable[ConfigChange]) -> tuple[dict[str, str], set[str]]:
+    """Return what is set to which value and what is deleted, the last change of a key counting.
+
+    For places that have single values only: appending and subtracting is not supported there (code -1).
+    """
+    values: dict[str, str] = {}
+    deleted: set[str] = set()
+    for change in changes:
+        if change.op is ConfigOp.SET:
+            values[change.key] = change.value
+            deleted.discard(change.key)
+        elif change.op is ConfigOp.DELETE:
+            values.pop(change.key, None)
+            deleted.add(change.key)
+        else:
+            raise FlussError(
+                f"'{change.key}' is no list: it can be set and deleted, not changed by {change.op.name}",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+    return values, deleted

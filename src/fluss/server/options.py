@@ -28,9 +28,8 @@ from fluss.option_values import (
 )
 from fluss.protocol.sasl import Principal
 from fluss.server.authorizer import parse_super_users
-from fluss.server.listener_texts import parse_endpoints, parse_jaas, parse_protocols, parse_users
-from fluss.server.options_file import Setting, read_options_file
-from fluss.server.options_of_others import is_of_other_servers
+from fluss.server.listener_parsing import parse_endpoints, parse_jaas, parse_protocols, parse_users
+from fluss.server.option_sources import Setting, is_of_other_servers, read_options_file
 
 T = TypeVar("T")
 

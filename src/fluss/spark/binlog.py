@@ -26,8 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
-from fluss.client.scan.changelog import NOT_IN_LOG, changelog_schema
-from fluss.client.scan.records import RecordRun
+from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_schema
 from fluss.row.arrow_arrays import number_array, string_array
 from fluss.schema.change_type import ChangeType
 from fluss.spark.types import AFTER, BEFORE

@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 
 from fluss.buffers import byte_view
+from fluss.client.bulk.sequenced_writer import SequencedWriter, upsert_encoder
+from fluss.client.bulk.table_facts import writer_batch_bytes
+from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.table import FlussTable
-from fluss.client.table_keys import TableKeys
-from fluss.client.write.kv_encoder import KvEncoder, gathered
-from fluss.client.write.row_places import RowPlaces
-from fluss.client.write.sequenced_writer import SequencedWriter
+from fluss.client.write.kv_encoder import gathered
 from fluss.errors import FlussError
-from fluss.record.log_batch import BATCH_BYTES_MAX, LogBatchHeader
+from fluss.record.log_batch import LogBatchHeader
 from fluss.schema.table import TableBucket
 from fluss.spark.bucket_texts import bucket_text
 from fluss.spark.keyed_records import KeyedRecords, Records
@@ -40,12 +40,9 @@ class KeyedWrite:
         self._table = table
         self._account = account
         self._target_columns = target_columns
-        info = table.get_table_info()
-        hash_variant = table._writer_client().hash_variant
-        targets = table.new_upsert(columns=target_columns)._checked_targets()
-        self._encoder = KvEncoder(info, hash_variant, targets=targets, batch_bytes_max=BATCH_BYTES_MAX)
-        self._keys = TableKeys(info, hash_variant)
-        self._places = RowPlaces.of(table)
+        self._encoder = upsert_encoder(table, target_columns)
+        self._keys = self._encoder.keys
+        self._places = TableSplitter.of(table)
 
     def write(self, batches: Iterable[SinkRows]) -> WriteSummary:
         """Write all rows, and return when they are stored."""
@@ -77,7 +74,7 @@ class KeyedWrite:
         """Return how many rows make a batch of a good size. One of the longest rows must not be too large either."""
         if not records.record_count:
             return ROWS_PER_BATCH
-        good_size = int(self._table._cluster.config.writer_batch_size * records.record_count / records.byte_count)
+        good_size = int(writer_batch_bytes(self._table) * records.record_count / records.byte_count)
         return max(1, min(ROWS_PER_BATCH, good_size, _BATCH_BYTES_MAX // records.record_bytes_max))
 
     def _send(self, records: KeyedRecords, found: _Found) -> WriteSummary:

@@ -23,10 +23,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from fluss.client.bulk.sequenced_writer import IN_FLIGHT_MAX, SequencedWriter, append_encoder
+from fluss.client.bulk.table_facts import writer_batch_bytes
+from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.table import FlussTable
 from fluss.client.write.arrow_input import slices
-from fluss.client.write.row_places import RowPlaces
-from fluss.client.write.sequenced_writer import IN_FLIGHT_MAX, SequencedWriter
 from fluss.errors import FlussError
 from fluss.row import compacted_columns
 from fluss.row.arrow_arrays import bool_array
@@ -54,10 +55,9 @@ class LogWrite:
     def __init__(self, table: FlussTable, account: Account) -> None:
         self._table = table
         self._account = account
-        info = table.get_table_info()
-        self._schema = info.schema
-        self._encoder = table._writer_client().log_encoder(info)
-        self._places = RowPlaces.of(table)
+        self._schema = table.get_table_info().schema
+        self._encoder = append_encoder(table)
+        self._places = TableSplitter.of(table)
         self._written = _Written(table, account, self._places)
         self._summary = WriteSummary()
 
@@ -107,7 +107,7 @@ class LogWrite:
     def _send(self, batches: Iterable[pa.RecordBatch]) -> None:
         account, names = self._account, self._places.partition_name
         by_bucket = self._summary.rows_by_bucket
-        waiting = _Waiting(_BATCH_EXPANSION * self._table._cluster.config.writer_batch_size)
+        waiting = _Waiting(_BATCH_EXPANSION * writer_batch_bytes(self._table))
         with SequencedWriter(
             self._table, account.record.writer_id, next_sequences=self._written.next_sequences
         ) as writer:
@@ -157,7 +157,7 @@ class _Waiting:
 class _Written:
     """What the log has of a task."""
 
-    def __init__(self, table: FlussTable, account: Account, places: RowPlaces) -> None:
+    def __init__(self, table: FlussTable, account: Account, places: TableSplitter) -> None:
         self._table = table
         self._account = account
         self._places = places

@@ -21,4 +21,4 @@ class PlainErrors:
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, FlussError):
-            raise type(error)(error.message, error.error_code) from None
+            raise error.copied() from None

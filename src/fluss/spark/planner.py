@@ -24,8 +24,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from fluss.client.scan.range_read import LogRange, read_ranges
-from fluss.client.scan.table_facts import lake_snapshot_of, offsets_of, partitions_of, row_counts_of
+from fluss.client.bulk.ranges import LogRange, read_ranges
+from fluss.client.bulk.table_facts import lake_snapshot_of, offsets_of, partitions_of, row_counts_of
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.option_values import DURATION_MS

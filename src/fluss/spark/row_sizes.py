@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.client.scan.range_read import LogRange, read_ranges
+from fluss.client.bulk.ranges import LogRange, read_ranges
 from fluss.client.table import FlussTable
 from fluss.errors import FlussError
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from fluss.client.scan.changelog import NOT_IN_LOG, changelog_batch
+from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
+from fluss.client.bulk.rows_at import rows_at
 from fluss.client.scan.changelog_fold import ChangelogFold
-from fluss.client.scan.range_read import LogRange, read_ranges, scan_columns
-from fluss.client.scan.records import RecordRun
-from fluss.client.scan.rows_at import rows_at
+from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.row.arrow_arrays import narrowest_column

@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql.types import StructType
 
-from fluss.client.scan.range_read import LogRange
+from fluss.client.bulk.ranges import LogRange
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.offsets import OffsetSpec

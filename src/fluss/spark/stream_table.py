@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from fluss.client.scan.table_facts import offsets_of, partitions_of
+from fluss.client.bulk.table_facts import offsets_of, partitions_of
 from fluss.client.table import FlussTable
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError

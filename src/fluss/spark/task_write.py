@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fluss.client.bulk.counted_writer import CountedWriter
 from fluss.client.table import FlussTable
-from fluss.client.write.counted_writer import CountedWriter
 from fluss.spark.bucket_texts import bucket_text
 from fluss.spark.exactly_once import ExactlyOnceWrite
 from fluss.spark.sink import SinkPlan

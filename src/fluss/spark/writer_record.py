@@ -19,10 +19,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from fluss.client.scan.table_facts import offsets_of, partitions_of
-from fluss.client.scan.writer_batches import WrittenBatch, writer_batches
+from fluss.client.bulk.sequenced_writer import new_writer_id
+from fluss.client.bulk.table_facts import offsets_of, partitions_of
+from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
 from fluss.client.table import FlussTable
-from fluss.client.write.sequenced_writer import new_writer_id
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket

@@ -20,7 +20,7 @@ from fluss.net.listener import Listener, ListenerSettings
 from fluss.protocol import api as apis
 from fluss.protocol import frame as frames
 from fluss.protocol import records
-from fluss.protocol.api import APIS, ApiKey, ServerType
+from fluss.protocol.api import APIS, ApiKey, ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials
 
@@ -311,10 +311,10 @@ def test_localhost_is_reached_by_name(run):
 @pytest.mark.parametrize(
     ("announced", "expected", "is_accepted"),
     [
-        (ServerType.COORDINATOR, ServerType.COORDINATOR, True),
-        (ServerType.TABLET_SERVER, None, True),
-        (None, ServerType.COORDINATOR, True),
-        (ServerType.TABLET_SERVER, ServerType.COORDINATOR, False),
+        (ServerRole.COORDINATOR, ServerRole.COORDINATOR, True),
+        (ServerRole.TABLET_SERVER, None, True),
+        (None, ServerRole.COORDINATOR, True),
+        (ServerRole.TABLET_SERVER, ServerRole.COORDINATOR, False),
     ],
 )
 def test_a_server_of_another_type_than_expected_is_refused(run, announced, expected, is_accepted):

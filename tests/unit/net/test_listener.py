@@ -24,7 +24,7 @@ from fluss.net.transport import run as run_on_default_loop
 from fluss.protocol import api as apis
 from fluss.protocol import frame as frames
 from fluss.protocol import records
-from fluss.protocol.api import ApiKey, ServerType
+from fluss.protocol.api import ApiKey, ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials, UserTable
 
@@ -647,11 +647,11 @@ def test_two_listeners_share_one_table_of_handlers(run):
     async def main():
         secured = ListenerSettings(name="CLIENT", check_credentials=UserTable({"bob": "pw"}))
         async with (
-            Listener(ListenerSettings(name="INTERNAL", server_type=ServerType.TABLET_SERVER), PLAIN_HANDLERS) as plain,
+            Listener(ListenerSettings(name="INTERNAL", server_type=ServerRole.TABLET_SERVER), PLAIN_HANDLERS) as plain,
             Listener(secured, PLAIN_HANDLERS) as sasl,
         ):
             async with await _connect(plain) as channel:
-                assert channel.server_type is ServerType.TABLET_SERVER
+                assert channel.server_type is ServerRole.TABLET_SERVER
                 await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)
             with pytest.raises(AuthenticationError, match="takes no credentials"):
                 await _connect(plain, credentials=Credentials("bob", "pw"))

@@ -9,7 +9,7 @@ import pytest
 
 from fluss.errors import UnsupportedVersionError
 from fluss.protocol import api as apis
-from fluss.protocol.api import APIS, ApiKey, ServerType, VersionRange, negotiate, served_apis
+from fluss.protocol.api import APIS, ApiKey, ServerRole, VersionRange, negotiate, served_apis
 
 COORDINATOR_ONLY = (
     {1001, 1002, 1005, 1006, 1020, 1022, 1027, 1030, 1036, 1037, 1039, 1041, 1042, 1043, 1044, 1046}
@@ -34,7 +34,7 @@ def test_requests_and_responses_are_named_after_their_api():
 
 
 def test_roles_and_visibility_are_those_of_the_protocol():
-    coordinator, tablet = frozenset((ServerType.COORDINATOR,)), frozenset((ServerType.TABLET_SERVER,))
+    coordinator, tablet = frozenset((ServerRole.COORDINATOR,)), frozenset((ServerRole.TABLET_SERVER,))
     assert {key for key, api in APIS.items() if api.served_by == coordinator} == COORDINATOR_ONLY
     assert {key for key, api in APIS.items() if api.served_by == tablet} == TABLET_ONLY
     assert {key for key, api in APIS.items() if not api.is_public} == INTERNAL
@@ -46,9 +46,9 @@ def test_only_three_apis_have_more_than_version_0():
 
 
 def test_each_role_serves_its_own_and_the_common_apis():
-    coordinator = {api.key for api in served_apis([ServerType.COORDINATOR])}
-    tablet = {api.key for api in served_apis([ServerType.TABLET_SERVER])}
-    both = {api.key for api in served_apis(list(ServerType))}
+    coordinator = {api.key for api in served_apis([ServerRole.COORDINATOR])}
+    tablet = {api.key for api in served_apis([ServerRole.TABLET_SERVER])}
+    both = {api.key for api in served_apis(list(ServerRole))}
     assert coordinator == set(APIS) - TABLET_ONLY
     assert tablet == set(APIS) - COORDINATOR_ONLY
     assert both == set(APIS)

@@ -15,7 +15,7 @@ from fluss.errors import AuthenticationError, CorruptMessageError, ErrorCode, Fl
 from fluss.protocol import api as apis
 from fluss.protocol import frame as frames
 from fluss.protocol import records
-from fluss.protocol.api import APIS, ApiKey, ServerType
+from fluss.protocol.api import APIS, ApiKey, ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import ANONYMOUS, Credentials, Principal, UserTable, plain_token
 from fluss.protocol.session import (
@@ -108,7 +108,7 @@ def test_the_server_reads_the_worked_examples():
 
 
 def test_the_server_announces_what_it_serves():
-    (answer,) = _metadata_server(server_type=ServerType.TABLET_SERVER).feed(bytes.fromhex(API_VERSIONS_REQUEST))
+    (answer,) = _metadata_server(server_type=ServerRole.TABLET_SERVER).feed(bytes.fromhex(API_VERSIONS_REQUEST))
     response = pb.ApiVersionsResponse.FromString(_joined(answer.parts)[9:])
     assert response.server_type == 2
     assert [entry.api_key for entry in response.api_versions] == [1000, 1012, 1038]
@@ -126,7 +126,7 @@ def test_the_client_reads_the_worked_examples():
     (event,) = client.feed(bytes.fromhex(API_VERSIONS_SUCCESS))
     assert isinstance(event, ResponseReceived)
     response = event.api.response.decode(event.body)
-    assert client.accept_api_versions(response) is ServerType.TABLET_SERVER
+    assert client.accept_api_versions(response) is ServerRole.TABLET_SERVER
     assert client.version_of(apis.PUT_KV) == 2
     client = ClientSession()
     client.request(apis.AUTHENTICATE, pb.AuthenticateRequest(protocol="PLAIN", token=b""))

@@ -12,7 +12,6 @@ from fluss.client.lookup.key_rows import Located
 from fluss.client.lookup.messages import LookupWay, Place
 from fluss.client.lookup.routes import TableRoutes
 from fluss.client.lookup.stored_rows import StoredRows
-from fluss.client.write.result import fresh
 from fluss.errors import FlussError
 from fluss.schema.table import TableInfo
 
@@ -102,4 +101,4 @@ def set_results(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
 def _set_errors(futures: Sequence[asyncio.Future[Any]], error: FlussError) -> None:
     for future in futures:
         if not future.done():
-            future.set_exception(fresh(error))
+            future.set_exception(error.copied())

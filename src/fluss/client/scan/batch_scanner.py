@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
-from fluss.client.scan.data_frames import require_pandas
 from fluss.client.scan.decode import BatchDecoder, ScanColumns
-from fluss.client.scan.records import RecordBatch
+from fluss.client.scan.records import RecordBatch, require_pandas
 from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import CorruptRecordError, FlussError, error_for_code
 from fluss.protocol import api as apis

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -165,7 +164,7 @@ class ScanBuffer:
         """Return a copy of the oldest failure, to be raised."""
         with self._condition:
             for error in self._failures.values():
-                return copy.copy(error)
+                return error.copied()
         return None
 
     def wait(self, news_count: int, timeout_s: float | None) -> bool:

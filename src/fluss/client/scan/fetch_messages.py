@@ -7,11 +7,10 @@ decoded unless they are byte for byte what was found to say nothing before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from fluss.buffers import BytesLike, byte_view
-from fluss.client.scan.subscription import Subscription
 from fluss.config import Config
 from fluss.protocol import api as apis
 from fluss.protocol import protowire
@@ -21,6 +20,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_to_pb
 from fluss.protocol.records import FETCHED_BUCKET, FetchedBucket, fetched_entries
 from fluss.schema.predicate import BoundPredicate
+from fluss.schema.table import TableBucket
 
 # What clients put where followers name themselves.
 _NOT_A_FOLLOWER: Final = -1
@@ -115,24 +115,22 @@ class FetchRequests:
             head.filter_schema_id = self._filter[1]
         return head.SerializeToString()
 
-    def encode(self, subscriptions: Iterable[Subscription]) -> Parts:
-        """Return the request for these buckets, in this order."""
-        entries = [subscription.request_entry or self._entry(subscription) for subscription in subscriptions]
-        size = len(self._table_head) + sum(map(len, entries))
-        tables = pb.FetchLogRequest.TABLES_REQ_FIELD_NUMBER
-        return [b"".join((self._request_head, protowire.length_prefix(tables, size), self._table_head, *entries))]
-
-    def _entry(self, subscription: Subscription) -> bytes:
-        bucket = subscription.bucket
+    def entry(self, bucket: TableBucket, offset: int) -> bytes:
+        """Return the part of a request that asks for a bucket from an offset on."""
         entry = pb.PbFetchLogReqForBucket(
             partition_id=bucket.partition_id,
             bucket_id=bucket.bucket_id,
-            fetch_offset=subscription.offset_fetch,
+            fetch_offset=offset,
             max_fetch_bytes=self._bytes_max_for_bucket,
         )
         # A table with this bucket and nothing else: written after other parts of the table, it adds the bucket.
-        subscription.request_entry = pb.PbFetchLogReqForTable(buckets_req=[entry]).SerializePartialToString()
-        return subscription.request_entry
+        return pb.PbFetchLogReqForTable(buckets_req=[entry]).SerializePartialToString()
+
+    def request(self, entries: Sequence[bytes]) -> Parts:
+        """Return the request for the buckets of these entries, in this order."""
+        size = len(self._table_head) + sum(map(len, entries))
+        tables = pb.FetchLogRequest.TABLES_REQ_FIELD_NUMBER
+        return [b"".join((self._request_head, protowire.length_prefix(tables, size), self._table_head, *entries))]
 
 
 class FetchResponses:

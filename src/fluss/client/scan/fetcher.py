@@ -23,12 +23,11 @@ from typing import Any, Final
 
 from fluss.client.cluster import Cluster
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
-from fluss.client.scan.fetch_groups import FetchGroup, Lane
 from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
 from fluss.client.scan.leader_search import LeaderSearch
 from fluss.client.scan.remote import RemoteLog
-from fluss.client.scan.snapshot_fetcher import SnapshotFetcher
-from fluss.client.scan.subscription import FROM_SNAPSHOT, BucketKey, Subscription
+from fluss.client.scan.snapshots import SnapshotFetcher
+from fluss.client.scan.subscription import FROM_SNAPSHOT, BucketKey, FetchGroup, LeaderQueue, Subscription
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
 from fluss.protocol.records import FetchedBucket
 from fluss.record.log_batch import measure_batches
@@ -113,7 +112,7 @@ class Fetcher:
         config = cluster.config
         self._timeout_s = (config.request_timeout_ms + config.scanner_log_fetch_wait_max_time_ms) / 1000
         self._by_key: dict[BucketKey, Subscription] = {}
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, LeaderQueue] = {}
         # Buckets whose leader is not known.
         self._leaderless: dict[Subscription, None] = {}
         self._is_searching = False
@@ -186,7 +185,7 @@ class Fetcher:
             else:
                 newcomers.setdefault(leader_id, []).append(subscription)
         for leader_id, group_members in newcomers.items():
-            lane = self._lanes.setdefault(leader_id, Lane(leader_id))
+            lane = self._lanes.setdefault(leader_id, LeaderQueue(leader_id))
             group = FetchGroup()
             group.add(group_members)
             lane.wait(group)
@@ -252,13 +251,13 @@ class Fetcher:
             for subscription in self._by_key.values():
                 self.fail(subscription, FlussError(f"Fetching from {self._path} has failed: {error!r}"))
 
-    def _send(self, lane: Lane, group: FetchGroup) -> None:
+    def _send(self, lane: LeaderQueue, group: FetchGroup) -> None:
         lane.waiting = None
         lane.out_count += 1
         group.task = self._start(self._fetch(lane, group))
         group.task.add_done_callback(partial(self._fetched, lane, group))
 
-    def _fetched(self, lane: Lane, group: FetchGroup, task: asyncio.Task[None]) -> None:
+    def _fetched(self, lane: LeaderQueue, group: FetchGroup, task: asyncio.Task[None]) -> None:
         """Let a group be part of the next request, together with what else is waiting."""
         group.task = None
         lane.out_count -= 1
@@ -269,7 +268,7 @@ class Fetcher:
             lane.wait(group)
         self._pump()
 
-    async def _fetch(self, lane: Lane, group: FetchGroup) -> None:
+    async def _fetch(self, lane: LeaderQueue, group: FetchGroup) -> None:
         """Fetch again and again, as long as nothing else has to be considered before the next request."""
         while True:
             is_projected = self._requests.is_projected
@@ -414,7 +413,7 @@ class Fetcher:
         subscription.trouble = error
         self._buffer.fail(subscription, error)
 
-    def _request_failed(self, lane: Lane, group: FetchGroup, error: FlussError) -> None:
+    def _request_failed(self, lane: LeaderQueue, group: FetchGroup, error: FlussError) -> None:
         """Look for the leaders again after the whole request has failed."""
         logger.info("tablet server %d could not be asked for records: %s", lane.server_id, error.message)
         subscriptions = list(group.subscriptions)

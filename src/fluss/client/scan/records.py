@@ -1,8 +1,20 @@
-"""What scanners return: records with their rows, and record batches with their place in the log."""
+"""What scanners return: records with their rows, and record batches with their place in the log.
+
+As Arrow, a changelog has columns that say what each row means in front of the columns of the table:
+
+| column            | type               | meaning                                                              |
+|-------------------|--------------------|----------------------------------------------------------------------|
+| _change_type      | string             | insert, update_before, update_after or delete                        |
+| _log_offset       | int64              | the position in the log of the bucket; -1 for a row of a snapshot    |
+| _commit_timestamp | timestamp(ms, UTC) | when the server appended the change; null for a row of a snapshot    |
+
+Names and values are those of the virtual ``$changelog`` tables of Flink SQL. All rows of a log table are inserts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from itertools import chain
 from operator import index
 from typing import Any, Final, overload
@@ -12,13 +24,29 @@ import pyarrow as pa
 
 from fluss.buffers import UInt8Array
 from fluss.client.awaitables import AwaitsItself
-from fluss.client.scan.changelog import NOT_IN_LOG, change_type_names, changelog_batch
+from fluss.errors import FlussError
+from fluss.row.arrow_arrays import number_array, string_array
 from fluss.row.python_values import python_column, python_rows
 from fluss.schema.change_type import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
 
 _CHANGE_TYPES: Final = tuple(ChangeType)
+
+_CHANGELOG_FIELDS: Final = (
+    pa.field("_change_type", pa.string(), nullable=False),
+    pa.field("_log_offset", pa.int64(), nullable=False),
+    pa.field("_commit_timestamp", pa.timestamp("ms", "UTC")),
+)
+_CHANGE_TYPE_NAMES: Final = {
+    ChangeType.AppendOnly: "insert",
+    ChangeType.Insert: "insert",
+    ChangeType.UpdateBefore: "update_before",
+    ChangeType.UpdateAfter: "update_after",
+    ChangeType.Delete: "delete",
+}
+# The offset and the timestamp of rows that were not read from the log.
+NOT_IN_LOG: Final = -1
 
 
 class RecordRun:
@@ -310,3 +338,41 @@ class RecordBatches(list[RecordBatch], AwaitsItself):
 
     # Whoever awaits several things at once keeps them in a dict.
     __hash__ = object.__hash__  # type: ignore[assignment]  # Lists have none, because they change; identity does not.
+
+
+def changelog_schema(rows: pa.Schema) -> pa.Schema:
+    """Return the schema of changes of such rows. Columns that have a name of the leading ones are a FlussError."""
+    for field in _CHANGELOG_FIELDS:
+        if field.name in rows.names:
+            raise FlussError(
+                f"A changelog has a column '{field.name}' of its own, and so has the table; choose other columns of it"
+            )
+    return pa.schema([*_CHANGELOG_FIELDS, *rows])
+
+
+def change_type_names(change_types: UInt8Array | None, row_count: int) -> pa.Array:
+    """Return the names of change types; without any, all rows are inserts."""
+    if change_types is None:
+        change_types = np.zeros(row_count, np.uint8)
+    return string_array([*_CHANGE_TYPE_NAMES.values()]).take(number_array(change_types))
+
+
+def changelog_batch(
+    rows: pa.RecordBatch, base_offset: int, timestamp_ms: int, change_types: UInt8Array | None
+) -> pa.RecordBatch:
+    """Put the leading columns before consecutive rows of a log, or before rows of a snapshot (``NOT_IN_LOG``)."""
+    count = rows.num_rows
+    if base_offset == NOT_IN_LOG:
+        offsets = np.full(count, NOT_IN_LOG, np.int64)
+        timestamps = pa.nulls(count, _CHANGELOG_FIELDS[2].type)
+    else:
+        offsets = np.arange(base_offset, base_offset + count, dtype=np.int64)
+        timestamps = number_array(np.full(count, timestamp_ms, np.int64)).view(_CHANGELOG_FIELDS[2].type)
+    leading = [change_type_names(change_types, count), number_array(offsets), timestamps]
+    return pa.RecordBatch.from_arrays([*leading, *rows.columns], schema=pa.schema([*_CHANGELOG_FIELDS, *rows.schema]))
+
+
+def require_pandas() -> None:
+    """Say what to install for data frames, before anything is read."""
+    if find_spec("pandas") is None:
+        raise FlussError("A data frame needs pandas: pip install pandas. Or read with to_arrow, which needs nothing")

@@ -1,16 +1,22 @@
-"""Which buckets a scanner reads, and where it stands in each of them."""
+"""Which buckets a scanner reads, where it stands in each of them, and which of them are fetched together.
+
+Subscription     one bucket from one starting offset on
+Subscriptions    the current one of every bucket, as the user chose them
+FetchGroup       those that are fetched with one request
+LeaderQueue      the groups of one leader
+"""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
+from fluss.client.scan.fetch_messages import FetchRequests, FetchResponses
 from fluss.errors import FlussError
+from fluss.protocol.codec import Parts
 from fluss.schema.table import TableBucket
-
-if TYPE_CHECKING:
-    from fluss.client.scan.fetch_groups import FetchGroup
 
 # A bucket inside one table: partition and number, as fetch responses name it.
 BucketKey: TypeAlias = tuple[int | None, int]
@@ -82,6 +88,12 @@ class Subscription:
     def key(self) -> BucketKey:
         return self.bucket.partition_id, self.bucket.bucket_id
 
+    def entry(self, requests: FetchRequests) -> bytes:
+        """Return the part of a fetch request for this bucket; it is the same until the offset changes."""
+        if self.request_entry is None:
+            self.request_entry = requests.entry(self.bucket, self.offset_fetch)
+        return self.request_entry
+
     def next_pause_s(self) -> float:
         """Return how long to wait before the next try, longer after each failure."""
         pause_s: float = min(_RETRY_PAUSE_S_MIN * 2**self.attempt_count, _RETRY_PAUSE_S_MAX)
@@ -152,3 +164,69 @@ class Subscriptions:
                 if subscription.is_snapshot_begun and subscription.position == FROM_SNAPSHOT:
                     return bucket
         return None
+
+
+class FetchGroup:
+    """Buckets of one leader that are fetched with one request, in order.
+
+    Buckets whose records have arrived go to the end, so that all get their turn when a response cannot hold the
+    records of all of them.
+    """
+
+    __slots__ = ("_request", "responses", "subscriptions", "task")
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[Subscription, None] = {}
+        self.responses = FetchResponses()
+        # What waits for the answer to the request, while there is one.
+        self.task: asyncio.Task[None] | None = None
+        self._request: Parts | None = None
+
+    def request(self, requests: FetchRequests) -> Parts:
+        """Return the encoded request; it is the same until something changes."""
+        if self._request is None:
+            self._request = requests.request(
+                [each.request_entry or each.entry(requests) for each in self.subscriptions]
+            )
+        return self._request
+
+    def add(self, subscriptions: Iterable[Subscription]) -> None:
+        for subscription in subscriptions:
+            self.subscriptions[subscription] = None
+            subscription.group = self
+        self.responses.forget()
+        self._request = None
+
+    def remove(self, subscription: Subscription) -> None:
+        del self.subscriptions[subscription]
+        subscription.group = None
+        self._request = None
+
+    def move_on(self, subscription: Subscription, offset: int) -> None:
+        """Fetch a bucket from another offset next time, after all others."""
+        del self.subscriptions[subscription]
+        self.subscriptions[subscription] = None
+        subscription.offset_fetch = offset
+        subscription.request_entry = None
+        self._request = None
+
+    def forget_request(self) -> None:
+        self._request = None
+
+
+class LeaderQueue:
+    """The buckets of one leader: in groups that are under way, and in one that waits to be sent."""
+
+    __slots__ = ("out_count", "server_id", "waiting")
+
+    def __init__(self, server_id: int) -> None:
+        self.server_id = server_id
+        self.out_count = 0
+        self.waiting: FetchGroup | None = None
+
+    def wait(self, group: FetchGroup) -> None:
+        """Let a group be part of the next request."""
+        if self.waiting is None:
+            self.waiting = group
+        elif group is not self.waiting:
+            self.waiting.add(group.subscriptions)

@@ -23,13 +23,11 @@ import pyarrow as pa
 
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
-from fluss.client.scan.bounded_read import bounds
-from fluss.client.scan.bucket_rows import BucketRows
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.decode import ScanColumns
-from fluss.client.scan.pipeline import ScanPipeline
+from fluss.client.scan.pipeline import ScanPipeline, bounds
 from fluss.client.scan.records import RecordRun
-from fluss.client.scan.snapshot_fetcher import SnapshotLostError
+from fluss.client.scan.snapshots import SnapshotLostError
 from fluss.client.scan.subscription import FROM_SNAPSHOT
 from fluss.client.scan.table_buckets import can_scan_rows, check_complete_changelogs, table_buckets
 from fluss.schema.offsets import EARLIEST_OFFSET
@@ -39,7 +37,6 @@ from fluss.schema.table import TableBucket, TableInfo
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
 # How often the rows of a bucket are read anew when servers have lost them, in a read that keeps all rows anyway.
 _RESTARTS_MAX: Final = 3
 # The end of the snapshot is the end of the read, wherever in the log it is.
@@ -65,7 +62,7 @@ class TableRead:
         runtime: Runtime,
         pipeline: ScanPipeline,
         found: Mapping[TableBucket, tuple[int, int]],
-        rows: BucketRows,
+        rows: _KeptRows,
         fold: ChangelogFold | None = None,
     ) -> None:
         self._runtime = runtime
@@ -81,7 +78,7 @@ class TableRead:
         """Find out what there is, and how to read it. Runs on the loop of the cluster."""
         path, columns = info.table_path, options.columns
         buckets = await table_buckets(cluster, info, options.partitions)
-        rows = BucketRows(buckets, options.row_limit)
+        rows = _KeptRows(buckets, options.row_limit)
         earliest = dict.fromkeys(buckets, EARLIEST_OFFSET)
         if not info.has_primary_key():
             pipeline = ScanPipeline(cluster, runtime, info, columns, predicate=options.predicate)
@@ -149,3 +146,41 @@ class TableRead:
 
     async def _on_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._runtime.bridge(self._runtime.offload(function, *args, **kwargs))
+
+
+class _KeptRows:
+    """Keeps at most ``row_limit`` rows, in the order of the buckets and not of their arrival.
+
+    They are kept by bucket, so that those of one can be forgotten and read again.
+    """
+
+    def __init__(self, buckets: list[TableBucket], row_limit: int | None) -> None:
+        self._batches: dict[TableBucket, list[pa.RecordBatch]] = {bucket: [] for bucket in buckets}
+        self._rows_left = row_limit
+
+    @property
+    def is_full(self) -> bool:
+        return self._rows_left == 0
+
+    def add(self, run: RecordRun) -> None:
+        """Take in further rows of a bucket; nothing if it is full."""
+        batch = run.batch
+        assert batch is not None
+        if self._rows_left is not None:
+            batch = batch.slice(0, self._rows_left)
+            self._rows_left -= batch.num_rows
+        if batch.num_rows:
+            self._batches[run.bucket].append(batch)
+
+    def forget(self, bucket: TableBucket) -> None:
+        """Let go of the rows of a bucket."""
+        if self._rows_left is not None:
+            self._rows_left += sum(batch.num_rows for batch in self._batches[bucket])
+        self._batches[bucket].clear()
+
+    def take(self) -> list[pa.RecordBatch]:
+        """Return what has been kept, and keep it no longer."""
+        taken = [batch for batches in self._batches.values() for batch in batches]
+        for batches in self._batches.values():
+            batches.clear()
+        return taken

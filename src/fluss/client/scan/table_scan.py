@@ -10,9 +10,9 @@ import pyarrow as pa
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import Runtime
 from fluss.client.scan.batch_scanner import BatchScanner
-from fluss.client.scan.data_frames import require_pandas
 from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.log_scanner import LogScanner
+from fluss.client.scan.records import require_pandas
 from fluss.client.scan.table_buckets import PartitionChoices, checked_choices
 from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.errors import FlussError

@@ -68,7 +68,7 @@ class KvEncoder(TableEncoder):
         self.targets = targets
         # The columns that writers are given, in the order in which they are.
         self.columns = _subset(schema, targets) if targets else schema
-        self._keys = TableKeys(info, hash_variant)
+        self.keys = TableKeys(info, hash_variant)
         self._batch_bytes_max = batch_bytes_max
         self._encode_rows = _ENCODERS[info.kv_format]
         self._names = schema.column_names
@@ -87,7 +87,7 @@ class KvEncoder(TableEncoder):
 
     def bucket_of(self, packed_row: bytes) -> int:
         columns = self._key_columns(self.layout.to_arrow([packed_row]))
-        return int(self._keys.buckets(columns, self._keys.encode(columns))[0])
+        return int(self.keys.buckets(columns, self.keys.encode(columns))[0])
 
     def encode(self, batch: pa.RecordBatch, bucket_id: int | None) -> Encoded:
         if not batch.num_rows:
@@ -95,7 +95,7 @@ class KvEncoder(TableEncoder):
         keys, records = self.encode_records(batch)
         if bucket_id is not BY_KEY:
             return [(bucket_id, part) for part in self._batches(records.data, records.lengths)]
-        groups = split_by_bucket(self._keys.buckets(self._key_columns(batch), keys), self.info.num_buckets)
+        groups = split_by_bucket(self.keys.buckets(self._key_columns(batch), keys), self.info.num_buckets)
         return [(number, part) for number, places in groups for part in self._batches(*gathered(records, places))]
 
     def checked(
@@ -115,7 +115,7 @@ class KvEncoder(TableEncoder):
 
     def encode_records(self, batch: pa.RecordBatch) -> tuple[EncodedRows, EncodedRows]:
         """Encode rows that were checked as records back to back, in their order; return their keys, and the records."""
-        keys = self._keys.encode(self._key_columns(batch))
+        keys = self.keys.encode(self._key_columns(batch))
         deletes = _deletes(batch)
         rows = None if deletes is not None and bool(deletes.all()) else self._rows(batch)
         return keys, encode_kv_records(keys, rows, deletes)
@@ -125,7 +125,7 @@ class KvEncoder(TableEncoder):
         return KvRecords(self.info.schema_id, record_count, self.targets, body)
 
     def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        return [batch.column(name) for name in self._keys.key_names]
+        return [batch.column(name) for name in self.keys.key_names]
 
     def _rows(self, batch: pa.RecordBatch) -> EncodedRows:
         given = dict(zip(batch.schema.names, batch.columns, strict=True))

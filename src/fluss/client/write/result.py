@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -77,7 +76,7 @@ class WriteResultHandle:
         error = self._write.error_of(getattr(self, "_packed_row", None))
         if error is not None:
             self._write.mark_reported()
-            raise fresh(error)
+            raise error.copied()
 
     def __repr__(self) -> str:
         return f"WriteResultHandle({'consumed' if hasattr(self, '_is_consumed') else 'pending'})"
@@ -132,8 +131,3 @@ class JoinedWrites:
     def mark_reported(self) -> None:
         for write in self._writes:
             write.mark_reported()
-
-
-def fresh(error: FlussError) -> FlussError:
-    """Return an equal error: one exception object must not be raised in several places."""
-    return copy.copy(error).with_traceback(None)

@@ -36,7 +36,6 @@ from fluss.client.write.kv_encoder import KvEncoder
 from fluss.client.write.log_encoder import LogEncoder
 from fluss.client.write.memory import MemoryPool
 from fluss.client.write.physical_table import Lane, PhysicalTable
-from fluss.client.write.result import fresh
 from fluss.client.write.sender import Sender, SenderSettings
 from fluss.client.write.table_encoder import Encoded, TableEncoder
 from fluss.errors import FlussError
@@ -406,4 +405,4 @@ def _raise_first_failure(blocks: Sequence[Block]) -> None:
     if failed:
         error = failed[0].error
         assert error is not None
-        raise fresh(error)
+        raise error.copied()

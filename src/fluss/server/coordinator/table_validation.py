@@ -17,7 +17,7 @@ from fluss.schema.formats import KvFormat, LogFormat
 from fluss.schema.names import check_column_name
 from fluss.schema.schema import shown_names
 from fluss.schema.types import TypeRoot
-from fluss.server.coordinator.lake_config import LakeConfig
+from fluss.server.coordinator.dynamic_configs import LakeConfig
 from fluss.server.table_options import (
     AUTO_PARTITION_ENABLED,
     AUTO_PARTITION_KEY,

@@ -49,7 +49,7 @@ class AutoIncrement:
         return IdBlock(self.column_id, id_last + 1, -(-id_last // self.block_size) * self.block_size + 1)
 
 
-class IdRun:
+class IdAllocation:
     """Hands out the ids of one batch. If the batch fails it is forgotten, and nothing was used.
 
     ``reserve`` asks for so many more ids and returns the first; it may block.

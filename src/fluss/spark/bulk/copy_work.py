@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from fluss.client.scan.range_read import LogRange, read_ranges
-from fluss.client.scan.writer_batches import writer_batches
+from fluss.client.bulk.ranges import LogRange, read_ranges
+from fluss.client.bulk.sequenced_writer import SequencedWriter
+from fluss.client.bulk.writer_batches import writer_batches
 from fluss.client.table import FlussTable
 from fluss.client.write.arrow_input import slices
-from fluss.client.write.sequenced_writer import SequencedWriter
 from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.table import TableBucket, TablePath
 from fluss.spark.bucket_texts import bucket_text

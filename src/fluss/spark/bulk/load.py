@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final, Literal
 
-from fluss.client.scan.table_facts import partitions_of
+from fluss.client.bulk.sequenced_writer import new_writer_id
+from fluss.client.bulk.table_facts import partitions_of
 from fluss.client.table import FlussTable
-from fluss.client.write.sequenced_writer import new_writer_id
 from fluss.errors import FlussError
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.bulk.csv_files import CsvFormat

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from fluss.client.scan.range_read import LogRange, read_ranges
-from fluss.client.scan.rows_at import rows_at
+from fluss.client.bulk.ranges import LogRange, read_ranges
+from fluss.client.bulk.rows_at import rows_at
 from fluss.client.table import FlussTable
 from fluss.schema.predicate import Predicate
 from fluss.spark.packing import Split

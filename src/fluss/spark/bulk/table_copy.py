@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from fluss.client.bulk.sequenced_writer import new_writer_id
+from fluss.client.bulk.table_facts import offsets_of, partitions_of, row_counts_of
 from fluss.client.faces import wait_for
-from fluss.client.scan.table_facts import offsets_of, partitions_of, row_counts_of
 from fluss.client.table import FlussTable
-from fluss.client.write.sequenced_writer import new_writer_id
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.descriptor import TableDescriptor

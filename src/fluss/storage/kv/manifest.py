@@ -21,6 +21,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
+from fluss.errors import KvDamagedError
 from fluss.record.framing import crc32c
 from fluss.storage.damage import KvDamagedError
 

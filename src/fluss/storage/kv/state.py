@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+from fluss.errors import KvDamagedError
 from fluss.record.framing import crc32c
 from fluss.storage.damage import KvDamagedError
 

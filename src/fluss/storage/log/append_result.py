@@ -69,11 +69,4 @@ class OffsetWaiters:
         waiting, self._waiting = self._waiting, []
         for _, _, future in waiting:
             if not future.done():
-                future.set_exception(copied(error))
-
-
-def copied(error: FlussError) -> FlussError:
-    """Return an equal error: one exception object must not be raised in several tasks."""
-    copy = FlussError(error.message, error.error_code)
-    copy.__cause__ = error.__cause__
-    return copy
+                future.set_exception(error.copied())

@@ -31,7 +31,7 @@ from fluss.record.log_batch import (
 )
 from fluss.schema.integers import INT32_MAX
 from fluss.schema.table import TableBucket
-from fluss.storage.log.append_result import AppendResult, History, OffsetWaiters, copied
+from fluss.storage.log.append_result import AppendResult, History, OffsetWaiters
 from fluss.storage.log.committer import Committer
 from fluss.storage.log.file_names import OFFSET_MAX
 from fluss.storage.log.index import TIME_ENTRY_BYTES
@@ -339,7 +339,7 @@ class LogTablet:
         if self.is_durable(append):
             return None
         if append.history.failure is not None:
-            raise copied(append.history.failure)
+            raise append.history.failure.copied()
         return waiters.add(append.offset_next)
 
     def is_durable(self, append: AppendResult) -> bool:
@@ -584,12 +584,12 @@ class LogTablet:
 
     def _check_not_deleted(self) -> None:
         if self._is_closed and self._history.failure is not None:
-            raise copied(self._history.failure)
+            raise self._history.failure.copied()
 
     def check_open(self) -> None:
         """Raise why the log takes no appends: ``failure``, code 21 after a drop, code 12 after a close."""
         if self.failure is not None:
-            raise copied(self.failure)
+            raise self.failure.copied()
         self._check_not_deleted()
         if self._is_closed:
             raise FlussError(f"{self.bucket} is closed", ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -21,11 +21,11 @@ import pyarrow as pa
 from fluss.client.cluster import Cluster
 from fluss.client.runtime import runtime
 from fluss.client.scan.table_scan import TableScan
-from fluss.client.wire_values import pb_partition_spec
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import Handler, RequestContext
 from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import pb_partition_spec
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import (
     FetchedBucket,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fluss.buffers import byte_view
 from fluss.client.scan.fetch_messages import FetchRequests, FetchResponses
-from fluss.client.scan.subscription import Subscription
+from fluss.client.scan.subscription import FetchGroup, Subscription
 from fluss.config import Config
 from fluss.errors import CorruptMessageError
 from fluss.protocol import api as apis
@@ -52,9 +52,8 @@ def test_requests_say_everything(
     positions = tuple(sorted(pushdown))
     predicate = PREDICATE if has_filter else None
     requests = FetchRequests(config, 2**40, pushdown=positions, predicate=predicate, schema_id=5)
-    subscriptions = [
-        Subscription(TableBucket.new_with_partition(2**40, *key), offset) for key, offset in offsets.items()
-    ]
+    group = FetchGroup()
+    group.add(Subscription(TableBucket.new_with_partition(2**40, *key), offset) for key, offset in offsets.items())
     table = pb.PbFetchLogReqForTable(
         table_id=2**40,
         projection_pushdown_enabled=bool(positions),
@@ -69,18 +68,22 @@ def test_requests_say_everything(
         table.filter_schema_id = 5
     expected = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1000, min_bytes=2, max_wait_ms=3, tables_req=[table])
     # The second time, all parts are remembered.
-    assert decoded(requests.encode(subscriptions)) == decoded(requests.encode(subscriptions)) == expected
+    first = decoded(group.request(requests))
+    group.forget_request()
+    assert first == decoded(group.request(requests)) == expected
 
 
 def test_an_offset_that_moved_is_encoded_anew_and_pushdown_can_be_given_up() -> None:
     requests = FetchRequests(Config(), 1, pushdown=(0, 3))
     subscription = Subscription(TableBucket(1, 0), -2)
-    (table,) = decoded(requests.encode([subscription])).tables_req
+    group = FetchGroup()
+    group.add([subscription])
+    (table,) = decoded(group.request(requests)).tables_req
     assert (table.buckets_req[0].fetch_offset, list(table.projected_fields)) == (-2, [0, 3])
     assert requests.is_projected
-    subscription.offset_fetch, subscription.request_entry = 17, None
+    group.move_on(subscription, 17)
     requests.stop_projecting()
-    (table,) = decoded(requests.encode([subscription])).tables_req
+    (table,) = decoded(group.request(requests)).tables_req
     assert (table.buckets_req[0].fetch_offset, table.projection_pushdown_enabled) == (17, False)
     assert not requests.is_projected
 

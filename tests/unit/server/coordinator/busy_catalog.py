@@ -18,8 +18,8 @@ from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TablePath
 from fluss.schema.types import IntType, StringType
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.descriptors import changed
 from fluss.server.coordinator.metadata_store import MetadataStore
+from fluss.server.coordinator.table_descriptors import changed
 from fluss.server.model import Table
 
 SCHEMA = Schema._create([Column("id", IntType()), Column("dt", StringType())])

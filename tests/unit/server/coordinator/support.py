@@ -22,9 +22,9 @@ from fluss.schema.table import TablePath
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.nodes import Nodes
-from fluss.server.coordinator.service import CoordinatorService
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.model import BucketHealth, Partition, Table
+from fluss.server.rpc.coordinator_service import CoordinatorService
 
 LOCALHOST = "127.0.0.1"
 NOW_MS = int(datetime(2024, 9, 10, 12, 0, tzinfo=UTC).timestamp() * 1000)

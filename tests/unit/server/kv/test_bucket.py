@@ -14,9 +14,9 @@ from fluss.record.framing import crc32c
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
 from fluss.server.kv.bucket import KvPut
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
 from tests.unit.server.kv.bucket_support import TABLE, HeldDisk, hosting, kv_batch
-from tests.unit.server.kv.merging import Delete, make_table, with_columns
+from tests.unit.server.merge.merging import Delete, make_table, with_columns
 from tests.unit.server.tablet.support import run, until
 
 
@@ -232,7 +232,7 @@ def test_writes_are_refused_while_others_hold_too_much_memory(tmp_path):
             assert bucket.kv.pressure > 0
             disk.release()
             await asyncio.gather(*answers)
-            assert bucket.manager.kv_parts.memory.held_bytes == 0
+            assert bucket.manager.kv_runtime.memory.held_bytes == 0
             assert bucket.kv.pressure == 0
             await bucket.put((200, "y" * 20_000))
 
@@ -248,7 +248,7 @@ def test_memory_is_given_back_whatever_becomes_of_a_batch(tmp_path):
                 await bucket.put((1, "a"), writer=1, sequence=5)
             await bucket.put((1, "a"), acks=1)
             await bucket.put((1, "a"))
-            assert bucket.manager.kv_parts.memory.held_bytes == 0
+            assert bucket.manager.kv_runtime.memory.held_bytes == 0
 
     run(main())
 
@@ -328,7 +328,7 @@ def test_a_table_that_is_dropped_ends_what_is_under_way(tmp_path):
                     await call
                 assert code_of(error) == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
             await until(lambda: not (tmp_path / "db").exists())
-            assert bucket.manager.kv_parts.memory.held_bytes == 0
+            assert bucket.manager.kv_runtime.memory.held_bytes == 0
 
     run(main())
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from fluss.errors import ErrorCode, FlussError
-from fluss.server.kv.settings import KvSettings
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.server.kv.kv_settings import KvSettings
 from fluss.storage.damage import KvDamagedError
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.server.kv.bucket_support import KV_DIRECTORY, Bucket, HeldDisk, crashed, hosting
-from tests.unit.server.kv.merging import Delete
+from tests.unit.server.merge.merging import Delete
 from tests.unit.server.tablet.support import run, until
 
 # Whoever asks again is not kept waiting in these tests.
@@ -47,7 +47,7 @@ def test_a_changelog_that_cannot_be_written_takes_its_values_back(tmp_path, numb
             assert await bucket.put((1, "b"), (3, "b"), writer=1, sequence=1) == 5
             assert bucket.changelog()[2:] == [("-U", (1, "a")), ("+U", (1, "b")), ("+I", (3, "b"))]
             assert await bucket.kv.row_count() == 3
-            assert bucket.manager.kv_parts.memory.held_bytes == 0
+            assert bucket.manager.kv_runtime.memory.held_bytes == 0
 
     run(main())
 
@@ -216,7 +216,7 @@ def test_a_store_that_cannot_be_opened_is_tried_again_after_a_while(tmp_path):
             await asyncio.sleep(0.25)
             assert await bucket.rows() == [(1, "a")]
             await bucket.put((2, "b"))
-            assert bucket.manager.kv_parts.memory.held_bytes == 0
+            assert bucket.manager.kv_runtime.memory.held_bytes == 0
 
     run(main())
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.kv.recovery import Recovery
-from fluss.server.kv.settings import KvSettings
-from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.kv.settings import KvStoreSettings
+from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.kv.store import KvResources
+from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogSettings
 from tests.unit.server.kv.bucket_support import (
     KV_DIRECTORY,
@@ -29,7 +29,7 @@ from tests.unit.server.kv.bucket_support import (
     crashed,
     hosting,
 )
-from tests.unit.server.kv.merging import Delete, make_table
+from tests.unit.server.merge.merging import Delete, make_table
 from tests.unit.server.tablet.support import Clock, run, until
 
 DAY_MS = 86_400_000
@@ -144,11 +144,11 @@ def test_a_store_is_flushed_by_bytes_and_at_an_interval(tmp_path):
             await bucket.put((1, "a"))
             while await flushed_offset(bucket) != 1:
                 await asyncio.sleep(0.005)
-            bucket.manager.kv_parts.set_flush_interval(0)
+            bucket.manager.kv_runtime.set_flush_interval(0)
             await bucket.put((2, "a"))
             await asyncio.sleep(0.05)
             assert await flushed_offset(bucket) == 1
-            bucket.manager.kv_parts.set_flush_interval(20)
+            bucket.manager.kv_runtime.set_flush_interval(20)
             while await flushed_offset(bucket) != 2:
                 await asyncio.sleep(0.005)
 

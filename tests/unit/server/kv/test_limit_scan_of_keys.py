@@ -12,9 +12,9 @@ import pytest
 from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.server.tablet.settings import TabletSettings
-from tests.unit.server.kv.merging import Delete
+from fluss.server.tablet.manager import TabletSettings
 from tests.unit.server.kv.reading import KvServer, kv_table, quick, serving_kv
+from tests.unit.server.merge.merging import Delete
 from tests.unit.server.tablet.support import make_table, rows, run, until
 
 

@@ -24,8 +24,8 @@ from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition
-from tests.unit.server.kv.merging import Delete, with_columns
 from tests.unit.server.kv.reading import KvServer, busy_readers, kv_table, quick, serving_kv
+from tests.unit.server.merge.merging import Delete, with_columns
 from tests.unit.server.tablet.support import LOCALHOST, MemoryCatalog, make_table, run, until
 
 

@@ -17,8 +17,8 @@ from fluss.schema.type_text import parse_type
 from fluss.schema.types import DataTypes
 from fluss.server.model import Partition
 from tests.unit.server.kv.bucket_support import HeldDisk, MemoryIds
-from tests.unit.server.kv.merging import Delete
 from tests.unit.server.kv.reading import KvServer, kv_table, serving_kv
+from tests.unit.server.merge.merging import Delete
 from tests.unit.server.tablet.support import MemoryCatalog, run, until
 
 NUMBERED = (

@@ -20,8 +20,8 @@ from fluss.protocol.sasl import Credentials, UserTable
 from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
-from tests.unit.server.kv.merging import Delete
 from tests.unit.server.kv.reading import KvServer, kv_table, quick, serving_kv
+from tests.unit.server.merge.merging import Delete
 from tests.unit.server.tablet.support import make_table, run, until
 
 SCHEMA = Schema(

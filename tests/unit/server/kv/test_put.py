@@ -23,11 +23,11 @@ from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.model import Partition, Table
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from tests.unit.server.kv.bucket_support import TABLE, HeldDisk, kv_batch
-from tests.unit.server.kv.merging import Delete, Row, decode_value
+from tests.unit.server.merge.merging import Delete, Row, decode_value
 from tests.unit.server.tablet import support
 from tests.unit.server.tablet.support import MemoryCatalog, Server, run, until
 

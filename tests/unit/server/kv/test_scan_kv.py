@@ -21,8 +21,8 @@ from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition
-from tests.unit.server.kv.merging import Delete, Row
 from tests.unit.server.kv.reading import KvServer, busy_readers, kv_table, quick, serving_kv
+from tests.unit.server.merge.merging import Delete, Row
 from tests.unit.server.tablet.support import MemoryCatalog, make_table, run, until
 
 TTL_MS = 1000

@@ -27,9 +27,8 @@ from fluss.schema.schema import Schema
 from fluss.schema.table import TablePath
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition, Table
-from fluss.server.tablet.manager import TabletManager
-from fluss.server.tablet.service import TabletService
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.rpc.tablet_service import TabletService
+from fluss.server.tablet.manager import TabletManager, TabletSettings
 
 LOCALHOST = "127.0.0.1"
 TIMEOUT_S = 10.0

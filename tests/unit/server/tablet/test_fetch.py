@@ -17,7 +17,7 @@ from fluss.protocol import api as apis
 from fluss.record.log_batch import MAGIC_V0, iter_batches
 from fluss.schema.schema import Schema
 from fluss.server.model import Partition
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.log.tablet import LogSettings
 from fluss.storage.vfs import OsFiles
 from tests.unit.server.tablet.support import (

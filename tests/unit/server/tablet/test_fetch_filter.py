@@ -15,8 +15,8 @@ from fluss.protocol.predicates import predicate_to_pb
 from fluss.record.log_batch import MAGIC_V0, MAGIC_V1, build_batch, iter_batches
 from fluss.schema.predicate import col
 from fluss.schema.schema import Schema
-from fluss.server.tablet import fetch_read
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet import log_reads
+from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.log.tablet import LogSettings
 from tests.unit.server.tablet.support import (
     SCHEMA,
@@ -152,7 +152,7 @@ def test_batches_of_an_older_schema_are_judged_by_what_they_have(tmp_path):
 @pytest.mark.parametrize("count", [40])
 def test_a_long_run_of_skipped_segments_is_told_in_steps(tmp_path, monkeypatch, count):
     async def main():
-        monkeypatch.setattr(fetch_read, "_SCAN_READS_MAX", 4)
+        monkeypatch.setattr(log_reads, "_SCAN_READS_MAX", 4)
         async with serving(tmp_path, make_table(), settings=SMALL_SEGMENTS) as server:
             await _write(server, *range(0, 10 * count, 10))
             await _write(server, 10_000)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.schema.schema import Schema
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.vfs import OsFiles
 from tests.unit.server.tablet.support import (
     SCHEMA,

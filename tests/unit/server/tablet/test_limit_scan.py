@@ -12,7 +12,7 @@ from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import MAGIC_V0, iter_batches
 from fluss.server.model import Partition
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.log.tablet import LogSettings
 from tests.unit.server.tablet.support import (
     MemoryCatalog,

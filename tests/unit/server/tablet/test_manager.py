@@ -17,8 +17,7 @@ import pytest
 from fluss.errors import ErrorCode
 from fluss.schema.table import TableBucket
 from fluss.server.model import BucketHealth, Partition
-from fluss.server.tablet.manager import TabletManager
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.storage.log.checkpoint_file import decode_checkpoint
 from fluss.storage.log.tablet import LogSettings
 from tests.unit.server.tablet.support import (

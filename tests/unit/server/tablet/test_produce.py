@@ -29,7 +29,7 @@ from fluss.record.log_batch import (
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import Schema
 from fluss.server.model import Partition
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.vfs import OsFiles
 from tests.unit.server.tablet.support import (
     NOW_MS,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fluss.server.tablet.fetch_memory import FetchMemory
-from fluss.server.tablet.read_turns import ReadTurns
+from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns
 from tests.unit.server.tablet.support import run
 
 

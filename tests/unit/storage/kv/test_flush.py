@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fluss.storage.kv import drain
-from fluss.storage.kv.settings import KvStoreSettings
+from fluss.storage.kv import flush
 from fluss.storage.kv.store import KvResources, KvState, KvStore
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import (
     Rows,
     copy_as_after_a_crash,
@@ -62,7 +62,7 @@ def test_only_what_was_flushed_survives(tmp_path: Path, more: int) -> None:
 def test_full_memory_goes_to_the_disk_by_itself_and_the_offset_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row_count: int, table_rows_min: int
 ) -> None:
-    monkeypatch.setattr(drain, "_TABLE_ROWS_MIN", table_rows_min)
+    monkeypatch.setattr(flush, "_TABLE_ROWS_MIN", table_rows_min)
     # What there is room for: in recent rows, in those that are drained, and in a write buffer, which gets only the
     # newest rows of the keys that all batches share.
     lag = 30

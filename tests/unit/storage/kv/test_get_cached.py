@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources, KvState, KvStore
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import (
     copy_as_after_a_crash,
     find,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluss.errors import KvDamagedError
 from fluss.record.framing import crc32c
 from fluss.schema.integers import INT32_MAX, INT64_MAX
 from fluss.storage.damage import KvDamagedError

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources, KvState, KvStore
+from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.kv.write_buffers import BufferOwner, WriteBuffers
 from tests.unit.storage.kv.support import find, get_many, open_store, rows_of, wait_until, write
 

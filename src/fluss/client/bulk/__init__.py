@@ -1,0 +1,74 @@
+"""The door for pipelines, such as those of Spark: exact reads and exact writes of large parts of tables.
+
+It is public inside the library only: users have the tables, scans and writers of ``fluss``. Everything here works on
+tables that a connection returned, and blocks the calling thread.
+
+| for | there are |
+|---|---|
+| plans | partitions, offsets, row counts and the lake snapshot of a table (``table_facts``) |
+| reads | exact ranges of logs (``ranges``), the rows of a key table at an offset (``rows_at``) |
+| changes | runs of records, the leading columns of a changelog, folding changes to rows (``scan``) |
+| writes | counted rows (``CountedWriter``), batches with chosen sequence numbers (``SequencedWriter``) |
+| recovery | what a writer has written (``writer_batches``), where rows belong (``TableSplitter``) |
+"""
+
+from fluss.client.bulk.counted_writer import CountedWriter
+from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
+from fluss.client.bulk.rows_at import rows_at
+from fluss.client.bulk.sequenced_writer import (
+    IN_FLIGHT_MAX,
+    SequencedWriter,
+    append_encoder,
+    new_writer_id,
+    upsert_encoder,
+)
+from fluss.client.bulk.table_facts import (
+    lake_snapshot_of,
+    offsets_of,
+    partitions_of,
+    row_counts_of,
+    writer_batch_bytes,
+)
+from fluss.client.bulk.table_splitter import TableSplitter
+from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
+from fluss.client.faces import wait_for
+from fluss.client.scan.changelog_fold import ChangelogFold
+from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch, changelog_schema
+from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
+from fluss.client.table_keys import lake_format
+from fluss.client.write.arrow_input import slices
+from fluss.client.write.kv_encoder import gathered
+from fluss.client.write.splitter import PartitionSplitter
+
+__all__ = [
+    "IN_FLIGHT_MAX",
+    "NOT_IN_LOG",
+    "ChangelogFold",
+    "CountedWriter",
+    "LogRange",
+    "PartitionSplitter",
+    "RecordRun",
+    "SequencedWriter",
+    "TableSplitter",
+    "WrittenBatch",
+    "append_encoder",
+    "changelog_batch",
+    "changelog_schema",
+    "checked_choices",
+    "chosen_partitions",
+    "gathered",
+    "lake_format",
+    "lake_snapshot_of",
+    "new_writer_id",
+    "offsets_of",
+    "partitions_of",
+    "read_ranges",
+    "row_counts_of",
+    "rows_at",
+    "scan_columns",
+    "slices",
+    "upsert_encoder",
+    "wait_for",
+    "writer_batch_bytes",
+    "writer_batches",
+]

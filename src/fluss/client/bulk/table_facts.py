@@ -1,0 +1,93 @@
+"""What plans for reading a table are made of: its partitions, where its logs begin and end, how many rows it has.
+
+All functions block the calling thread, and ask for many buckets with few requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from fluss.client.admin import FlussAdmin
+from fluss.client.admin_tables import partition_infos
+from fluss.client.leader_calls import ask_leaders
+from fluss.client.scan.offsets import bucket_offsets
+from fluss.client.table import FlussTable, TableContext, context_of
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.offsets import LakeSnapshot, OffsetSpec
+from fluss.schema.partition import PartitionInfo
+from fluss.schema.table import TableBucket
+
+# Partitions whose leaders are asked for with one request.
+_PARTITIONS_PER_REQUEST: Final = 500
+# The lake has nothing of a table: it has no lake, or nothing was written to it yet.
+_NO_LAKE_CODES: Final = frozenset({ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION, ErrorCode.LAKE_SNAPSHOT_NOT_EXIST})
+_LAKE_ENABLED: Final = "table.datalake.enabled"
+
+logger = logging.getLogger(__name__)
+
+
+def partitions_of(table: FlussTable) -> list[PartitionInfo]:
+    """Return the partitions that a partitioned table has now."""
+    context = context_of(table)
+    return context.runtime.run(partition_infos(context.cluster, table.table_path))
+
+
+def offsets_of(table: FlussTable, buckets: Collection[TableBucket], spec: OffsetSpec) -> dict[TableBucket, int]:
+    """Look up an offset in each of these buckets, in their order.
+
+    Code 36 if a partition has been dropped meanwhile, 38 for a time to come.
+    """
+    context = context_of(table)
+    return context.runtime.run(_offsets_of(context, buckets, spec))
+
+
+async def _offsets_of(
+    context: TableContext, buckets: Collection[TableBucket], spec: OffsetSpec
+) -> dict[TableBucket, int]:
+    cluster, path = context.cluster, context.info.table_path
+    unknown = {bucket.partition_id for bucket in buckets if cluster.leader_of(bucket) is None}
+    partition_ids = sorted(id_ for id_ in unknown if id_ is not None)
+    for begin in range(0, len(partition_ids), _PARTITIONS_PER_REQUEST):
+        wanted = partition_ids[begin : begin + _PARTITIONS_PER_REQUEST]
+        await cluster.refresh([path], partition_ids=[(path, id_) for id_ in wanted])
+    try:
+        found = await bucket_offsets(cluster, path, buckets, spec)
+    except FlussError as error:
+        cause = error.__cause__
+        if isinstance(cause, FlussError) and cause.error_code == ErrorCode.PARTITION_NOT_EXISTS:
+            raise FlussError(error.message, cause.error_code) from cause
+        raise
+    return {bucket: found[bucket] for bucket in buckets}
+
+
+def row_counts_of(table: FlussTable, buckets: Collection[TableBucket]) -> dict[TableBucket, int]:
+    """Return how many rows there are in each of these buckets; nothing if a server does not count them."""
+    context = context_of(table)
+    admin = FlussAdmin._create(context.cluster, context.runtime)
+    asking = ask_leaders(context.cluster, table.table_path, buckets, admin._row_counts)
+    try:
+        return context.runtime.run(asking)
+    except FlussError as error:
+        logger.info("the rows of %s are not counted: %s", table.table_path, error.message)
+        return {}
+
+
+def lake_snapshot_of(table: FlussTable) -> LakeSnapshot | None:
+    """Return how far the lake has a table, None if it has nothing of it."""
+    if table.get_table_info().properties.get(_LAKE_ENABLED, "").lower() != "true":
+        return None
+    context = context_of(table)
+    admin = FlussAdmin._create(context.cluster, context.runtime)
+    try:
+        return context.runtime.run(admin.get_latest_lake_snapshot(table.table_path))
+    except FlussError as error:
+        if error.error_code not in _NO_LAKE_CODES:
+            raise
+        return None
+
+
+def writer_batch_bytes(table: FlussTable) -> int:
+    """Return how large the connection of a table makes its batches: ``writer.batch-size``."""
+    return context_of(table).cluster.config.writer_batch_size
