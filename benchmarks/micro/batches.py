@@ -12,6 +12,7 @@ from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encod
 from fluss.record.compression import ArrowCompression, CompressionType
 from fluss.record.framing import crc32c
 from fluss.record.log_batch import read_batch
+from fluss.schema.table_options import CompressionType
 
 ROW_COUNT = 12_500
 COLUMN_COUNT = 20

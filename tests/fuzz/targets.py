@@ -47,6 +47,7 @@ from fluss.schema.predicate import col
 from fluss.schema.schema import Schema
 from fluss.schema.serde import database_from_json, schema_from_json, table_from_json
 from fluss.schema.table import TableBucket
+from fluss.schema.table_options import CompressionType
 from fluss.schema.type_text import parse_type
 from fluss.schema.types import DataType
 from fluss.server.merge.roaring import union

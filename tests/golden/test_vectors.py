@@ -76,6 +76,7 @@ from fluss.row.varint import (
 )
 from fluss.schema.arrow import arrow_field, arrow_type
 from fluss.schema.partition import PartitionSpec, partition_name, spec_of_partition_name
+from fluss.schema.table_options import CompressionType, TimeUnit
 from fluss.schema.types import (
     BigIntType,
     BinaryType,

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from fluss.protocol.api import APIS, ApiKey
 from fluss.protocol.frame import FRAME_BYTES_MAX, FrameReader, ResponseFrame, ResponseType, parse_response
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.server.table_options import TABLE_OPTIONS
+from fluss.schema.table_options import TABLE_OPTIONS
 
 LOCALHOST = "127.0.0.1"
 # What the server says when an exception reached the connection that nobody had expected.

@@ -24,7 +24,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.schema.serde import table_to_json
-from fluss.server.table_options import TABLE_OPTIONS
+from fluss.schema.table_options import TABLE_OPTIONS
 from fluss.testing.cluster import ServerProcess
 from tests.integration import lying_keys
 from tests.integration.hostile import (

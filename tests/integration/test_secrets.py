@@ -17,8 +17,8 @@ import pytest
 import fluss
 from fluss import embedded
 from fluss.client.faces import wait_for
-from fluss.config import HIDDEN
 from fluss.errors import AuthenticationError
+from fluss.options import HIDDEN
 from fluss.server.__main__ import main
 from fluss.testing.cluster import ServerProcess
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from fluss.client.admin_calls import AdminCalls
 from fluss.errors import FlussError
+from fluss.integers import int32
 from fluss.protocol import api as apis
 from fluss.protocol.convert import cluster_health, config_entry, pb_config_changes
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, ServerNode, ServerTag
-from fluss.schema.integers import int32
 
 
 class ClusterAdmin(AdminCalls):

@@ -10,10 +10,10 @@ from fluss.client.admin_tables import check_partitioned
 from fluss.client.cluster import Cluster
 from fluss.client.leader_calls import ask_leaders
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import int32, int64
 from fluss.protocol import api as apis
 from fluss.protocol.convert import lake_snapshot, pb_producer_offsets, pb_table_path, producer_offsets, raise_failure
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.integers import int32, int64
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec, OffsetType, ProducerOffsets
 from fluss.schema.table import TableBucket, TableInfo, TablePath
 

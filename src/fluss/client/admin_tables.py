@@ -10,6 +10,7 @@ from fluss.client.admin_calls import AdminCalls, checked, checked_path, checked_
 from fluss.client.cluster import Cluster
 from fluss.client.leader_calls import ask_leaders
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import int32
 from fluss.protocol import api as apis
 from fluss.protocol.convert import (
     partition_info,
@@ -24,7 +25,6 @@ from fluss.protocol.convert import (
 )
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.integers import int32
 from fluss.schema.partition import PartitionInfo, PartitionSpec
 from fluss.schema.schema import Column, column_from_arrow
 from fluss.schema.serde import table_to_json

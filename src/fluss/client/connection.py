@@ -17,10 +17,10 @@ from fluss.client.table import FlussTable, TableContext
 from fluss.client.write.writer_client import WriterClient
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import int64
 from fluss.protocol import api as apis
 from fluss.protocol.convert import pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.integers import int64
 from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableInfo, TablePath
 

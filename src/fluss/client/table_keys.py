@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,10 +12,8 @@ from fluss.row.bucketing import HashVariant, Int32Array, bucket_for, buckets_for
 from fluss.row.encoded import EncodedRows
 from fluss.row.key import bucket_key_encoder, encode_key_columns, primary_key_encoder
 from fluss.schema.table import TableInfo
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.schema.types import DataType
-
-LAKE_FORMAT_PROPERTY: Final = "table.datalake.format"
-KV_FORMAT_VERSION_PROPERTY: Final = "table.kv.format-version"
 
 
 class TableKeys:
@@ -71,17 +69,15 @@ class TableKeys:
 
 def lake_format(info: TableInfo) -> str | None:
     """Return the lake whose bucketing a table follows."""
-    text = info.properties.get(LAKE_FORMAT_PROPERTY)
+    text = info.properties.get(LAKE_FORMAT.key)
     return None if text is None else text.lower()
 
 
 def _kv_format_version(info: TableInfo) -> int | None:
-    text = info.properties.get(KV_FORMAT_VERSION_PROPERTY)
+    text = info.properties.get(KV_FORMAT_VERSION.key)
     if text is None:
         return None
     try:
         return int(text)
     except ValueError:
-        raise FlussError(
-            f"'{KV_FORMAT_VERSION_PROPERTY}' of {info.table_path} is {text!r}, which is not a number"
-        ) from None
+        raise FlussError(f"'{KV_FORMAT_VERSION.key}' of {info.table_path} is {text!r}, which is not a number") from None

@@ -38,7 +38,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
@@ -48,6 +47,7 @@ from fluss.row.java_format import civil_date, format_float, time_of_day
 from fluss.row.values import DAY_MS, NANOS_PER_MILLI, Timestamp
 from fluss.schema.names import new_name_problem
 from fluss.schema.partition import VALUE_SEPARATOR
+from fluss.schema.table_options import TimeUnit
 from fluss.schema.types import DataType, TypeRoot
 
 PartitionStyle: TypeAlias = Literal["java", "rust"]
@@ -164,17 +164,6 @@ def _format_float(value: float, bits: int, style: PartitionStyle) -> str:
 
 
 # Auto partitions
-
-
-class TimeUnit(StrEnum):
-    """How much time one auto-created partition spans."""
-
-    YEAR = "YEAR"
-    QUARTER = "QUARTER"
-    MONTH = "MONTH"
-    DAY = "DAY"
-    HOUR = "HOUR"
-
 
 # The fields of each unit, largest first, and the letters and the width of each field in a pattern.
 _FIELDS: Final = {

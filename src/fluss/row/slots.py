@@ -58,6 +58,7 @@ from typing import Any, Final, NoReturn
 
 from fluss.buffers import BytesLike, byte_view
 from fluss.errors import CorruptRecordError, FlussError, SizeLimitError
+from fluss.integers import INT32_MAX
 from fluss.row.arrow_arrays import slot_bits
 from fluss.row.scalars import (
     INT32,
@@ -73,7 +74,6 @@ from fluss.row.scalars import (
     fixed_struct,
 )
 from fluss.row.values import NANOS_PER_MILLI, Timestamp
-from fluss.schema.integers import INT32_MAX
 from fluss.schema.types import (
     ArrayType,
     BinaryType,

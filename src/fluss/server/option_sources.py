@@ -1,14 +1,14 @@
-"""A configuration file: YAML with dotted keys, flat or nested, read into texts that know where they come from.
+"""Where the texts of server options come from: settings that know their origin, and the configuration file.
+
+The file is YAML with dotted keys, flat or nested:
 
 log.segment.file-size: 512 mb
 log:
   index.interval-size: 4 kb        # the same as log.index.interval-size
 bind.listeners: [A://localhost:1, B://localhost:2]  # the same as A://localhost:1,B://localhost:2
 
-Options of other servers of this protocol that have no meaning, or no effect, in this one.
-
-They are about a coordination service, replication, tiering, and a runtime with its threads. A configuration that was
-made for such a server starts here, too.
+A configuration that was made for the upstream server starts this one, too: options that only have a meaning there are
+known by their keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fluss.errors import FlussError
 if TYPE_CHECKING:
     import yaml
 
-# Nobody nests deeper; a file that refers to itself does.
+# Deeper than any sensible file; one that refers to itself has no end.
 _DEPTH_MAX: Final = 16
 _FILE_BYTES_MAX: Final = 1024 * 1024
 _NULL_TAG: Final = "tag:yaml.org,2002:null"
@@ -106,7 +106,7 @@ def _problem(error: Exception) -> str:
     return f"line {mark.line + 1}: {problem}" if mark is not None else problem
 
 
-_PREFIXES: Final = (
+_UPSTREAM_ONLY_PREFIXES: Final = (
     "client.",
     "coordinator.",
     "env.",
@@ -124,7 +124,7 @@ _PREFIXES: Final = (
     "tablet-server.controlled-shutdown.",
     "zookeeper.",
 )
-_KEYS: Final = frozenset(
+_UPSTREAM_ONLY_KEYS: Final = frozenset(
     {
         "acl.notification.expiration-time",
         "log.file-preallocate",
@@ -144,6 +144,9 @@ _KEYS: Final = frozenset(
 )
 
 
-def is_of_other_servers(key: str) -> bool:
-    """Whether a key is known to be none of ours."""
-    return key in _KEYS or key.startswith(_PREFIXES)
+def is_upstream_only(key: str) -> bool:
+    """Whether a key is an option of the upstream server that has no meaning, or no effect, in this one.
+
+    Such options are about a coordination service, replication, tiering, and a runtime with its threads.
+    """
+    return key in _UPSTREAM_ONLY_KEYS or key.startswith(_UPSTREAM_ONLY_PREFIXES)

@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 from pyspark.sql import types as spark
 
-from fluss.config import suggestion
 from fluss.errors import FlussError
+from fluss.options import suggestion
 from fluss.row.arrow_arrays import number_array
 from fluss.schema.arrow import TIMESTAMP_LTZ_ZONE, arrow_type
 from fluss.schema.nested_arrays import list_array, list_parts, struct_array

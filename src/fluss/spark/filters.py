@@ -9,8 +9,8 @@ from typing import NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.config import suggestion
 from fluss.errors import FlussError
+from fluss.options import suggestion
 from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
 from fluss.schema.predicate import Predicate

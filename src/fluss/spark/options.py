@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from fluss.config import Config, suggestion
+from fluss.config import Config
 from fluss.errors import FlussError
-from fluss.option_values import TIME_ZONE
+from fluss.options import TIME_ZONE, suggestion
 from fluss.schema.partition import PartitionSpec
 from fluss.schema.schema import Schema
 from fluss.spark.option_table import (
@@ -252,7 +252,7 @@ class _Given:
 
     def _value(self, option: SparkOption) -> Any:
         text = self.texts.get(option.key.lower())
-        return option.default_value() if text is None else option.parse(text)
+        return option.default if text is None else option.parse(text)
 
     def connection(self) -> dict[str, str]:
         """Return the settings of the client, checked."""

@@ -23,15 +23,13 @@ from fluss.row import compacted_columns
 from fluss.row.arrow_arrays import bool_array
 from fluss.row.encoded import EncodedRows
 from fluss.schema.table import TableInfo
+from fluss.schema.table_options import DELETE_BEHAVIOR, MERGE_ENGINE, DeleteBehavior
 from fluss.spark.row_hashes import Hashes, RowCounts
 from fluss.spark.sink import SinkPlan
 from fluss.spark.write_summary import SinkRows
 
 # The hashes of all rows must fit into the memory of the driver: 16 bytes each.
 ROWS_MAX: Final = 10_000_000
-_MERGE_ENGINE: Final = "table.merge-engine"
-_DELETES: Final = "table.delete.behavior"
-_DELETES_ALLOWED: Final = "allow"
 
 
 @dataclass(frozen=True)
@@ -106,10 +104,10 @@ def check_complete_output(plan: SinkPlan) -> None:
 def _check_replaceable(plan: SinkPlan, info: TableInfo) -> None:
     """Check that a row that is written replaces the one of its key, and that rows can be deleted."""
     reason = None
-    if _MERGE_ENGINE in info.properties:
-        reason = f"its merge engine {info.properties[_MERGE_ENGINE]} merges rows with those that are there"
-    elif info.properties.get(_DELETES, _DELETES_ALLOWED).lower() != _DELETES_ALLOWED:
-        reason = f"its rows cannot be deleted ('{_DELETES}' is {info.properties[_DELETES]})"
+    if MERGE_ENGINE.key in info.properties:
+        reason = f"its merge engine {info.properties[MERGE_ENGINE.key]} merges rows with those that are there"
+    elif info.properties.get(DELETE_BEHAVIOR.key, DeleteBehavior.ALLOW).lower() != DeleteBehavior.ALLOW:
+        reason = f"its rows cannot be deleted ('{DELETE_BEHAVIOR.key}' is {info.properties[DELETE_BEHAVIOR.key]})"
     elif info.schema.get_auto_increment_columns():
         reason = "rows with an auto increment column cannot be replaced or deleted as a whole"
     elif plan.options.target_columns is not None:

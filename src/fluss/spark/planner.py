@@ -28,10 +28,10 @@ from fluss.client.bulk.ranges import LogRange, read_ranges
 from fluss.client.bulk.table_facts import lake_snapshot_of, offsets_of, partitions_of, row_counts_of
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
-from fluss.option_values import DURATION_MS
 from fluss.row.arrow_arrays import estimated_row_bytes, narrowest_column
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table_options import LOG_TTL
 from fluss.spark.options import ReadOptions
 from fluss.spark.packing import Split, Task, pack
 from fluss.spark.pruning import matching_buckets, matching_partitions
@@ -52,8 +52,6 @@ _ROW_COST_BYTES: Final = 24
 _GUESS_FACTOR_MAX: Final = 16
 # How often a plan is begun again because partitions are dropped while it is made.
 _TRIES_MAX: Final = 3
-_LOG_TTL: Final = "table.log.ttl"
-_LOG_TTL_DEFAULT: Final = "7 d"
 
 logger = logging.getLogger(__name__)
 
@@ -253,13 +251,13 @@ def _stops_at(table: FlussTable, latest: Mapping[TableBucket, int], end_ms: int)
 
 
 def _warn_of_expired(table: FlussTable, start_ms: int, clock: Callable[[], float]) -> None:
-    ttl_ms = DURATION_MS.read(table.get_table_info().properties.get(_LOG_TTL, _LOG_TTL_DEFAULT))
+    ttl_ms = LOG_TTL.of(table.get_table_info().properties)
     if ttl_ms > 0 and start_ms < clock() * 1000 - ttl_ms:
         logger.warning(
             "records of %s are kept for %d ms ('%s'); of those since %d ms some may be gone",
             table.table_path,
             ttl_ms,
-            _LOG_TTL,
+            LOG_TTL.key,
             start_ms,
         )
 

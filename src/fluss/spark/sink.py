@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StringType, StructType
 
 from fluss.client.table import FlussTable
-from fluss.config import suggestion
 from fluss.errors import FlussError
+from fluss.options import suggestion
 from fluss.row.arrow_arrays import bool_array, string_array
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.table import TableInfo

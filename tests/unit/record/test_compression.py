@@ -20,11 +20,11 @@ from fluss.record.compression import (
     NO_COMPRESSION,
     ZSTD_LEVEL_KEY,
     ArrowCompression,
-    CompressionType,
     compress_message,
     examine_buffers,
     lz4_frame,
 )
+from fluss.schema.table_options import CompressionType
 from fluss.testing.strategies import arrow_batches
 from tests.unit.record.arrow_support import ALL_COMPRESSIONS, COMPRESSION_IDS, pyarrow_message, wide_batch
 

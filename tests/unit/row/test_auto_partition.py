@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.partition_names import TimePattern, TimeUnit, auto_partition_value
+from fluss.schema.table_options import TimeUnit
 
 CUSTOM = [
     (TimeUnit.YEAR, "uuuu", "2024"),

@@ -12,10 +12,10 @@ from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.records import RecordRun
 from fluss.client.table import FlussTable, TableContext, context_of
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.formats import LogFormat
 from fluss.schema.predicate import BoundPredicate, Predicate
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table_options import LogFormat
 
 
 class LogRange(NamedTuple):

@@ -18,12 +18,12 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec
 from fluss.schema.partition import PartitionInfo
 from fluss.schema.table import TableBucket
+from fluss.schema.table_options import LAKE_ENABLED
 
 # Partitions whose leaders are asked for with one request.
 _PARTITIONS_PER_REQUEST: Final = 500
 # The lake has nothing of a table: it has no lake, or nothing was written to it yet.
 _NO_LAKE_CODES: Final = frozenset({ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION, ErrorCode.LAKE_SNAPSHOT_NOT_EXIST})
-_LAKE_ENABLED: Final = "table.datalake.enabled"
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def row_counts_of(table: FlussTable, buckets: Collection[TableBucket]) -> dict[T
 
 def lake_snapshot_of(table: FlussTable) -> LakeSnapshot | None:
     """Return how far the lake has a table, None if it has nothing of it."""
-    if table.get_table_info().properties.get(_LAKE_ENABLED, "").lower() != "true":
+    if table.get_table_info().properties.get(LAKE_ENABLED.key, "").lower() != "true":
         return None
     context = context_of(table)
     admin = FlussAdmin._create(context.cluster, context.runtime)

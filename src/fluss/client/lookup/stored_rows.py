@@ -19,9 +19,9 @@ from fluss.record.value_batch import SCHEMA_ID_BYTES, decode_value
 from fluss.row import compacted, indexed
 from fluss.row.encoded import EncodedRows
 from fluss.row.python_values import from_internal, python_column, python_rows
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
+from fluss.schema.table_options import KvFormat
 from fluss.schema.types import DataType
 
 # With fewer rows than this, converting them one by one is faster than column by column.

@@ -20,8 +20,8 @@ from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, proje
 from fluss.record.log_batch import LogBatch, decode_row_body, read_batch, verify_crc
 from fluss.row import compacted_columns, indexed
 from fluss.row.encoded import EncodedRows
-from fluss.schema.formats import LogFormat
 from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import LogFormat
 from fluss.schema.types import DataType
 
 # Schemas of one table are few; this many are remembered, then all are forgotten.

@@ -32,7 +32,7 @@ from fluss.client.scan.table_buckets import (
     table_buckets,
 )
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.integers import int32, int64
+from fluss.integers import int32, int64
 from fluss.schema.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.schema.partition import PartitionSpec
 from fluss.schema.predicate import BoundPredicate

@@ -30,11 +30,11 @@ from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription, Subscriptions
 from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import FlussError, RequestTimeoutError
-from fluss.schema.formats import LogFormat
 from fluss.schema.offsets import EARLIEST_OFFSET, OffsetSpec
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table_options import LogFormat
 
 # How long one poll of a bounded read waits before it looks whether there is still hope.
 _POLL_TIMEOUT_S: Final = 0.5

@@ -10,8 +10,8 @@ from fluss.client.scan.decode import BatchDecoder, ScanColumns
 from fluss.record.value_batch import decode_by_schema, decode_value_batch, split_values
 from fluss.row.arrow_arrays import empty_batch
 from fluss.row.encoded import EncodedRows
-from fluss.schema.formats import KvFormat, LogFormat
 from fluss.schema.schema import Schema
+from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.schema.types import DataType
 
 

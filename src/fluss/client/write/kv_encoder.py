@@ -22,10 +22,10 @@ from fluss.row import compacted_columns, indexed
 from fluss.row.arrow_arrays import bool_array, unpacked_bits
 from fluss.row.bucketing import HashVariant, split_by_bucket
 from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
-from fluss.schema.formats import KvFormat
 from fluss.schema.normalize import normalize_batch
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
+from fluss.schema.table_options import KvFormat
 
 _ENCODERS = {KvFormat.COMPACTED: compacted_columns.encode_rows, KvFormat.INDEXED: indexed.encode_rows}
 

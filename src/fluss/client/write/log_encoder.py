@@ -15,7 +15,7 @@ from fluss.client.write.rows import RowLayout
 from fluss.client.write.splitter import BucketSplitter
 from fluss.client.write.table_encoder import BY_KEY, Encoded, TableEncoder, filled_keys
 from fluss.errors import FlussError
-from fluss.record.compression import ArrowCompression, CompressionType, compress_message
+from fluss.record.compression import ArrowCompression, compress_message
 from fluss.record.log_batch import (
     ATTRIBUTE_APPEND_ONLY,
     HEADER_LAYOUTS,
@@ -30,11 +30,10 @@ from fluss.row import compacted_columns, indexed
 from fluss.row.bucketing import HashVariant
 from fluss.row.encoded import EncodedRows
 from fluss.schema.change_type import ChangeType
-from fluss.schema.formats import LogFormat
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
+from fluss.schema.table_options import STATISTICS_COLUMNS, CompressionType, LogFormat
 
-STATISTICS_COLUMNS_PROPERTY: Final = "table.statistics.columns"
 _ALL_COLUMNS: Final = "*"
 
 
@@ -137,12 +136,12 @@ def _row_body(rows: EncodedRows) -> BytesLike:
 
 def _statistics_columns(schema: Schema, properties: Mapping[str, str]) -> list[int]:
     """Return the columns for which the table asks for statistics: all that can have them, or those it names."""
-    text = properties.get(STATISTICS_COLUMNS_PROPERTY, "").strip()
+    text = properties.get(STATISTICS_COLUMNS.key, "").strip()
     if text == _ALL_COLUMNS:
         return [index for index, t in enumerate(schema.data_types) if supports_statistics(t)]
     indexes = [schema.index_of(name.strip()) for name in text.split(",") if name.strip()]
     for index in indexes:
         column = schema.columns[index]
         if not supports_statistics(column.data_type):
-            raise FlussError(f"'{STATISTICS_COLUMNS_PROPERTY}' names '{column.name}', whose type has no statistics")
+            raise FlussError(f"'{STATISTICS_COLUMNS.key}' names '{column.name}', whose type has no statistics")
     return indexes

@@ -20,8 +20,9 @@ from fluss.client.write.idempotence import Idempotence, Verdict
 from fluss.client.write.physical_table import PhysicalTable
 from fluss.client.write.routes import MISSING_CODES, Route, Routes
 from fluss.client.write.writer_id import allocate_writer_id
-from fluss.config import INT32_MAX, Config
+from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, error_for_code
+from fluss.integers import INT32_MAX
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest

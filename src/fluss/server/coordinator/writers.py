@@ -11,8 +11,8 @@ import asyncio
 import logging
 from typing import Final
 
-from fluss.config import INT64_MAX
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT64_MAX
 from fluss.schema.names import name_problem
 from fluss.server.coordinator.metadata_store import BucketOffset, MetadataStore, ProducerOffsets
 from fluss.server.model import Clock

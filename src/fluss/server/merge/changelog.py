@@ -22,7 +22,7 @@ from fluss.record.log_batch import LogBatch, build_batch, decode_row_body, encod
 from fluss.record.mutations import Mutations
 from fluss.row.arrow_arrays import bool_array, take_rows
 from fluss.schema.change_type import ChangeType
-from fluss.schema.formats import KvFormat, LogFormat
+from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.server.merge.changes import Changes
 from fluss.server.merge.decoded_batch import spread
 from fluss.server.merge.key_fold import KeyFold

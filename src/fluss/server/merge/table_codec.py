@@ -14,11 +14,10 @@ from fluss.record.value_batch import decode_by_schema
 from fluss.row import compacted_columns, indexed
 from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
 from fluss.row.key import encode_key_columns, primary_key_encoder
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Schema
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT, KvFormat
 from fluss.schema.types import DataType
 from fluss.server.model import Table
-from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 
 
 class TableRowCodec:

@@ -11,9 +11,9 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.schema.acl import AclOperation, AclResource
 from fluss.schema.table import TableBucket
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import CatalogView, Table
-from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, not_hosted, unknown_bucket
 
 

@@ -15,10 +15,10 @@ from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclOperation
+from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.model import Clock
 from fluss.server.rpc.access import BucketAccess
-from fluss.server.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.tablet.buckets import HostedTable
 from fluss.server.tablet.manager import TabletSettings
 from fluss.server.tablet.purgatory import FetchPark

@@ -26,6 +26,7 @@ from fluss.schema.partition import (
 from fluss.schema.schema import shown_names
 from fluss.schema.serde import schema_to_json, table_from_json
 from fluss.schema.table import TablePath
+from fluss.schema.table_options import AUTO_PARTITION_PREFIX
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner, AutoPartitionRule
 from fluss.server.coordinator.catalog import Catalog
@@ -41,7 +42,6 @@ from fluss.server.coordinator.table_texts import TableTexts
 from fluss.server.coordinator.table_validation import TableLimits, check_bucket_count, check_replicas, validate_table
 from fluss.server.model import Clock, Table
 from fluss.server.rpc.handler_group import ChangeHandler, check_partitioned
-from fluss.server.table_options import AUTO_PARTITION_PREFIX
 
 
 class TableHandlers:

@@ -18,7 +18,7 @@ from fluss.record.arrow_ipc import ColumnLayout, column_layout, parse_message
 from fluss.record.compression import examine_buffers
 from fluss.record.framing import split_length_prefixed
 from fluss.record.log_batch import CHANGE_TYPE_BYTES, LogBatch, iter_batches, verify_crc
-from fluss.schema.formats import LogFormat
+from fluss.schema.table_options import LogFormat
 from fluss.server.model import Table
 
 

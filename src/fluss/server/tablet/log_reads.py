@@ -27,9 +27,9 @@ from fluss.record.log_batch import (
     read_batch,
 )
 from fluss.record.statistics import decode_statistics, may_match
-from fluss.schema.formats import LogFormat
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
+from fluss.schema.table_options import LogFormat
 from fluss.server.tablet.buckets import HostedTable
 from fluss.storage.log.tablet import LogTablet
 

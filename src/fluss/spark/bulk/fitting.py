@@ -14,8 +14,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as pat
 
-from fluss.config import suggestion
 from fluss.errors import FlussError
+from fluss.options import suggestion
 from fluss.row.arrow_arrays import empty_batch
 from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal

@@ -17,6 +17,7 @@ from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table_options import REPLICATION_FACTOR
 from fluss.spark.bulk.copy_state import STATE_PROPERTY, CopyState
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
 from fluss.spark.bulk.handle import FlussOnSpark, context_of
@@ -31,7 +32,7 @@ from fluss.spark.packing import Split, pack
 _TASK_BYTES: Final = 64 * 1024 * 1024
 _TASKS_MAX: Final = 10_000
 # Clusters decide by themselves how many replicas they have.
-_NOT_COPIED: Final = frozenset({"table.replication.factor"})
+_NOT_COPIED: Final = frozenset({REPLICATION_FACTOR.key})
 # Servers forget writers after some days. Until then it is safer to go on under the same id.
 _WRITER_AGE_MS_MAX: Final = 24 * 3600 * 1000
 # Counting the rows of the target takes a request or more for each partition.

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 
 from fluss.buffers import BytesLike
-from fluss.schema.integers import INT32_MAX, INT64_MAX
+from fluss.integers import INT32_MAX, INT64_MAX
 from fluss.schema.table import TableBucket
 from fluss.storage.damage import damaged
 

@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fluss.buffers import BytesLike, Int64Array, byte_array
-from fluss.schema.integers import INT32_MAX
+from fluss.integers import INT32_MAX
 from fluss.storage.damage import damaged
 from fluss.storage.log.file_names import OFFSET_MAX, LogFileKind, log_file_name
 from fluss.storage.vfs import Files

@@ -8,7 +8,7 @@ from typing import Any
 
 from fluss.buffers import BytesLike
 from fluss.errors import FlussError
-from fluss.schema.integers import INT32_MAX, INT64_MAX
+from fluss.integers import INT32_MAX, INT64_MAX
 from fluss.storage.damage import damaged
 
 

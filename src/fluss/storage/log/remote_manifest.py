@@ -45,7 +45,7 @@ from itertools import pairwise
 from typing import Any
 
 from fluss.buffers import BytesLike
-from fluss.schema.integers import INT32_MAX
+from fluss.integers import INT32_MAX
 from fluss.storage.log.file_names import LogFileKind, TabletKind, TabletLocation, log_file_name
 from fluss.storage.log.json_file import JsonObject, write_json
 

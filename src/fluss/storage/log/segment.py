@@ -13,8 +13,8 @@ from typing import Final
 
 from fluss.buffers import BytesLike
 from fluss.errors import CorruptRecordError, FlussError
+from fluss.integers import INT32_MAX
 from fluss.record.log_batch import HEADER_BYTES_MAX
-from fluss.schema.integers import INT32_MAX
 from fluss.storage.log.file_names import LogFileKind, log_file_name
 from fluss.storage.log.index import OffsetEntry, SparseIndex, StoredIndex, TimeEntry
 from fluss.storage.log.scan import BatchChain, ScanResult, StoredBatch, Visit, damage_at, read_stored_batch, scan

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from fluss.buffers import BytesLike
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
+from fluss.integers import INT32_MAX
 from fluss.record.log_batch import (
     BATCH_BYTES_MAX,
     NO_WRITER_ID,
@@ -29,7 +30,6 @@ from fluss.record.log_batch import (
     iter_batches,
     verify_crc,
 )
-from fluss.schema.integers import INT32_MAX
 from fluss.schema.table import TableBucket
 from fluss.storage.log.append_result import AppendResult, History, OffsetWaiters
 from fluss.storage.log.committer import Committer

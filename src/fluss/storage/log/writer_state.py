@@ -30,8 +30,8 @@ from typing import Final
 
 from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT32_MAX
 from fluss.record.log_batch import NO_WRITER_ID, LogBatchHeader
-from fluss.schema.integers import INT32_MAX
 from fluss.storage.log.file_names import OFFSET_MAX
 from fluss.storage.log.json_file import JsonObject, write_json
 

@@ -18,9 +18,9 @@ from fluss.record.value_batch import encode_value
 from fluss.row import compacted, indexed
 from fluss.row.python_values import from_internal
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.table_options import KvFormat
 from fluss.schema.types import DataType, DataTypes
 from fluss.testing.strategies import internal_rows, row_types
 

@@ -42,11 +42,11 @@ from fluss.row import compacted_columns, indexed
 from fluss.row.encoded import EncodedRows
 from fluss.row.values import internal_from_arrow
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import KvFormat, LogFormat
 from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_to_json, table_to_json
 from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table_options import KvFormat, LogFormat
 from tests.unit.client.scripted_server import ScriptedServer
 
 T = TypeVar("T")

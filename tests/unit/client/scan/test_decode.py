@@ -19,8 +19,8 @@ from fluss.record.log_batch import LogBatch, build_batch, encode_row_body, read_
 from fluss.row import compacted_columns, indexed
 from fluss.row.encoded import EncodedRows
 from fluss.row.values import internal_from_arrow
-from fluss.schema.formats import LogFormat
 from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import CompressionType, LogFormat
 from fluss.schema.types import DataTypes
 from fluss.testing.strategies import arrow_batches
 

@@ -19,6 +19,7 @@ from fluss.record.mutations import FoundRows
 from fluss.row.compacted_columns import encode_keys
 from fluss.schema.aggregation import AggFunction
 from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import DeleteBehavior
 from fluss.schema.types import (
     BigIntType,
     BooleanType,
@@ -34,7 +35,6 @@ from fluss.server.merge.changes import MergeInput
 from fluss.server.merge.engines import merger_of
 from fluss.server.merge.key_fold import KeyFold
 from fluss.server.merge.table_codec import TableRowCodec
-from fluss.server.table_options import DeleteBehavior
 from tests.unit.server.merge.aggregation_model import TableModel, shown
 from tests.unit.server.merge.bitmap_samples import numbers_in, serialized
 from tests.unit.server.merge.merging import Change, Delete, Merging, Row, key_of, kv_batch, make_table, with_columns

@@ -1,4 +1,4 @@
-"""Integer arguments as the protocol can carry them."""
+"""The ranges of integers that the protocol can carry, and arguments within them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
+UINT64_MAX: Final = 2**64 - 1
 
 
 def int32(what: str, value: int) -> int:

@@ -1,7 +1,5 @@
-"""Values of options as people write them, and texts that are none.
-
-One case per rule of the syntax, and the table of table properties checked against itself.
-"""
+"""Options read the texts that people write, and refuse texts that are no values.
+Shown by one case per rule of the syntax, by bounds and secrets, and by the table of table properties."""
 
 from __future__ import annotations
 
@@ -10,18 +8,21 @@ from enum import StrEnum
 
 import pytest
 
-from fluss.errors import FlussError
-from fluss.option_values import (
+from fluss.errors import ErrorCode, FlussError
+from fluss.options import (
     BOOLEAN,
     DURATION_MS,
     INT32,
     INT64,
     MEMORY_BYTES,
     RATIO,
+    TEXT,
     TIME_ZONE,
+    Option,
     choice_of,
+    suggestion,
 )
-from fluss.server.table_options import (
+from fluss.schema.table_options import (
     LOG_FORMAT,
     LOG_TTL,
     TABLE_OPTIONS,
@@ -74,7 +75,7 @@ COLOR = choice_of(Color)
     ],
 )
 def test_a_value_is_read(value_type, text, value):
-    assert value_type.parse("key", text) == value
+    assert Option("key", value_type, text, "Doc.").parse(text) == value
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_value_is_read(value_type, text, value):
 )
 def test_a_text_that_is_no_value_is_refused_with_what_was_expected(value_type, text):
     with pytest.raises(FlussError) as failure:
-        value_type.parse("some.key", text)
+        Option("some.key", value_type, "", "Doc.", error_code=ErrorCode.INVALID_CONFIG_EXCEPTION).parse(text)
     assert failure.value.error_code == 39
     assert "'some.key'" in failure.value.message
     assert value_type.expected in failure.value.message
@@ -122,7 +123,39 @@ def test_a_text_that_is_no_value_is_refused_with_what_was_expected(value_type, t
     [("UTC", 12), ("Z", 12), ("Asia/Shanghai", 20), ("+08:00", 20), ("UTC+8", 20), ("GMT-0330", 8)],
 )
 def test_time_zones_are_names_or_offsets(text, hour):
-    assert datetime(2024, 1, 1, 12, tzinfo=UTC).astimezone(TIME_ZONE.parse("key", text)).hour == hour
+    assert datetime(2024, 1, 1, 12, tzinfo=UTC).astimezone(TIME_ZONE.read(text)).hour == hour
+
+
+def test_a_default_is_a_value_or_the_text_for_one():
+    as_text = Option("ttl", DURATION_MS, "1 h", "Doc.")
+    as_value = Option("ttl", DURATION_MS, HOUR_MS, "Doc.")
+    assert (as_text.default, as_text.default_text) == (HOUR_MS, "1 h")
+    assert (as_value.default, as_value.default_text) == (HOUR_MS, str(HOUR_MS))
+    assert (Option("on", BOOLEAN, True, "Doc.").default_text, Option("color", COLOR, "", "Doc.").default_text) == (
+        "true",
+        "",
+    )
+
+
+def test_numbers_have_bounds():
+    option = Option("count", INT32, 1, "Doc.", lowest=1, highest=5)
+    assert option.parse("5") == 5
+    with pytest.raises(FlussError, match="Invalid value '0' for 'count': it must be at least 1"):
+        option.parse("0")
+    with pytest.raises(FlussError, match="Invalid value '6' for 'count': it must be at most 5"):
+        option.parse("6")
+
+
+def test_secrets_are_not_shown():
+    option = Option("pin", INT32, 0, "Doc.", secret=True)
+    with pytest.raises(FlussError, match=r"Invalid value '\*\*\*' for 'pin'"):
+        option.parse("geheim")
+
+
+def test_unknown_keys_are_compared_with_known_ones():
+    assert suggestion("log.til", ["log.ttl", "other"]) == "; did you mean 'log.ttl'?"
+    assert suggestion("zzz", ["log.ttl"]) == suggestion("log.ttl" * 100, ["log.ttl"]) == ""
+    assert Option("text", TEXT, "", "Doc.").parse("as it is") == "as it is"
 
 
 # The properties of tables
@@ -132,7 +165,7 @@ def test_every_property_has_the_prefix_a_meaning_and_a_default_of_its_type():
     for key, option in TABLE_OPTIONS.items():
         assert key == option.key
         assert key.startswith(TABLE_PREFIX)
-        assert option.meaning.endswith(".")
+        assert option.doc.endswith(".")
         assert option.of({}) == option.default
         assert isinstance(option.alterable, Alterable)
 
