@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from benchmarks.micro.timing import best_seconds
 from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
-from fluss.record.compression import ArrowCompression, CompressionType
+from fluss.record.compression import ArrowCompression
 from fluss.record.framing import crc32c
 from fluss.record.log_batch import read_batch
 from fluss.schema.table_options import CompressionType

@@ -18,7 +18,7 @@ import pytest
 from fluss.errors import ChecksumError, FlussError
 from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
 from fluss.record.arrow_ipc import parse_message
-from fluss.record.compression import ArrowCompression, CompressionType
+from fluss.record.compression import ArrowCompression
 from fluss.record.framing import crc32c
 from fluss.record.kv_batch import HEADER_BYTES, KvBatch, KvBatchBuilder, encode_kv_batch, kv_record_size
 from fluss.record.log_batch import (
@@ -62,7 +62,7 @@ from fluss.row.key import (
     hudi_hash,
     primary_key_encoder,
 )
-from fluss.row.partition_names import TimePattern, TimeUnit, auto_partition_value, format_partition_value
+from fluss.row.partition_names import TimePattern, auto_partition_value, format_partition_value
 from fluss.row.slots import decode_aligned_row, encode_aligned_row
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.row.varint import (

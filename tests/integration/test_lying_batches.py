@@ -54,7 +54,7 @@ def read(server: ServerProcess, tables: list[tuple[str, int, int]]) -> Any:
         input=json.dumps(order),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         cwd=Path(__file__).parents[2],
     )
     assert victim.returncode == 0, victim.stderr

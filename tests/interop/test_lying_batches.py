@@ -9,7 +9,7 @@ from tests.interop.client import EARLIEST, Client
 from tests.interop.conftest import Addresses
 from tests.interop.remote import RemoteFaultError, RemoteFlussError
 
-READ_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 120.0
 
 
 def read(client: Client, table: str, row_count: int, start: int = EARLIEST) -> int:

@@ -24,8 +24,6 @@ from fluss.options import (
     choice_of,
     suggestion,
 )
-from fluss.record.compression import CompressionType
-from fluss.row.partition_names import TimeUnit
 
 T = TypeVar("T")
 

@@ -9,9 +9,3 @@ def damaged(what: str, reason: str, file_name: str | None) -> FlussError:
     """Build the error for a file of a log. ``what`` is its kind; ``file_name`` says which one, where that is known."""
     which = f"{what} {file_name}" if file_name else what
     return FlussError(f"The {which} is damaged: {reason}", ErrorCode.LOG_STORAGE_EXCEPTION)
-
-
-class KvDamagedError(FlussError):
-    """A store on the disk is not what was written: build it again from the changelog or from a checkpoint."""
-
-    default_code = ErrorCode.KV_STORAGE_EXCEPTION

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -157,10 +157,3 @@ def _existing(partition: pb.PbPartitionMetadata | None) -> pb.PbPartitionMetadat
 def _add_leaders(message: pb.PbTableMetadata | pb.PbPartitionMetadata, leaders: list[int | None]) -> None:
     for bucket_id, leader_id in enumerate(leaders):
         message.bucket_metadata.add(bucket_id=bucket_id, leader_id=leader_id, replica_id=[leader_id or 0])
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Wait for something that happens in the background."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)

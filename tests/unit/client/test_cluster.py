@@ -19,7 +19,8 @@ from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.serde import schema_to_json
 from fluss.schema.table import TableBucket, TablePath
-from tests.unit.client.scripted_server import SCHEMA, ScriptedServer, until
+from fluss.testing.waiting import eventually_async
+from tests.unit.client.scripted_server import SCHEMA, ScriptedServer
 
 PATH = TablePath("fluss", "events")
 EXISTS = pb.DatabaseExistsRequest(database_name="fluss")
@@ -37,13 +38,13 @@ def test_one_connection_per_role_serves_all_requests() -> None:
     async def main() -> None:
         async with ScriptedServer() as server:
             cluster = await Cluster.connect(server.config())
-            await until(lambda: server.connection_count == 0)
+            await eventually_async(lambda: server.connection_count == 0)
             await asyncio.gather(*(cluster.request_coordinator(apis.DATABASE_EXISTS, EXISTS) for _ in range(20)))
             assert server.connection_count == 1
             await asyncio.gather(*(cluster.refresh() for _ in range(20)))
             assert server.connection_count == 2
             await cluster.close()
-            await until(lambda: server.connection_count == 0)
+            await eventually_async(lambda: server.connection_count == 0)
 
     run(main())
 
@@ -111,7 +112,7 @@ def test_a_request_without_an_answer_is_code_25_and_the_connection_stays() -> No
             return pb.DatabaseExistsResponse(exists=False)
 
         async with ScriptedServer(handlers={ApiKey.DATABASE_EXISTS: answer}) as server:
-            cluster = await Cluster.connect(Config({"bootstrap.servers": server.address, "request-timeout": 50}))
+            cluster = await Cluster.connect(Config({"bootstrap.servers": server.address, "request-timeout": 1000}))
             with pytest.raises(RequestTimeoutError, match="timed out"):
                 await cluster.request_coordinator(apis.DATABASE_EXISTS, EXISTS)
             with pytest.raises(RequestTimeoutError, match=r"within 0.01 s"):
@@ -151,7 +152,7 @@ def test_requests_that_wait_when_the_cluster_is_closed_fail() -> None:
             server.gate = asyncio.Event()
             waiting = asyncio.create_task(cluster.refresh([PATH]))
             server.add_table(PATH, 1, leaders=[0])
-            await until(lambda: len(server.metadata_requests) == 2)
+            await eventually_async(lambda: len(server.metadata_requests) == 2)
             await cluster.close()
             with pytest.raises(FlussError):
                 await waiting
@@ -167,7 +168,7 @@ def test_a_forgotten_cluster_closes_its_connections() -> None:
             assert server.connection_count == 1
             del cluster
             gc.collect()
-            await until(lambda: server.connection_count == 0)
+            await eventually_async(lambda: server.connection_count == 0)
 
     run(main())
 

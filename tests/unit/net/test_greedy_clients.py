@@ -24,7 +24,7 @@ from fluss.protocol.sasl import Credentials, UserTable
 
 MIB = 1024 * 1024
 LOCALHOST = "127.0.0.1"
-TIMEOUT_S = 5.0
+TIMEOUT_S = 120.0
 NO_DATABASES = pb.ListDatabasesRequest()
 
 

@@ -138,7 +138,7 @@ def test_a_slow_disk_makes_large_rounds(tmp_path: Path) -> None:
 
         def sync(self, path):
             self.is_syncing.set()
-            assert self.may_sync.wait(10)
+            assert self.may_sync.wait(120)
             self.sync_count += 1
             super().sync(path)
 
@@ -434,7 +434,7 @@ def test_a_listener_that_raises_does_not_keep_the_news_from_others(
         logs[0].on_advance(complain)
         results = [log.append(make_batch()) for log in logs]
         for log, result in zip(logs, results, strict=True):
-            await asyncio.wait_for(log.wait_durable(result), 10)
+            await asyncio.wait_for(log.wait_durable(result), 120)
         await committer.stop()
         files.forget(tmp_path)
 

@@ -48,7 +48,6 @@ from fluss.server.kv.preparation import (
 from fluss.server.kv.runtime import KvRuntime
 from fluss.server.kv.store_life import StoreLife
 from fluss.server.model import Table, format_bucket
-from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.state import IdBlock
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.append_result import AppendResult

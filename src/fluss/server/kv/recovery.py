@@ -30,7 +30,6 @@ from fluss.server.kv.checkpoints import KvDirectories
 from fluss.server.merge.changelog import decode_changelog, store_entries
 from fluss.server.merge.changes import row_count_delta
 from fluss.server.model import Table
-from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvResources, KvStore, remove_store
 from fluss.storage.log.tablet import LogTablet

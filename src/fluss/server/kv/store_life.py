@@ -20,7 +20,6 @@ from fluss.server.kv.checkpoints import KvDirectories, take_checkpoint
 from fluss.server.kv.recovery import Recovery
 from fluss.server.kv.runtime import KvRuntime
 from fluss.server.model import Table, format_bucket
-from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.tablet import LogTablet
 

@@ -28,7 +28,6 @@ from fluss.server.merge.changes import NO_ROW, MergeInput
 from fluss.server.merge.key_fold import KeyFold
 from fluss.server.merge.table_codec import TableKeyEncoder, TableRowCodec
 from fluss.server.model import Table
-from fluss.storage.damage import KvDamagedError
 
 # Of a key, in messages.
 _SHOWN_BYTES: Final = 64

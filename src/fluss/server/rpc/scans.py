@@ -34,7 +34,6 @@ from fluss.server.tablet.log_reads import find_whole_batches
 from fluss.server.tablet.manager import TabletSettings
 from fluss.server.tablet.purgatory import FetchPark
 from fluss.server.tablet.scan_sessions import NO_LIMIT, ScanSession, ScanSessions
-from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.store import KvSnapshot, KvStore
 from fluss.storage.log.tablet import LogTablet
 

@@ -22,10 +22,9 @@ from fluss.row.values import arrow_from_internal
 from fluss.schema.arrow import arrow_type
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.types import DataType
-from fluss.spark.batches import FromSpark
-from fluss.spark.bulk.files import DataFile
-from fluss.spark.bulk.pieces import PlacedBatch
-from fluss.spark.bulk.unfit import UnfitInputError
+from fluss.spark.bulk.files import DataFile, PlacedBatch
+from fluss.spark.bulk.jobs import UnfitInputError
+from fluss.spark.conversion import FromSpark
 
 _TIME_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 

@@ -23,7 +23,6 @@ from typing import Final
 
 from fluss.errors import KvDamagedError
 from fluss.record.framing import crc32c
-from fluss.storage.damage import KvDamagedError
 
 _CURRENT: Final = "CURRENT"
 _MANIFEST: Final = re.compile(rb"MANIFEST-[0-9]+\n")

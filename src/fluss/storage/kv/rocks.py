@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
-from fluss.storage.damage import KvDamagedError
 from fluss.storage.kv.key_filter import FilterMemory
 from fluss.storage.kv.manifest import check_files
 from fluss.storage.kv.store_settings import KvStoreSettings

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 
 from fluss.errors import KvDamagedError
 from fluss.record.framing import crc32c
-from fluss.storage.damage import KvDamagedError
 
 VERSION = 1
 _MAGIC = b"FKVS"

@@ -98,7 +98,7 @@ class KeyServer:
         return server
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     # What tests do
 
@@ -188,7 +188,7 @@ class KeyServer:
         self.release()
         self.stop_listening()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(120)
         self._loop.close()
 
     # What clients ask

@@ -17,8 +17,8 @@ from fluss.client.lookup import bulk_fetch, many_rows
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.schema.schema import Schema
+from fluss.testing.waiting import eventually_async
 from tests.unit.client.lookup.key_server import PATH, Fault, KeyServer, key_server
-from tests.unit.client.scripted_server import until
 
 ORDERS = Schema(
     pa.schema(
@@ -290,7 +290,7 @@ def test_what_does_not_pass_is_raised_with_its_code(server: KeyServer) -> None:
     assert (caught.value.error_code, len(server.requests)) == (48, 1)
     server.default_fault = Fault(bucket_code=11)
     with pytest.raises(FlussError) as caught:
-        look_up_many(server, [[1]], request_timeout=200)
+        look_up_many(server, [[1]], request_timeout=1000)
     assert caught.value.error_code == 11
 
 
@@ -320,7 +320,7 @@ def test_a_caller_that_is_cancelled_ends_its_requests(server: KeyServer) -> None
             lookuper = (await connection.get_table(PATH)).new_lookup().create_lookuper()
             server.hold()
             calls = [asyncio.create_task(lookuper.lookup_many([[number]])) for number in range(3)]
-            await until(lambda: len(server.requests) == 1)
+            await eventually_async(lambda: len(server.requests) == 1)
             calls[0].cancel()
             calls[1].cancel()
             await asyncio.wait(calls[:2])

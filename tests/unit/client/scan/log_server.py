@@ -127,7 +127,7 @@ class LogCluster:
     # For the thread of the test
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     def call(self, change: Callable[[], T]) -> T:
         """Change or read something on the thread of the servers, and let waiting fetches look again."""
@@ -470,7 +470,7 @@ def client_of(servers: LogCluster, **options: Any) -> Iterator[Client]:
 def poll_patiently(poll: Callable[[int], Sequence[T]], count: int, *, passing_code: int) -> list[T]:
     """Poll until there are so many results; errors with one code may occur on the way."""
     results: list[T] = []
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 120
     while len(results) < count and time.monotonic() < deadline_s:
         try:
             results += poll(100)
@@ -482,7 +482,7 @@ def poll_patiently(poll: Callable[[int], Sequence[T]], count: int, *, passing_co
 
 def poll_until_it_fails(poll: Callable[[int], object], text: str = "") -> FlussError:
     """Poll until there is an error, with this text in it."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s:
         try:
             poll(100)
@@ -492,12 +492,12 @@ def poll_until_it_fails(poll: Callable[[int], object], text: str = "") -> FlussE
     raise AssertionError(f"no poll has failed with {text!r}")
 
 
-def poll_rows(scanner: Any, count: int, timeout_s: float = 10.0) -> list[dict[str, Any]]:
+def poll_rows(scanner: Any, count: int, timeout_s: float = 120.0) -> list[dict[str, Any]]:
     """Poll until there are so many rows."""
     return [record.row for record in poll_records(scanner, count, timeout_s)]
 
 
-def poll_records(scanner: Any, count: int, timeout_s: float = 10.0) -> list[Any]:
+def poll_records(scanner: Any, count: int, timeout_s: float = 120.0) -> list[Any]:
     records: list[Any] = []
     deadline_s = time.monotonic() + timeout_s
     while len(records) < count and time.monotonic() < deadline_s:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fluss.client.scan.decode import BatchDecoder, DecodedBatch, ScanColumns
 from fluss.errors import ChecksumError, CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import ColumnProjection, encode_arrow_batch, project_batch
-from fluss.record.compression import NO_COMPRESSION, ArrowCompression, CompressionType
+from fluss.record.compression import NO_COMPRESSION, ArrowCompression
 from fluss.record.log_batch import LogBatch, build_batch, encode_row_body, read_batch
 from fluss.row import compacted_columns, indexed
 from fluss.row.encoded import EncodedRows

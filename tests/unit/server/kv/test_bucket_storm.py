@@ -13,7 +13,6 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.server.kv.kv_settings import KvSettings
-from fluss.storage.damage import KvDamagedError
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.server.kv.bucket_support import Bucket, hosting
 from tests.unit.server.merge.merging import Delete

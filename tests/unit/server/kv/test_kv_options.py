@@ -25,7 +25,7 @@ from fluss.server.options import ServerOptions
 from fluss.server.process import FlussServer, _tablet_settings
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, kv_batch
 
-TIMEOUT_S = 10
+TIMEOUT_S = 120.0
 KIB, MIB = 1024, 1024 * 1024
 
 

@@ -45,7 +45,6 @@ from fluss.schema.types import (
 from fluss.server.merge import aggregate_functions
 from fluss.server.merge.aggregate_functions import states_function
 from fluss.server.merge.segments import Segments
-from fluss.storage.damage import KvDamagedError
 from fluss.testing.strategies import internal_values
 from tests.unit.server.merge.aggregation_model import BITMAP_BITS, merged, shown_value
 from tests.unit.server.merge.bitmap_samples import serialized

@@ -19,7 +19,6 @@ from fluss.schema.types import (
     StringType,
 )
 from fluss.server.merge import decoded_batch
-from fluss.storage.damage import KvDamagedError
 from tests.damage import bit_flips
 from tests.unit.server.merge.merging import Merging, encode_row, key_of, kv_batch, make_table, resealed
 

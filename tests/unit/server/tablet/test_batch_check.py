@@ -13,7 +13,7 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.arrow_batch import ColumnProjection, project_batch
-from fluss.record.compression import ArrowCompression, CompressionType
+from fluss.record.compression import ArrowCompression
 from fluss.record.framing import crc32c
 from fluss.record.log_batch import HEADER_LAYOUTS, MAGIC_V0, build_batch, encode_row_body, iter_batches
 from fluss.row.encoded import EncodedRows
