@@ -14,7 +14,7 @@ from fluss.client.kernel.leaders import find_leader
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError, RequestTimeoutError
 from fluss.net.listener import RequestContext
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb

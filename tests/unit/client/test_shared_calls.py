@@ -11,7 +11,7 @@ import pytest
 
 from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.errors import FlussError, NetworkError
-from fluss.net.loop import run
+from fluss.net.transport import run
 
 
 class _Work:

@@ -15,13 +15,12 @@ import struct
 import pytest
 
 from fluss.errors import AuthenticationError, FlussError, NetworkError
-from fluss.net.byte_budget import ByteBudget
 from fluss.net.channel import Channel
-from fluss.net.connection import ServerConnection, Shared
+from fluss.net.limits import ByteBudget, LoginThrottle
 from fluss.net.listener import Answer, Listener, ListenerSettings, RequestContext
-from fluss.net.login_throttle import LoginThrottle
-from fluss.net.loop import new_event_loop
-from fluss.net.loop import run as run_on_default_loop
+from fluss.net.server_connection import ServerConnection, Shared
+from fluss.net.transport import new_event_loop
+from fluss.net.transport import run as run_on_default_loop
 from fluss.protocol import api as apis
 from fluss.protocol import frame as frames
 from fluss.protocol import records

@@ -13,9 +13,9 @@ from fluss.client.kernel.placement import BucketSplitter, PartitionSplitter, Tab
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.table import FlussTable, context_of
 from fluss.errors import ErrorCode, FlussError
+from fluss.row.arrow_arrays import take_rows
 from fluss.row.bucketing import HashVariant, Int32Array, split_by_bucket
 from fluss.row.encoded import EncodedRows
-from fluss.row.plain_arrays import take_rows
 from fluss.schema.table import TableBucket, TableInfo
 
 

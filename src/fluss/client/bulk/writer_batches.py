@@ -23,7 +23,7 @@ from fluss.client.scan.subscription import Subscription
 from fluss.client.table import FlussTable, context_of
 from fluss.errors import RequestTimeoutError
 from fluss.record.log_batch import LogBatchHeader, iter_batches
-from fluss.row.arrow_sizes import narrowest_column
+from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.table import TableBucket, TableInfo
 
 # How long one wait for more takes before it is looked whether there is still hope.

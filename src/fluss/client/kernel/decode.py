@@ -18,14 +18,12 @@ import pyarrow as pa
 
 from fluss.buffers import UInt8Array
 from fluss.errors import CorruptRecordError
-from fluss.record.arrow_batch import decode_arrow_batch
-from fluss.record.log_batch import LogBatch, read_batch, verify_crc
-from fluss.record.projection import ColumnProjection, project_batch
-from fluss.record.row_batch import decode_row_body
+from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, project_batch
+from fluss.record.log_batch import LogBatch, decode_row_body, read_batch, verify_crc
 from fluss.record.value_batch import decode_by_schema, decode_value_batch, split_values
-from fluss.row import compacted_columns, indexed_columns
+from fluss.row import compacted_columns, indexed
+from fluss.row.arrow_arrays import empty_batch
 from fluss.row.encoded import EncodedRows
-from fluss.row.plain_arrays import empty_batch
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.schema.types import DataType
@@ -145,7 +143,7 @@ class BatchDecoder:
 
     def _decoded_rows(self, rows: EncodedRows, reading: _Reading) -> pa.RecordBatch:
         types = [column.data_type for column in reading.payload_columns]
-        codec = indexed_columns if self._log_format is LogFormat.INDEXED else compacted_columns
+        codec = indexed if self._log_format is LogFormat.INDEXED else compacted_columns
         columns = codec.decode_rows(rows, types, arrays_bytes_max=_ARRAYS_BYTES_MAX)
         return pa.RecordBatch.from_arrays(columns, schema=reading.payload_schema)
 

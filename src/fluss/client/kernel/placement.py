@@ -15,12 +15,11 @@ import pyarrow.types as pat
 
 from fluss.buffers import Int64Array
 from fluss.errors import FlussError
+from fluss.row.arrow_arrays import number_array, take_rows
 from fluss.row.bucketing import HashVariant, Int32Array, bucket_for, buckets_for, split_by_bucket
 from fluss.row.encoded import EncodedRows
-from fluss.row.key import bucket_key_encoder, primary_key_encoder
-from fluss.row.key_columns import encode_key_columns
-from fluss.row.partition import row_partition_name
-from fluss.row.plain_arrays import number_array, take_rows
+from fluss.row.key import bucket_key_encoder, encode_key_columns, primary_key_encoder
+from fluss.row.partition_names import row_partition_name
 from fluss.row.values import internal_from_arrow
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, Generic, ParamSpec, Self, TypeVar
 
 from fluss.errors import FlussError
-from fluss.net.loop import new_event_loop
+from fluss.net.transport import new_event_loop
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -18,9 +18,9 @@ from fluss.buffers import Int64Array
 from fluss.client.kernel.input_rows import internal_values
 from fluss.client.kernel.placement import PartitionSplitter, TableKeys
 from fluss.errors import FlussError
+from fluss.row.arrow_arrays import number_array
 from fluss.row.bucketing import split_by_bucket
-from fluss.row.partition import row_partition_name
-from fluss.row.plain_arrays import number_array
+from fluss.row.partition_names import row_partition_name
 from fluss.row.values import arrow_from_internal
 from fluss.schema.arrow import arrow_type
 from fluss.schema.normalize import normalize_array

@@ -21,7 +21,7 @@ from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.lookup.pending import LookupTable, pause_within
 from fluss.client.lookup.stored_values import ValueReader
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.plain_arrays import bool_array, number_array
+from fluss.row.arrow_arrays import bool_array, number_array
 from fluss.schema.schema import shown_names, string_list
 from fluss.schema.table import TableInfo
 

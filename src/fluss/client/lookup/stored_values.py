@@ -17,8 +17,7 @@ from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.value_batch import SCHEMA_ID_BYTES, decode_value
 from fluss.row import compacted, indexed
 from fluss.row.encoded import EncodedRows
-from fluss.row.python_columns import python_column, python_rows
-from fluss.row.python_values import from_internal
+from fluss.row.python_values import from_internal, python_column, python_rows
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
 from fluss.schema.table_options import KvFormat

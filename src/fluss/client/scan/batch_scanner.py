@@ -16,7 +16,7 @@ from fluss.errors import CorruptRecordError, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import iter_batches
-from fluss.row.plain_arrays import empty_batch
+from fluss.row.arrow_arrays import empty_batch
 from fluss.schema.schema import Schema
 from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableBucket, TableInfo

@@ -30,16 +30,14 @@ from fluss.record.log_batch import (
     MAGIC_V0,
     MAGIC_V1,
     LogBatchHeader,
+    encode_row_body,
     sealed_header,
 )
-from fluss.record.row_batch import encode_row_body
 from fluss.record.statistics import collect_statistics, supports_statistics
-from fluss.row import compacted_columns, indexed_columns
+from fluss.row import compacted_columns, indexed
+from fluss.row.arrow_arrays import bool_array, unpacked_bits
 from fluss.row.bucketing import HashVariant, split_by_bucket
-from fluss.row.byte_ranges import gather_ranges, offsets_of
-from fluss.row.encoded import EncodedRows
-from fluss.row.null_columns import unpacked_bits
-from fluss.row.plain_arrays import bool_array
+from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
 from fluss.schema.change_type import ChangeType
 from fluss.schema.normalize import normalize_batch
 from fluss.schema.schema import Schema
@@ -51,7 +49,7 @@ from fluss.schema.types import TypeRoot
 BY_KEY: Final = None
 _MAYBE_EMPTY_ROOTS: Final = (TypeRoot.CHAR, TypeRoot.STRING, TypeRoot.BYTES)
 _ALL_COLUMNS: Final = "*"
-_ENCODERS = {KvFormat.COMPACTED: compacted_columns.encode_rows, KvFormat.INDEXED: indexed_columns.encode_rows}
+_ENCODERS = {KvFormat.COMPACTED: compacted_columns.encode_rows, KvFormat.INDEXED: indexed.encode_rows}
 
 
 class EncodedBatch(Protocol):
@@ -217,7 +215,7 @@ class LogEncoder(TableEncoder):
             case LogFormat.COMPACTED:
                 body = _row_body(compacted_columns.encode_rows(batch.columns, types))
             case LogFormat.INDEXED:
-                body = _row_body(indexed_columns.encode_rows(batch.columns, types))
+                body = _row_body(indexed.encode_rows(batch.columns, types))
         magic = MAGIC_V1 if statistics else MAGIC_V0
         return EncodedLogBatch(self.info.schema_id, batch.num_rows, magic, statistics, body)
 

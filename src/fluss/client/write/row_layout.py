@@ -38,8 +38,8 @@ import pyarrow as pa
 from fluss.buffers import UInt8Array, byte_view
 from fluss.client.kernel.input_rows import internal_values
 from fluss.errors import FlussError
-from fluss.row.byte_ranges import gather_ranges, offsets_of, unaligned
-from fluss.row.partition import row_partition_name
+from fluss.row.encoded import gather_ranges, offsets_of, unaligned
+from fluss.row.partition_names import row_partition_name
 from fluss.row.python_values import to_internal
 from fluss.row.values import NANOS_PER_MILLI, Timestamp, arrow_from_internal
 from fluss.schema.arrow import arrow_type

@@ -25,7 +25,7 @@ from fluss.client.write.row_compiler import RowWays, append_function, delete_fun
 from fluss.client.write.row_layout import DELETE_MARK
 from fluss.client.write.writer_client import WriterClient
 from fluss.errors import FlussError
-from fluss.row.plain_arrays import empty_batch
+from fluss.row.arrow_arrays import empty_batch
 from fluss.schema.normalize import normalize_array, normalize_batch
 from fluss.schema.schema import Schema, shown_names, string_list
 from fluss.schema.table import TableInfo

@@ -16,7 +16,7 @@ from fluss.client.faces import wait_for
 from fluss.client.table import FlussTable
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.arrow_sizes import guessed_row_bytes
+from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.partition import spec_of_partition_name
@@ -293,7 +293,7 @@ class TableCopy:
     def _packed(self, source: FlussTable, pairs: Sequence[BucketPair]) -> list[tuple[BucketPair, ...]]:
         """Give buckets to tasks; a bucket stays whole, so that its rows stay in order."""
         schema = source.get_table_info().schema
-        row_bytes = guessed_row_bytes(schema, schema.column_names)
+        row_bytes = estimated_row_bytes(schema, schema.column_names)
         total_bytes = int(_weight(pairs) * row_bytes)
         by_split = {pair.source: pair for pair in pairs}
         tasks = pack(

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_schema
-from fluss.row.plain_arrays import number_array, text_array
+from fluss.row.arrow_arrays import number_array, string_array
 from fluss.schema.change_type import ChangeType
 from fluss.spark.types import AFTER, BEFORE
 
@@ -95,7 +95,7 @@ def _batch(
     after: Int64Array,
 ) -> pa.RecordBatch:
     arrays = [
-        text_array(_EVENT_NAMES).take(number_array(events)),
+        string_array(_EVENT_NAMES).take(number_array(events)),
         number_array(offsets.astype(np.int64)),
         timestamps,
         _images(rows, before),

@@ -37,7 +37,7 @@ from fluss.client.kernel.placement import lake_format
 from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.arrow_sizes import guessed_row_bytes, narrowest_column
+from fluss.row.arrow_arrays import estimated_row_bytes, narrowest_column
 from fluss.row.bucketing import HashVariant, bucket_for
 from fluss.row.key import bucket_key_encoder
 from fluss.row.values import internal_from_arrow
@@ -341,7 +341,7 @@ def _warn_of_expired(table: FlussTable, start_ms: int, clock: Callable[[], float
 
 def _bytes_per_row(table: FlussTable, splits: Sequence[Split], columns: Sequence[str], target_task_bytes: int) -> float:
     """Return what a row costs, measured if it decides about the number of tasks."""
-    guessed = guessed_row_bytes(table.get_table_info().schema, columns)
+    guessed = estimated_row_bytes(table.get_table_info().schema, columns)
     if sum(split.weight for split in splits) * guessed * _GUESS_FACTOR_MAX < target_task_bytes:
         return guessed + _ROW_COST_BYTES
     largest = max(splits, key=lambda split: split.weight)

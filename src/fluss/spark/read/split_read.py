@@ -21,7 +21,7 @@ from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
-from fluss.row.arrow_sizes import narrowest_column
+from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TableBucket, TableInfo

@@ -32,8 +32,8 @@ from fluss.client.table import FlussTable
 from fluss.client.write.encoders import gathered
 from fluss.errors import FlussError
 from fluss.record.log_batch import LogBatchHeader
-from fluss.row.byte_ranges import large_binary_array, offsets_of, rows_of
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import number_array
+from fluss.row.encoded import large_binary_array, offsets_of, rows_of
 from fluss.schema.table import TableBucket
 from fluss.spark.names import bucket_text
 from fluss.spark.write.row_hashes import UInt64Array, row_hashes

@@ -32,8 +32,8 @@ from fluss.client.table import FlussTable
 from fluss.client.write.arrow_input import slices
 from fluss.errors import FlussError
 from fluss.row import compacted_columns
+from fluss.row.arrow_arrays import bool_array
 from fluss.row.encoded import EncodedRows
-from fluss.row.plain_arrays import bool_array
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
 from fluss.spark.names import bucket_text

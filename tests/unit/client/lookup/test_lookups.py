@@ -20,7 +20,7 @@ from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.lookup.lookupers import Lookuper
 from fluss.client.lookup.pending import pause_within
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually_async

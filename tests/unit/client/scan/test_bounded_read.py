@@ -17,7 +17,7 @@ import pytest
 
 from fluss import EARLIEST_OFFSET, ErrorCode, FlussError
 from fluss.client.kernel.runtime import runtime
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.records import FetchedBucket
 from fluss.record.log_batch import build_batch
 from fluss.schema.schema import Schema

@@ -14,7 +14,7 @@ import pytest
 from fluss import EARLIEST_OFFSET, ErrorCode, FlussError, col
 from fluss.client.kernel.runtime import runtime
 from fluss.protocol.records import FetchedBucket
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 from fluss.record.log_batch import read_batch
 from fluss.testing.waiting import eventually
 from tests.unit.client.scan.log_server import (

@@ -19,7 +19,7 @@ import pytest
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError
 from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.log_scanner import LogScanner
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.record.log_batch import build_batch
 from fluss.schema.change_type import ChangeType
 from fluss.schema.schema import Schema

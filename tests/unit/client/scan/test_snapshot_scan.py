@@ -16,7 +16,7 @@ import pytest
 from fluss import EARLIEST_OFFSET, ChangeType, ErrorCode, FlussError, col
 from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.snapshots import SnapshotLostError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.records import ScanKvResponse
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes

@@ -11,7 +11,7 @@ import pytest
 
 from fluss import ErrorCode, FlussError, TableScan, col
 from fluss.client.scan.snapshots import SnapshotLostError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.protocol.records import ScanKvResponse
 from fluss.schema.schema import Schema

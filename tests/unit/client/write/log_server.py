@@ -23,7 +23,7 @@ from fluss.client.write.writers import AppendWriter, TableUpsert, WriterBase
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
-from fluss.net.loop import new_event_loop
+from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest

@@ -16,7 +16,7 @@ from fluss.client.write.encoders import BY_KEY, EncodedBatch, KvEncoder
 from fluss.client.write.row_layout import DELETE_MARK
 from fluss.errors import FlussError
 from fluss.record.kv_batch import KvBatch
-from fluss.row import compacted_columns, indexed_columns
+from fluss.row import compacted_columns, indexed
 from fluss.row.bucketing import bucket_for
 from fluss.row.key import bucket_key_encoder, primary_key_encoder
 from fluss.row.python_values import from_internal, to_internal
@@ -91,7 +91,7 @@ def test_puts_and_deletes_of_any_table_are_found_again(data: st.DataObject, kv_f
     assert deletes.tolist() == [is_delete for _, is_delete in internal]
     expected_keys = [arrow_from_internal([row[i] for row, _ in internal], types[i]) for i in key_indexes]
     assert compacted_columns.decode_keys(keys, [types[i] for i in key_indexes]) == expected_keys
-    codec = indexed_columns if kv_format == "INDEXED" else compacted_columns
+    codec = indexed if kv_format == "INDEXED" else compacted_columns
     puts = [row for row, is_delete in internal if not is_delete]
     kept = type(rows)(rows.data, rows.starts[~deletes], rows.ends[~deletes])
     expected = [arrow_from_internal([row[i] for row in puts], t) for i, t in enumerate(types)]

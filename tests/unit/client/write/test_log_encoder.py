@@ -14,8 +14,7 @@ from fluss.client.write.batch import Batch
 from fluss.client.write.encoders import BY_KEY, EncodedBatch, LogEncoder
 from fluss.errors import FlussError
 from fluss.record.arrow_batch import decode_arrow_batch
-from fluss.record.log_batch import MAGIC_V0, MAGIC_V1, LogBatch, read_batch, verify_crc
-from fluss.record.row_batch import decode_row_body
+from fluss.record.log_batch import MAGIC_V0, MAGIC_V1, LogBatch, decode_row_body, read_batch, verify_crc
 from fluss.record.statistics import decode_statistics
 from fluss.row.compacted_columns import decode_rows
 from fluss.row.indexed import decode_row

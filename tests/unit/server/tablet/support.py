@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from fluss.net.channel import Channel
 from fluss.net.listener import Listener, ListenerSettings
-from fluss.net.loop import run as run_on_loop
+from fluss.net.transport import run as run_on_loop
 from fluss.protocol import api as apis
 from fluss.protocol import records
 from fluss.protocol.messages import fluss_pb2 as pb

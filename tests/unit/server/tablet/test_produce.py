@@ -17,8 +17,15 @@ from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.protocol import records
 from fluss.record.arrow_ipc import build_metadata, parse_message
-from fluss.record.log_batch import MAGIC_V0, build_batch, iter_batches, read_batch, sealed_header, verify_crc
-from fluss.record.row_batch import encode_row_body
+from fluss.record.log_batch import (
+    MAGIC_V0,
+    build_batch,
+    encode_row_body,
+    iter_batches,
+    read_batch,
+    sealed_header,
+    verify_crc,
+)
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import Schema
 from fluss.server.model import Partition

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.row.java_text import civil_date, date_time_text, float_text, instant_text
+from fluss.row.java_format import civil_date, format_date_time, format_float, format_instant
 from fluss.row.values import Timestamp
 
 
@@ -39,7 +39,7 @@ from fluss.row.values import Timestamp
     ],
 )
 def test_doubles_are_written_as_java_does(value: float, text: str) -> None:
-    assert float_text(value, bits=64) == text
+    assert format_float(value, bits=64) == text
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_doubles_are_written_as_java_does(value: float, text: str) -> None:
     ],
 )
 def test_floats_show_only_the_digits_of_32_bits(value: float, text: str) -> None:
-    assert float_text(value, bits=32) == text
+    assert format_float(value, bits=32) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_texts_of_numbers_identify_them(double: float, single: float) -> None:
-    assert float(float_text(double, bits=64)) == double
-    assert struct.pack("<f", float(float_text(single, bits=32))) == struct.pack("<f", single)
+    assert float(format_float(double, bits=64)) == double
+    assert struct.pack("<f", float(format_float(single, bits=32))) == struct.pack("<f", single)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_texts_of_numbers_identify_them(double: float, single: float) -> None:
     ],
 )
 def test_times_are_written_as_java_does(value: Timestamp, local: str, instant: str) -> None:
-    assert date_time_text(value) == local
-    assert instant_text(value) == instant
+    assert format_date_time(value) == local
+    assert format_instant(value) == instant
 
 
 @given(st.dates())

@@ -7,18 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.storage.log.names import (
-    OFFSET_MAX,
-    LogFileKind,
-    LogFileName,
-    TabletKind,
-    TabletLocation,
-    cached_index_name,
-    is_uuid,
-    log_file_name,
-    manifest_path,
-    remote_file_path,
-)
+from fluss.storage.log.file_names import OFFSET_MAX, LogFileKind, LogFileName, TabletKind, TabletLocation, log_file_name
+from fluss.storage.log.remote_manifest import is_uuid, manifest_path, remote_file_path
 
 SEGMENT_ID = "a4421366-4a1d-4c3b-a0f8-0be2e77b1368"
 names = st.text("abzAZ09_-", min_size=1, max_size=12)
@@ -110,7 +100,6 @@ def test_other_directories_are_not_taken_for_tablets(path: str) -> None:
 def test_remote_files_are_named_as_agreed() -> None:
     assert remote_file_path(SEGMENT_ID, 20, LogFileKind.SEGMENT) == f"{SEGMENT_ID}/00000000000000000020.log"
     assert manifest_path(SEGMENT_ID) == f"metadata/{SEGMENT_ID}.manifest"
-    assert cached_index_name(20, SEGMENT_ID, LogFileKind.TIME_INDEX) == f"20_{SEGMENT_ID}.timeindex"
 
 
 @pytest.mark.parametrize("text", ["", "..", SEGMENT_ID.upper(), SEGMENT_ID[:-1], SEGMENT_ID + "\n", f"x/{SEGMENT_ID}"])

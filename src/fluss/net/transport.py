@@ -1,13 +1,40 @@
-"""Bytes on their way into one transport: counted, in order, and not copied."""
+"""Event loops, and the bytes of one connection on their way into its transport.
+
+Loops are those of uvloop where it is installed, of plain asyncio otherwise. Everything above works on both.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from fluss.buffers import BytesLike, byte_view
 from fluss.protocol.codec import Parts
+
+T = TypeVar("T")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Create the fastest loop available. Whoever creates it also closes it."""
+    return _loop_factory()()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on a new loop, like ``asyncio.run``."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
+
 
 # What the transport gets in one turn of the event loop, and only while it has nothing left to send: a transport of
 # plain asyncio copies what the socket does not take at once, and others have to get their turn. Measured on the

@@ -1,4 +1,4 @@
-"""Values as Java's ``toString`` writes them, where such texts are part of a key or of a partition name.
+"""Values as Java's ``toString`` formats them, where that is part of a key or of a partition name.
 
 Numbers: at least one digit on each side of the point, as few digits as identify the number, and an exponent outside
 0.001 to 10 million (``1.0E10``, ``5.73``, ``1.0E-5``). This is what Java 19 and later print; older versions print more
@@ -17,8 +17,8 @@ from fluss.row.values import DAY_MS, NANOS_PER_MILLI, Timestamp
 _PLAIN_EXPONENT_MIN, _PLAIN_EXPONENT_MAX = -3, 6
 
 
-def float_text(value: float, *, bits: int) -> str:
-    """Write a FLOAT (32 bits) or a DOUBLE (64 bits)."""
+def format_float(value: float, *, bits: int) -> str:
+    """Format a FLOAT (32 bits) or a DOUBLE (64 bits)."""
     if math.isnan(value):
         return "NaN"
     sign = "-" if math.copysign(1.0, value) < 0 else ""
@@ -52,15 +52,15 @@ def _digits_of(scientific: str) -> tuple[str, int]:
     return digits, int(exponent)
 
 
-def date_time_text(value: Timestamp) -> str:
-    """Write a TIMESTAMP: ``2024-01-15T08:30``, with seconds and digits of the second in threes as far as needed."""
+def format_date_time(value: Timestamp) -> str:
+    """Format a TIMESTAMP: ``2024-01-15T08:30``, with seconds and digits of the second in threes as far as needed."""
     date, (hour, minute, second), nanos = _split(value)
     text = f"{date}T{hour:02d}:{minute:02d}"
     return text if second == nanos == 0 else f"{text}:{second:02d}{_fraction_in_threes(nanos)}"
 
 
-def instant_text(value: Timestamp) -> str:
-    """Write a TIMESTAMP_LTZ: ``2024-01-15T08:30:00Z``, with digits of the second in threes as far as needed."""
+def format_instant(value: Timestamp) -> str:
+    """Format a TIMESTAMP_LTZ: ``2024-01-15T08:30:00Z``, with digits of the second in threes as far as needed."""
     date, (hour, minute, second), nanos = _split(value)
     return f"{date}T{hour:02d}:{minute:02d}:{second:02d}{_fraction_in_threes(nanos)}Z"
 

@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
-from fluss.net.byte_budget import ByteBudget
-from fluss.net.login_throttle import LoginThrottle
-from fluss.net.outbox import Outbox
+from fluss.net.limits import ByteBudget, LoginThrottle
+from fluss.net.transport import Outbox
 from fluss.protocol.api import Api, ApiKey, ServerRole
 from fluss.protocol.codec import Parts
 from fluss.protocol.frame import REQUEST_FRAME_BYTES_MAX

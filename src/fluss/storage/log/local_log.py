@@ -1,26 +1,33 @@
-"""What readers see of a log: its segments, and the point up to which they may be read.
+"""The files of a log as readers see them: its segments, and the point up to which they may be read.
 
 The owner of a log replaces both as a whole, so that any thread may look at them at any time. A reader that was on its
 way to rows which have expired meanwhile is told so.
+
+Below it, the work on these files that takes time and belongs into a thread: expiry, syncs, deletion. Those functions
+block and raise OSError.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.schema.table import TableBucket
-from fluss.storage.log.pending_writes import LogEnd
+from fluss.storage.log.file_names import DELETED_SUFFIX, directories_above
+from fluss.storage.log.pending_writes import LogEnd, PendingWrites
 from fluss.storage.log.segment import Segment
+from fluss.storage.vfs import Files
 
 # What was written so recently is in the page cache: reading it takes no longer than asking another thread to.
 _CACHED_BYTES: Final = 1024 * 1024
 _CACHED_READ_BYTES: Final = 256 * 1024
 
 
-class VisibleLog:
+class LocalLog:
     """All methods may be called from any thread; those that read files block."""
 
     __slots__ = ("bucket", "directory", "end", "segments")
@@ -60,7 +67,7 @@ class VisibleLog:
 
     def _segment_with(self, offset: int) -> Segment:
         segments = self.segments
-        index = bisect_right(segments, offset, key=_base_offset) - 1
+        index = bisect_right(segments, offset, key=attrgetter("base_offset")) - 1
         return segments[max(index, 0)]
 
     def _read_segment(
@@ -116,5 +123,48 @@ class VisibleLog:
         return FlussError(f"cannot read {self.directory}: {error}", ErrorCode.LOG_STORAGE_EXCEPTION)
 
 
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
+# Work for threads
+
+
+def count_expired(segments: Sequence[Segment], expired_before_ms: int) -> int:
+    """Count the segments at the start of a log in which everything is older. An empty one has no age."""
+    for count, segment in enumerate(segments):
+        if segment.load_timestamp_max() >= expired_before_ms or not segment.size_bytes:
+            return count
+    return len(segments)
+
+
+def remove_expired(files: Files, directory: Path, pending: PendingWrites, segments: Sequence[Segment]) -> None:
+    """Remove segments at the start of a log, so that a crash finds the log whole, whenever it happens."""
+    # From now on the log alone no longer tells what the writers have done.
+    pending.sync_snapshot()
+    files.sync_directory(directory)
+    for segment in segments:
+        segment.remove()
+        # One after the other: a log whose middle is gone and whose beginning came back could not be opened.
+        files.sync_directory(directory)
+
+
+def sync_segments(files: Files, log: LocalLog, segments: Sequence[Segment], *, is_first: bool) -> None:
+    """Make segments durable, and the names in their directory; the first time the directories above it as well."""
+    for segment in segments:
+        try:
+            files.sync(segment.path)
+        except FileNotFoundError:
+            # It may have expired meanwhile.
+            if segment.base_offset >= log.offset_start:
+                raise
+    files.sync_directory(log.directory)
+    if is_first:
+        for directory in directories_above(log.directory, log.bucket):
+            files.sync_directory(directory)
+
+
+def remove_log(files: Files, directory: Path) -> None:
+    """Remove the directory of a log. A missing one is not an error."""
+    # The new name first: a start after a crash sees by it that the directory was to go.
+    doomed = directory.with_name(directory.name + DELETED_SUFFIX)
+    files.remove_tree(doomed)
+    if files.exists(directory):
+        files.rename(directory, doomed)
+        files.remove_tree(doomed)

@@ -1,4 +1,4 @@
-"""The error for a file of a log that does not hold what it should."""
+"""The errors for files that do not hold what they should."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from fluss.errors import ErrorCode, FlussError
 
 
 def damaged(what: str, reason: str, file_name: str | None) -> FlussError:
-    """Build the error. ``what`` is the kind of file; ``file_name`` says which one, where the caller knows it."""
+    """Build the error for a file of a log. ``what`` is its kind; ``file_name`` says which one, where that is known."""
     which = f"{what} {file_name}" if file_name else what
     return FlussError(f"The {which} is damaged: {reason}", ErrorCode.LOG_STORAGE_EXCEPTION)

@@ -10,8 +10,7 @@ Below a data directory, and below ``log`` in remote storage:
 | the same with ``kv-snapshots-{bucket}``                       | copies of its key-value store    |
 | the same with ``{bucket}`` alone                              | its remote log                   |
 
-In a log tablet, ``N`` being an offset as 20 decimal digits; in a remote log the same files are in a directory per
-segment, named by the segment's id:
+In a log tablet, ``N`` being an offset as 20 decimal digits; see ``remote_manifest`` for a remote log:
 
 | file                      | content                                                              |
 |---------------------------|----------------------------------------------------------------------|
@@ -36,14 +35,10 @@ OFFSET_DIGITS = 20
 OFFSET_MAX = 2**63 - 1
 DELETED_SUFFIX = ".deleted"
 
-# Files and directories directly in a data directory.
+# Files directly in a data directory.
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "high-watermark-checkpoint"
 CLEAN_SHUTDOWN_MARKER = ".fluss_cleanshutdown"
-REMOTE_INDEX_CACHE_DIRECTORY = "remote-log-index-cache"
-
-# Directory of a remote log that holds its manifests.
-MANIFEST_DIRECTORY = "metadata"
 
 
 class LogFileKind(StrEnum):
@@ -69,7 +64,6 @@ _LOG_FILE = re.compile(
     rf"(?P<kind>{'|'.join(re.escape(kind) for kind in LogFileKind)})"
     rf"(?P<deleted>{re.escape(DELETED_SUFFIX)})?"
 )
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
 _TABLE_DIRECTORY = re.compile(rf"([A-Za-z0-9_-]+)-{_NUMBER}")
 _PARTITION_DIRECTORY = re.compile(rf"([A-Za-z0-9_$-]+)-p{_NUMBER}")
@@ -148,30 +142,3 @@ class TabletLocation:
 def directories_above(directory: Path, bucket: TableBucket) -> Sequence[Path]:
     """Return the directories that must be durable for a tablet directory to be found, that of all data last."""
     return directory.parents[: 3 if bucket.partition_id is None else 4]
-
-
-def is_uuid(text: str) -> bool:
-    """Tell whether a text has the form of a segment or manifest id. Nothing else may become part of a path."""
-    return _UUID.fullmatch(text) is not None
-
-
-def remote_file_path(segment_id: str, offset: int, kind: LogFileKind) -> str:
-    """Return where a remote log keeps a file of a segment, relative to the tablet.
-
-    ``offset`` is the segment's start for the log and its indexes, and its end for the writer snapshot.
-    """
-    assert is_uuid(segment_id), f"{segment_id!r} is not a segment id"
-    return f"{segment_id}/{log_file_name(offset, kind)}"
-
-
-def manifest_path(manifest_id: str) -> str:
-    """Return where a remote log keeps a manifest, relative to the tablet. Every commit writes a new one."""
-    assert is_uuid(manifest_id), f"{manifest_id!r} is not a manifest id"
-    return f"{MANIFEST_DIRECTORY}/{manifest_id}.manifest"
-
-
-def cached_index_name(start_offset: int, segment_id: str, kind: LogFileKind) -> str:
-    """Return the name of a remote index in the local cache; its offset is not padded."""
-    assert kind in (LogFileKind.OFFSET_INDEX, LogFileKind.TIME_INDEX), f"{kind} files are not cached"
-    assert is_uuid(segment_id), f"{segment_id!r} is not a segment id"
-    return f"{start_offset}_{segment_id}{kind}"
