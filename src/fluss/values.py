@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluss._version import __version__
-from fluss.client.generic_row import GenericRow, InternalRow
+from fluss.client.kernel.input_rows import GenericRow, InternalRow
 from fluss.client.scan.records import RecordBatch, ScanBatch, ScanRecord, ScanRecords
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError

@@ -37,7 +37,7 @@ TEXTS = (
 class RawConnection:
     """A blocking socket that sends whatever it is told and reads frames."""
 
-    def __init__(self, port: int, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, port: int, *, timeout_s: float = 120.0) -> None:
         self._socket = socket.create_connection((LOCALHOST, port), timeout=timeout_s)
         self._reader = FrameReader(frame_bytes_max=FRAME_BYTES_MAX, fields_bytes_min=1)
         self._frames: list[memoryview] = []

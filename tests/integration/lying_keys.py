@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from fluss.errors import ErrorCode
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 from fluss.record.kv_batch import RECORDS_MAX
 from fluss.row import compacted, indexed
 from fluss.row.values import Timestamp

@@ -121,7 +121,7 @@ def run_server(tmp_path: Path, text: str, *arguments: str) -> subprocess.Complet
     (tmp_path / "server.yaml").write_text(text)
     command = [sys.executable, "-m", "fluss.server", "--data-dir", str(tmp_path / "data"), "--log-level", "debug"]
     command += ["--config", str(tmp_path / "server.yaml"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def test_the_list_of_options_masks_passwords(tmp_path: Path) -> None:

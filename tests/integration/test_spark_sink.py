@@ -16,10 +16,10 @@ import fluss
 from fluss import DataTypes, embedded
 from fluss.client.faces import wait_for
 from fluss.errors import FlussError
-from fluss.spark import overwrite, sink
-from fluss.spark.batch_writer import FlussBatchWriter, TaskWritten
 from fluss.spark.options import write_options
-from fluss.spark.stream_writer import FlussStreamWriter
+from fluss.spark.write import overwrite, sink
+from fluss.spark.write.batch_writer import FlussBatchWriter, TaskWritten
+from fluss.spark.write.stream_writer import FlussStreamWriter
 from tests.integration.keyed_tables import Tables, tables_of
 
 ROW = StructType().add("id", LongType()).add("name", StringType()).add("op", StringType())

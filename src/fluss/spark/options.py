@@ -32,7 +32,7 @@ from fluss.spark.option_table import (
 from fluss.spark.option_values import TableName, TableView, Transaction, epoch_ms
 
 if TYPE_CHECKING:
-    from fluss.spark.filters import RowFilter
+    from fluss.spark.filter.row_filter import RowFilter
 
 __all__ = [
     "PartitionChoice",
@@ -105,7 +105,7 @@ class ReadOptions:
         """Return the condition on the rows of a table with this schema, if there is one."""
         if self.filter is None:
             return None
-        from fluss.spark.filters import RowFilter
+        from fluss.spark.filter.row_filter import RowFilter
 
         return RowFilter.parse(self.filter, schema, time_zone=TIME_ZONE.read(self.time_zone))
 

@@ -172,7 +172,7 @@ if child == 0:
     os._exit(0 if compress_message(plain, ArrowCompression()) == expected else 1)
 raise SystemExit(os.waitpid(child, 0)[1])
 """
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=600, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("codec", BodyCodec)

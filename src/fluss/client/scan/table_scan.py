@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.runtime import Runtime
 from fluss.client.scan.batch_scanner import BatchScanner
-from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.records import require_pandas
 from fluss.client.scan.table_buckets import PartitionChoices, checked_choices

@@ -15,7 +15,7 @@ from datetime import datetime, tzinfo
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.auto_partition import TimePattern, auto_partition_value
+from fluss.row.partition_names import TimePattern, auto_partition_value
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.table import VALUE_SEPARATOR
 from fluss.schema.table_options import (

@@ -162,7 +162,7 @@ class HeldDisk(OsFiles):
         self._is_free.set()
 
     def sync(self, path: Path) -> None:
-        assert self._is_free.wait(10), "the test forgot to release the disk"
+        assert self._is_free.wait(120), "the test forgot to release the disk"
         super().sync(path)
 
 

@@ -14,9 +14,10 @@ import pytest
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.server.kv.kv_settings import KvSettings
 from fluss.testing.faultfs import FaultFiles
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import KV_DIRECTORY, Bucket, HeldDisk, crashed, hosting
 from tests.unit.server.merge.merging import Delete
-from tests.unit.server.tablet.support import run, until
+from tests.unit.server.tablet.support import run
 
 # Whoever asks again is not kept waiting in these tests.
 EAGER = KvSettings(open_retry_ms=0)
@@ -183,7 +184,7 @@ def test_a_store_that_fails_while_batches_are_on_their_way_into_it_gets_them_fro
             await bucket.put((1, "a"))
             disk.hold()
             answers = [bucket.begin((number, "b")) for number in range(1, 4)]
-            await until(lambda: bucket.log.offset_next == 5)
+            await eventually_async(lambda: bucket.log.offset_next == 5)
             store = await bucket.kv.store()
             bucket.kv.store_failed(store, KvDamagedError("the test says so"))
             bucket.kv.store_failed(store, KvDamagedError("and so do others"))

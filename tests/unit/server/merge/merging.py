@@ -14,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
 from fluss.record.log_batch import LogBatch, read_batch, verify_crc
 from fluss.record.mutations import FoundRows, Mutations, StoredValues
