@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from fluss.errors import FlussError
-from fluss.net.connection import Handler, ListenerSettings
 from fluss.net.listener import Listener
+from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import CredentialsChecker, UserTable
 from fluss.server.authorizer import Authorizer
@@ -44,7 +44,7 @@ from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.tablet_files import tablet_directories
 from fluss.storage.kv.store_settings import KvStoreSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.storage.log.tablet import LogSettings
 
 # How long requests that have been received may take to be answered when the server stops.
 _DRAIN_TIMEOUT_S: Final = 10.0

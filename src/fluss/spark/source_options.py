@@ -26,7 +26,7 @@ from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.integers import INT64_MAX
 from fluss.options import BOOLEAN, DURATION_MS, INT64, MEMORY_BYTES, TEXT, TIME_ZONE, Option, ValueType, word_of
-from fluss.schema.partition import PartitionSpec
+from fluss.schema.table import PartitionSpec
 from fluss.spark.naming import TableName
 
 _TRANSACTION: Final = re.compile(r"(?P<name>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199})/(?P<number>[0-9]{1,18})")

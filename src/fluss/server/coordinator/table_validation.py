@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.auto_partition import TimePattern
+from fluss.row.partition_names import TimePattern
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.names import check_column_name
 from fluss.schema.schema import shown_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fluss.net.connection import Handler
+from fluss.net.server_connection import Handler
 from fluss.protocol.api import ApiKey
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner
 from fluss.server.coordinator.coordinator import Coordinator

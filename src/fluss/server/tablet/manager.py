@@ -37,9 +37,8 @@ from fluss.server.tablet.tablet_files import (
     tablet_directories,
 )
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.names import TabletKind, TabletLocation
-from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.tablet import LogTablet
+from fluss.storage.log.file_names import TabletKind, TabletLocation
+from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import Files, OsFiles
 
 

@@ -14,11 +14,10 @@ from fluss import FlussTable
 from fluss.client.bulk import new_writer_id, offsets_of, partitions_of, row_counts_of, wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.arrow_sizes import guessed_row_bytes
+from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import spec_of_partition_name
-from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table import TableBucket, TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.table_options import REPLICATION_FACTOR
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
 from fluss.spark.bulk.files import piece_bytes_for
@@ -291,7 +290,7 @@ class TableCopy:
     def _packed(self, source: FlussTable, pairs: Sequence[BucketPair]) -> list[tuple[BucketPair, ...]]:
         """Give buckets to tasks; a bucket stays whole, so that its rows stay in order."""
         schema = source.get_table_info().schema
-        row_bytes = guessed_row_bytes(schema, schema.column_names)
+        row_bytes = estimated_row_bytes(schema, schema.column_names)
         total_bytes = int(_weight(pairs) * row_bytes)
         by_split = {pair.source: pair for pair in pairs}
         tasks = pack(

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from fluss.errors import FlussError
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import number_array
 from fluss.spark.bulk.progress import Counted, Listener, ProgressWatch, quiet
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.row.plain_arrays import bool_array
+from fluss.row.arrow_arrays import bool_array
 from fluss.schema.predicate import ColumnRef, Predicate, col
 from fluss.schema.schema import Column
 from fluss.schema.types import TypeRoot

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from fluss.row.plain_arrays import bool_array
+from fluss.row.arrow_arrays import bool_array
 from fluss.schema.arrow import arrow_type
 from fluss.schema.types import DataType, DecimalType, TypeRoot
 from fluss.spark.filter.parser import Value

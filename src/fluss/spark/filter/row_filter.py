@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from fluss.errors import FlussError
 from fluss.options import suggestion
-from fluss.row.partition import read_partition_value
+from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
 from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema, shown_names
@@ -92,7 +92,7 @@ class RowFilter:
         for name in self.columns & partition_values.keys():
             data_type = self._schema.column(name).data_type
             try:
-                known[name] = arrow_from_internal([read_partition_value(partition_values[name], data_type)], data_type)
+                known[name] = arrow_from_internal([parse_partition_value(partition_values[name], data_type)], data_type)
             except FlussError:
                 # A name that this library would not have given says nothing.
                 continue

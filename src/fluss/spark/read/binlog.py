@@ -27,8 +27,9 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.bulk import NOT_IN_LOG, RecordRun, changelog_schema
-from fluss.row.plain_arrays import number_array, text_array
-from fluss.schema.change_type import ChangeType
+from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_schema
+from fluss.row.arrow_arrays import number_array, string_array
+from fluss.schema.offsets import ChangeType
 from fluss.spark.type_mapping import AFTER, BEFORE
 
 _INSERT, _UPDATE, _DELETE = range(3)
@@ -95,7 +96,7 @@ def _batch(
     after: Int64Array,
 ) -> pa.RecordBatch:
     arrays = [
-        text_array(_EVENT_NAMES).take(number_array(events)),
+        string_array(_EVENT_NAMES).take(number_array(events)),
         number_array(offsets.astype(np.int64)),
         timestamps,
         _images(rows, before),

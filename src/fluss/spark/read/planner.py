@@ -43,14 +43,18 @@ from fluss.client.bulk import (
     read_ranges,
     row_counts_of,
 )
+from fluss.client.bulk.ranges import LogRange, read_ranges
+from fluss.client.bulk.table_facts import lake_snapshot_of, offsets_of, partitions_of, row_counts_of
+from fluss.client.kernel.placement import lake_format
+from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
+from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.arrow_sizes import guessed_row_bytes, narrowest_column
+from fluss.row.arrow_arrays import estimated_row_bytes, narrowest_column
 from fluss.row.bucketing import HashVariant, bucket_for
 from fluss.row.key import bucket_key_encoder
 from fluss.row.values import internal_from_arrow
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableInfo
 from fluss.schema.table_options import LOG_TTL
 from fluss.schema.types import TypeRoot
 from fluss.spark.query_options import ReadOptions
@@ -348,7 +352,7 @@ def _warn_of_expired(table: FlussTable, start_ms: int, clock: Callable[[], float
 
 def _bytes_per_row(table: FlussTable, splits: Sequence[Split], columns: Sequence[str], target_task_bytes: int) -> float:
     """Return what a row costs, measured if it decides about the number of tasks."""
-    guessed = guessed_row_bytes(table.get_table_info().schema, columns)
+    guessed = estimated_row_bytes(table.get_table_info().schema, columns)
     if sum(split.weight for split in splits) * guessed * _GUESS_FACTOR_MAX < target_task_bytes:
         return guessed + _ROW_COST_BYTES
     largest = max(splits, key=lambda split: split.weight)

@@ -27,7 +27,7 @@ from fluss.client.bulk import (
     scan_columns,
 )
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
-from fluss.row.arrow_sizes import narrowest_column
+from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TableBucket, TableInfo

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from fluss.client.bulk import LogRange
 from fluss.errors import FlussError
-from fluss.row.arrow_sizes import guessed_row_bytes
+from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
 from fluss.spark.naming import format_bucket
@@ -214,7 +214,7 @@ class StreamBatches:
     def _bytes_per_row(self, log: LogRange | None, row_count: int | None = None) -> float:
         """Return what a row takes, measured on a log. A guess will do for so few rows that one task reads them all."""
         columns = self._columns
-        guessed = guessed_row_bytes(self.table.info.schema, columns)
+        guessed = estimated_row_bytes(self.table.info.schema, columns)
         if log is None or (row_count is not None and row_count * guessed < self._options.target_task_bytes):
             return guessed
         if self._row_bytes is None or self._clock() - self._row_bytes[1] > _ROW_BYTES_AGE_S_MAX:

@@ -29,8 +29,8 @@ from fluss import FlussTable
 from fluss.client.bulk import IN_FLIGHT_MAX, SequencedWriter, TableSplitter, append_encoder, slices, writer_batch_bytes
 from fluss.errors import FlussError
 from fluss.row import compacted_columns
+from fluss.row.arrow_arrays import bool_array
 from fluss.row.encoded import EncodedRows
-from fluss.row.plain_arrays import bool_array
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
 from fluss.spark.naming import format_bucket

@@ -20,8 +20,8 @@ from fluss import FlussTable
 from fluss.client.bulk import wait_for
 from fluss.errors import FlussError
 from fluss.row import compacted_columns
+from fluss.row.arrow_arrays import bool_array
 from fluss.row.encoded import EncodedRows
-from fluss.row.plain_arrays import bool_array
 from fluss.schema.table import TableInfo
 from fluss.schema.table_options import DELETE_BEHAVIOR, MERGE_ENGINE, DeleteBehavior
 from fluss.spark.write.row_hashes import Hashes, RowCounts

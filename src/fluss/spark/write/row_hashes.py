@@ -12,8 +12,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fluss.row.byte_ranges import offsets_of, unaligned
-from fluss.row.encoded import EncodedRows
+from fluss.row.encoded import EncodedRows, offsets_of, unaligned
 
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

@@ -27,7 +27,7 @@ from pyspark.sql.types import StringType, StructType
 from fluss import FlussTable
 from fluss.errors import FlussError
 from fluss.options import suggestion
-from fluss.row.plain_arrays import bool_array, text_array
+from fluss.row.arrow_arrays import bool_array, string_array
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.table import TableInfo
 from fluss.spark.connections import open_table
@@ -210,7 +210,7 @@ class _Conversion:
         ignored = {_IGNORE, _DELETE} if plan.options.ignore_delete else {_IGNORE}
         self._is_ignored = np.array([change in ignored for change in _CHANGES.values()])
         self._is_delete = np.array([change == _DELETE for change in _CHANGES.values()])
-        self._words = text_array(list(_CHANGES))
+        self._words = string_array(list(_CHANGES))
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[SinkRows]:
         for batch in batches:

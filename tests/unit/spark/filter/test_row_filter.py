@@ -21,9 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss import DataTypes, FlussError, Schema
-from fluss.record.pruning import may_match
-from fluss.record.statistics import collect_statistics, decode_statistics, supports_statistics
-from fluss.row.partition import partition_value
+from fluss.record.statistics import collect_statistics, decode_statistics, may_match, supports_statistics
+from fluss.row.partition_names import format_partition_value
 from fluss.row.values import internal_from_arrow
 from fluss.spark.filter.row_filter import RowFilter
 
@@ -379,7 +378,7 @@ def _partition(row: Row, columns: tuple[str, ...]) -> dict[str, str]:
     for name in columns:
         data_type = SCHEMA.column(name).data_type
         (internal,) = internal_from_arrow(_batch([row])[name], data_type)
-        values[name] = partition_value(internal, data_type)
+        values[name] = format_partition_value(internal, data_type)
     return values
 
 

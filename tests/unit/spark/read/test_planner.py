@@ -16,7 +16,7 @@ from fluss import FlussError, TablePath, embedded
 from fluss.client.bulk import table_facts
 from fluss.client.faces import wait_for
 from fluss.errors import ErrorCode
-from fluss.row.arrow_sizes import guessed_row_bytes
+from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.offsets import LakeSnapshot
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
@@ -393,7 +393,7 @@ def test_types_tell_how_large_rows_may_be() -> None:
         .column("map", DataTypes.map(DataTypes.string(), DataTypes.int()))
         .build()
     )
-    assert 8 <= guessed_row_bytes(schema, ["id"]) <= 9
-    sizes = [guessed_row_bytes(schema, [name]) for name in ("id", "text", "list", "map")]
+    assert 8 <= estimated_row_bytes(schema, ["id"]) <= 9
+    sizes = [estimated_row_bytes(schema, [name]) for name in ("id", "text", "list", "map")]
     assert sizes == sorted(sizes)
-    assert guessed_row_bytes(schema, []) == 1
+    assert estimated_row_bytes(schema, []) == 1
