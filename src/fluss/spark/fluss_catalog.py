@@ -27,9 +27,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.types import StructType
 
 from fluss import FlussAdmin
-from fluss.client.admin.admin import FlussAdmin
 from fluss.client.bulk import wait_for
-from fluss.client.faces import wait_for
 from fluss.errors import FlussError
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo
 from fluss.schema.descriptor import TableDescriptor

@@ -17,11 +17,6 @@ import pyarrow as pa
 
 from fluss import FlussTable
 from fluss.client.bulk import LogRange, SequencedWriter, read_ranges, slices, writer_batches
-from fluss.client.bulk.ranges import LogRange, read_ranges
-from fluss.client.bulk.sequenced_writer import SequencedWriter
-from fluss.client.bulk.writer_batches import writer_batches
-from fluss.client.table import FlussTable
-from fluss.client.write.arrow_input import slices
 from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.table import TableBucket, TablePath
 from fluss.spark.bulk.checksums import Checksum, checksum

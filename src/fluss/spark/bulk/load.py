@@ -19,11 +19,6 @@ from pyspark import TaskContext
 
 from fluss import FlussTable
 from fluss.client.bulk import PartitionSplitter, new_writer_id, partitions_of, wait_for
-from fluss.client.bulk.sequenced_writer import new_writer_id
-from fluss.client.bulk.table_facts import partitions_of
-from fluss.client.faces import wait_for
-from fluss.client.kernel.placement import PartitionSplitter
-from fluss.client.table import FlussTable
 from fluss.errors import FlussError
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name

@@ -27,7 +27,6 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.bulk import NOT_IN_LOG, RecordRun, changelog_schema
-from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_schema
 from fluss.row.arrow_arrays import number_array, string_array
 from fluss.schema.offsets import ChangeType
 from fluss.spark.type_mapping import AFTER, BEFORE

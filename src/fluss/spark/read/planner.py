@@ -43,11 +43,6 @@ from fluss.client.bulk import (
     read_ranges,
     row_counts_of,
 )
-from fluss.client.bulk.ranges import LogRange, read_ranges
-from fluss.client.bulk.table_facts import lake_snapshot_of, offsets_of, partitions_of, row_counts_of
-from fluss.client.kernel.placement import lake_format
-from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
-from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import estimated_row_bytes, narrowest_column
 from fluss.row.bucketing import HashVariant, bucket_for

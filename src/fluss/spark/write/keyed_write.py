@@ -27,11 +27,6 @@ import numpy.typing as npt
 from fluss import FlussTable
 from fluss.buffers import Int64Array, UInt8Array, byte_view
 from fluss.client.bulk import SequencedWriter, TableSplitter, gathered, upsert_encoder, writer_batch_bytes
-from fluss.client.bulk.sequenced_writer import SequencedWriter, upsert_encoder
-from fluss.client.bulk.table_facts import writer_batch_bytes
-from fluss.client.bulk.table_splitter import TableSplitter
-from fluss.client.table import FlussTable
-from fluss.client.write.encoders import gathered
 from fluss.errors import FlussError
 from fluss.record.log_batch import LogBatchHeader
 from fluss.row.arrow_arrays import number_array
