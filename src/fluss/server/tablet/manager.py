@@ -1,8 +1,6 @@
-"""What a tablet server can be told.
+"""The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end.
 
-The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end.
-
-The rows by key of primary-key tables are another matter: their stores are opened when somebody asks for them.
+The stores with the rows of primary-key tables are opened later, when the first request asks for them.
 """
 
 from __future__ import annotations
@@ -42,10 +40,18 @@ from fluss.storage.log.settings import LogSettings
 from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import Files, OsFiles
 
+# Logs that are opened by one job of a thread, and logs that are closed at the same time.
+_LOGS_PER_JOB = 64
+_OPENING_THREADS = 4
+# How often a start that takes long says how far it is.
+_PROGRESS_INTERVAL_S = 5.0
+
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class TabletSettings:
-    """Limits, and how often things are looked after."""
+    """What a tablet server can be told: limits, and how often things are looked after."""
 
     log: LogSettings = field(default_factory=LogSettings)
     kv: KvSettings = field(default_factory=KvSettings)
@@ -65,20 +71,11 @@ class TabletSettings:
     # What one limit scan may return; then it is refused.
     limit_scan_bytes_max: int = 128 * 1024 * 1024
     # Buckets for which all fetches together wait, counted once per fetch; then a fetch is answered without waiting.
-    parked_buckets_max: int = 1_000_000
+    delayed_buckets_max: int = 1_000_000
     # Threads that read what is not in memory.
     reader_threads: int = 4
     # How long an answer is held back that says nothing but "try again": some clients do so at once, without end.
     retry_answer_delay_ms: int = 50
-
-
-# Logs that are opened by one job of a thread, and logs that are closed at the same time.
-_LOGS_PER_JOB = 64
-_OPENING_THREADS = 4
-# How often a start that takes long says how far it is.
-_PROGRESS_INTERVAL_S = 5.0
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +96,8 @@ class _State(Enum):
 class TabletManager:
     """Keeps the logs of all buckets of the catalog. Implements BucketHost; belongs to the event loop that starts it.
 
-    A log that is damaged keeps nobody else from working: its bucket is offline, says so to whoever asks for it and in
-    the health of the server, and its files stay as they are for the operator to look at.
+    A log that is damaged does not keep the others from working: its bucket is offline, which requests for it and the
+    health of the server say, and its files stay as they are for the operator to look at.
     """
 
     def __init__(
@@ -435,7 +432,7 @@ class TabletManager:
             await asyncio.to_thread(remove_residue, residue, self._data_dir, self._files)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for. If it fails, the next start does it again."""
+        """Do something that no request waits for. If it fails, the next start does it again."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background_done)
