@@ -12,7 +12,7 @@ from fluss.server.coordinator.table_texts import TableTexts
 from fluss.server.model import BucketHost
 from fluss.server.periodic import Periodic
 from fluss.server.rpc.acls import AclHandlers
-from fluss.server.rpc.cluster import ClusterHandlers
+from fluss.server.rpc.cluster_admin import ClusterHandlers
 from fluss.server.rpc.databases import DatabaseHandlers
 from fluss.server.rpc.handler_group import HandlerGroup, RunningChanges
 from fluss.server.rpc.metadata import MetadataHandlers

@@ -29,7 +29,7 @@ from fluss.protocol.records import FetchedBucket, FetchedTable, FetchLogResponse
 from fluss.schema.acl import AclOperation
 from fluss.schema.predicate import BoundPredicate
 from fluss.server.model import format_bucket
-from fluss.server.rpc.access import BucketAccess
+from fluss.server.rpc.bucket_access import BucketAccess
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, unknown_bucket
 from fluss.server.tablet.fetch_memory import FetchMemory
 from fluss.server.tablet.log_reads import NOTHING, BucketData, FetchLimits, Selection, read_bucket

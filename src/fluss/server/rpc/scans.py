@@ -28,7 +28,7 @@ from fluss.protocol.records import LimitScanResponse, ScanKvResponse
 from fluss.record.value_batch import encode_value_batch
 from fluss.row.encoded import EncodedRows
 from fluss.schema.acl import AclOperation
-from fluss.server.rpc.access import BucketAccess
+from fluss.server.rpc.bucket_access import BucketAccess
 from fluss.server.tablet.buckets import HostedBucket
 from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns, no_memory
 from fluss.server.tablet.log_reads import newest_batches

@@ -8,10 +8,10 @@ from fluss.net.listener import Handler
 from fluss.protocol.api import ApiKey
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import CatalogView, Clock
-from fluss.server.rpc.access import BucketAccess
+from fluss.server.rpc.bucket_access import BucketAccess
 from fluss.server.rpc.bucket_info import OffsetLister, RowCounter
 from fluss.server.rpc.fetch_log import LogFetcher
-from fluss.server.rpc.lookups import KeyInsertion, KeyReads, KvLookup, KvPrefixLookup
+from fluss.server.rpc.key_lookups import KeyInsertion, KeyReads, KvLookup, KvPrefixLookup
 from fluss.server.rpc.scans import KvScanner, LimitScanner
 from fluss.server.rpc.writes import KvPutter, LogProducer, Writes
 from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns

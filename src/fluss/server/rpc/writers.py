@@ -14,7 +14,7 @@ from fluss.schema.table import TableBucket
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.metadata_store import BucketOffset
-from fluss.server.coordinator.writers import ProducerRegistry, WriterIds, check_producer_id
+from fluss.server.coordinator.producers import ProducerRegistry, WriterIds, check_producer_id
 from fluss.server.rpc.handler_group import ChangeHandler, resource_of_table_id
 
 _CREATED: Final = 0

@@ -37,7 +37,7 @@ from fluss.server.kv.key_rows import KeyRows
 from fluss.server.kv.kv_put import KvPut, KvPutResult
 from fluss.server.kv.merger import check_targets
 from fluss.server.model import CatalogView, Partition, Table
-from fluss.server.rpc.access import BucketAccess, check_acks, check_key_version, is_try_again
+from fluss.server.rpc.bucket_access import BucketAccess, check_acks, check_key_version, is_try_again
 from fluss.server.tablet.buckets import HostedTable, unknown_bucket
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns, no_memory
