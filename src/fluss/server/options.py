@@ -29,7 +29,7 @@ from fluss.option_values import (
 from fluss.protocol.sasl import Principal
 from fluss.server.authorizer import parse_super_users
 from fluss.server.listener_parsing import parse_endpoints, parse_jaas, parse_protocols, parse_users
-from fluss.server.option_sources import Setting, is_of_other_servers, read_options_file
+from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
 
 T = TypeVar("T")
 
@@ -477,7 +477,7 @@ class ServerOptions:
     def shown(self) -> list[tuple[str, str, str]]:
         """Return key, text and origin of every option and of all other keys that were given; secrets are hidden."""
         rows = [(option.key, self.setting(option), option.secret) for option in ServerOptions.options()]
-        # Nobody knows which keys of a lake are secret.
+        # Any key of a lake may be a secret.
         rows += [(key, self._settings[key], True) for key in sorted(self._settings.keys() - _OPTION_BY_KEY.keys())]
         return [
             (key, HIDDEN if is_secret and setting.text else setting.text, setting.origin)
@@ -497,8 +497,8 @@ class ServerOptions:
         self._ignored: dict[str, Setting] = {}
         for layer in reversed(layers):
             for key, setting in layer.items():
-                # Some of our own keys begin like those of others.
-                if key not in _OPTION_BY_KEY and is_of_other_servers(key):
+                # Some of our own keys begin like those of upstream servers.
+                if key not in _OPTION_BY_KEY and is_upstream_only(key):
                     self._ignored[key] = setting
                 else:
                     self._take(key, setting)

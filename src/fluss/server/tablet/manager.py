@@ -131,6 +131,8 @@ class TabletManager:
         # From the last start or checkpoint. Those of offline buckets must not get lost: they say what has to be there.
         self._recovery_offsets: dict[TableBucket, int] = {}
         self._was_clean = False
+        # The checkpoint files are written by one task at a time.
+        self._checkpoint_turn = asyncio.Lock()
         self._checkpointed: tuple[list[int], list[int]] | None = None
         self._retention = Retention(self._tables, clock, rolls_active_segment=settings.retention_rolls_active_segment)
         self._periodics = (
@@ -361,6 +363,10 @@ class TabletManager:
 
     async def checkpoint(self) -> None:
         """Note what is on the disk and what was visible, if that has changed since it was last noted."""
+        async with self._checkpoint_turn:
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
         logs = list(self._logs())
         if not self._settings.is_fsync_required:
             await self._flush(log for log in logs if log.recovery_offset < log.offset_high_watermark)
