@@ -85,7 +85,7 @@ def test_a_forked_worker_makes_a_connection_of_its_own(settings: dict[str, str])
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert answer.stderr == ""
     assert answer.stdout == "False ['fluss']\nTrue ['fluss']\n"

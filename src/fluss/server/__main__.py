@@ -14,7 +14,7 @@ from typing import Final
 
 from fluss._version import __version__
 from fluss.errors import FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.listener_parsing import PORT_MAX, address_text
 from fluss.server.option_sources import Setting
 from fluss.server.options import DEFAULT_LISTENER_NAME, DEFAULT_PORT, Durability, ServerOptions

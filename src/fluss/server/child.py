@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final
 
 from fluss.errors import FlussError, error_for_code
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.listeners import RunningListener
 from fluss.server.options import ServerOptions
 from fluss.server.process import FlussServer, log_to_stderr, prepare_process, request_stop, serve

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from fluss.errors import FlussError
-from fluss.net.connection import Handler, ListenerSettings
 from fluss.net.listener import Listener
+from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import CredentialsChecker, UserTable
 from fluss.server.authorizer import Authorizer
@@ -26,8 +26,8 @@ from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
-from fluss.server.kv.parts import KvParts
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.runtime import KvRuntime
 from fluss.server.listener_parsing import SecurityProtocol, address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
 from fluss.server.model import Clock
@@ -38,8 +38,8 @@ from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.tablet_files import tablet_directories
-from fluss.storage.kv.settings import KvStoreSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.storage.kv.store_settings import KvStoreSettings
+from fluss.storage.log.tablet import LogSettings
 
 # How long requests that have been received may take to be answered when the server stops.
 _DRAIN_TIMEOUT_S: Final = 10.0
@@ -142,7 +142,7 @@ class FlussServer:
         users = SharedUsers(
             self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
         )
-        _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_parts)
+        _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
 
@@ -220,7 +220,7 @@ def _refuse_lost_metadata(data_dir: Path) -> None:
 
 
 def _follow_changes(
-    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_parts: KvParts
+    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_runtime: KvRuntime
 ) -> None:
     """Give the parts of the server the options that can change while it runs, now and whenever they change.
 
@@ -243,7 +243,7 @@ def _follow_changes(
         retention.rolls_active_segment = rolls.value_type.read(text(rolls.key))
 
     def set_flush_interval(_: str | None = None) -> None:
-        kv_parts.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
+        kv_runtime.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
 
     set_ratios()
     set_rolls()

@@ -14,17 +14,42 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
-from fluss.config import HIDDEN, suggestion
 from fluss.errors import ErrorCode, FlussError
-from fluss.option_values import BOOLEAN, DURATION_MS, INT32, MEMORY_BYTES, RATIO, TEXT, ValueType, choice_of
+from fluss.options import (
+    BOOLEAN,
+    DURATION_MS,
+    HIDDEN,
+    INT32,
+    MEMORY_BYTES,
+    RATIO,
+    TEXT,
+    Option,
+    ValueType,
+    choice_of,
+    suggestion,
+)
 from fluss.schema.cluster import ClusterConfigEntry, ConfigChange, ConfigOp
+from fluss.schema.table_options import LAKE_PREFIX, LakeFormat
 from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.listener_parsing import parse_users
-from fluss.server.table_options import LAKE_PREFIX, LakeFormat
 
 CLUSTER_LAKE_PREFIX: Final = "datalake."
 CLUSTER_LAKE_FORMAT_KEY: Final = "datalake.format"
 CLUSTER_LAKE_ENABLED_KEY: Final = "datalake.enabled"
+_LAKE_FORMAT: Final = Option(
+    CLUSTER_LAKE_FORMAT_KEY,
+    choice_of(LakeFormat),
+    "",
+    "The format of the cluster's lake.",
+    error_code=ErrorCode.INVALID_CONFIG_EXCEPTION,
+)
+_LAKE_ENABLED: Final = Option(
+    CLUSTER_LAKE_ENABLED_KEY,
+    BOOLEAN,
+    "true",
+    "Whether tables can be tiered to it.",
+    error_code=ErrorCode.INVALID_CONFIG_EXCEPTION,
+)
 CREDENTIALS_KEY: Final = "security.sasl.plain.credentials"
 DISK_WRITE_LIMIT_KEY: Final = "server.data-disk.write-limit-ratio"
 DISK_WRITE_RECOVER_KEY: Final = "server.data-disk.write-recover-ratio"
@@ -57,8 +82,8 @@ class LakeConfig:
         format_text = configs.get(CLUSTER_LAKE_FORMAT_KEY)
         if format_text is None:
             return cls()
-        lake_format = choice_of(LakeFormat).parse(CLUSTER_LAKE_FORMAT_KEY, format_text)
-        is_enabled = BOOLEAN.parse(CLUSTER_LAKE_ENABLED_KEY, configs.get(CLUSTER_LAKE_ENABLED_KEY, "true"))
+        lake_format = _LAKE_FORMAT.parse(format_text)
+        is_enabled = _LAKE_ENABLED.parse(configs.get(CLUSTER_LAKE_ENABLED_KEY, "true"))
         prefix = f"{CLUSTER_LAKE_PREFIX}{lake_format}."
         shown = {
             LAKE_PREFIX + key.removeprefix(CLUSTER_LAKE_PREFIX): value

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from fluss.config import INT64_MAX
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT64_MAX
 from fluss.schema.names import name_problem
 from fluss.schema.table import TableBucket
 from fluss.server.coordinator.metadata_store import MetadataStore, RegisteredOffsets

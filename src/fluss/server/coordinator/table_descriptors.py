@@ -15,11 +15,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.schema.cluster import ConfigChange, set_and_deleted
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column, Schema
-from fluss.server.coordinator.dynamic_configs import LakeConfig
-from fluss.server.coordinator.settings import CoordinatorSettings
-from fluss.server.coordinator.table_validation import TableLimits, check_aggregations, validate_table
-from fluss.server.model import Table
-from fluss.server.table_options import (
+from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,
     AUTO_PARTITION_NUM_PRECREATE,
     DELETE_BEHAVIOR,
@@ -35,6 +31,10 @@ from fluss.server.table_options import (
     Alterable,
     unknown_option_text,
 )
+from fluss.server.coordinator.dynamic_configs import LakeConfig
+from fluss.server.coordinator.settings import CoordinatorSettings
+from fluss.server.coordinator.table_validation import TableLimits, check_aggregations, validate_table
+from fluss.server.model import Table
 
 
 def changed(

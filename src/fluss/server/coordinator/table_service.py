@@ -18,6 +18,7 @@ from fluss.schema.partition import (
 from fluss.schema.schema import Column
 from fluss.schema.serde import table_to_json
 from fluss.schema.table import TablePath
+from fluss.schema.table_options import AUTO_PARTITION_PREFIX, LAKE_ENABLED
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner, AutoPartitionRule
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
@@ -31,7 +32,6 @@ from fluss.server.coordinator.table_descriptors import (
 )
 from fluss.server.coordinator.table_validation import TableLimits, check_bucket_count, check_replicas, validate_table
 from fluss.server.model import Clock, Table
-from fluss.server.table_options import AUTO_PARTITION_PREFIX, LAKE_ENABLED
 
 # The system keeps it; users never create or drop it.
 _HISTORICAL_PARTITION: Final = "__historical__"

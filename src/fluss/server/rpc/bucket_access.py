@@ -9,10 +9,10 @@ from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.schema.acl import AclOperation, AclResource
 from fluss.schema.table import TableBucket
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.server.authorizer import Authorizer
-from fluss.server.kv.kv_put import ACKS_ALL
+from fluss.server.kv.batches import ACKS_ALL
 from fluss.server.model import CatalogView, Table
-from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, not_hosted, unknown_bucket
 
 _ACKS: Final = (ACKS_ALL, 0, 1)

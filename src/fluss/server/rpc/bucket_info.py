@@ -13,10 +13,10 @@ from fluss.net.listener import RequestContext
 from fluss.protocol.convert import partition_id, set_failure
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclOperation
+from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.model import Clock
 from fluss.server.rpc.bucket_access import BucketAccess, is_try_again
-from fluss.server.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.tablet.buckets import HostedTable
 from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.storage.log.tablet import LogTablet

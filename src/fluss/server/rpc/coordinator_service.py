@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.connection import Handler, RequestContext
+from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner
 from fluss.server.coordinator.coordinator import Coordinator

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
 from fluss.net.listener import Answer, RequestContext
 from fluss.protocol.codec import EncodedMessage
 from fluss.protocol.lookups import (
@@ -32,17 +32,16 @@ from fluss.protocol.lookups import (
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclOperation
 from fluss.schema.table import TableBucket
+from fluss.server.kv.batches import KvPut, KvPutResult
 from fluss.server.kv.bucket import KvBucket
-from fluss.server.kv.key_rows import KeyRows
-from fluss.server.kv.kv_put import KvPut, KvPutResult
-from fluss.server.kv.merger import check_targets
+from fluss.server.merge.engines import check_targets
+from fluss.server.merge.key_only_rows import KeyOnlyRows
 from fluss.server.model import CatalogView, Partition, Table
 from fluss.server.rpc.bucket_access import BucketAccess, check_acks, check_key_version, is_try_again
 from fluss.server.tablet.buckets import HostedTable, unknown_bucket
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns, no_memory
 from fluss.server.tablet.purgatory import FetchPurgatory
-from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.store import KvStore
 
 # What a key is expected to find, and what a request takes of the memory at most before it knows better.
@@ -372,7 +371,7 @@ class KeyInsertion:
         table, kv = read.table, read.kv
         assert table is not None, "it has failed otherwise"
         assert kv is not None, "it has failed otherwise"
-        rows = KeyRows(table, self._partition(table, read))
+        rows = KeyOnlyRows(table, self._partition(table, read))
         check_targets(table, rows.targets)
         batch = await asyncio.get_running_loop().run_in_executor(self._readers, rows.batch, keys)
         return kv.put(KvPut(table, memoryview(batch), rows.targets))

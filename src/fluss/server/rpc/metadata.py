@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.connection import Handler, RequestContext
+from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import pb_table_path, table_path
 from fluss.protocol.messages import fluss_pb2 as pb

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from fluss.buffers import BytesLike
-from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
 from fluss.net.listener import Answer, RequestContext
 from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
@@ -34,7 +34,6 @@ from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns, no_memory
 from fluss.server.tablet.log_reads import newest_batches
 from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.server.tablet.scan_sessions import NO_LIMIT, ScanSession, ScanSessions
-from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.kv.store import KvSnapshot, KvStore
 
 # What a limit scan takes of the memory before it knows what it will find.

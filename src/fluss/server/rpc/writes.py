@@ -23,9 +23,9 @@ from fluss.protocol.convert import set_failure
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.schema.acl import AclOperation
+from fluss.server.kv.batches import ACKS_ALL, KvPut, KvPutResult
 from fluss.server.kv.bucket import KvBucket
-from fluss.server.kv.kv_put import ACKS_ALL, KvPut, KvPutResult
-from fluss.server.kv.merger import check_targets
+from fluss.server.merge.engines import check_targets
 from fluss.server.rpc.bucket_access import BucketAccess, check_acks, check_key_version, is_try_again
 from fluss.server.tablet.buckets import HostedBucket, HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.formats import LogFormat
 from fluss.schema.table import TableBucket
+from fluss.schema.table_options import LogFormat
 from fluss.server.model import Partition, Table, format_bucket
 from fluss.server.tablet.batch_check import BatchCheck
 from fluss.storage.log.tablet import LogTablet

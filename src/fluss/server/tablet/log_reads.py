@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from fluss.buffers import BytesLike
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
+from fluss.record.arrow_batch import ColumnProjection, project_batch
 from fluss.record.log_batch import (
     HEADER_BYTES_MIN,
     LENGTH_END,
@@ -25,12 +26,10 @@ from fluss.record.log_batch import (
     iter_batches,
     read_batch,
 )
-from fluss.record.projection import ColumnProjection, project_batch
-from fluss.record.pruning import may_match
-from fluss.record.statistics import decode_statistics
-from fluss.schema.formats import LogFormat
+from fluss.record.statistics import decode_statistics, may_match
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
+from fluss.schema.table_options import LogFormat
 from fluss.server.tablet.buckets import HostedTable
 from fluss.storage.log.tablet import LogTablet
 

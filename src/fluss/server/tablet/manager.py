@@ -20,8 +20,8 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.checkpoints import KvDirectories
-from fluss.server.kv.parts import KvParts
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.runtime import KvRuntime
 from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table, format_bucket
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, unknown_bucket
@@ -35,9 +35,8 @@ from fluss.server.tablet.tablet_files import (
     tablet_directories,
 )
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.names import TabletKind, TabletLocation
-from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.tablet import LogTablet
+from fluss.storage.log.file_names import TabletKind, TabletLocation
+from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import Files, OsFiles
 
 # Logs that are opened by one job of a thread, and logs that are closed at the same time.
@@ -126,7 +125,7 @@ class TabletManager:
             usage_ratio=usage_ratio,
         )
         self._readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="fluss-reader")
-        self._kv_parts = KvParts(settings.kv, ids)
+        self._kv_runtime = KvRuntime(settings.kv, ids)
         self._tables: dict[int, HostedTable] = {}
         # From the last start or checkpoint. Those of offline buckets must not get lost: they say what has to be there.
         self._recovery_offsets: dict[TableBucket, int] = {}
@@ -162,9 +161,9 @@ class TabletManager:
         return self._retention
 
     @property
-    def kv_parts(self) -> KvParts:
+    def kv_runtime(self) -> KvRuntime:
         """What the stores of all buckets share."""
-        return self._kv_parts
+        return self._kv_runtime
 
     @property
     def readers(self) -> Executor:
@@ -191,7 +190,7 @@ class TabletManager:
         self._state = _State.RUNNING
         for periodic in self._periodics:
             periodic.start()
-        self._kv_parts.start()
+        self._kv_runtime.start()
         # What was recovered need not be recovered again.
         self._in_background(self.checkpoint())
         self._in_background(self._remove_residue())
@@ -216,7 +215,7 @@ class TabletManager:
             logger.error("the next start will look through the logs, since this could not be noted: %s", error)
 
     async def _stop_threads(self) -> None:
-        await self._kv_parts.stop()
+        await self._kv_runtime.stop()
         await self._committer.stop()
         await asyncio.to_thread(self._readers.shutdown)
 
@@ -244,7 +243,7 @@ class TabletManager:
         buckets = hosted.remove(partition)
         if hosted.is_empty:
             del self._tables[table.table_id]
-            self._kv_parts.forget_table(table.table_id)
+            self._kv_runtime.forget_table(table.table_id)
         self._checkpointed = None
         logs = [bucket.tablet for bucket in buckets if bucket.tablet is not None]
         stores = [bucket.kv_in_use for bucket in buckets if bucket.kv_in_use is not None]
@@ -353,7 +352,7 @@ class TabletManager:
         hosted = self._tables.get(table.table_id)
         if hosted is None:
             hosted = self._tables[table.table_id] = HostedTable(table)
-        new_kv = partial(KvBucket, self._kv_parts, hosted) if table.has_primary_key else None
+        new_kv = partial(KvBucket, self._kv_runtime, hosted) if table.has_primary_key else None
         hosted.add(
             partition, [HostedBucket(place.bucket, log, new_kv) for place, log in zip(places, logs, strict=True)]
         )

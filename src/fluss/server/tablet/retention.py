@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from fluss.errors import FlussError
+from fluss.schema.table_options import LOG_TTL
 from fluss.server.model import Clock
-from fluss.server.table_options import LOG_TTL
 from fluss.server.tablet.buckets import HostedBucket, HostedTable
 from fluss.storage.log.tablet import LogTablet
 

@@ -18,7 +18,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.protocol.sasl import Principal
 from fluss.schema.table import TableBucket
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.model import Clock, format_bucket
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import HostedBucket

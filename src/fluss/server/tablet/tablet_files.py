@@ -23,7 +23,7 @@ from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
 from fluss.server.model import CatalogView
 from fluss.storage.log.checkpoint_file import decode_checkpoint, encode_checkpoint
-from fluss.storage.log.names import (
+from fluss.storage.log.file_names import (
     CLEAN_SHUTDOWN_MARKER,
     DELETED_SUFFIX,
     HIGH_WATERMARK_CHECKPOINT,

@@ -11,7 +11,7 @@ import logging
 import pytest
 
 from fluss.errors import FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.rpc.coordinator_service import RunningChanges
 
 

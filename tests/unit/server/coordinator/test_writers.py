@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.coordinator.metadata_store import MetadataStore
