@@ -29,12 +29,11 @@ from pyspark.sql.types import StructType
 from fluss.client.admin.admin import FlussAdmin
 from fluss.client.faces import wait_for
 from fluss.errors import FlussError
-from fluss.schema.aggregation import AggFunction
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.schema import Column, Schema, string_list
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.schema import AggFunction, Column, Schema
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableInfo, TablePath
+from fluss.schema.value_objects import string_list
 from fluss.spark.connections import open_connection
 from fluss.spark.names import table_path
 from fluss.spark.types import fluss_schema, spark_schema

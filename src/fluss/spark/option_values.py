@@ -21,8 +21,7 @@ from typing import Final, Literal, NamedTuple, cast, get_args
 from fluss.errors import FlussError
 from fluss.integers import INT64_MAX
 from fluss.options import DURATION_MS, INT64, MEMORY_BYTES, ValueType
-from fluss.schema.partition import PartitionSpec
-from fluss.schema.table import TablePath
+from fluss.schema.table import PartitionSpec, TablePath
 
 TableView = Literal["", "changelog", "binlog", "lake"]
 _VIEWS: Final[tuple[TableView, ...]] = get_args(TableView)

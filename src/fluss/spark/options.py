@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.options import TIME_ZONE, suggestion
-from fluss.schema.partition import PartitionSpec
 from fluss.schema.schema import Schema
+from fluss.schema.table import PartitionSpec
 from fluss.spark.option_table import (
     OPTION_BY_KEY,
     SPARK_OPTIONS,

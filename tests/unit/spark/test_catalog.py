@@ -9,7 +9,7 @@ import pytest
 
 import fluss
 from fluss.errors import FlussError
-from fluss.schema.aggregation import AggFunction
+from fluss.schema.schema import AggFunction
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.catalog import TableShape, shown_properties
 from fluss.spark.names import provider_name, spark_name, spark_table_name, table_name, table_path

@@ -17,7 +17,7 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.partition_names import TimePattern, auto_partition_value
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.partition import VALUE_SEPARATOR
+from fluss.schema.table import VALUE_SEPARATOR
 from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,
     AUTO_PARTITION_NUM_PRECREATE,

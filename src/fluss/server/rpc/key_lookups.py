@@ -21,14 +21,14 @@ from typing import Any, Final, TypeAlias
 
 from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
 from fluss.net.listener import Answer, RequestContext
-from fluss.protocol.codec import EncodedMessage
-from fluss.protocol.lookups import (
+from fluss.protocol.bulk_messages import (
     LookupAnswer,
     encode_value_lists,
     encode_values,
     lookup_response,
     prefix_lookup_response,
 )
+from fluss.protocol.codec import EncodedMessage
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclOperation
 from fluss.schema.table import TableBucket

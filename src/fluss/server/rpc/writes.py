@@ -20,8 +20,8 @@ from typing import Final, Protocol, TypeVar
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.protocol.convert import set_failure
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.schema.acl import AclOperation
 from fluss.server.kv.batches import ACKS_ALL, KvPut, KvPutResult
 from fluss.server.kv.bucket import KvBucket

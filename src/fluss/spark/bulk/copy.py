@@ -19,8 +19,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import spec_of_partition_name
-from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table import TableBucket, TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.table_options import REPLICATION_FACTOR
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
 from fluss.spark.bulk.files import piece_bytes_for

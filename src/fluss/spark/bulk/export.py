@@ -23,9 +23,8 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem
 
 from fluss.client.table import FlussTable
 from fluss.errors import FlussError
-from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import shown_names
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.types import TypeRoot
 from fluss.spark.bulk.files import file_system, piece_bytes_for
 from fluss.spark.bulk.jobs import FlussOnSpark, Job, context_of

@@ -23,9 +23,8 @@ from fluss.client.faces import wait_for
 from fluss.client.kernel.placement import PartitionSplitter
 from fluss.client.table import FlussTable
 from fluss.errors import FlussError
-from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import Schema
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
 from fluss.spark.bulk.columnar_files import examine_arrow, examine_parquet, read_arrow, read_parquet
 from fluss.spark.bulk.files import (
     DataFile,

@@ -28,7 +28,7 @@ import pyarrow as pa
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_schema
 from fluss.row.arrow_arrays import number_array, string_array
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.spark.types import AFTER, BEFORE
 
 _INSERT, _UPDATE, _DELETE = range(3)

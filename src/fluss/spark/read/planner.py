@@ -42,8 +42,7 @@ from fluss.row.bucketing import HashVariant, bucket_for
 from fluss.row.key import bucket_key_encoder
 from fluss.row.values import internal_from_arrow
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableInfo
 from fluss.schema.table_options import LOG_TTL
 from fluss.schema.types import TypeRoot
 from fluss.spark.options import ReadOptions

@@ -18,8 +18,7 @@ from fluss.client.table import FlussTable
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import PartitionInfo
-from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table import PartitionInfo, TableBucket, TableInfo
 from fluss.spark.connections import open_table
 from fluss.spark.options import PartitionChoice, ReadOptions
 from fluss.spark.read.planner import ReadView, fluss_share, matching_buckets, matching_partitions, read_view

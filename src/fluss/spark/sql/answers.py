@@ -11,8 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from fluss.schema.database import DatabaseInfo
-from fluss.schema.partition import PartitionInfo, qualified_partition_name
-from fluss.schema.table import TableInfo
+from fluss.schema.table import PartitionInfo, TableInfo, qualified_partition_name
 from fluss.spark.catalog import shown_properties
 from fluss.spark.lexer import quoted_name, quoted_string
 from fluss.spark.types import spark_schema
