@@ -8,16 +8,16 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.cluster import ConfigChange
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.partition import (
+from fluss.schema.schema import Column
+from fluss.schema.serde import table_to_json
+from fluss.schema.table import (
     PartitionSpec,
+    TablePath,
     check_partition_spec,
     ordered_values,
     partition_name,
     qualified_partition_name,
 )
-from fluss.schema.schema import Column
-from fluss.schema.serde import table_to_json
-from fluss.schema.table import TablePath
 from fluss.schema.table_options import AUTO_PARTITION_PREFIX, LAKE_ENABLED
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner, AutoPartitionRule
 from fluss.server.coordinator.catalog import Catalog

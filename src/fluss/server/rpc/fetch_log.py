@@ -23,10 +23,9 @@ from typing import TypeAlias
 
 from fluss.errors import RETRIABLE_CODES, CorruptMessageError, ErrorCode, FlussError
 from fluss.net.listener import Answer, RequestContext
-from fluss.protocol.bulk_messages import FetchedBucket, FetchedTable, FetchLogResponse
+from fluss.protocol.bulk_messages import FetchedBucket, FetchedTable, FetchLogResponse, encode_fetched_bucket
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_from_pb
-from fluss.protocol.records import FetchedBucket, FetchedTable, FetchLogResponse, encode_fetched_bucket
 from fluss.schema.acl import AclOperation
 from fluss.schema.predicate import BoundPredicate
 from fluss.server.model import format_bucket

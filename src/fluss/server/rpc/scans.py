@@ -22,11 +22,9 @@ from typing import Final, NamedTuple
 from fluss.buffers import BytesLike
 from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
 from fluss.net.listener import Answer, RequestContext
+from fluss.protocol.bulk_messages import LimitScanResponse, ScanKvResponse
 from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import LimitScanResponse, ScanKvResponse
-from fluss.protocol.bulk_messages import LimitScanResponse, ScanKvResponse
-from fluss.record.log_batch import MAGIC_V0, downgrade_to_v0, iter_batches
 from fluss.record.value_batch import encode_value_batch
 from fluss.row.encoded import EncodedRows
 from fluss.schema.acl import AclOperation

@@ -17,24 +17,12 @@ from fluss.protocol.convert import (
 )
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.names import check_column_name, check_database_name, check_table_name
-from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import Column, shown_names
 from fluss.schema.serde import schema_to_json, table_from_json
-from fluss.schema.table import TablePath
-from fluss.protocol.convert import config_changes, partition_spec, pb_partition_spec, table_path
-from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.names import check_database_name, check_table_name
-from fluss.schema.schema import shown_names
 from fluss.schema.table import (
-    PartitionSpec,
     TablePath,
-    check_partition_spec,
-    ordered_values,
-    partition_name,
-    qualified_partition_name,
     spec_of_partition_name,
 )
-from fluss.schema.table_options import AUTO_PARTITION_PREFIX
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.table_service import TableService

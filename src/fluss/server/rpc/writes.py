@@ -19,8 +19,8 @@ from typing import Final, Protocol, TypeVar
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
-from fluss.protocol.convert import set_failure
 from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
+from fluss.protocol.convert import set_failure
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclOperation
 from fluss.server.kv.batches import ACKS_ALL, KvPut, KvPutResult

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.protocol.bulk_messages import FetchedBucket, encode_fetched_bucket
 from fluss.schema.table import TableBucket
 from fluss.schema.table_options import LogFormat
 from fluss.server.model import Partition, Table, format_bucket
