@@ -10,8 +10,8 @@ from benchmarks.micro.timing import best_seconds
 from fluss.buffers import UInt8Array
 from fluss.record.framing import join_length_prefixed, split_length_prefixed
 from fluss.record.kv_batch import KvBatch, KvBatchBuilder, encode_kv_batch
+from fluss.record.log_batch import decode_row_body, encode_row_body
 from fluss.record.mutations import Mutations
-from fluss.record.row_batch import decode_row_body, encode_row_body
 from fluss.record.value_batch import decode_value_batch, encode_value_batch, prefix_schema_id, split_values
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys

@@ -25,7 +25,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from fluss.config import Config
 from fluss.errors import FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.child import ChildOrder, read_answer
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import RunningListener

@@ -16,7 +16,7 @@ from fluss import EARLIEST_OFFSET, blocking, embedded
 from fluss.embedded import EmbeddedServer
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fluss.errors import ErrorCode
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.testing.cluster import ServerProcess
 from tests.integration.lying_batches import (
     ROW_COUNT,

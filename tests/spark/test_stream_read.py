@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import fluss
 from fluss import TablePath, blocking
-from fluss.spark.stream_offsets import backlog
+from fluss.spark.read.stream_offsets import backlog
 from fluss.testing.cluster import ServerProcess
 
 _TIMEOUT_S = 120

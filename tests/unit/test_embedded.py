@@ -19,7 +19,7 @@ import fluss.embedded
 from fluss.embedded import EmbeddedServer
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials

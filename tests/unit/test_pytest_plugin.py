@@ -9,7 +9,7 @@ from pathlib import Path
 
 TESTS = """
 import asyncio
-from fluss.net.loop import run
+from fluss.net.transport import run
 
 names = []
 

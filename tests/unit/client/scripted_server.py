@@ -13,8 +13,8 @@ from typing import Any
 
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.connection import Handler
 from fluss.net.listener import Listener, ListenerSettings, RequestContext
+from fluss.net.server_connection import Handler
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import CredentialsChecker

@@ -24,7 +24,7 @@ from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.subscription import Subscription
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.pending_writes import Round
-from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.tablet import LogTablet
+from fluss.storage.log.pending_writes import CommitRound
+from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import OsFiles
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.support import (
@@ -396,13 +395,13 @@ def test_a_log_that_breaks_takes_no_other_with_it(caplog: pytest.LogCaptureFixtu
         is_halted = False
         error: OSError | None = None
 
-        def write_pending(self) -> Round:
+        def write_pending(self) -> CommitRound:
             raise ZeroDivisionError("a bug")
 
         def halt(self) -> None:
             self.is_halted = True
 
-        def written(self, written: Round) -> None:
+        def written(self, written: CommitRound) -> None:
             raise AssertionError
 
         durable = written

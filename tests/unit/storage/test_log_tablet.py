@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.record.log_batch import assign_offset, iter_batches
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.tablet import LogTablet
+from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import OsFiles
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.support import (

@@ -2,8 +2,8 @@
 
 Every row has a hash of 64 bits over its values, and the checksum is the sum of the hashes. Equal rows have equal hashes
 in every process and on every machine. Columns are hashed one by one: numbers as they are, texts and bytes where they
-are, everything nested by its encoding as a row. It is a check against loss and damage, not against somebody who wants
-to deceive.
+are, everything nested by its encoding as a row. It is a check against loss and damage, not against
+forgery.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.types as pat
 from fluss.row.compacted_columns import encode_rows
 from fluss.row.encoded import EncodedRows
 from fluss.schema.types import DataType
-from fluss.spark.row_hashes import UInt64Array, row_hashes
+from fluss.spark.write.row_hashes import UInt64Array, row_hashes
 
 _MODULUS: Final = 2**64
 _SEED: Final = 0x6A09_E667_F3BC_C909

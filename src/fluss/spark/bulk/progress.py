@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, NamedTuple, Self, TextIO, TypeAlias
 
-from fluss.spark.bulk.texts import count_text, rate_text, scaled_text, seconds_text
-
 _BAR_CHARS: Final = 20
 # Often enough to look alive, seldom enough to cost nothing.
 _INTERVAL_S: Final = 0.25
 # What is left cannot be told from the first moments.
 _ESTIMATE_AFTER_S: Final = 0.5
-
 logger = logging.getLogger(__name__)
+_SCALES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Progress:
     what: str
     rows_done: int
     rows_known: int | None
-    """None as long as nobody has counted them, as in text files."""
+    """None where they have not been counted, as in text files."""
     rows_before: int
     fraction: float
     """The part of the work that is done, from 0 to 1; by size where rows are not known."""
@@ -52,13 +52,13 @@ class Progress:
     def __str__(self) -> str:
         filled = min(int(self.fraction * _BAR_CHARS), _BAR_CHARS)
         bar = "#" * filled + "." * (_BAR_CHARS - filled)
-        rows = count_text(self.rows_done, "row")
+        rows = format_count(self.rows_done, "row")
         if self.rows_known is not None:
-            rows = f"{scaled_text(self.rows_done)} of {scaled_text(self.rows_known)} rows"
-        parts = [f"{self.what} [{bar}] {int(self.fraction * 100):3d} %", rows, rate_text(self.rows_per_second)]
+            rows = f"{format_scaled(self.rows_done)} of {format_scaled(self.rows_known)} rows"
+        parts = [f"{self.what} [{bar}] {int(self.fraction * 100):3d} %", rows, format_rate(self.rows_per_second)]
         left_s = self.seconds_left
         if left_s is not None:
-            parts.append(f"{seconds_text(left_s)} left")
+            parts.append(f"{format_duration(left_s)} left")
         return "  ".join(parts)
 
 
@@ -156,7 +156,7 @@ def quiet(_progress: Progress) -> None:
 
 
 def listener_of(progress: bool | Listener | None, stream: TextIO | None = None) -> Listener:
-    """Return who is told: a function that was given, a line on standard error, or nobody.
+    """Return the listener for an argument ``progress``: the function itself, a line on standard error, or ``quiet``.
 
     None means a line if standard error is a terminal; True means a line wherever it goes.
     """
@@ -165,3 +165,42 @@ def listener_of(progress: bool | Listener | None, stream: TextIO | None = None) 
     stream = sys.stderr if stream is None else stream
     is_shown = stream.isatty() if progress is None else progress
     return TerminalLine(stream) if is_shown else quiet
+
+
+# Amounts as people read them
+
+
+def format_count(count: int, noun: str) -> str:
+    """Return ``1 file``, ``12,000 rows``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def format_scaled(amount: float) -> str:
+    """Return an amount in three digits or so: ``853``, ``4.25 M``."""
+    for scale, letter in _SCALES:
+        if amount >= scale:
+            return f"{amount / scale:.3g} {letter}" if amount < 999.5 * scale else f"{amount / scale:.0f} {letter}"
+    return f"{amount:.0f}"
+
+
+def format_bytes(byte_count: int) -> str:
+    """Return ``12 B``, ``3.05 MB``; a megabyte is a million bytes."""
+    text = format_scaled(byte_count)
+    return f"{text}B" if text[-1].isalpha() else f"{text} B"
+
+
+def format_rate(rows_per_second: float) -> str:
+    """Return ``1.52 M rows/s``."""
+    return f"{format_scaled(rows_per_second)} rows/s"
+
+
+def format_duration(seconds: float) -> str:
+    """Return ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _MINUTE_S:
+        return f"{whole} s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
+    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"

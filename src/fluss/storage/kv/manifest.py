@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss.errors import KvDamagedError
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 
 _CURRENT: Final = "CURRENT"
 _MANIFEST: Final = re.compile(rb"MANIFEST-[0-9]+\n")

@@ -28,7 +28,7 @@ from fluss.errors import CorruptRecordError, ErrorCode, FlussError, KvDamagedErr
 from fluss.record.mutations import FoundRows, Mutations, StoredValues
 from fluss.record.value_batch import SCHEMA_ID_BYTES
 from fluss.row.hashed_keys import HashedKeys, row_words
-from fluss.row.varint_columns import UInt64Array
+from fluss.row.varint import UInt64Array
 from fluss.storage.kv import rocks
 from fluss.storage.kv.flush import STATE_KEY, MemtableFlush, remove_unfinished, write_part
 from fluss.storage.kv.key_filter import KeyFilter

@@ -19,7 +19,7 @@ import pyarrow as pa
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
-from fluss.net.loop import new_event_loop
+from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.value_batch import encode_value

@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from fluss.client.lookup.request_slots import RequestSlots
+from fluss.client.lookup.lookup_client import RequestSlots
 from fluss.errors import FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 
 
 async def _a_moment() -> None:

@@ -11,7 +11,7 @@ import pytest
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.subscription import Subscription, Subscriptions
 from fluss.errors import FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.schema.table import TableBucket
 
 BUCKETS = [TableBucket(1, number) for number in range(3)]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from fluss import EARLIEST_OFFSET, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.record.log_batch import build_batch
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fluss.net.listener import ListenerSettings
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.settings import CoordinatorSettings
 from tests.unit.server.coordinator.support import Cluster, FakeClock, RecordingHost

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from fluss.errors import FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
@@ -95,6 +95,7 @@ def test_secrets_are_never_shown(serve):
 REFUSED = {
     "a key that is fixed": ("netty.server.max-queued-requests", "1", SET),
     "a key that does not exist": ("kv.snapshot.intervall", "1 s", SET),
+    "a key that cannot be changed at run time": ("kv.rocksdb.shared-rate-limiter.bytes-per-sec", "1 mb", SET),
     "a prefix without a name": ("datalake.", "1", SET),
     "a duration that is none": ("kv.snapshot.interval", "soon", SET),
     "a ratio above one": ("server.data-disk.write-limit-ratio", "1.5", SET),

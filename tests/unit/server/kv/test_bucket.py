@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
 from fluss.server.kv.bucket import KvPut

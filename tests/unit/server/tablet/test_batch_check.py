@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.record.arrow_batch import ColumnProjection, project_batch
 from fluss.record.compression import ArrowCompression
-from fluss.record.crc import crc32c
-from fluss.record.log_batch import HEADER_LAYOUTS, MAGIC_V0, build_batch, iter_batches
-from fluss.record.projection import ColumnProjection, project_batch
-from fluss.record.row_batch import encode_row_body
+from fluss.record.framing import crc32c
+from fluss.record.log_batch import HEADER_LAYOUTS, MAGIC_V0, build_batch, encode_row_body, iter_batches
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import Schema
 from fluss.schema.table_options import CompressionType

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fluss.row.hashed_keys import HashedKeys
-from fluss.row.varint_columns import UInt64Array
+from fluss.row.varint import UInt64Array
 from fluss.storage.kv.key_filter import FilterMemory, KeyFilter
 from fluss.storage.kv.store import KvResources, KvState
 from fluss.storage.kv.store_settings import KvStoreSettings
