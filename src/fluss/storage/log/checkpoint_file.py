@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from fluss.buffers import BytesLike
 from fluss.integers import INT32_MAX, INT64_MAX
 from fluss.schema.table import TableBucket
-from fluss.storage.damage import damaged
+from fluss.storage.log.file_names import damaged
 
 VERSION = 0
 _WHAT = "checkpoint file"

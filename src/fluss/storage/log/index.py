@@ -43,8 +43,7 @@ import numpy.typing as npt
 
 from fluss.buffers import BytesLike, Int64Array, byte_array
 from fluss.integers import INT32_MAX
-from fluss.storage.damage import damaged
-from fluss.storage.log.file_names import OFFSET_MAX, LogFileKind, log_file_name
+from fluss.storage.log.file_names import OFFSET_MAX, LogFileKind, damaged, log_file_name
 from fluss.storage.vfs import Files
 
 _OFFSET_ENTRIES: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
