@@ -1,4 +1,4 @@
-"""JSON documents: written without white space, and read one expected thing at a time, believing nothing.
+"""JSON documents: written without white space, and read one expected value at a time, trusting nothing.
 
 ``parse_object`` bounds the size and refuses what JSON leaves open (repeated keys, NaN). A ``JsonObject`` then hands out
 values of the type its reader expects; anything else is a ``FlussError`` that names the place, such as

@@ -78,7 +78,7 @@ class KvRecords(NamedTuple):
 class KvBatch:
     """One received batch: the facts of its header, and its records on demand.
 
-    ``parse`` looks at the header only. Call ``verify_crc`` before believing anything else.
+    ``parse`` looks at the header only. Call ``verify_crc`` before trusting anything else.
     """
 
     data: memoryview

@@ -52,6 +52,8 @@ _TIME_ENTRIES: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">
 _TIME_ENTRY: Final = struct.Struct(">qi")
 OFFSET_ENTRY_BYTES: Final = _OFFSET_ENTRY.size
 TIME_ENTRY_BYTES: Final = _TIME_ENTRY.size
+_offset: Final = attrgetter("offset")
+_timestamp_ms: Final = attrgetter("timestamp_ms")
 
 
 class OffsetEntry(NamedTuple):
@@ -69,7 +71,10 @@ class TimeEntry(NamedTuple):
 
 
 class SparseIndex:
-    """Entries are added by one thread and looked up by any. Offsets are kept as distances from the base."""
+    """The entries of a live segment, in memory. One thread adds entries, any thread looks them up.
+
+    Offsets are kept as distances from the base of the segment.
+    """
 
     __slots__ = (
         "_base_offset",
@@ -126,10 +131,12 @@ class SparseIndex:
         return None if index < 0 else TimeEntry(self._times_ms[index], self._base_offset + self._time_offsets[index])
 
     def offset_file(self) -> bytes:
+        """Return the content of the offset index."""
         offsets = np.array(self._offsets, np.int64) + self._base_offset
         return encode_offset_index(self._base_offset, offsets, np.array(self._positions, np.int64))
 
     def time_file(self) -> bytes:
+        """Return the content of the time index."""
         offsets = np.array(self._time_offsets, np.int64) + self._base_offset
         return encode_time_index(self._base_offset, np.array(self._times_ms, np.int64), offsets)
 
@@ -164,7 +171,7 @@ class StoredIndex:
     def lookup(self, offset: int) -> OffsetEntry:
         """Return an append that begins at or before the batch with the offset."""
         entries = self._offset_entries()
-        index = bisect_right(entries, offset, key=attrgetter("offset")) - 1
+        index = bisect_right(entries, offset, key=_offset) - 1
         return OffsetEntry(self._base_offset, 0) if index < 0 else entries[index]
 
     def last(self) -> OffsetEntry:
@@ -175,7 +182,7 @@ class StoredIndex:
     def lookup_time(self, timestamp_ms: int) -> TimeEntry | None:
         """Return the last entry before a commit time, if there is one."""
         entries = _Entries(self._files, self._path(LogFileKind.TIME_INDEX), TIME_ENTRY_BYTES, self._time_entry)
-        index = bisect_left(entries, timestamp_ms, key=attrgetter("timestamp_ms")) - 1
+        index = bisect_left(entries, timestamp_ms, key=_timestamp_ms) - 1
         return None if index < 0 else entries[index]
 
     def _offset_entries(self) -> _Entries[OffsetEntry]:
