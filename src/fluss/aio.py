@@ -20,19 +20,19 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fluss.client import connection, table
-from fluss.client.admin import FlussAdmin as FlussAdmin
+from fluss.client.admin.admin import FlussAdmin as FlussAdmin
 from fluss.client.faces import Face, ScanFace, TableFace, same
-from fluss.client.lookup.lookuper import Lookuper as Lookuper
-from fluss.client.lookup.prefix_lookuper import PrefixLookuper as PrefixLookuper
-from fluss.client.lookup.table_lookup import TableLookup as TableLookup
-from fluss.client.lookup.table_lookup import TablePrefixLookup as TablePrefixLookup
+from fluss.client.lookup.lookupers import Lookuper as Lookuper
+from fluss.client.lookup.lookupers import PrefixLookuper as PrefixLookuper
+from fluss.client.lookup.lookupers import TableLookup as TableLookup
+from fluss.client.lookup.lookupers import TablePrefixLookup as TablePrefixLookup
 from fluss.client.scan import log_scanner, table_scan
 from fluss.client.scan.batch_scanner import BatchScanner as BatchScanner
-from fluss.client.write.append_writer import AppendWriter as AppendWriter
 from fluss.client.write.result import WriteResultHandle as WriteResultHandle
-from fluss.client.write.table_append import TableAppend as TableAppend
-from fluss.client.write.table_upsert import TableUpsert as TableUpsert
-from fluss.client.write.upsert_writer import UpsertWriter as UpsertWriter
+from fluss.client.write.writers import AppendWriter as AppendWriter
+from fluss.client.write.writers import TableAppend as TableAppend
+from fluss.client.write.writers import TableUpsert as TableUpsert
+from fluss.client.write.writers import UpsertWriter as UpsertWriter
 from fluss.config import Config as Config
 from fluss.schema.table import TablePath as TablePath
 from fluss.values import *

@@ -18,13 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.client import admin, connection, table
+from fluss.client import connection, table
+from fluss.client.admin import admin
 from fluss.client.faces import Face, ScanFace, TableFace, blocking, same, wait_for
-from fluss.client.lookup import lookuper, prefix_lookuper, table_lookup
+from fluss.client.lookup import lookupers
 from fluss.client.scan import batch_scanner, table_scan
 from fluss.client.scan.log_scanner import LogScanner as LogScanner
-from fluss.client.write import append_writer, table_append, table_upsert, upsert_writer
 from fluss.client.write import result as write_result
+from fluss.client.write import writers
 from fluss.config import Config as Config
 from fluss.schema.table import TableBucket as TableBucket
 from fluss.schema.table import TablePath as TablePath
@@ -42,13 +43,13 @@ class WriteResultHandle(Face[write_result.WriteResultHandle]):
     done = same(write_result.WriteResultHandle.done)
 
 
-class AppendWriter(Face[append_writer.AppendWriter]):
+class AppendWriter(Face[writers.AppendWriter]):
     """As ``fluss.AppendWriter``; ``flush`` blocks. Leaving a ``with`` block flushes."""
 
-    write_arrow = same(append_writer.AppendWriter.write_arrow)
-    write_pandas = same(append_writer.AppendWriter.write_pandas)
-    flush = blocking(append_writer.AppendWriter.flush)
-    __exit__ = blocking(append_writer.AppendWriter.__aexit__)
+    write_arrow = same(writers.AppendWriter.write_arrow)
+    write_pandas = same(writers.AppendWriter.write_pandas)
+    flush = blocking(writers.AppendWriter.flush)
+    __exit__ = blocking(writers.AppendWriter.__aexit__)
 
     def append(self, row: Any) -> WriteResultHandle:
         return WriteResultHandle._of(self._inner.append(row))
@@ -63,21 +64,21 @@ class AppendWriter(Face[append_writer.AppendWriter]):
         return self
 
 
-class TableAppend(Face[table_append.TableAppend]):
+class TableAppend(Face[writers.TableAppend]):
     """As ``fluss.TableAppend``; its writers block."""
 
     def create_writer(self) -> AppendWriter:
         return AppendWriter._of(self._inner.create_writer())
 
 
-class UpsertWriter(Face[upsert_writer.UpsertWriter]):
+class UpsertWriter(Face[writers.UpsertWriter]):
     """As ``fluss.UpsertWriter``; ``flush`` blocks. Leaving a ``with`` block flushes."""
 
-    upsert_arrow = same(upsert_writer.UpsertWriter.upsert_arrow)
-    delete_arrow = same(upsert_writer.UpsertWriter.delete_arrow)
-    write_pandas = same(upsert_writer.UpsertWriter.write_pandas)
-    flush = blocking(upsert_writer.UpsertWriter.flush)
-    __exit__ = blocking(upsert_writer.UpsertWriter.__aexit__)
+    upsert_arrow = same(writers.UpsertWriter.upsert_arrow)
+    delete_arrow = same(writers.UpsertWriter.delete_arrow)
+    write_pandas = same(writers.UpsertWriter.write_pandas)
+    flush = blocking(writers.UpsertWriter.flush)
+    __exit__ = blocking(writers.UpsertWriter.__aexit__)
 
     def upsert(self, row: Any) -> WriteResultHandle:
         return WriteResultHandle._of(self._inner.upsert(row))
@@ -95,14 +96,14 @@ class UpsertWriter(Face[upsert_writer.UpsertWriter]):
         return self
 
 
-class TableUpsert(Face[table_upsert.TableUpsert]):
+class TableUpsert(Face[writers.TableUpsert]):
     """As ``fluss.TableUpsert``; its writers block, and so does ``flush``. Leaving a ``with`` block flushes."""
 
-    upsert_arrow = same(table_upsert.TableUpsert.upsert_arrow)
-    delete_arrow = same(table_upsert.TableUpsert.delete_arrow)
-    write_pandas = same(table_upsert.TableUpsert.write_pandas)
-    flush = blocking(table_upsert.TableUpsert.flush)
-    __exit__ = blocking(table_upsert.TableUpsert.__aexit__)
+    upsert_arrow = same(writers.TableUpsert.upsert_arrow)
+    delete_arrow = same(writers.TableUpsert.delete_arrow)
+    write_pandas = same(writers.TableUpsert.write_pandas)
+    flush = blocking(writers.TableUpsert.flush)
+    __exit__ = blocking(writers.TableUpsert.__aexit__)
 
     def partial_update_by_name(self, columns: Sequence[str]) -> TableUpsert:
         return TableUpsert._of(self._inner.partial_update_by_name(columns))
@@ -137,32 +138,32 @@ class TableUpsert(Face[table_upsert.TableUpsert]):
         return self
 
 
-class Lookuper(Face[lookuper.Lookuper]):
+class Lookuper(Face[lookupers.Lookuper]):
     """As ``fluss.Lookuper``, blocking. Lookups of several threads share requests."""
 
-    lookup = blocking(lookuper.Lookuper.lookup)
-    lookup_many = blocking(lookuper.Lookuper.lookup_many)
+    lookup = blocking(lookupers.Lookuper.lookup)
+    lookup_many = blocking(lookupers.Lookuper.lookup_many)
 
 
-class PrefixLookuper(Face[prefix_lookuper.PrefixLookuper]):
+class PrefixLookuper(Face[lookupers.PrefixLookuper]):
     """As ``fluss.PrefixLookuper``, blocking."""
 
-    lookup = blocking(prefix_lookuper.PrefixLookuper.lookup)
-    lookup_arrow = blocking(prefix_lookuper.PrefixLookuper.lookup_arrow)
+    lookup = blocking(lookupers.PrefixLookuper.lookup)
+    lookup_arrow = blocking(lookupers.PrefixLookuper.lookup_arrow)
 
 
-class TablePrefixLookup(Face[table_lookup.TablePrefixLookup]):
+class TablePrefixLookup(Face[lookupers.TablePrefixLookup]):
     """As ``fluss.TablePrefixLookup``; its lookupers block."""
 
     def create_lookuper(self) -> PrefixLookuper:
         return PrefixLookuper._of(self._inner.create_lookuper())
 
 
-class TableLookup(Face[table_lookup.TableLookup]):
+class TableLookup(Face[lookupers.TableLookup]):
     """As ``fluss.TableLookup``, blocking, and so are its lookupers."""
 
-    lookup = blocking(table_lookup.TableLookup.lookup)
-    lookup_many = blocking(table_lookup.TableLookup.lookup_many)
+    lookup = blocking(lookupers.TableLookup.lookup)
+    lookup_many = blocking(lookupers.TableLookup.lookup_many)
 
     def create_lookuper(self) -> Lookuper:
         return Lookuper._of(self._inner.create_lookuper())

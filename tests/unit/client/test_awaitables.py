@@ -9,8 +9,7 @@ import threading
 
 import pytest
 
-from fluss.client.awaitables import AwaitsItself, StartedCall
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import AwaitsItself, StartedCall, runtime
 from fluss.errors import FlussError
 
 

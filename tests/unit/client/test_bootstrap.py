@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from fluss.client.bootstrap import parse_address, split_addresses
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.servers import parse_address, split_addresses
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError
 from fluss.net.transport import run

@@ -9,7 +9,8 @@ import random
 
 import pytest
 
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import find_leader
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError, RequestTimeoutError
 from fluss.net.listener import RequestContext
@@ -347,7 +348,7 @@ def test_a_leader_that_has_moved_is_found_after_a_refresh() -> None:
                 server.add_table(PATH, 7, leaders=[2])
             cluster.forget_leaders(7)
             assert cluster.leader_of(TableBucket(7, 0)) is None
-            assert await cluster.find_leader(PATH, TableBucket(7, 0)) == 2
+            assert await find_leader(cluster, PATH, TableBucket(7, 0)) == 2
             await cluster.request(2, apis.DATABASE_EXISTS, EXISTS)
             assert second.requests[ApiKey.DATABASE_EXISTS] == 1
             await cluster.close()
@@ -504,11 +505,11 @@ def test_looking_for_a_leader_in_vain_takes_longer_each_time_and_ends_in_code_44
             cluster = await Cluster.connect(server.config(), sleep=sleep)
             server.add_table(PATH, 7, leaders=[0, None])
             with pytest.raises(FlussError, match="No leader found for table bucket") as caught:
-                await cluster.find_leader(PATH, TableBucket(7, 1))
+                await find_leader(cluster, PATH, TableBucket(7, 1))
             assert caught.value.error_code == 44
             assert [round(seconds, 1) for seconds in pauses] == [0.1, 0.2, 0.4]
             server.add_table(PATH, 7, leaders=[0, 0])
-            assert await cluster.find_leader(PATH, TableBucket(7, 1)) == 0
+            assert await find_leader(cluster, PATH, TableBucket(7, 1)) == 0
             # All is well again: no more pauses.
             pauses.clear()
             await cluster.refresh([PATH])

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from fluss.client.admin_offsets import leader_offsets
-from fluss.client.cluster import Cluster
-from fluss.client.leader_calls import ask_leaders
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import ask_leaders
+from fluss.client.kernel.table_calls import leader_offsets
 from fluss.errors import FlussError
 from fluss.net.listener import RequestContext
 from fluss.net.transport import run

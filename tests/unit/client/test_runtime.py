@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fluss.client.runtime import Runtime, runtime
+from fluss.client.kernel.runtime import Runtime, runtime
 from fluss.errors import FlussError
 from fluss.testing.waiting import eventually
 
@@ -200,7 +200,7 @@ def test_a_child_process_gets_a_runtime_of_its_own_and_the_parents_is_refused_th
     answer = _python(
         """
         import asyncio, os, sys
-        from fluss.client.runtime import runtime
+        from fluss.client.kernel.runtime import runtime
         async def pid(): return os.getpid()
         before = runtime()
         before.run(pid())
@@ -228,7 +228,7 @@ def test_what_is_registered_is_done_before_the_interpreter_ends() -> None:
     answer = _python(
         """
         import asyncio
-        from fluss.client.runtime import runtime
+        from fluss.client.kernel.runtime import runtime
         async def drain(timeout_s):
             await asyncio.sleep(0.01)
             print("drained", timeout_s)
@@ -246,7 +246,7 @@ def test_what_is_registered_is_done_before_the_interpreter_ends() -> None:
 def test_offloaded_work_is_done_in_place_while_the_interpreter_ends() -> None:
     answer = _python(
         """
-        from fluss.client.runtime import runtime
+        from fluss.client.kernel.runtime import runtime
         here = runtime()
         async def warm_up(): return await here.offload(int, "1")
         here.run(warm_up())
@@ -262,7 +262,7 @@ def test_an_exit_does_not_wait_for_ever() -> None:
     answer = _python(
         """
         import asyncio
-        from fluss.client import runtime as module
+        from fluss.client.kernel import runtime as module
         module.EXIT_DRAIN_S = module._STOP_TIMEOUT_S = 0.1
         async def hang(timeout_s): await asyncio.sleep(3600)
         module.runtime().drain_at_exit(hang)

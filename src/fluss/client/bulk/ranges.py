@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from fluss.client.scan.decode import ScanColumns
+from fluss.client.kernel.decode import ScanColumns
 from fluss.client.scan.fetcher import OffsetOutOfRangeError
 from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.records import RecordRun

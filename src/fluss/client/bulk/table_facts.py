@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 
-from fluss.client.admin import FlussAdmin
-from fluss.client.admin_tables import partition_infos
-from fluss.client.leader_calls import ask_leaders
-from fluss.client.scan.offsets import bucket_offsets
+from fluss.client.admin.admin import FlussAdmin
+from fluss.client.kernel.leaders import ask_leaders
+from fluss.client.kernel.table_calls import bucket_offsets, leader_row_counts, partition_infos
 from fluss.client.table import FlussTable, TableContext, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec
-from fluss.schema.partition import PartitionInfo
-from fluss.schema.table import TableBucket
+from fluss.schema.table import PartitionInfo, TableBucket
 from fluss.schema.table_options import LAKE_ENABLED
 
 # Partitions whose leaders are asked for with one request.
@@ -65,8 +64,7 @@ async def _offsets_of(
 def row_counts_of(table: FlussTable, buckets: Collection[TableBucket]) -> dict[TableBucket, int]:
     """Return how many rows there are in each of these buckets; nothing if a server does not count them."""
     context = context_of(table)
-    admin = FlussAdmin._create(context.cluster, context.runtime)
-    asking = ask_leaders(context.cluster, table.table_path, buckets, admin._row_counts)
+    asking = ask_leaders(context.cluster, table.table_path, buckets, partial(leader_row_counts, context.cluster))
     try:
         return context.runtime.run(asking)
     except FlussError as error:

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from fluss.buffers import UInt8Array
 from fluss.client.bulk.ranges import scan_columns
+from fluss.client.kernel.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.buffer import Chunk
-from fluss.client.scan.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.pipeline import ScanPipeline, bounds
 from fluss.client.scan.subscription import Subscription
 from fluss.client.table import FlussTable, context_of

@@ -21,15 +21,15 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import find_leaders
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
-from fluss.client.scan.leader_search import LeaderSearch
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.snapshots import SnapshotFetcher
 from fluss.client.scan.subscription import FROM_SNAPSHOT, BucketKey, FetchGroup, LeaderQueue, Subscription
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
-from fluss.protocol.records import FetchedBucket
+from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.record.log_batch import measure_batches
 from fluss.schema.table import TableInfo
 
@@ -99,13 +99,11 @@ class Fetcher:
         self._cluster = cluster
         self._path = table_info.table_path
         self._table_id = table_info.table_id
-        self._leaders = LeaderSearch(cluster, table_info)
+        self._info = table_info
         self._requests = requests
         self._buffer = buffer
         self._remote = remote
-        self._snapshots = SnapshotFetcher(
-            cluster, self._leaders, buffer, self, opens_ahead=rows_only, row_limit=row_limit
-        )
+        self._snapshots = SnapshotFetcher(cluster, table_info, buffer, self, opens_ahead=rows_only, row_limit=row_limit)
         self._rows_only = rows_only
         self._loop = loop
         self._clock = clock
@@ -452,10 +450,12 @@ class Fetcher:
         subscriptions = list(self._leaderless)
         self._leaderless.clear()
         try:
-            errors = await self._leaders.find(subscriptions)
+            errors = await find_leaders(self._cluster, self._info, [one.bucket for one in subscriptions])
         finally:
             self._is_searching = False
-        for subscription, error in errors.items():
-            self.troubled(subscription, error)
-        self._pause(list(errors))
-        self._place(subscription for subscription in subscriptions if subscription not in errors)
+        found = [subscription for subscription in subscriptions if subscription.bucket not in errors]
+        leaderless = [subscription for subscription in subscriptions if subscription.bucket in errors]
+        for subscription in leaderless:
+            self.troubled(subscription, errors[subscription.bucket])
+        self._pause(leaderless)
+        self._place(found)

@@ -21,19 +21,18 @@ from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.runtime import Runtime
 from fluss.client.scan.changelog_fold import ChangelogFold
-from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.pipeline import ScanPipeline, bounds
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.snapshots import SnapshotLostError
 from fluss.client.scan.subscription import FROM_SNAPSHOT
 from fluss.client.scan.table_buckets import can_scan_rows, check_complete_changelogs, table_buckets
 from fluss.schema.offsets import EARLIEST_OFFSET
-from fluss.schema.partition import PartitionSpec
 from fluss.schema.predicate import BoundPredicate
-from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table import PartitionSpec, TableBucket, TableInfo
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.connection import FlussConnection
+from fluss.client.kernel.runtime import runtime
 from fluss.client.lookup.lookup_client import LookupClient
-from fluss.client.lookup.lookuper import Lookuper
-from fluss.client.lookup.pauses import pause_after
-from fluss.client.runtime import runtime
+from fluss.client.lookup.lookupers import Lookuper
+from fluss.client.lookup.pending import pause_within
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
@@ -334,8 +334,8 @@ def test_retries_end_with_the_request_timeout(server: KeyServer) -> None:
 
 
 def test_pauses_get_longer_up_to_a_limit() -> None:
-    assert [pause_after(attempts, 30) for attempts in (1, 2, 3, 7, 1000)] == [0.02, 0.04, 0.08, 1.0, 1.0]
-    assert pause_after(7, 0.5) == 0.25
+    assert [pause_within(attempts, 30) for attempts in (1, 2, 3, 7, 1000)] == [0.02, 0.04, 0.08, 1.0, 1.0]
+    assert pause_within(7, 0.5) == 0.25
 
 
 def test_a_server_that_says_nothing_is_given_up_after_the_request_timeout(server: KeyServer) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.connection import FlussConnection
-from fluss.client.lookup import bulk_fetch, many_rows
+from fluss.client.lookup import lookup_many
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.schema.schema import Schema
@@ -227,7 +227,7 @@ def test_many_keys_go_in_large_requests_of_which_few_are_on_the_way(server: KeyS
 
 
 def test_batches_of_keys_follow_each_other(server: KeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many_rows, "_BATCH_ROWS_MAX", 1000)
+    monkeypatch.setattr(lookup_many, "_BATCH_ROWS_MAX", 1000)
     with_users(server, 3000)
     found = look_up_many(server, pa.table({"id": np.arange(3500)}), found_column="found")
     assert found.column("id").to_pylist() == list(range(3500))
@@ -236,8 +236,8 @@ def test_batches_of_keys_follow_each_other(server: KeyServer, monkeypatch: pytes
 
 
 def test_large_rows_make_small_requests(server: KeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_fetch, "_BYTES_TARGET", 20_000)
-    monkeypatch.setattr(many_rows, "_BATCH_ROWS_MAX", 1000)
+    monkeypatch.setattr(lookup_many, "_BYTES_TARGET", 20_000)
+    monkeypatch.setattr(lookup_many, "_BATCH_ROWS_MAX", 1000)
     server.add_table()
     for number in range(2000):
         server.put({"id": number, "name": "x" * 1000})
@@ -248,7 +248,7 @@ def test_large_rows_make_small_requests(server: KeyServer, monkeypatch: pytest.M
 
 
 def test_large_keys_make_small_requests(server: KeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_fetch, "_BYTES_TARGET", 20_000)
+    monkeypatch.setattr(lookup_many, "_BYTES_TARGET", 20_000)
     server.add_table(Schema(pa.schema([("id", pa.string())]), primary_keys=["id"]))
     keys = [[f"{number}" * 400] for number in range(100)]
     server.put({"id": keys[7][0]})

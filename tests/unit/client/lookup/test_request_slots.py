@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from fluss.client.lookup.request_slots import RequestSlots
+from fluss.client.lookup.lookup_client import RequestSlots
 from fluss.errors import FlussError
 from fluss.net.transport import run
 

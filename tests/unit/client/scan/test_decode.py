@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.client.scan.decode import BatchDecoder, DecodedBatch, ScanColumns
+from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ScanColumns
 from fluss.errors import ChecksumError, CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import ColumnProjection, encode_arrow_batch, project_batch
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.net.transport import run
 from fluss.record.log_batch import build_batch
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually, eventually_async
 from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster, poll_records, poll_rows

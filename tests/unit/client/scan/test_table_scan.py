@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import EARLIEST_OFFSET, FlussError, col
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.table_scan import TableScan
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes

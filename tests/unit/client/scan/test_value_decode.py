@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.scan.decode import ScanColumns
-from fluss.client.scan.value_decode import ValueDecoder
+from fluss.client.kernel.decode import ScanColumns, ValueDecoder
 from fluss.errors import CorruptRecordError
 from fluss.record.value_batch import encode_value, encode_value_batch
 from fluss.row import compacted, indexed

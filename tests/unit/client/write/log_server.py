@@ -16,19 +16,17 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import runtime
-from fluss.client.write.append_writer import AppendWriter
-from fluss.client.write.table_upsert import TableUpsert
-from fluss.client.write.table_writer import TableWriter
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.runtime import runtime
 from fluss.client.write.writer_client import WriterClient
+from fluss.client.write.writers import AppendWriter, TableUpsert, WriterBase
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.record.arrow_batch import decode_arrow_batch
 from fluss.record.log_batch import LogBatch, LogBatchHeader, iter_batches, verify_crc
 from fluss.schema.descriptor import TableDescriptor
@@ -338,7 +336,7 @@ class Client:
     def writer(self, path: TablePath = PATH) -> AppendWriter:
         return AppendWriter(self.writes, self.table(path))
 
-    def flush(self, writer: TableWriter | TableUpsert) -> None:
+    def flush(self, writer: WriterBase | TableUpsert) -> None:
         self.runtime.run(writer.flush())
 
     def close(self, timeout_s: float = 120.0) -> None:

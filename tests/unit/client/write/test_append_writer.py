@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fluss.client.generic_row import GenericRow
+from fluss.client.kernel.input_rows import GenericRow
 from fluss.errors import FlussError
 from fluss.row.bucketing import bucket_for
 from fluss.row.compacted import encode_fields

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fluss.client.write import bucket_queue, writer_id
-from fluss.client.write.append_writer import AppendWriter
+from fluss.client.kernel.retry import RetryPolicy
+from fluss.client.write import batch, idempotence, sender
 from fluss.client.write.result import WriteResultHandle
+from fluss.client.write.writers import AppendWriter
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TablePath
 from fluss.testing.waiting import eventually
@@ -20,10 +21,10 @@ from tests.unit.client.write.log_server import PATH, Client, Fault, LogServer, c
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait long; one test below looks at the pauses themselves."""
-    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MIN", 0.002)
-    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MAX", 0.01)
-    monkeypatch.setattr(writer_id, "_PAUSES_S", (0.01, 0.02, 0.04))
+    """Make all pauses short; one test below looks at the pauses themselves."""
+    monkeypatch.setattr(batch, "WRITES", RetryPolicy(0.002, 0.01))
+    monkeypatch.setattr(sender, "METADATA", RetryPolicy(0.002, 0.01))
+    monkeypatch.setattr(idempotence, "WRITER_IDS", RetryPolicy(0.01, 0.04, retries_max=3))
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ def test_retries_are_counted(server: LogServer) -> None:
 
 def test_pauses_between_retries_grow(server: LogServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert (bucket_queue.BACKOFF_S_MIN, bucket_queue.BACKOFF_S_MAX) == (0.1, 1.0)
+    assert RetryPolicy(0.1, 1.0) == batch.WRITES
     server.add_table()
     server.faults.extend([Fault(bucket_code=26)] * 2)
     with client_of(server) as client:
@@ -208,8 +209,7 @@ def test_pauses_between_retries_grow(server: LogServer, monkeypatch: pytest.Monk
 
 
 def test_a_bucket_that_pauses_delays_no_other(server: LogServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MIN", 3600.0)
-    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MAX", 3600.0)
+    monkeypatch.setattr(batch, "WRITES", RetryPolicy(3600.0, 3600.0))
     server.add_table(table_id=1)
     other = TablePath("fluss", "other")
     server.add_table(other, table_id=2)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.client.write.splitter import BucketSplitter, PartitionSplitter
+from fluss.client.kernel.placement import BucketSplitter, PartitionSplitter
 from fluss.errors import FlussError
 from fluss.row.bucketing import bucket_for
 from fluss.row.key import bucket_key_encoder

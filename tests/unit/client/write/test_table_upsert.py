@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fluss.client.write.table_upsert import TableUpsert
+from fluss.client.write.writers import TableUpsert
 from fluss.errors import FlussError
 from fluss.schema.schema import Schema
 from tests.unit.client.write.kv_server import USERS, KvServer, kv_server, upsert_of

@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fluss.client.generic_row import GenericRow
-from fluss.client.write.upsert_writer import UpsertWriter
+from fluss.client.kernel.input_rows import GenericRow
+from fluss.client.write.writers import UpsertWriter
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.bucketing import bucket_for
 from fluss.row.compacted import encode_fields

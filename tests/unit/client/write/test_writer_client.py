@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from fluss.client.write.append_writer import AppendWriter
+from fluss.client.write.writers import AppendWriter
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath
 from fluss.testing.waiting import eventually, eventually_async
@@ -61,20 +61,20 @@ def test_a_row_that_comes_too_late_for_its_block_moves_to_another_one(server: Lo
     with client_of(server) as client:
         writer = client.writer()
         writer.append([1, "x"])
-        lane = writer._lane
-        assert lane is not None
-        block = lane.block
+        destination = writer._destination
+        assert destination is not None
+        block = destination.block
         client.flush(writer)
         # Between the two looks at the limit, the block was closed and its rows were taken.
         packed = writer._encoder.layout.pack_any([2, "x"])[0]
         block.rows.append(packed)
         assert client.writes.accumulator.take_back_late(block, packed)
         assert block.rows == []
-        client.writes.accumulator.append(lane, packed, block)
+        client.writes.accumulator.append(destination, packed, block)
         client.flush(writer)
         # It was closed, but the row was there in time.
         writer.append([3, "x"])
-        block = lane.block
+        block = destination.block
         packed = writer._encoder.layout.pack_any([4, "x"])[0]
         with client.writes.accumulator._lock:
             block.rows.append(packed)
