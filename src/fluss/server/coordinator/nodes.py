@@ -11,7 +11,7 @@ from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.cluster import ServerTag
+from fluss.schema.cluster_info import ServerTag
 from fluss.server.coordinator.metadata_store import MetadataStore
 
 # Clients tell coordinators and tablet servers apart by their role, not by their number.

@@ -17,9 +17,9 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol.convert import COLUMN_POSITION_LAST, added_column
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.cluster import ConfigChange, set_and_deleted
+from fluss.schema.cluster_info import ConfigChange, set_and_deleted
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.names import check_column_name
+from fluss.schema.naming_rules import check_column_name
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,

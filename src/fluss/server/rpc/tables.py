@@ -14,7 +14,7 @@ from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import config_changes, partition_spec, pb_partition_spec, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.names import check_database_name, check_table_name
+from fluss.schema.naming_rules import check_database_name, check_table_name
 from fluss.schema.schema import shown_names
 from fluss.schema.serde import schema_to_json, table_from_json
 from fluss.schema.table import (
