@@ -49,7 +49,7 @@ class AutoPartitionRule:
     has_own_pattern: bool
     pattern: TimePattern
     zone: tzinfo
-    # Which of the values in a partition's name is the time; None if nobody said.
+    # Which of the values in a partition's name is the time; None if the table does not say.
     key_index: int | None
     has_several_keys: bool
     precreate_count: int

@@ -498,7 +498,7 @@ def test_an_answer_that_only_says_try_again_is_held_back(tmp_path):
             never = await server.produce(arrow_batch(rows(0, 1), schema_id=3))
             assert never.error_code == ErrorCode.INVALID_TABLE_EXCEPTION, "said at once: it will never succeed"
             held_back = asyncio.create_task(server.produce(arrow_batch(rows(0, 1)), table_id=99))
-            await eventually_async(lambda: server.service.parked_fetch_count == 1)
+            await eventually_async(lambda: server.service.delayed_fetch_count == 1)
             server.service.drain()
             assert (await held_back).error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
 
