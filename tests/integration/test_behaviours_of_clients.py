@@ -30,12 +30,6 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start({"durability": "os"}, data_dir=tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def connection(server: embedded.EmbeddedServer) -> Iterator[fluss.FlussConnection]:
     with wait_for(fluss.FlussConnection.create(server.config(writer_batch_timeout_ms=1))) as opened:
         yield opened
