@@ -1,4 +1,4 @@
-"""Fetches return what they should: from the right offset, below the high watermark, within their limits, for every client.
+"""Fetches return what they should: from the right offset, below the high watermark, within limits, for every client.
 
 A real server on a real socket; what is returned is decoded and compared with what was written.
 """

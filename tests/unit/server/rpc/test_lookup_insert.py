@@ -1,4 +1,4 @@
-"""A lookup can insert rows for keys that have none: one row per key, however many clients ask, and numbered if the table says so.
+"""A lookup can insert rows for keys that have none: one for each key, also of many lookups, and numbered if need be.
 
 A real server on a real socket; the changelog shows what was written.
 """
