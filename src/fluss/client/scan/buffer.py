@@ -1,4 +1,4 @@
-"""What has been fetched and not been read yet: filled by the event loop, emptied by whoever polls.
+"""What has been fetched and not been read yet: filled by the fetcher on the event loop, emptied by polls.
 
 Bytes are counted by received frame: a frame stays in memory until the last of its chunks is read or dropped.
 """
@@ -31,8 +31,8 @@ class Chunk:
     subscription: Subscription
     frame: Frame
     records: memoryview
-    # Where to go on after this chunk, which may be behind its last record when a filter has left records out. Values
-    # are before the log; so are those that follow them, except behind the last ones.
+    # Where to go on after this chunk, which may be behind its last record when a filter has left records out. After
+    # rows of a snapshot it is FROM_SNAPSHOT, except after the last ones: there it is the offset of the snapshot.
     offset_next: int
     # Whether the server has cut columns out.
     is_projected: bool
@@ -64,7 +64,7 @@ class ScanBuffer:
     # The fetcher's side
 
     def hold(self, frame: Frame) -> None:
-        """Count a frame from which chunks are about to be put."""
+        """Count a frame whose chunks are about to be put."""
         with self._condition:
             self._bytes_held += frame.byte_count
 
@@ -120,7 +120,7 @@ class ScanBuffer:
 
     @property
     def news_count(self) -> int:
-        """To be read before looking for data, and given to ``wait`` if there was none."""
+        """How much has happened so far. Read it before looking for data, and give it to ``wait`` if there was none."""
         return self._news_count
 
     @property
@@ -129,7 +129,7 @@ class ScanBuffer:
         return bool(self._chunks or self._failures or self._is_closed)
 
     def take(self) -> Chunk | None:
-        """Remove the first chunk; whoever took it calls ``release`` when it is read."""
+        """Remove the first chunk. The caller calls ``release`` when it has read the chunk."""
         with self._condition:
             return self._chunks.popleft() if self._chunks else None
 
@@ -196,6 +196,6 @@ def _settle_on(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) ->
         if not waiter.done():
             waiter.set_result(None)
 
-    # A loop may be closed while something waits on it; then nobody is left to tell.
+    # A loop may be closed while something waits on it; then there is nothing left to wake.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(settle)

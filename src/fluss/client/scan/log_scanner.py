@@ -53,7 +53,7 @@ class LogScanner(ServerMade):
     tables have columns that say what each row means (``TableScan.create_changelog_scanner``). It may be used from any
     thread and any event loop; calls take turns. Records are fetched ahead of the consumer, into a buffer of about
     ``scanner.log.fetch.max-bytes`` plus one response per server, and one per bucket whose current rows are read.
-    Nothing is fetched before the first poll, nor when nobody has polled for a minute. Closing a scanner, or dropping
+    Nothing is fetched before the first poll, nor when there was no poll for a minute. Closing a scanner, or dropping
     it, stops it.
     """
 
@@ -141,10 +141,10 @@ class LogScanner(ServerMade):
         This is for every bucket, also of every partition that exists now; ``partitions`` chooses some of them, by name
         or by values of partition columns. The rows come first in each bucket: they are inserts (``+I``) with offset
         and timestamp -1. No change is left out between them and the changes that follow, and none comes twice:
-        whoever applies everything in order has the table. A log table is read from its beginning.
+        applying everything in order gives the table. A log table is read from its beginning.
 
         A snapshot is taken when its bucket is first read; nothing happens before the first poll. A server keeps it for
-        some minutes while nobody polls. If it is gone before its end, because of that or of a restart, polls raise
+        some minutes without polls. If it is gone before its end, because of that or of a restart, polls raise
         code 66, and it takes another call of this method to begin again.
 
         Servers before 1.0 have no snapshots. There, all changes come instead, from the first one on; if the oldest
@@ -300,7 +300,7 @@ class LogScanner(ServerMade):
         return self._collect_batches(runs, aligned=self._is_aligned)
 
     def _collect_aligned(self, runs: Runs) -> bool:
-        # A table has one schema, whatever the batches were written with.
+        # A table has one schema, also when its batches were written with several.
         return self._collect_batches(runs, aligned=True)
 
     def _collect_batches(self, runs: Runs, *, aligned: bool) -> bool:
@@ -418,7 +418,7 @@ class LogScanner(ServerMade):
         with self._lock:
             self._bounded_call = None
             self._repeat_starts = repeat_starts
-            self._pipeline.fetcher.rest()
+            self._pipeline.fetcher.pause()
             if not self._pipeline.buffer.is_closed:
                 self._pipeline.subscriptions.begin(offsets or self._pipeline.subscriptions.positions())
 
@@ -497,7 +497,7 @@ class LogScanner(ServerMade):
     def _close_reader(self, read: BoundedRead) -> None:
         with self._lock:
             self._open_reader = None
-            self._pipeline.fetcher.rest()
+            self._pipeline.fetcher.pause()
             self._pipeline.subscriptions.end([subscription.bucket for subscription in read.unfinished])
 
 

@@ -32,8 +32,8 @@ _PIECE_BYTES: Final = 8 * 1024 * 1024
 # Smaller parts are not worth a thread of their own.
 _PART_BYTES_MIN: Final = 1024 * 1024
 _RETRIES_MAX: Final = 10
-_RETRY_PAUSE_S_MIN: Final = 0.1
-_RETRY_PAUSE_S_MAX: Final = 5.0
+_BACKOFF_S_MIN: Final = 0.1
+_BACKOFF_S_MAX: Final = 5.0
 _RETRY_JITTER: Final = 0.25
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class RemoteLog:
             position, offset = 0, max(offset, segment.remote_log_end_offset)
         return offset
 
-    def make_use_of_room(self) -> None:
+    def resume(self) -> None:
         self._has_room.set()
 
     def close(self) -> None:
@@ -145,8 +145,8 @@ class RemoteLog:
                 if attempt == _RETRIES_MAX:
                     raise FlussError(f"Failed to download remote log segment {path}: {error}") from error
                 logger.info("the remote log segment %s cannot be read right now: %s", path, error)
-            pause_s = min(_RETRY_PAUSE_S_MIN * 2**attempt, _RETRY_PAUSE_S_MAX)
-            await self._sleep(pause_s * self._rng.uniform(1 - _RETRY_JITTER, 1 + _RETRY_JITTER))
+            backoff_s = min(_BACKOFF_S_MIN * 2**attempt, _BACKOFF_S_MAX)
+            await self._sleep(backoff_s * self._rng.uniform(1 - _RETRY_JITTER, 1 + _RETRY_JITTER))
         raise AssertionError("the last try returns or raises")
 
 

@@ -133,7 +133,7 @@ class TableRead:
 
     @contextlib.contextmanager
     def _restarting(self) -> Iterator[None]:
-        """Read a bucket again whose rows a server has lost; nobody has seen those that came before."""
+        """Read a bucket again whose rows a server has lost: those that came before were not handed out yet."""
         try:
             yield
         except SnapshotLostError as lost:
@@ -163,7 +163,7 @@ class _KeptRows:
         return self._rows_left == 0
 
     def add(self, run: RecordRun) -> None:
-        """Take in further rows of a bucket; nothing if it is full."""
+        """Keep further rows of a bucket, as far as the limit allows."""
         batch = run.batch
         assert batch is not None
         if self._rows_left is not None:
