@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss.client.faces import wait_for
+from fluss.client.wrappers import wait_for
 from fluss.errors import ErrorCode
 from fluss.net.channel import Channel
 from fluss.net.loop import run

@@ -20,7 +20,7 @@ import pytest
 
 import fluss
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError, embedded
-from fluss.client.faces import wait_for
+from fluss.client.wrappers import wait_for
 
 ARROW_SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string())])
 SCHEMA = fluss.Schema(ARROW_SCHEMA)

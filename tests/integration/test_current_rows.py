@@ -14,8 +14,8 @@ import pytest
 
 import fluss
 from fluss import Column, FlussError, TableScan, embedded
-from fluss.client.faces import wait_for
 from fluss.client.scan.table_read import TableRead
+from fluss.client.wrappers import wait_for
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.schema.types import DataTypes

@@ -21,8 +21,8 @@ import pytest
 import fluss
 from fluss import DataTypes
 from fluss.client.bulk.sequenced_writer import SequencedWriter
-from fluss.client.faces import wait_for
 from fluss.client.table import FlussTable
+from fluss.client.wrappers import wait_for
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.spark.exactly_once import ExactlyOnceWrite, WriterRecord

@@ -16,7 +16,7 @@ import pytest
 
 import fluss
 from fluss import embedded
-from fluss.client.faces import wait_for
+from fluss.client.wrappers import wait_for
 from fluss.config import HIDDEN
 from fluss.errors import AuthenticationError
 from fluss.server.__main__ import main

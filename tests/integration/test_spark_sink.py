@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 import fluss
 from fluss import DataTypes, embedded
-from fluss.client.faces import wait_for
+from fluss.client.wrappers import wait_for
 from fluss.errors import FlussError
 from fluss.spark import overwrite, sink
 from fluss.spark.batch_writer import FlussBatchWriter, TaskWritten

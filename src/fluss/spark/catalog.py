@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from fluss.client.admin import FlussAdmin
-from fluss.client.faces import wait_for
+from fluss.client.wrappers import wait_for
 from fluss.schema.aggregation import AggFunction
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo
 from fluss.schema.partition import PartitionInfo, PartitionSpec

@@ -16,8 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.client.faces import wait_for
 from fluss.client.table import FlussTable
+from fluss.client.wrappers import wait_for
 from fluss.errors import FlussError
 from fluss.row import compacted_columns
 from fluss.row.encoded import EncodedRows

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimeType
 
-from fluss.client.faces import wait_for
+from fluss.client.wrappers import wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableInfo, TablePath

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.connection import FlussConnection
-from fluss.client.faces import wait_for
 from fluss.client.scan import remote
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.subscription import Subscription
+from fluss.client.wrappers import wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.loop import run

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import fluss
 from fluss import ChangeType, FlussError, TablePath, embedded
-from fluss.client.faces import wait_for
 from fluss.client.scan.records import RecordRun
+from fluss.client.wrappers import wait_for
 from fluss.errors import ErrorCode, NetworkError
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes

@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from fluss.client.bulk.table_facts import partitions_of
-from fluss.client.faces import wait_for
 from fluss.client.table import FlussTable
+from fluss.client.wrappers import wait_for
 from fluss.client.write.splitter import PartitionSplitter
 from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.table import TablePath

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from fluss.client.bulk.sequenced_writer import new_writer_id
 from fluss.client.bulk.table_facts import offsets_of, partitions_of, row_counts_of
-from fluss.client.faces import wait_for
 from fluss.client.table import FlussTable
+from fluss.client.wrappers import wait_for
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_sizes import guessed_row_bytes
 from fluss.schema.descriptor import TableDescriptor
