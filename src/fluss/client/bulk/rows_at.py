@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
+from fluss.client.runtime import run_here
 from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys, is_end_of_key, keyed_changes
 from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.offsets import bucket_offsets
@@ -246,7 +247,7 @@ def _first_rows(read: BoundedRead) -> list[RecordRun]:
     """Return the first rows of a snapshot, none if it has none."""
     runs: list[RecordRun] = []
     while not runs and not read.is_done:
-        runs = read.step()
+        runs = run_here(read.step())
     return runs
 
 

@@ -105,7 +105,7 @@ def _chunks(
             failure = buffer.failure()
             if failure is not None:
                 raise failure
-            if not buffer.wait(news_count, _WAIT_S) and clock() > waits_until_s:
+            if not buffer.block(news_count, _WAIT_S) and clock() > waits_until_s:
                 raise _no_progress(left, idle_timeout_s)
             continue
         waits_until_s = clock() + idle_timeout_s

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fluss.client.runtime import is_here
 from fluss.client.scan.subscription import Subscription
 from fluss.errors import FlussError
 
@@ -167,13 +168,10 @@ class ScanBuffer:
                 return error.copied()
         return None
 
-    def wait(self, news_count: int, timeout_s: float | None) -> bool:
-        """Block until there is more than ``news_count`` news; False if that takes longer than ``timeout_s``."""
-        with self._condition:
-            return self._condition.wait_for(lambda: self._news_count != news_count or self._is_closed, timeout_s)
-
-    async def wait_async(self, news_count: int, timeout_s: float | None) -> bool:
-        """Like ``wait``, on any event loop."""
+    async def wait(self, news_count: int, timeout_s: float | None) -> bool:
+        """Wait until there is more than ``news_count`` news; False if that takes longer than ``timeout_s``."""
+        if is_here():
+            return self.block(news_count, timeout_s)
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         with self._condition:
@@ -189,6 +187,11 @@ class ScanBuffer:
             with self._condition:
                 self._waiters.discard((loop, waiter))
         return True
+
+    def block(self, news_count: int, timeout_s: float | None) -> bool:
+        """Like ``wait``, for the calling thread."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._news_count != news_count or self._is_closed, timeout_s)
 
 
 def _settle_on(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime
+from fluss.client.runtime import Runtime, run_here
 from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.offsets import bucket_offsets
 from fluss.client.scan.pipeline import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, ScanPipeline, bounds
@@ -245,13 +245,12 @@ class LogScanner(ServerMade):
 
         At most ``scanner.log.max-poll-records`` records are returned. Blocks the calling thread.
         """
-        timeout_s = self._begin_poll(timeout_ms, is_batch=False)
-        return _scan_records(self._pipeline.poller.poll(self._collect_records, timeout_s))
+        return run_here(self.poll_async(timeout_ms))
 
     async def poll_async(self, timeout_ms: int) -> ScanRecords:
         """Like ``poll``, without blocking the event loop."""
         timeout_s = self._begin_poll(timeout_ms, is_batch=False)
-        return _scan_records(await self._pipeline.poller.poll_async(self._collect_records, timeout_s))
+        return _scan_records(await self._pipeline.poller.poll(self._collect_records, timeout_s))
 
     def _collect_records(self, runs: Runs) -> bool:
         self._check_not_reserved()
@@ -270,13 +269,12 @@ class LogScanner(ServerMade):
 
     def poll_record_batch(self, timeout_ms: int) -> RecordBatches:
         """Return batches as soon as there are any, or none after ``timeout_ms``; at most 100 and about 64 MiB."""
-        timeout_s = self._begin_poll(timeout_ms, is_batch=True)
-        return _record_batches(self._pipeline.poller.poll(self._collect_written, timeout_s))
+        return run_here(self.poll_record_batch_async(timeout_ms))
 
     async def poll_record_batch_async(self, timeout_ms: int) -> RecordBatches:
         """Like ``poll_record_batch``, without blocking the event loop."""
         timeout_s = self._begin_poll(timeout_ms, is_batch=True)
-        return _record_batches(await self._pipeline.poller.poll_async(self._collect_written, timeout_s))
+        return _record_batches(await self._pipeline.poller.poll(self._collect_written, timeout_s))
 
     def poll_batches(self, timeout_ms: int) -> RecordBatches:
         """Return batches: the older name of ``poll_record_batch``."""
@@ -288,13 +286,12 @@ class LogScanner(ServerMade):
 
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """Return the batches of one poll as a table, without rows after ``timeout_ms``."""
-        timeout_s = self._begin_poll(timeout_ms, is_batch=True)
-        return self._table(run for _, run in self._pipeline.poller.poll(self._collect_aligned, timeout_s))
+        return run_here(self.poll_arrow_async(timeout_ms))
 
     async def poll_arrow_async(self, timeout_ms: int) -> pa.Table:
         """Like ``poll_arrow``, without blocking the event loop."""
         timeout_s = self._begin_poll(timeout_ms, is_batch=True)
-        return self._table(run for _, run in await self._pipeline.poller.poll_async(self._collect_aligned, timeout_s))
+        return self._table(run for _, run in await self._pipeline.poller.poll(self._collect_aligned, timeout_s))
 
     def _collect_written(self, runs: Runs) -> bool:
         return self._collect_batches(runs, aligned=self._is_aligned)
@@ -331,22 +328,14 @@ class LogScanner(ServerMade):
         Calling this again without subscribing or polling in between reads the same records again, and newer ones.
         Polls go on behind what was read. If the read fails, nothing has moved.
         """
-        starts = self._begin_bounded("to_arrow")
-        try:
-            found = self._runtime.run(bounds(self._cluster, self._info.table_path, starts))
-            table = self._table(self._bounded_read(starts, found).runs())
-        except BaseException:
-            self._end_bounded(starts, None)
-            raise
-        self._end_bounded(None, starts)
-        return table
+        return run_here(self.to_arrow_async())
 
     async def to_arrow_async(self) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
         starts = self._begin_bounded("to_arrow")
         try:
             found = await self._runtime.bridge(bounds(self._cluster, self._info.table_path, starts), cancels=True)
-            table = self._table(await self._bounded_read(starts, found).runs_async())
+            table = self._table(await self._bounded_read(starts, found).all_runs())
         except BaseException:
             self._end_bounded(starts, None)
             raise

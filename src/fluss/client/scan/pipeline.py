@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime
+from fluss.client.runtime import Runtime, run_here
 from fluss.client.scan.buffer import ScanBuffer
 from fluss.client.scan.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.fetch_messages import FetchRequests
@@ -180,24 +180,19 @@ class BoundedRead:
     def runs(self) -> Iterator[RecordRun]:
         """Yield everything, blocking."""
         while not self.is_done:
-            yield from self.step()
+            yield from run_here(self.step())
 
-    async def runs_async(self) -> list[RecordRun]:
+    async def all_runs(self) -> list[RecordRun]:
         """Return everything."""
         runs: list[RecordRun] = []
         while not self.is_done:
-            runs += await self.step_async()
+            runs += await self.step()
         return runs
 
-    def step(self) -> list[RecordRun]:
-        """Read some of it, blocking; there may be nothing for a while."""
+    async def step(self) -> list[RecordRun]:
+        """Read some of it; there may be nothing for a while."""
         begun_s = self._clock()
-        return self._taken(self._poller.poll(self._collect, _POLL_TIMEOUT_S), begun_s)
-
-    async def step_async(self) -> list[RecordRun]:
-        """Like ``step``, without blocking the event loop."""
-        begun_s = self._clock()
-        return self._taken(await self._poller.poll_async(self._collect, _POLL_TIMEOUT_S), begun_s)
+        return self._taken(await self._poller.poll(self._collect, _POLL_TIMEOUT_S), begun_s)
 
     def restart(self, subscription: Subscription, stop: int) -> None:
         """Read a bucket again, with a new subscription, instead of the one it had."""

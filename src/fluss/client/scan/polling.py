@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from fluss.client.runtime import Runtime
+from fluss.client.runtime import Runtime, is_here
 from fluss.client.scan.buffer import Chunk, ScanBuffer
 from fluss.client.scan.decode import BatchDecoder, DecodedBatch
 from fluss.client.scan.fetcher import Fetcher
@@ -58,32 +58,20 @@ class Poller:
         self._turn = threading.Lock()
         self._is_error_next = False
 
-    def poll(self, collect: Collect, timeout_s: float) -> Runs:
-        """Block until there are records, at most for ``timeout_s``; then the result is empty."""
+    async def poll(self, collect: Collect, timeout_s: float) -> Runs:
+        """Wait until there are records, at most for ``timeout_s``; then the result is empty.
+
+        On an event loop, records are decoded on a worker thread; in ``run_here``, the calling thread does that.
+        """
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._fetcher.note_poll()
             news_count = self._buffer.news_count
-            runs = self._step(collect)
+            runs = self._step(collect) if is_here() else await self._step_on_worker(collect)
             remaining_s = deadline_s - time.monotonic()
             if runs is not None or remaining_s <= 0:
                 return runs or []
-            self._buffer.wait(news_count, min(remaining_s, _NOTE_POLL_INTERVAL_S))
-
-    async def poll_async(self, collect: Collect, timeout_s: float) -> Runs:
-        """Like ``poll``, for the event loop of the caller. Records are decoded on a worker thread."""
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            self._fetcher.note_poll()
-            news_count = self._buffer.news_count
-            runs = await self._step_on_worker(collect) if self._has_something() else None
-            remaining_s = deadline_s - time.monotonic()
-            if runs is not None or remaining_s <= 0:
-                return runs or []
-            await self._buffer.wait_async(news_count, min(remaining_s, _NOTE_POLL_INTERVAL_S))
-
-    def _has_something(self) -> bool:
-        return self._buffer.has_something or self._reader.is_reading
+            await self._buffer.wait(news_count, min(remaining_s, _NOTE_POLL_INTERVAL_S))
 
     def _step(self, collect: Collect, claim: _Claim | None = None) -> Runs | None:
         """Return what can be had without waiting, None if it is worth waiting, or raise what is to be raised."""
@@ -138,9 +126,11 @@ class Poller:
             self._reader.give_back(begun.get(subscription.bucket, subscription), rows)
 
     async def _step_on_worker(self, collect: Collect) -> Runs | None:
+        if not (self._buffer.has_something or self._reader.is_reading):
+            return None
         claim = _Claim(self._go_back)
         try:
-            return await self._runtime.bridge(self._runtime.offload(self._step, collect, claim))
+            return await self._runtime.on_worker(self._step, collect, claim)
         except asyncio.CancelledError:
             claim.abandon()
             raise
