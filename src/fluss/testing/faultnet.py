@@ -40,7 +40,7 @@ class Faults:
     delay_s: tuple[float, float] = (0.0, 0.0)
     # New connections are accepted and reset at once.
     refuses: bool = False
-    # Nothing passes, and neither end is told. What was sent meanwhile arrives when this ends, as on a network that heals.
+    # Nothing passes, and neither end is told. What was sent meanwhile arrives when this ends, as when a network heals.
     stalls: bool = False
 
 
