@@ -10,12 +10,12 @@ from benchmarks.micro.timing import best_seconds
 from fluss.buffers import UInt8Array
 from fluss.record.framing import join_length_prefixed, split_length_prefixed
 from fluss.record.kv_batch import KvBatch, KvBatchBuilder, encode_kv_batch
-from fluss.record.row_batch import decode_row_body, encode_row_body
+from fluss.record.log_batch import decode_row_body, encode_row_body
+from fluss.record.mutations import Mutations
 from fluss.record.value_batch import decode_value_batch, encode_value_batch, prefix_schema_id, split_values
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
-from fluss.storage.kv.keyed_rows import KeyedRows
-from fluss.storage.kv.recent_rows import RecentRows
+from fluss.storage.kv.memtable import Memtable
 
 RECORD_COUNT = 100_000
 KEY_BYTES = (1, 9)
@@ -44,8 +44,8 @@ def measure() -> list[tuple[str, float, str, str]]:
         builder.build(schema_id=1)
 
     different = EncodedRows.from_list([number.to_bytes(4, "little") for number in range(RECORD_COUNT)])
-    changes = KeyedRows(HashedKeys.of(different), rows, 1)
-    recent = RecentRows()
+    changes = Mutations(HashedKeys.of(different), rows, 1)
+    recent = Memtable()
     recent.add(changes)
 
     def split(data: UInt8Array) -> None:
@@ -65,7 +65,7 @@ def measure() -> list[tuple[str, float, str, str]]:
         _rate("encode a value batch", lambda: encode_value_batch(prefix_schema_id(rows, 1))),
         _rate("split a value batch into schema ids and rows", lambda: split_values(decode_value_batch(values))),
         _rate("hash keys", lambda: HashedKeys.of(different)),
-        _rate("add to the recent rows of a store", lambda: RecentRows().add(changes)),
+        _rate("add to the recent rows of a store", lambda: Memtable().add(changes)),
         _rate("find all of them among the recent rows", lambda: recent.find(changes.keys)),
         _rate("encode a body of INDEXED or COMPACTED log rows", lambda: encode_row_body(rows, change_types)),
         _rate("split a body of INDEXED or COMPACTED log rows", lambda: decode_row_body(body, RECORD_COUNT)),

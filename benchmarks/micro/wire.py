@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.micro.timing import best_seconds
 from fluss.net.channel import Channel
 from fluss.net.listener import Handler, Listener, ListenerSettings, RequestContext
-from fluss.net.loop import new_event_loop
+from fluss.net.transport import new_event_loop
 from fluss.protocol import api as apis
 from fluss.protocol import records
 from fluss.protocol.api import ApiKey

@@ -20,17 +20,8 @@ from fluss import Config as Config
 from fluss import LogScanner as LogScanner
 from fluss import TableBucket as TableBucket
 from fluss import TablePath as TablePath
-from fluss.client.wrappers import (
-    ContextWrapper,
-    ScanWrapper,
-    TableWrapper,
-    Wrapper,
-    blocking,
-    chained,
-    same,
-    wait_for,
-    wrapping,
-)
+from fluss.client.kernel.runtime import wait_for
+from fluss.client.wrappers import ContextWrapper, ScanWrapper, TableWrapper, Wrapper, blocking, chained, same, wrapping
 from fluss.values import *
 
 # The name of the same thing in another language.

@@ -25,9 +25,9 @@ from typing import Any, Final, Self, TypeAlias
 
 from fluss.config import Config
 from fluss.errors import FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.child import ChildOrder, read_answer
-from fluss.server.listener_texts import address_text
+from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import RunningListener
 from fluss.server.options import DEFAULT_LISTENER_NAME, ServerOptions, argument_settings
 from fluss.server.process import STOP_TIMEOUT_S, serve

@@ -200,6 +200,12 @@ class CorruptRecordError(FlussError):
     default_code = ErrorCode.CORRUPT_RECORD_EXCEPTION
 
 
+class KvDamagedError(FlussError):
+    """A key-value store on the disk is not what was written: it is built again from its changelog or a checkpoint."""
+
+    default_code = ErrorCode.KV_STORAGE_EXCEPTION
+
+
 class ChecksumError(CorruptRecordError):
     """The stored checksum does not match the bytes."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluss._version import __version__
-from fluss.client.generic_row import GenericRow, InternalRow
+from fluss.client.kernel.input_rows import GenericRow, InternalRow
 from fluss.client.scan.records import RecordBatch, ScanBatch, ScanRecord, ScanRecords
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
@@ -13,7 +13,6 @@ from fluss.schema.change_type import ChangeType
 from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, HealthStatus, ServerNode, ServerTag, ServerType
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import KvFormat, LogFormat
 from fluss.schema.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -26,6 +25,7 @@ from fluss.schema.partition import PartitionInfo, PartitionSpec
 from fluss.schema.predicate import ColumnRef, Predicate, col
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import SchemaInfo, TableBucket, TableInfo, TablePath, TableStats
+from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.schema.types import DataField, DataType, DataTypes
 
 __all__ = [

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fluss.client.lookup.stored_rows import StoredRows
+from fluss.client.lookup.stored_values import ValueReader
 from fluss.errors import FlussError
 from fluss.record.kv_batch import HEADER_BYTES
 from fluss.row.values import Timestamp
@@ -18,11 +18,11 @@ from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.type_text import parse_type
-from fluss.server.kv.changelog import decode_changelog, store_entries
+from fluss.server.merge.changelog import decode_changelog, store_entries
 from fluss.server.model import Table
 from fluss.storage.kv.state import IdBlock, KvState
 from tests.fuzz.engine import Target
-from tests.unit.server.kv.merging import Merging, key_of, kv_batch, make_table, parsed, resealed
+from tests.unit.server.merge.merging import Merging, key_of, kv_batch, make_table, parsed, resealed
 
 # Types that hold as much in a changelog as in a row.
 _COLUMNS: dict[str, str] = {
@@ -116,7 +116,7 @@ def _row_reader(info: TableInfo) -> Callable[[bytes], object]:
     """Read a stored row as clients do, for itself and together with others."""
 
     def read(data: bytes) -> object:
-        rows = StoredRows(info)
+        rows = ValueReader(info)
         if rows.unknown_schemas([data]):
             raise FlussError("its schema would have to be loaded first")
         return rows.rows([data]), rows.arrow([data, data])

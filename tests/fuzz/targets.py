@@ -21,44 +21,44 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_from_pb, predicate_to_pb
 from fluss.protocol.sasl import UserTable
 from fluss.protocol.session import ClientSession, RequestReceived, ResponseReceived, ServerSession
-from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
-from fluss.record.compression import ArrowCompression, CompressionType
+from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
+from fluss.record.compression import ArrowCompression
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
 from fluss.record.log_batch import (
     LogBatch,
     build_batch,
+    decode_row_body,
     downgrade_to_v0,
+    encode_row_body,
     iter_batches,
     measure_batches,
     read_batch,
     verify_crc,
 )
-from fluss.record.projection import ColumnProjection, project_batch
-from fluss.record.row_batch import decode_row_body, encode_row_body
 from fluss.record.statistics import collect_statistics, decode_statistics
 from fluss.record.value_batch import decode_value, decode_value_batch, encode_value, encode_value_batch, split_values
-from fluss.row import compacted, indexed, indexed_columns
-from fluss.row.aligned import decode_aligned_row, encode_aligned_row
+from fluss.row import compacted, indexed
 from fluss.row.compacted_columns import decode_keys, decode_rows, encode_keys, encode_rows
 from fluss.row.encoded import EncodedRows
+from fluss.row.slots import decode_aligned_row, encode_aligned_row
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.schema.arrow import arrow_field, data_type_from_arrow
 from fluss.schema.predicate import col
 from fluss.schema.schema import Schema
 from fluss.schema.serde import database_from_json, schema_from_json, table_from_json
 from fluss.schema.table import TableBucket
+from fluss.schema.table_options import CompressionType
 from fluss.schema.type_text import parse_type
 from fluss.schema.types import DataType
-from fluss.server.kv.aggregation.bitmaps import union
+from fluss.server.merge.roaring import union
 from fluss.storage.log.checkpoint_file import decode_checkpoint, encode_checkpoint
-from fluss.storage.log.offset_index import OffsetIndex, encode_offset_entries
+from fluss.storage.log.index import decode_offset_index, decode_time_index, encode_offset_index, encode_time_index
 from fluss.storage.log.remote_manifest import decode_manifest
-from fluss.storage.log.time_index import TimeIndex, encode_time_entries
-from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
+from fluss.storage.log.writer_state import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
 from tests.fuzz.engine import Target
 from tests.fuzz.key_targets import key_targets
 from tests.golden.vectors import vector
-from tests.unit.server.kv.aggregation.bitmap_samples import READERS, WRITERS, java_bitmaps
+from tests.unit.server.merge.bitmap_samples import READERS, WRITERS, java_bitmaps
 
 # No input here is longer than some kilobytes; nothing may need more than this to decode.
 BYTES_MAX = 1 << 20
@@ -115,7 +115,7 @@ def _row_targets() -> Iterator[Target]:
         encoded = [compacted.encode_row(types, row) for row in rows]
         yield Target(f"compacted-{name}", encoded, _both_decoders(types, compacted.decode_row, decode_rows))
         encoded = [indexed.encode_row(types, row) for row in rows]
-        yield Target(f"indexed-{name}", encoded, _both_decoders(types, indexed.decode_row, indexed_columns.decode_rows))
+        yield Target(f"indexed-{name}", encoded, _both_decoders(types, indexed.decode_row, indexed.decode_rows))
     for narrow in (slice(3, 4), slice(4, 5), slice(7, 8), slice(9, 10), slice(12, 13), slice(16, 17)):
         # Few columns: most of the damage hits the one codec.
         types, rows = _rows(_SCALARS[narrow])
@@ -430,9 +430,9 @@ def _map_types() -> dict[str, Any]:
 def _file_targets() -> Iterator[Target]:
     numbers = np.array([110, 120, 130])
     yield Target(
-        "offset-index", [encode_offset_entries(100, numbers, numbers * 64)], lambda data: OffsetIndex.parse(data, 100)
+        "offset-index", [encode_offset_index(100, numbers, numbers * 64)], lambda data: decode_offset_index(data, 100)
     )
-    yield Target("time-index", [encode_time_entries(100, numbers, numbers)], lambda data: TimeIndex.parse(data, 100))
+    yield Target("time-index", [encode_time_index(100, numbers, numbers)], lambda data: decode_time_index(data, 100))
     yield Target("writer-snapshot", [encode_writer_snapshot([WriterEntry(1, 2, 30, 4, 5)])], decode_writer_snapshot)
     manifests = [vector(f"manifest.json.{kind}")["expected_text"].encode() for kind in ("table", "partition")]
     yield Target("remote-manifest", manifests, decode_manifest)

@@ -83,14 +83,14 @@ def test_a_program_that_awaits_everything(server: embedded.EmbeddedServer) -> No
 
             records = await table.new_scan().create_log_scanner()
             records.subscribe(bucket_id=0, start_offset=aio.EARLIEST_OFFSET)
-            polled = await records.poll(5000)
+            polled = await records.poll(120_000)
             assert [record.row["id"] for record in polled] == [0, 1, 2, 3, 4]
 
             batches = await table.new_scan().project_by_name(["id"]).create_record_batch_log_scanner()
             batches.subscribe(0, aio.EARLIEST_OFFSET)
-            assert (await batches.poll_arrow(5000)).column_names == ["id"]
+            assert (await batches.poll_arrow(120_000)).column_names == ["id"]
             batches.subscribe(0, aio.EARLIEST_OFFSET)
-            assert [len(batch) for batch in await batches.poll_record_batch(5000)] == [5]
+            assert [len(batch) for batch in await batches.poll_record_batch(120_000)] == [5]
             batches.subscribe(0, aio.EARLIEST_OFFSET)
             assert (await batches.to_arrow()).num_rows == 5
             assert list((await batches.to_pandas())["id"]) == [0, 1, 2, 3, 4]

@@ -14,13 +14,12 @@ import pytest
 
 import fluss
 from fluss import Column, FlussError, TableScan, embedded
-from fluss.client.runtime import run_here
+from fluss.client.kernel.runtime import run_here, wait_for
 from fluss.client.scan.table_read import TableRead
-from fluss.client.wrappers import wait_for
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.schema.types import DataTypes
-from fluss.server.tablet.service import TabletService
+from fluss.server.rpc.tablet_service import TabletService
 from tests.integration.every_type import FULL_ROW, schema_of_every_type
 from tests.integration.keyed_tables import Tables, by_key, delete, in_background, tables_of, upsert, upsert_batch
 

@@ -21,13 +21,13 @@ import pytest
 import fluss
 from fluss import DataTypes
 from fluss.client.bulk.sequenced_writer import SequencedWriter
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.table import FlussTable
-from fluss.client.wrappers import wait_for
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
-from fluss.spark.exactly_once import ExactlyOnceWrite, WriterRecord
-from fluss.spark.sink_state import SinkState, TaskRecords
-from fluss.spark.write_summary import SinkRows
+from fluss.spark.write.exactly_once import ExactlyOnceWrite, WriterRecord
+from fluss.spark.write.sink import SinkRows
+from fluss.spark.write.sink_state import SinkState, TaskRecords
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
 

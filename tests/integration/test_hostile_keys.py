@@ -15,7 +15,7 @@ import pytest
 
 import fluss
 from fluss import DataTypes, TablePath, blocking
-from fluss.client.wrappers import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.net.channel import Channel
 from fluss.protocol import api as apis
@@ -24,7 +24,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import BucketRecords
 from fluss.protocol.sasl import Credentials
 from fluss.row import compacted
-from fluss.schema.formats import KvFormat
+from fluss.schema.table_options import KvFormat
 from fluss.testing.cluster import ServerProcess
 from tests.integration import lying_keys
 from tests.integration.hostile import RawConnection

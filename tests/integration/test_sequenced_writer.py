@@ -19,8 +19,8 @@ from fluss import DataTypes
 from fluss.client.bulk.counted_writer import CountedWriter
 from fluss.client.bulk.sequenced_writer import SequencedWriter, new_writer_id
 from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.table import FlussTable
-from fluss.client.wrappers import wait_for
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.schema.change_type import ChangeType
 from fluss.schema.table import TableBucket
@@ -268,7 +268,7 @@ def test_a_writer_waits_for_memory_instead_of_holding_everything(network: Networ
             assert thread.is_alive(), "it waits"
             assert 0 < len(progress) < 20
             network.proxy.faults = Faults()
-            thread.join(20)
+            thread.join(120)
             assert not thread.is_alive()
             writer.flush()
             with pytest.raises(FlussError, match="exceeds total buffer memory"):
@@ -317,7 +317,7 @@ def test_rows_are_split_as_other_writers_split_them(network: Network) -> None:
     scanner.subscribe_buckets(dict.fromkeys(range(4), 0))
     by_bucket: dict[int, list[int]] = {}
     while sum(map(len, by_bucket.values())) < 400:
-        for bucket, records in scanner.poll(1000).items():
+        for bucket, records in scanner.poll(120_000).items():
             by_bucket.setdefault(bucket.bucket_id, []).extend(record.row["id"] for record in records)
     for ids in by_bucket.values():
         assert ids[: len(ids) // 2] == ids[len(ids) // 2 :]

@@ -19,17 +19,18 @@ from fluss import EARLIEST_OFFSET, blocking, embedded
 from fluss.embedded import EmbeddedServer
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import BucketRecords, ProduceLogRequest
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
+from fluss.testing.waiting import eventually
 
 ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SCHEMA = blocking.Schema(ARROW_SCHEMA)
 PATH = blocking.TablePath("fluss", "t")
-TIMEOUT_S = 20
+TIMEOUT_S = 120.0
 
 
 @contextmanager
@@ -60,13 +61,6 @@ def ids(table: blocking.FlussTable) -> list[int]:
     scanner.subscribe(0, EARLIEST_OFFSET)
     found: list[int] = scanner.to_arrow()["id"].to_pylist()
     return found
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.005)
 
 
 def code_of(call: Callable[[], object]) -> int:
@@ -250,7 +244,7 @@ def test_an_idle_connection_is_closed_and_one_with_traffic_is_not(tmp_path: Path
                 await Channel.connect("127.0.0.1", server.port) as idle,
                 await Channel.connect("127.0.0.1", server.port) as busy,
             ):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(120):
                     while idle.is_open:
                         await busy.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=TIMEOUT_S)
                         await asyncio.sleep(0.02)
@@ -269,7 +263,7 @@ def test_more_clients_than_allowed_are_told_so(tmp_path: Path) -> None:
                     await Channel.connect("127.0.0.1", server.port)
                 await second.close()
                 # The place is free again as soon as the server has noticed.
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(120):
                     while True:
                         try:
                             await (await Channel.connect("127.0.0.1", server.port)).close()
@@ -333,7 +327,7 @@ def test_partitions_by_time_are_looked_after_at_an_interval(tmp_path: Path) -> N
         whole = names()
         assert len(whole) == 2
         admin.drop_partition(PATH, {"name": max(whole)})
-        until(lambda: names() == whole)
+        eventually(lambda: names() == whole)
 
 
 def test_offsets_of_producers_are_kept_for_a_while(tmp_path: Path) -> None:
@@ -348,7 +342,7 @@ def test_offsets_of_producers_are_kept_for_a_while(tmp_path: Path) -> None:
         kept = admin.get_producer_offsets("job")
         assert kept is not None
         assert kept.expiration_time - before_ms in range(600, 5000)
-        until(lambda: admin.get_producer_offsets("job") is None)
+        eventually(lambda: admin.get_producer_offsets("job") is None)
 
         def stored() -> list[Any]:
             with sqlite3.connect(f"file:{server.data_dir / 'metadata.sqlite'}?mode=ro", uri=True) as database:
@@ -357,7 +351,7 @@ def test_offsets_of_producers_are_kept_for_a_while(tmp_path: Path) -> None:
             return found
 
         # Nobody has to ask for what has expired to make it disappear from the disk.
-        until(lambda: stored() == [])
+        eventually(lambda: stored() == [])
 
 
 # Logs
@@ -407,7 +401,7 @@ def test_it_is_noted_at_an_interval_what_need_not_be_read_again(tmp_path: Path) 
         for count in (1, 2):
             append_each(table, count)
             # Table, bucket, offset.
-            until(lambda count=count: noted() == f"0 0 {count}")
+            eventually(lambda count=count: noted() == f"0 0 {count}")
 
 
 @pytest.mark.parametrize("rolls_active", [False, True])
@@ -422,7 +416,7 @@ def test_expired_segments_leave_at_an_interval_the_active_one_if_wanted(tmp_path
         append_each(table, 1, 2, 3)
         admin = connection.get_admin()
         # Every batch has a segment of its own; the last one is still written to.
-        until(lambda: admin.list_offsets(PATH, [0], "earliest") == {0: 3 if rolls_active else 2})
+        eventually(lambda: admin.list_offsets(PATH, [0], "earliest") == {0: 3 if rolls_active else 2})
         time.sleep(0.15)
         assert ids(table) == ([] if rolls_active else [3])
         append_each(table, 4)
@@ -466,5 +460,5 @@ def test_writes_depend_on_how_full_the_disk_is(tmp_path: Path) -> None:
                     return False
                 return True
 
-            until(is_written)
+            eventually(is_written)
             assert ids(table) == [2]

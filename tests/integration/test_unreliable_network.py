@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss.client.wrappers import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
@@ -25,7 +25,7 @@ BUCKETS = 3
 # A request with its answer fits into what most connections let through; some end in the middle of the handshake.
 CUTS = Faults(cut_after_bytes=(1, 60_000), delay_s=(0.0, 0.002))
 SMALL_FETCHES = {"scanner.log.fetch.max-bytes": "20000", "scanner.log.fetch.max-bytes-for-bucket": "20000"}
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 # What reads may end with when connections are cut.
 FAILURES = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT, ErrorCode.SCANNER_EXPIRED)
 
@@ -320,7 +320,7 @@ def test_reads_by_key_through_cuts_are_right_or_fail(good_network: FaultProxy, k
             scanner = wait_for(table.new_scan().create_log_scanner())
             scanner.subscribe_from_snapshot()
             copy = Copy("id")
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 120
             while len(copy.rows) < len(rows) and time.monotonic() < deadline:
                 copy.apply_records(scanner.poll(100))
             assert {key: row["number"] for key, row in copy.rows.items()} == rows
@@ -419,7 +419,7 @@ def test_connections_leave_neither_threads_nor_descriptors(good_network: FaultPr
     for _ in range(10):
         use_a_connection()
     # The proxy, which is in this process, may need a moment to notice.
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while any(now > then for now, then in zip(counts(), before, strict=True)) and time.monotonic() < deadline:
         time.sleep(0.01)
     threads, descriptors = counts()

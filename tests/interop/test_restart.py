@@ -45,7 +45,7 @@ def test_what_was_acknowledged_is_there_once_after_the_server_was_killed(
             mortal.restart()
         time.sleep(WRITING_S)
         stop_file.touch()
-        outcomes = writing.result(30)
+        outcomes = writing.result(120)
 
     acknowledged = {number for number, code in outcomes if code is None}
     # A client may give up on what was under way when a server died; it never gives up on more than that.

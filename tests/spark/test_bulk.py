@@ -21,7 +21,7 @@ from fluss.errors import FlussError
 from fluss.spark import FlussSpark
 from fluss.spark.bulk import Progress, UnfitInputError
 from fluss.spark.bulk.jobs import Job
-from fluss.spark.bulk.load_state import LoadResult
+from fluss.spark.bulk.states import LoadResult
 
 ORDERS = pa.schema(
     [

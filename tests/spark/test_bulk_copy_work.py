@@ -16,9 +16,9 @@ from fluss.client.bulk.sequenced_writer import SequencedWriter, new_writer_id
 from fluss.client.table import FlussTable
 from fluss.schema.table import TableBucket
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef, even_batches
-from fluss.spark.bulk.unfit import UnfitInputError
+from fluss.spark.bulk.jobs import UnfitInputError
 from fluss.spark.connections import open_table
-from fluss.spark.packing import Split
+from fluss.spark.read.splits import Split
 
 ROWS = 40_000
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

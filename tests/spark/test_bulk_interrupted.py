@@ -178,7 +178,7 @@ class Driver:
         self._process.communicate()
 
     def report(self) -> dict[str, int]:
-        output, _ = self._process.communicate(timeout=200)
+        output, _ = self._process.communicate(timeout=600)
         assert self._process.returncode == 0
         found: dict[str, int] = json.loads(output.splitlines()[-1])
         return found

@@ -57,7 +57,7 @@ def killing_source(provider: str, kills: dict[tuple[int, int], int], sends_befor
             return provider
 
         def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-            from fluss.spark.stream_writer import FlussStreamWriter
+            from fluss.spark.write.stream_writer import FlussStreamWriter
 
             class KillingWriter(FlussStreamWriter):
                 def write(self, iterator: Any) -> Any:

@@ -55,7 +55,7 @@ def _code_cells(notebook: Path) -> list[str]:
 
 def _run(program: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr
     return done

@@ -19,7 +19,7 @@ import fluss.embedded
 from fluss.embedded import EmbeddedServer
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials
@@ -34,14 +34,14 @@ SASL = {
 
 async def database_names(port: int, credentials: Credentials | None = None) -> list[str]:
     async with await Channel.connect("127.0.0.1", port, credentials=credentials) as channel:
-        response = await channel.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=10)
+        response = await channel.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=120)
         return list(response.database_name)
 
 
 async def create_database(port: int, name: str) -> None:
     async with await Channel.connect("127.0.0.1", port) as channel:
         request = pb.CreateDatabaseRequest(database_name=name, ignore_if_exists=False)
-        await channel.request(apis.CREATE_DATABASE, request, timeout_s=10)
+        await channel.request(apis.CREATE_DATABASE, request, timeout_s=120)
 
 
 def is_running(process_id: int) -> bool:
@@ -54,7 +54,7 @@ def is_running(process_id: int) -> bool:
 
 
 def wait_until_gone(process_id: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while is_running(process_id):
         assert time.monotonic() < deadline, "the server is still running"
         time.sleep(0.02)
@@ -258,7 +258,7 @@ def test_a_server_that_nobody_stops_is_stopped_at_the_end_of_the_program(process
         print(temporary.data_dir)
     """
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert (tmp_path / "data" / ".fluss_cleanshutdown").exists()
     assert not Path(answer.stdout.strip()).exists()

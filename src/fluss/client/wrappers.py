@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
-from fluss.client.runtime import runtime
+from fluss.client.kernel import runtime
 from fluss.client.scan.table_scan import TableScan
 from fluss.client.table import FlussTable
 from fluss.schema.table import TablePath
@@ -68,7 +68,7 @@ def blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Co
 
     @wraps(method)
     def call(wrapper: Wrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return wait_for(method(wrapper._inner, *args, **kwargs))
+        return runtime.wait_for(method(wrapper._inner, *args, **kwargs))
 
     return call
 
@@ -106,15 +106,6 @@ def chained(method: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[
         return wrapper if returned is wrapper._inner else type(wrapper)._of(returned)
 
     return call
-
-
-def wait_for(awaitable: Awaitable[T]) -> T:
-    """Block the calling thread until something of the library is done. Ctrl-C ends the wait."""
-    return runtime().run(_awaited(awaitable))
-
-
-async def _awaited(awaitable: Awaitable[T]) -> T:
-    return await awaitable
 
 
 class ScanWrapper(Wrapper[TableScan]):

@@ -19,7 +19,7 @@ from fluss.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
-from fluss.net.outbox import Outbox
+from fluss.net.transport import Outbox
 from fluss.protocol import api as apis
 from fluss.protocol import sasl
 from fluss.protocol.api import Api, ServerRole

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.byte_budget import ByteBudget
-from fluss.net.connection import Answer, Handler, ListenerSettings, RequestContext, ServerConnection, Shared
-from fluss.net.login_throttle import LoginThrottle
+from fluss.net.limits import ByteBudget, LoginThrottle
+from fluss.net.server_connection import Answer, Handler, ListenerSettings, RequestContext, ServerConnection, Shared
 from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey
 
 __all__ = ["Answer", "Handler", "Listener", "ListenerSettings", "RequestContext"]

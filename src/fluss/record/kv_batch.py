@@ -37,12 +37,10 @@ import numpy.typing as npt
 
 from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_array, byte_view
 from fluss.errors import ChecksumError, CorruptRecordError, FlussError, SizeLimitError
-from fluss.record.crc import crc32c, crc32c_chain
-from fluss.record.framing import LENGTH_PREFIX_BYTES, join_length_prefixed, split_length_prefixed
+from fluss.record.framing import LENGTH_PREFIX_BYTES, crc32c, crc32c_chain, join_length_prefixed, split_length_prefixed
 from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
-from fluss.row.byte_ranges import offsets_of
-from fluss.row.encoded import EncodedRows
-from fluss.row.varint_columns import WORD_BYTES, read_varints, varint_lengths, write_varints
+from fluss.row.encoded import EncodedRows, offsets_of
+from fluss.row.varint import WORD_BYTES, read_varints, varint_lengths, write_varints
 
 MAGIC = 0
 BATCH_BYTES_MAX = 2**31 - 1

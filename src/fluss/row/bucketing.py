@@ -26,8 +26,7 @@ import numpy.typing as npt
 
 from fluss.buffers import BytesLike, Int64Array
 from fluss.errors import FlussError
-from fluss.row.byte_ranges import unaligned
-from fluss.row.encoded import EncodedRows
+from fluss.row.encoded import EncodedRows, unaligned
 
 HashVariant: TypeAlias = Literal["java", "rust"]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]

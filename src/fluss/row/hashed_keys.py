@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fluss.buffers import Int64Array
+from fluss.row.arrow_arrays import BoolArray
 from fluss.row.encoded import EncodedRows
-from fluss.row.null_columns import BoolArray
-from fluss.row.varint_columns import WORD_BYTES, UInt64Array, read_words
+from fluss.row.varint import WORD_BYTES, UInt64Array, read_words
 
 _BITS: Final = 64
 _MASK: Final = 2**_BITS - 1

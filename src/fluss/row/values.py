@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.errors import CorruptRecordError, SizeLimitError
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import number_array
 from fluss.schema.arrow import arrow_type
 from fluss.schema.types import (
     ArrayType,

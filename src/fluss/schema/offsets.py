@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final
 
 from fluss.errors import FlussError
+from fluss.integers import int64
 from fluss.schema.frozen_dict import FrozenDict
-from fluss.schema.integers import int64
 from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableBucket
 

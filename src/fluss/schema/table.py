@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fluss.integers import int32, int64
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import KvFormat, LogFormat
 from fluss.schema.frozen_dict import FrozenDict
-from fluss.schema.integers import int32, int64
 from fluss.schema.schema import Schema
 from fluss.schema.server_made import ServerMade
+from fluss.schema.table_options import KvFormat, LogFormat
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)

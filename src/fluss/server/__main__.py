@@ -14,12 +14,11 @@ from typing import Final
 
 from fluss._version import __version__
 from fluss.errors import FlussError
-from fluss.net.loop import run
-from fluss.server.listener_texts import PORT_MAX, address_text
-from fluss.server.logs import LOG_LEVELS, log_to_stderr
+from fluss.net.transport import run
+from fluss.server.listener_parsing import PORT_MAX, address_text
+from fluss.server.option_sources import Setting
 from fluss.server.options import DEFAULT_LISTENER_NAME, DEFAULT_PORT, Durability, ServerOptions
-from fluss.server.options_file import Setting
-from fluss.server.process import FlussServer, prepare_process, request_stop, serve
+from fluss.server.process import LOG_LEVELS, FlussServer, log_to_stderr, prepare_process, request_stop, serve
 
 _PROGRAM: Final = "python -m fluss.server"
 _DEFAULT_HOST: Final = "127.0.0.1"

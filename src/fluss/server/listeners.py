@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fluss.config import suggestion
 from fluss.errors import ErrorCode, FlussError
+from fluss.options import suggestion
 from fluss.protocol.sasl import MECHANISM, UserTable
-from fluss.server.listener_texts import Endpoint, SecurityProtocol, address_text, parse_users
+from fluss.server.listener_parsing import Endpoint, SecurityProtocol, address_text, parse_users
 from fluss.server.options import ServerOption, ServerOptions
 
 # What binds to every address of the machine, but is not an address one can connect to.

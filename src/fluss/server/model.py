@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
-from fluss.schema.table import TablePath
+from fluss.schema.table import TableBucket, TablePath
 
 # Epoch milliseconds. A parameter of everything that stamps, expires or waits, so that tests own the time.
 Clock: TypeAlias = Callable[[], int]
@@ -108,3 +108,9 @@ class BucketHost(Protocol):
         ...
 
     def health(self) -> BucketHealth: ...
+
+
+def format_bucket(bucket: TableBucket) -> str:
+    """Return a bucket in the form that clients look for in messages."""
+    partition = "" if bucket.partition_id is None else f"partitionId={bucket.partition_id}, "
+    return f"TableBucket{{tableId={bucket.table_id}, {partition}bucket={bucket.bucket_id}}}"

@@ -1,4 +1,9 @@
-"""One server: coordinator and tablet server in this process, on one event loop, behind the same listeners."""
+"""One server: coordinator and tablet server in this process, on one event loop, behind the same listeners.
+
+Options that take effect while the server runs: each one is read when the server starts, and whenever it changes.
+
+Where a server's log lines go when it is a process of its own: standard error, one line each.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +20,31 @@ from pathlib import Path
 from typing import Final
 
 from fluss.errors import FlussError
-from fluss.net.connection import Handler, ListenerSettings
 from fluss.net.listener import Listener
+from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import CredentialsChecker, UserTable
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
+from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
-from fluss.server.coordinator.service import CoordinatorService
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
-from fluss.server.kv.settings import KvSettings
-from fluss.server.listener_texts import SecurityProtocol, address_text
+from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.runtime import KvRuntime
+from fluss.server.listener_parsing import SecurityProtocol, address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
-from fluss.server.live_options import follow_changes
 from fluss.server.model import Clock
 from fluss.server.options import Durability, ServerOptions
-from fluss.server.tablet.manager import TabletManager
-from fluss.server.tablet.residue import tablet_directories
-from fluss.server.tablet.service import TabletService
-from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.kv.settings import KvStoreSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.server.rpc.coordinator_service import CoordinatorService
+from fluss.server.rpc.tablet_service import TabletService
+from fluss.server.tablet.disk_guard import DiskGuard
+from fluss.server.tablet.manager import TabletManager, TabletSettings
+from fluss.server.tablet.retention import Retention
+from fluss.server.tablet.tablet_files import tablet_directories
+from fluss.storage.kv.store_settings import KvStoreSettings
+from fluss.storage.log.tablet import LogSettings
 
 # How long requests that have been received may take to be answered when the server stops.
 _DRAIN_TIMEOUT_S: Final = 10.0
@@ -139,7 +146,7 @@ class FlussServer:
         users = SharedUsers(
             self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
         )
-        follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_parts)
+        follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
 
@@ -307,4 +314,48 @@ def _kv_settings(options: ServerOptions) -> KvSettings:
         scanners_per_bucket_max=options.kv_scanners_per_bucket_max,
         scanners_max=options.kv_scanners_max,
         scanner_batch_bytes_max=options.kv_scanner_batch_bytes_max,
+    )
+
+
+def follow_changes(
+    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_runtime: KvRuntime
+) -> None:
+    """Give everybody the values that count, now and from now on. ``configs`` has a text for every option."""
+
+    def text(key: str) -> str:
+        return configs.text(key) or ""
+
+    limit, recover = ServerOptions.disk_write_limit_ratio, ServerOptions.disk_write_recover_ratio
+    rolls, credentials = ServerOptions.log_retention_rolls_active_segment, ServerOptions.sasl_users
+    flush_interval = ServerOptions.kv_flush_interval_ms
+
+    def set_ratios(_: str | None = None) -> None:
+        limit_ratio, recover_ratio = limit.value_type.read(text(limit.key)), recover.value_type.read(text(recover.key))
+        # One may come from a stored change, the other from a configuration that was edited since.
+        disk_guard.set_ratios(limit_ratio=limit_ratio, recover_ratio=min(recover_ratio, limit_ratio))
+
+    def set_rolls(_: str | None = None) -> None:
+        retention.rolls_active_segment = rolls.value_type.read(text(rolls.key))
+
+    def set_flush_interval(_: str | None = None) -> None:
+        kv_runtime.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
+
+    set_ratios()
+    set_rolls()
+    set_flush_interval()
+    users.replace(text(credentials.key))
+    configs.on_change(limit.key, set_ratios)
+    configs.on_change(recover.key, set_ratios)
+    configs.on_change(rolls.key, set_rolls)
+    configs.on_change(flush_interval.key, set_flush_interval)
+    configs.on_change(credentials.key, users.replace, check=users.check)
+
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def log_to_stderr(level: str) -> None:
+    """Send everything from ``level`` on to standard error. Standard output is left to the one line that says ready."""
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
     )

@@ -1,4 +1,8 @@
-"""Names of tables as users of Spark write them, and the names that Spark's own catalog accepts."""
+"""Names as texts: of tables as users of Spark write them, of tables in Spark's own catalog, and of buckets.
+
+A bucket is ``"<partition or nothing>:<bucket>"``. The partition is its id where a program reads the text again, as in
+checkpoints, and its name where people do.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import zlib
 from typing import Final
 
 from fluss.errors import FlussError
-from fluss.schema.table import TablePath
+from fluss.schema.table import TableBucket, TablePath
 from fluss.spark.option_values import TABLE, TableName
 
 _CATALOG_PREFIX: Final = "fluss"
@@ -39,6 +43,9 @@ def table_path(table: str | TablePath) -> TablePath:
     return name.path
 
 
+# In the catalog of Spark
+
+
 def spark_name(name: str) -> str:
     """Return the name under which Spark's catalog knows a database or a table: in lower case, with ``_`` for ``-``."""
     return _NOT_FOR_SPARK.sub("_", name.lower())
@@ -56,3 +63,22 @@ def provider_name(database: str, table: str) -> str:
         return name
     # Otherwise a__b.c and a.b__c would have the same.
     return f"{name}{_PROVIDER_SEPARATOR}{zlib.crc32(f'{database}.{table}'.encode()):08x}"
+
+
+# Buckets
+
+
+def bucket_text(partition: str | int | None, bucket_id: int) -> str:
+    """Return the text of a bucket of a partition, or of a table without any."""
+    return f"{'' if partition is None else partition}:{bucket_id}"
+
+
+def text_of(bucket: TableBucket) -> str:
+    """Return the text of a bucket, with the id of its partition."""
+    return bucket_text(bucket.partition_id, bucket.bucket_id)
+
+
+def bucket_of(table_id: int, text: str) -> TableBucket:
+    """Read what ``text_of`` wrote; another text is a ValueError."""
+    partition_id, _, bucket_id = text.partition(":")
+    return TableBucket.new_with_partition(table_id, int(partition_id) if partition_id else None, int(bucket_id))

@@ -6,13 +6,11 @@ over all keys in lower case, so the case of a key never matters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, Final
 
 from fluss.config import Config
-from fluss.errors import FlussError
-from fluss.option_values import BOOLEAN, INT64, TEXT, TIME_ZONE, ValueType
+from fluss.options import BOOLEAN, INT64, TEXT, TIME_ZONE, Option, ValueType, word_of
 from fluss.spark.option_values import (
     COLUMN,
     COLUMNS,
@@ -23,10 +21,7 @@ from fluss.spark.option_values import (
     TABLE,
     TIME,
     TRANSACTION,
-    word_of,
 )
-
-_SHOWN_CHARS_MAX: Final = 100
 
 
 class Use(Flag):
@@ -52,41 +47,23 @@ USE_NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SparkOption:
-    """One option. ``default`` is written as users would; None means that nothing is chosen.
+class SparkOption(Option[Any]):
+    """An option of queries: which of them take it, and the attribute of the parsed options (``field``)."""
 
-    ``field`` is the attribute of the parsed options. ``lowest`` bounds numbers, in the unit of the value.
-    """
-
-    key: str
-    field: str
-    value_type: ValueType[Any]
-    default: str | None
-    uses: Use
-    meaning: str
-    lowest: float | None = None
-
-    def parse(self, text: str) -> Any:
-        """Read the value; a text that is none is a FlussError."""
-        try:
-            value = self.value_type.read(text)
-        except FlussError as error:
-            raise FlussError(f"Invalid value '{_shown(text)}' for '{self.key}': {error.message}") from None
-        except ValueError:
-            raise FlussError(
-                f"Invalid value '{_shown(text)}' for '{self.key}': expected {self.value_type.expected}"
-            ) from None
-        if self.lowest is not None and value < self.lowest:
-            raise FlussError(f"Invalid value '{_shown(text)}' for '{self.key}': it must be at least {self.lowest}")
-        return value
-
-    def default_value(self) -> Any:
-        return None if self.default is None else self.parse(self.default)
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
+    def __init__(
+        self,
+        key: str,
+        field: str,
+        value_type: ValueType[Any],
+        default: str | None,
+        uses: Use,
+        doc: str,
+        *,
+        lowest: float | None = None,
+    ) -> None:
+        super().__init__(key, value_type, default, doc, lowest=lowest)
+        self.field = field
+        self.uses = uses
 
 
 SPARK_OPTIONS: Final = (

@@ -18,9 +18,9 @@ import re
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal, NamedTuple, cast, get_args
 
-from fluss.config import INT64_MAX
 from fluss.errors import FlussError
-from fluss.option_values import DURATION_MS, INT64, MEMORY_BYTES, ValueType
+from fluss.integers import INT64_MAX
+from fluss.options import DURATION_MS, INT64, MEMORY_BYTES, ValueType
 from fluss.schema.partition import PartitionSpec
 from fluss.schema.table import TablePath
 
@@ -154,17 +154,6 @@ def _read_transaction(text: str) -> Transaction:
     if match is None:
         raise ValueError
     return Transaction(match["name"], int(match["number"]))
-
-
-def word_of(*words: str) -> ValueType[str]:
-    """Return the type of an option whose value is one of a few words, in any case."""
-
-    def read(text: str) -> str:
-        if text.strip().lower() not in words:
-            raise ValueError
-        return text.strip().lower()
-
-    return ValueType(f"one of {', '.join(words)}", read)
 
 
 TABLE: Final = ValueType("database.table, such as sales.orders or sales.orders$changelog", _read_table_name)

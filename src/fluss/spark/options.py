@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from fluss.config import Config, suggestion
+from fluss.config import Config
 from fluss.errors import FlussError
-from fluss.option_values import TIME_ZONE
+from fluss.options import TIME_ZONE, suggestion
 from fluss.schema.partition import PartitionSpec
 from fluss.schema.schema import Schema
 from fluss.spark.option_table import (
@@ -32,7 +32,7 @@ from fluss.spark.option_table import (
 from fluss.spark.option_values import TableName, TableView, Transaction, epoch_ms
 
 if TYPE_CHECKING:
-    from fluss.spark.filters import RowFilter
+    from fluss.spark.filter.row_filter import RowFilter
 
 __all__ = [
     "PartitionChoice",
@@ -105,7 +105,7 @@ class ReadOptions:
         """Return the condition on the rows of a table with this schema, if there is one."""
         if self.filter is None:
             return None
-        from fluss.spark.filters import RowFilter
+        from fluss.spark.filter.row_filter import RowFilter
 
         return RowFilter.parse(self.filter, schema, time_zone=TIME_ZONE.read(self.time_zone))
 
@@ -252,7 +252,7 @@ class _Given:
 
     def _value(self, option: SparkOption) -> Any:
         text = self.texts.get(option.key.lower())
-        return option.default_value() if text is None else option.parse(text)
+        return option.default if text is None else option.parse(text)
 
     def connection(self) -> dict[str, str]:
         """Return the settings of the client, checked."""

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from fluss.config import Config
 from fluss.errors import FlussError
-from fluss.option_values import TIME_ZONE
+from fluss.options import TIME_ZONE
 from fluss.schema.partition import PartitionSpec
 from fluss.spark.option_table import SPARK_OPTIONS, Use, client_key
 from fluss.spark.option_values import epoch_ms, quoted_columns

@@ -28,7 +28,7 @@ from fluss.spark.options import (
     schema_options,
     write_options,
 )
-from fluss.spark.plain_errors import PlainErrors
+from fluss.spark.session.noise import PlainErrors
 from fluss.spark.types import check_projection, view_schema
 
 
@@ -52,28 +52,28 @@ class FlussDataSource(DataSource):
             return _view_schema(options, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from fluss.spark.batch_reader import FlussBatchReader
+        from fluss.spark.read.batch_reader import FlussBatchReader
 
         with PlainErrors():
             options = read_options(self._options(Use.BATCH_READ), is_stream=False)
             return FlussBatchReader(options, _checked(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from fluss.spark.stream_reader import FlussStreamReader
+        from fluss.spark.read.stream_reader import FlussStreamReader
 
         with PlainErrors():
             options = read_options(self._options(Use.STREAM_READ), is_stream=True)
             return FlussStreamReader(options, _checked(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from fluss.spark.batch_writer import FlussBatchWriter
+        from fluss.spark.write.batch_writer import FlussBatchWriter
 
         with PlainErrors():
             options = write_options(self._options(Use.BATCH_WRITE), is_stream=False)
             return FlussBatchWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        from fluss.spark.stream_writer import FlussStreamWriter
+        from fluss.spark.write.stream_writer import FlussStreamWriter
 
         with PlainErrors():
             options = write_options(self._options(Use.STREAM_WRITE), is_stream=True)

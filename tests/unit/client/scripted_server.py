@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.connection import Handler
 from fluss.net.listener import Listener, ListenerSettings, RequestContext
+from fluss.net.server_connection import Handler
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import CredentialsChecker
@@ -157,10 +157,3 @@ def _existing(partition: pb.PbPartitionMetadata | None) -> pb.PbPartitionMetadat
 def _add_leaders(message: pb.PbTableMetadata | pb.PbPartitionMetadata, leaders: list[int | None]) -> None:
     for bucket_id, leader_id in enumerate(leaders):
         message.bucket_metadata.add(bucket_id=bucket_id, leader_id=leader_id, replica_id=[leader_id or 0])
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Wait for something that happens in the background."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -24,7 +24,7 @@ from fluss.protocol.sasl import Credentials, UserTable
 
 MIB = 1024 * 1024
 LOCALHOST = "127.0.0.1"
-TIMEOUT_S = 5.0
+TIMEOUT_S = 120.0
 NO_DATABASES = pb.ListDatabasesRequest()
 
 
@@ -261,7 +261,7 @@ def test_a_client_that_is_refused_for_ever_does_not_fill_the_log(run, caplog):
     async def main():
         async with Listener(ListenerSettings(), HANDLERS) as listener, _greedy_sockets(listener, 1) as (client,):
             refused = b"".join(frames.request_frame(9999, 0, 0, []))
-            with caplog.at_level(logging.INFO, logger="fluss.net.connection"):
+            with caplog.at_level(logging.INFO, logger="fluss.net.server_connection"):
                 await _push(client, refused * 1000)
                 await asyncio.sleep(0.05)
 

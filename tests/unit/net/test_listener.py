@@ -15,13 +15,12 @@ import struct
 import pytest
 
 from fluss.errors import AuthenticationError, FlussError, NetworkError
-from fluss.net.byte_budget import ByteBudget
 from fluss.net.channel import Channel
-from fluss.net.connection import ServerConnection, Shared
+from fluss.net.limits import ByteBudget, LoginThrottle
 from fluss.net.listener import Answer, Listener, ListenerSettings, RequestContext
-from fluss.net.login_throttle import LoginThrottle
-from fluss.net.loop import new_event_loop
-from fluss.net.loop import run as run_on_default_loop
+from fluss.net.server_connection import ServerConnection, Shared
+from fluss.net.transport import new_event_loop
+from fluss.net.transport import run as run_on_default_loop
 from fluss.protocol import api as apis
 from fluss.protocol import frame as frames
 from fluss.protocol import records
@@ -82,7 +81,7 @@ def test_a_thousand_pipelined_requests_are_all_answered(run):
         async with Listener(ListenerSettings(), PLAIN_HANDLERS) as listener, await _connect(listener) as channel:
             answers = await asyncio.gather(
                 *(
-                    channel.request(apis.TABLE_EXISTS, _table_request("t" if n % 3 else "x"), timeout_s=5)
+                    channel.request(apis.TABLE_EXISTS, _table_request("t" if n % 3 else "x"), timeout_s=120)
                     for n in range(1000)
                 )
             )
@@ -106,7 +105,7 @@ def test_answers_overtake_each_other(run):
             finished = []
 
             async def ask(name):
-                await channel.request(apis.TABLE_EXISTS, _table_request(name), timeout_s=5)
+                await channel.request(apis.TABLE_EXISTS, _table_request(name), timeout_s=120)
                 finished.append(name)
 
             tasks = [asyncio.create_task(ask(name)) for name in "abc"]
@@ -130,10 +129,10 @@ def test_a_waiting_request_does_not_hold_up_later_ones(run):
         handlers = {ApiKey.FETCH_LOG: fetch, ApiKey.TABLE_EXISTS: _exists}
         async with Listener(ListenerSettings(), handlers) as listener, await _connect(listener) as channel:
             long_poll = asyncio.create_task(
-                channel.request(apis.FETCH_LOG, pb.FetchLogRequest(follower_server_id=-1, max_bytes=1), timeout_s=5)
+                channel.request(apis.FETCH_LOG, pb.FetchLogRequest(follower_server_id=-1, max_bytes=1), timeout_s=120)
             )
             for _ in range(20):
-                assert (await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)).exists
+                assert (await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)).exists
             assert not long_poll.done()
             data_arrived.set()
             assert await long_poll == records.FetchLogResponse()
@@ -180,7 +179,7 @@ def test_handlers_are_started_in_the_order_of_arrival_whatever_their_kind(run):
                     channel.request(
                         kinds[n % 7 % 3][0],
                         kinds[n % 7 % 3][1](table_path=pb.PbTablePath(database_name="d", table_name=name)),
-                        timeout_s=5,
+                        timeout_s=120,
                     )
                     for n, name in enumerate(names)
                 )
@@ -208,8 +207,8 @@ def test_a_handler_learns_where_a_request_comes_from(run):
             Listener(settings, handlers) as listener,
             await _connect(listener, credentials=Credentials("bob", "pw")) as channel,
         ):
-            await channel.request(apis.LIMIT_SCAN, pb.LimitScanRequest(table_id=1, bucket_id=0, limit=1), timeout_s=5)
-            await channel.request(apis.PUT_KV, records.PutKvRequest(-1, 1, 1), timeout_s=5)
+            await channel.request(apis.LIMIT_SCAN, pb.LimitScanRequest(table_id=1, bucket_id=0, limit=1), timeout_s=120)
+            await channel.request(apis.PUT_KV, records.PutKvRequest(-1, 1, 1), timeout_s=120)
         scan, put = contexts
         assert (str(scan.principal), scan.listener_name, scan.api_version) == ("User:bob", "CLIENT", 0)
         assert scan.peer_address.startswith("127.0.0.1:")
@@ -237,12 +236,12 @@ def test_bulk_payloads_travel_in_both_directions(run):
             buckets = [records.BucketRecords(0, payload), records.BucketRecords(1, b"")]
             await asyncio.gather(
                 *(
-                    channel.request(apis.PRODUCE_LOG, records.ProduceLogRequest(-1, 7, 1, buckets), timeout_s=5)
+                    channel.request(apis.PRODUCE_LOG, records.ProduceLogRequest(-1, 7, 1, buckets), timeout_s=120)
                     for _ in range(4)
                 )
             )
             request = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1)
-            answer = await channel.request(apis.FETCH_LOG, request, timeout_s=5)
+            answer = await channel.request(apis.FETCH_LOG, request, timeout_s=120)
             assert answer.tables[0].buckets[0].records_view == payload
 
     run(main())
@@ -280,11 +279,11 @@ def test_errors_of_handlers_reach_the_client_and_the_connection_survives(run, ca
                 ):
                     path = pb.PbTablePath(database_name="d", table_name=name)
                     with pytest.raises(FlussError) as raised:
-                        await channel.request(api, request_type(table_path=path), timeout_s=5)
+                        await channel.request(api, request_type(table_path=path), timeout_s=120)
                     assert (raised.value.error_code, raised.value.message) == (code, text)
             path = pb.PbTablePath(database_name="d", table_name="cancelled")
             with pytest.raises(FlussError, match="CancelledError"):
-                await channel.request(apis.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path), timeout_s=5)
+                await channel.request(apis.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path), timeout_s=120)
             assert channel.is_open
 
     with caplog.at_level(logging.ERROR):
@@ -341,7 +340,7 @@ def test_a_bad_frame_is_answered_with_a_server_failure_and_a_closed_connection(r
                 assert await reader.read() == b""
             await _until(lambda: listener.connection_count == 0)
             async with await _connect(listener) as channel:
-                assert (await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)).exists
+                assert (await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)).exists
 
     run(main())
 
@@ -433,7 +432,7 @@ def test_no_more_requests_are_started_than_allowed_and_all_are_answered(run):
         settings = ListenerSettings(in_flight_requests_max=5)
         async with Listener(settings, {ApiKey.TABLE_EXISTS: count}) as listener, await _connect(listener) as channel:
             tasks = [
-                asyncio.create_task(channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5))
+                asyncio.create_task(channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120))
                 for _ in range(60)
             ]
             await _until(lambda: running == 5)
@@ -491,10 +490,10 @@ def test_the_memory_of_requests_is_bounded_over_all_connections(run):
             await _connect(listener) as second,
         ):
             large = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, bytes(2 * MIB))])
-            tasks = [asyncio.create_task(first.request(apis.PRODUCE_LOG, large, timeout_s=5))]
+            tasks = [asyncio.create_task(first.request(apis.PRODUCE_LOG, large, timeout_s=120))]
             await _until(lambda: len(started) == 1)
             tasks += [
-                asyncio.create_task(channel.request(apis.PRODUCE_LOG, large, timeout_s=5))
+                asyncio.create_task(channel.request(apis.PRODUCE_LOG, large, timeout_s=120))
                 for channel in (second, first, second)
             ]
             await asyncio.sleep(0.05)
@@ -553,9 +552,9 @@ def test_a_handler_learns_when_its_answer_has_left_or_never_will(run):
 
         async with Listener(ListenerSettings(), {ApiKey.FETCH_LOG: fetch}) as listener:
             async with await _connect(listener) as channel:
-                await channel.request(apis.FETCH_LOG, request(1), timeout_s=5)
+                await channel.request(apis.FETCH_LOG, request(1), timeout_s=120)
                 with pytest.raises(FlussError, match="failed inside the server"):
-                    await channel.request(apis.FETCH_LOG, request(2), timeout_s=5)
+                    await channel.request(apis.FETCH_LOG, request(2), timeout_s=120)
             assert sent == [1, 2]
             with socket.socket() as client:
                 client.setblocking(False)
@@ -598,14 +597,14 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(run):
             # What was sent so far is noticed by a periodic check; let that happen before time jumps.
             await asyncio.sleep(0.03)
             now += 599.0
-            await busy.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)
+            await busy.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)
             await asyncio.sleep(0.03)
             assert idle.is_open
             now += 2.0
             await _until(lambda: not idle.is_open)
             assert busy.is_open
             with pytest.raises(NetworkError):
-                await idle.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)
+                await idle.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)
 
     run(main())
 
@@ -616,7 +615,7 @@ def test_clients_above_the_limit_are_told_so(run):
             async with await _connect(listener) as first, await _connect(listener):
                 with pytest.raises(NetworkError, match="limit of 2 connections"):
                     await _connect(listener)
-                assert (await first.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)).exists
+                assert (await first.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)).exists
             await _until(lambda: listener.connection_count == 0)
             async with await _connect(listener):
                 assert listener.connection_count == 1
@@ -632,14 +631,14 @@ def test_right_wrong_and_missing_credentials(run):
         settings = ListenerSettings(check_credentials=UserTable({"bob": "pw"}))
         async with Listener(settings, PLAIN_HANDLERS) as listener:
             async with await _connect(listener, credentials=Credentials("bob", "pw")) as channel:
-                assert (await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)).exists
+                assert (await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)).exists
             for credentials in (Credentials("bob", "PW"), Credentials("eve", "pw")):
                 with pytest.raises(AuthenticationError, match="wrong user name or password"):
                     await _connect(listener, credentials=credentials)
             async with await _connect(listener) as channel:
                 for _ in range(2):
                     with pytest.raises(AuthenticationError, match="requires authentication"):
-                        await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)
+                        await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)
 
     run(main())
 
@@ -653,12 +652,12 @@ def test_two_listeners_share_one_table_of_handlers(run):
         ):
             async with await _connect(plain) as channel:
                 assert channel.server_type is ServerRole.TABLET_SERVER
-                await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)
+                await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)
             with pytest.raises(AuthenticationError, match="takes no credentials"):
                 await _connect(plain, credentials=Credentials("bob", "pw"))
             async with await _connect(sasl, credentials=Credentials("bob", "pw")) as channel:
                 assert channel.server_type is None
-                await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)
+                await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)
 
     run(main())
 
@@ -693,7 +692,8 @@ def test_stopping_lets_received_requests_finish_and_takes_no_new_ones(run):
         channel = await _connect(listener)
         # Two are started, the others wait for them on the server.
         tasks = [
-            asyncio.create_task(channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5)) for _ in range(5)
+            asyncio.create_task(channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120))
+            for _ in range(5)
         ]
         await asyncio.sleep(0.02)
         stopping = asyncio.create_task(listener.stop(grace_s=5))
@@ -723,7 +723,7 @@ def test_stopping_cuts_off_requests_that_take_too_long(run):
         listener = Listener(ListenerSettings(), {ApiKey.TABLE_EXISTS: wait})
         await listener.start()
         channel = await _connect(listener)
-        task = asyncio.create_task(channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=5))
+        task = asyncio.create_task(channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120))
         await asyncio.sleep(0.02)
         await listener.stop(grace_s=0.05)
         assert outcomes == ["cleaned up"]

@@ -10,8 +10,8 @@ import pytest
 
 from fluss.errors import AuthenticationError
 from fluss.net.channel import Channel
+from fluss.net.limits import LoginThrottle
 from fluss.net.listener import Listener, ListenerSettings
-from fluss.net.login_throttle import LoginThrottle
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials

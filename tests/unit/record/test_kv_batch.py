@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss.errors import ChecksumError, CorruptRecordError, ErrorCode, FlussError, SizeLimitError
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 from fluss.record.kv_batch import (
     HEADER_BYTES,
     KvBatch,

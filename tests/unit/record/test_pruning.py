@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.record.pruning import may_match
 from fluss.record.statistics import (
     BatchStatistics,
     ColumnStatistics,
     collect_statistics,
     decode_statistics,
+    may_match,
     supports_statistics,
 )
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow

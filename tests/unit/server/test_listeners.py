@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from fluss.errors import FlussError
-from fluss.server.listener_texts import Endpoint, SecurityProtocol, parse_endpoints, parse_jaas, parse_users
+from fluss.server.listener_parsing import Endpoint, SecurityProtocol, parse_endpoints, parse_jaas, parse_users
 from fluss.server.listeners import ListenerPlan, SharedUsers, plan_listeners
 from fluss.server.options import ServerOptions
 

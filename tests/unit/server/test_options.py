@@ -10,9 +10,9 @@ import pytest
 
 from fluss.errors import FlussError
 from fluss.protocol.sasl import Principal
-from fluss.server.listener_texts import Endpoint, SecurityProtocol
+from fluss.server.listener_parsing import Endpoint, SecurityProtocol
+from fluss.server.option_sources import Setting, read_options_file
 from fluss.server.options import Durability, ServerOptions
-from fluss.server.options_file import Setting, read_options_file
 
 MINUTE_MS = 60_000
 

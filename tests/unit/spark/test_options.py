@@ -409,9 +409,9 @@ def test_options_that_several_kinds_share_are_sorted_out() -> None:
 
 def test_every_option_is_described_and_has_a_default_that_can_be_read() -> None:
     for option in SPARK_OPTIONS:
-        assert option.meaning.endswith(".")
+        assert option.doc.endswith(".")
         assert option.uses in USE_NAMES
-        option.default_value()
+        assert option.default is not None or not option.default_text
 
 
 @given(st.lists(st.text(alphabet="ab`, ", min_size=1).filter(str.strip), min_size=1, max_size=4, unique=True))

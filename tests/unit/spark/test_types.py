@@ -24,7 +24,7 @@ from fluss.schema.types import (
     TimestampType,
     TimeType,
 )
-from fluss.spark.batches import spark_arrow_schema
+from fluss.spark.conversion import spark_arrow_schema
 from fluss.spark.types import (
     changelog_columns,
     check_projection,

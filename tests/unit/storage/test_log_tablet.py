@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.record.log_batch import assign_offset, iter_batches
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.tablet import LogTablet
+from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import OsFiles
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.support import (
@@ -293,7 +292,7 @@ def test_whoever_asks_late_whether_it_is_written_need_not_wait_for_the_sync(tmp_
 
         def sync(self, path: Path) -> None:
             self.is_syncing.set()
-            assert self.may_sync.wait(10)
+            assert self.may_sync.wait(120)
             super().sync(path)
 
     async def main() -> None:
@@ -303,7 +302,7 @@ def test_whoever_asks_late_whether_it_is_written_need_not_wait_for_the_sync(tmp_
         log, _ = open_log(files, committer, directory=tmp_path / "log-0")
         result = log.append(make_batch())
         assert await asyncio.to_thread(files.is_syncing.wait, 10)
-        await asyncio.wait_for(log.wait_written(result), 10)
+        await asyncio.wait_for(log.wait_written(result), 120)
         assert not log.is_durable(result)
         files.may_sync.set()
         await log.wait_durable(result)
@@ -633,7 +632,7 @@ def test_a_flush_is_not_disturbed_by_what_comes_meanwhile() -> None:
         may_sync = threading.Event()
 
         def sync(self, path: Path) -> None:
-            assert self.may_sync.wait(10)
+            assert self.may_sync.wait(120)
             super().sync(path)
 
     async def main() -> None:
@@ -693,7 +692,7 @@ def test_no_append_slips_in_while_a_log_is_closed() -> None:
         closing = asyncio.ensure_future(log.log.close())
         await asyncio.sleep(0)
         assert code_of(lambda: log.log.append(make_batch(b"b"))) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        await drive(log.committer, asyncio.wait_for(closing, 10))
+        await drive(log.committer, asyncio.wait_for(closing, 120))
         assert bodies(log.log) == [b"a"]
 
     run(main())
@@ -715,7 +714,7 @@ def test_a_deleted_log_leaves_nothing_and_tells_those_who_wait(tmp_path: Path) -
                 await waiting
             assert caught.value.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
             with pytest.raises(FlussError, match="dropped"):
-                await asyncio.wait_for(log.wait_written(result), 10)
+                await asyncio.wait_for(log.wait_written(result), 120)
             await committer.stop()
             assert not directory.exists()
             assert not list(tmp_path.rglob("*.log"))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.storage.log.names import TabletLocation
+from fluss.storage.log.file_names import TabletLocation
 from fluss.storage.log.remote_manifest import (
     ManifestHandle,
     RemoteManifest,

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.client.table import FlussTable, context_of
-from fluss.client.write.block import Block
-from fluss.client.write.kv_encoder import KvEncoder
-from fluss.client.write.log_encoder import LogEncoder
+from fluss.client.write.blocks import Block
+from fluss.client.write.encoders import KvEncoder, LogEncoder
+from fluss.client.write.writers import checked_targets
 from fluss.errors import RequestTimeoutError
 from fluss.schema.normalize import normalize_batch
 
@@ -47,7 +47,7 @@ class CountedWriter:
         self._idle_timeout_s = idle_timeout_s
         self._encoder: LogEncoder | KvEncoder
         if info.has_primary_key():
-            targets = table.new_upsert(columns=target_columns)._checked_targets()
+            targets = checked_targets(info, target_columns)
             self._encoder = self._client.kv_encoder(info, targets)
         else:
             self._encoder = self._client.log_encoder(info)

@@ -6,16 +6,16 @@ import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from fluss.client.scan.decode import ScanColumns
+from fluss.client.kernel.decode import ScanColumns
 from fluss.client.scan.fetcher import OffsetOutOfRangeError
 from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.records import RecordRun
 from fluss.client.table import FlussTable, TableContext, context_of
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.formats import LogFormat
 from fluss.schema.predicate import BoundPredicate, Predicate
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table_options import LogFormat
 
 
 class LogRange(NamedTuple):

@@ -23,13 +23,11 @@ from fluss.buffers import Int64Array
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.table import FlussTable, context_of
 from fluss.client.write.batch import Batch
-from fluss.client.write.idempotence import GivenSequences
-from fluss.client.write.kv_encoder import KvEncoder
-from fluss.client.write.log_encoder import LogEncoder, LogRecords
+from fluss.client.write.encoders import EncodedBatch, EncodedLogBatch, KvEncoder, LogEncoder
+from fluss.client.write.idempotence import GivenSequences, allocate_writer_id
 from fluss.client.write.memory import MemoryPool
 from fluss.client.write.sender import Sender, SenderSettings
-from fluss.client.write.table_encoder import EncodedRecords
-from fluss.client.write.writer_id import allocate_writer_id
+from fluss.client.write.writers import checked_targets
 from fluss.errors import FlussError, RequestTimeoutError
 from fluss.record.kv_batch import RECORDS_MAX
 from fluss.record.log_batch import BATCH_BYTES_MAX, MAGIC_V0
@@ -59,7 +57,7 @@ def upsert_encoder(table: FlussTable, target_columns: Sequence[str] | None = Non
     Unlike those of normal writers it has no limit for the size of a batch but that of the format.
     """
     context = context_of(table)
-    targets = table.new_upsert(columns=target_columns)._checked_targets()
+    targets = checked_targets(context.info, target_columns)
     hash_variant = context.writer_client().hash_variant
     return KvEncoder(context.info, hash_variant, targets=targets, batch_bytes_max=BATCH_BYTES_MAX)
 
@@ -127,7 +125,7 @@ class SequencedWriter:
     def append_nothing(self, bucket: TableBucket) -> None:
         """Use up a sequence number of a bucket of a log table: a batch without rows, which takes one offset."""
         assert isinstance(self._encoder, LogEncoder), "a table with a primary key takes upserts"
-        self._send(bucket, LogRecords(self._info.schema_id, 0, MAGIC_V0, b"", b""))
+        self._send(bucket, EncodedLogBatch(self._info.schema_id, 0, MAGIC_V0, b"", b""))
 
     def upsert(self, bucket: TableBucket, rows: pa.RecordBatch, is_delete: npt.NDArray[np.bool_] | None = None) -> None:
         """Upsert rows of a bucket of a table with a primary key, as one batch; ``is_delete`` marks keys to delete.
@@ -152,7 +150,7 @@ class SequencedWriter:
         """Return the rows of each bucket in their order, with their numbers; code 36 if a partition does not exist."""
         return self._splitter.split(rows)
 
-    def _send(self, bucket: TableBucket, records: EncodedRecords) -> None:
+    def _send(self, bucket: TableBucket, records: EncodedBatch) -> None:
         self._raise_failure()
         table = self._client.physical_table(self._encoder, self._splitter.partition_name(bucket))
         batch = Batch(records, bucket.bucket_id, self._ended)

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from fluss.buffers import UInt8Array
 from fluss.client.bulk.ranges import scan_columns
+from fluss.client.kernel.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.buffer import Chunk
-from fluss.client.scan.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.pipeline import ScanPipeline, bounds
 from fluss.client.scan.subscription import Subscription
 from fluss.client.table import FlussTable, context_of
 from fluss.errors import RequestTimeoutError
 from fluss.record.log_batch import LogBatchHeader, iter_batches
-from fluss.row.arrow_sizes import narrowest_column
+from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.table import TableBucket, TableInfo
 
 # How long one wait for more takes before it is looked whether there is still hope.

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fluss.client.runtime import is_here
+from fluss.client.kernel.runtime import is_here
 from fluss.client.scan.subscription import Subscription
 from fluss.errors import FlussError
 

@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
-from fluss.client.scan.decode import ScanColumns
+from fluss.client.kernel.decode import ScanColumns
 from fluss.client.scan.records import RecordRun
 from fluss.row import compacted_columns
-from fluss.row.byte_ranges import large_binary_array, offsets_of
-from fluss.row.null_columns import BoolArray
-from fluss.row.plain_arrays import bool_array, buffer_numbers, number_array
+from fluss.row.arrow_arrays import BoolArray, bool_array, buffer_numbers, number_array
+from fluss.row.encoded import large_binary_array, offsets_of
 from fluss.schema.change_type import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType

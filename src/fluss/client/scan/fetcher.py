@@ -21,13 +21,13 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import BucketKey, find_leaders
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
-from fluss.client.scan.leader_search import LeaderSearch
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.snapshots import SnapshotFetcher
-from fluss.client.scan.subscription import FROM_SNAPSHOT, BucketKey, FetchGroup, LeaderQueue, Subscription
+from fluss.client.scan.subscription import FROM_SNAPSHOT, FetchGroup, LeaderQueue, Subscription
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
 from fluss.protocol.records import FetchedBucket
 from fluss.record.log_batch import measure_batches
@@ -99,13 +99,11 @@ class Fetcher:
         self._cluster = cluster
         self._path = table_info.table_path
         self._table_id = table_info.table_id
-        self._leaders = LeaderSearch(cluster, table_info)
+        self._info = table_info
         self._requests = requests
         self._buffer = buffer
         self._remote = remote
-        self._snapshots = SnapshotFetcher(
-            cluster, self._leaders, buffer, self, opens_ahead=rows_only, row_limit=row_limit
-        )
+        self._snapshots = SnapshotFetcher(cluster, table_info, buffer, self, opens_ahead=rows_only, row_limit=row_limit)
         self._rows_only = rows_only
         self._loop = loop
         self._clock = clock
@@ -371,8 +369,8 @@ class Fetcher:
 
     def recovered(self, subscription: Subscription) -> None:
         """Note that a bucket can be read again."""
-        if subscription.attempt_count:
-            subscription.attempt_count = 0
+        if subscription.failure_count:
+            subscription.failure_count = 0
             subscription.last_error = None
             self._buffer.recover(subscription)
 
@@ -454,10 +452,12 @@ class Fetcher:
         subscriptions = list(self._leaderless)
         self._leaderless.clear()
         try:
-            errors = await self._leaders.find(subscriptions)
+            errors = await find_leaders(self._cluster, self._info, [one.bucket for one in subscriptions])
         finally:
             self._is_searching = False
-        for subscription, error in errors.items():
-            self.note_error(subscription, error)
-        self._retry_later(list(errors))
-        self._assign(subscription for subscription in subscriptions if subscription not in errors)
+        found = [subscription for subscription in subscriptions if subscription.bucket not in errors]
+        leaderless = [subscription for subscription in subscriptions if subscription.bucket in errors]
+        for subscription in leaderless:
+            self.note_error(subscription, errors[subscription.bucket])
+        self._retry_later(leaderless)
+        self._assign(found)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime, run_here
-from fluss.client.scan.decode import ScanColumns
-from fluss.client.scan.offsets import bucket_offsets
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.runtime import Runtime, run_here
+from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.pipeline import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, ScanPipeline, bounds
 from fluss.client.scan.polling import Runs
 from fluss.client.scan.records import (
@@ -32,7 +32,7 @@ from fluss.client.scan.table_buckets import (
     table_buckets,
 )
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.integers import int32, int64
+from fluss.integers import int32, int64
 from fluss.schema.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.schema.partition import PartitionSpec
 from fluss.schema.predicate import BoundPredicate

@@ -17,24 +17,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime, run_here
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
+from fluss.client.kernel.runtime import Runtime, run_here
+from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.buffer import ScanBuffer
-from fluss.client.scan.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.fetch_messages import FetchRequests
 from fluss.client.scan.fetcher import Fetcher
-from fluss.client.scan.offsets import bucket_offsets
 from fluss.client.scan.polling import BufferReader, Poller, Runs
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription, Subscriptions
-from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import FlussError, RequestTimeoutError
-from fluss.schema.formats import LogFormat
 from fluss.schema.offsets import EARLIEST_OFFSET, OffsetSpec
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table_options import LogFormat
 
 # How long one poll of a bounded read waits before it looks whether there is still hope.
 _POLL_TIMEOUT_S: Final = 0.5

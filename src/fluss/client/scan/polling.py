@@ -15,13 +15,12 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from fluss.client.runtime import Runtime, is_here
+from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ValueDecoder
+from fluss.client.kernel.runtime import Runtime, is_here
 from fluss.client.scan.buffer import Chunk, ScanBuffer
-from fluss.client.scan.decode import BatchDecoder, DecodedBatch
 from fluss.client.scan.fetcher import Fetcher
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription, Subscriptions
-from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.log_batch import LogBatch, iter_batches
 from fluss.schema.change_type import ChangeType

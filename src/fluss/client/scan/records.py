@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
-from fluss.client.awaitables import AwaitsItself
+from fluss.client.kernel.runtime import AwaitsItself
 from fluss.errors import FlussError
-from fluss.row.plain_arrays import number_array, text_array
-from fluss.row.python_columns import python_column, python_rows
+from fluss.row.arrow_arrays import number_array, string_array
+from fluss.row.python_values import python_column, python_rows
 from fluss.schema.change_type import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
@@ -354,7 +354,7 @@ def change_type_names(change_types: UInt8Array | None, row_count: int) -> pa.Arr
     """Return the names of change types; without any, all rows are inserts."""
     if change_types is None:
         change_types = np.zeros(row_count, np.uint8)
-    return text_array([*_CHANGE_TYPE_NAMES.values()]).take(number_array(change_types))
+    return string_array([*_CHANGE_TYPE_NAMES.values()]).take(number_array(change_types))
 
 
 def changelog_batch(

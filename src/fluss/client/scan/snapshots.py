@@ -18,15 +18,15 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final, Protocol
 
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import find_leaders
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
-from fluss.client.scan.leader_search import LeaderSearch
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription
 from fluss.errors import CorruptMessageError, ErrorCode, FlussError, NetworkError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import ScanKvResponse
-from fluss.schema.table import TableBucket
+from fluss.schema.table import TableBucket, TableInfo
 
 # After these the same call may be made again. If it was a lost answer after all, the server refuses it.
 _BUSY_CODES: Final = frozenset({ErrorCode.REQUEST_TIME_OUT, ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION})
@@ -76,7 +76,7 @@ class SnapshotFetcher:
     def __init__(
         self,
         cluster: Cluster,
-        leaders: LeaderSearch,
+        table_info: TableInfo,
         buffer: ScanBuffer,
         host: Host,
         *,
@@ -84,7 +84,7 @@ class SnapshotFetcher:
         row_limit: int | None = None,
     ) -> None:
         self._cluster = cluster
-        self._leaders = leaders
+        self._info = table_info
         self._buffer = buffer
         self._host = host
         self._row_limit = row_limit
@@ -198,9 +198,9 @@ class SnapshotFetcher:
     async def _leader(self, subscription: Subscription) -> int:
         leader_id = self._cluster.leader_of(subscription.bucket)
         if leader_id is None:
-            errors = await self._leaders.find([subscription])
+            errors = await find_leaders(self._cluster, self._info, [subscription.bucket])
             if errors:
-                raise errors[subscription]
+                raise errors[subscription.bucket]
             leader_id = self._cluster.leader_of(subscription.bucket)
             assert leader_id is not None, "found right before"
         return leader_id

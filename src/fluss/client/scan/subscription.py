@@ -11,23 +11,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
+from fluss.client.kernel.leaders import BucketKey
+from fluss.client.kernel.retry import FETCHES
 from fluss.client.scan.fetch_messages import FetchRequests, FetchResponses
 from fluss.errors import FlussError
 from fluss.protocol.codec import Parts
 from fluss.schema.table import TableBucket
 
-# A bucket inside one table: partition and number, as fetch responses name it.
-BucketKey: TypeAlias = tuple[int | None, int]
-
 # The place before the log: first the rows that a bucket has now, then its changes from exactly there. Only inside this
 # package; no server and no user sees it.
 FROM_SNAPSHOT: Final = -3
-
-# The backoff after errors of a bucket.
-_BACKOFF_S_MIN: Final = 0.05
-_BACKOFF_S_MAX: Final = 1.0
 
 
 class Subscription:
@@ -38,8 +33,8 @@ class Subscription:
     """
 
     __slots__ = (
-        "attempt_count",
         "bucket",
+        "failure_count",
         "group",
         "is_active",
         "is_damaged",
@@ -71,7 +66,7 @@ class Subscription:
         self.request_entry: bytes | None = None
         self.group: FetchGroup | None = None
         # Tries that failed since the last one that did not, and why the last one failed.
-        self.attempt_count = 0
+        self.failure_count = 0
         self.last_error: FlussError | None = None
 
     @property
@@ -96,9 +91,8 @@ class Subscription:
 
     def next_backoff_s(self) -> float:
         """Return how long to wait before the next try, longer after each failure."""
-        backoff_s: float = min(_BACKOFF_S_MIN * 2**self.attempt_count, _BACKOFF_S_MAX)
-        self.attempt_count = min(self.attempt_count + 1, 10)
-        return backoff_s
+        self.failure_count += 1
+        return FETCHES.pause_s(self.failure_count)
 
     def __repr__(self) -> str:
         return f"Subscription({self.bucket}, position={self.position}, is_active={self.is_active})"

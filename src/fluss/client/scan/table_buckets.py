@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
-from fluss.client.admin_tables import partition_infos
-from fluss.client.cluster import Cluster
-from fluss.client.scan.offsets import bucket_offsets
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.schema.offsets import OffsetSpec

@@ -21,10 +21,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime, run_here
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.runtime import Runtime, run_here
 from fluss.client.scan.changelog_fold import ChangelogFold
-from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.pipeline import ScanPipeline, bounds
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.snapshots import SnapshotLostError

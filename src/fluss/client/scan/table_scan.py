@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime, run_here
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.runtime import Runtime, run_here
 from fluss.client.scan.batch_scanner import BatchScanner
-from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.records import require_pandas
 from fluss.client.scan.table_buckets import PartitionChoices, checked_choices
 from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.errors import FlussError
-from fluss.schema.formats import LogFormat
-from fluss.schema.integers import int32
+from fluss.integers import int32
 from fluss.schema.predicate import BoundPredicate, Predicate
 from fluss.schema.schema import shown_names, string_list
 from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table_options import LogFormat
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,12 +11,9 @@ from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.metadata_store import FILE_NAME, MetadataStore
-from fluss.server.coordinator.nodes import Nodes
-from fluss.server.coordinator.producer_registry import ProducerRegistry
-from fluss.server.coordinator.row_ids import RowIds
-from fluss.server.coordinator.server_tags import ServerTags
+from fluss.server.coordinator.nodes import Nodes, ServerTags
 from fluss.server.coordinator.settings import CoordinatorSettings
-from fluss.server.coordinator.writer_ids import WriterIds
+from fluss.server.coordinator.writers import ProducerRegistry, RowIds, WriterIds
 from fluss.server.model import Clock
 
 

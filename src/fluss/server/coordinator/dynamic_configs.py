@@ -10,22 +10,74 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
-from fluss.config import HIDDEN, suggestion
 from fluss.errors import ErrorCode, FlussError
-from fluss.option_values import BOOLEAN, DURATION_MS, INT32, MEMORY_BYTES, RATIO, TEXT, ValueType, choice_of
-from fluss.schema.cluster import ClusterConfigEntry, ConfigChange, ConfigOp
-from fluss.server.coordinator.lake_config import (
-    CLUSTER_LAKE_ENABLED_KEY,
-    CLUSTER_LAKE_FORMAT_KEY,
-    CLUSTER_LAKE_PREFIX,
+from fluss.options import (
+    BOOLEAN,
+    DURATION_MS,
+    HIDDEN,
+    INT32,
+    MEMORY_BYTES,
+    RATIO,
+    TEXT,
+    Option,
+    ValueType,
+    choice_of,
+    suggestion,
 )
+from fluss.schema.cluster import ClusterConfigEntry, ConfigChange, ConfigOp
+from fluss.schema.table_options import LAKE_PREFIX, LakeFormat
 from fluss.server.coordinator.metadata_store import MetadataStore
-from fluss.server.listener_texts import parse_users
-from fluss.server.table_options import LakeFormat
+from fluss.server.listener_parsing import parse_users
+
+CLUSTER_LAKE_PREFIX: Final = "datalake."
+CLUSTER_LAKE_FORMAT_KEY: Final = "datalake.format"
+CLUSTER_LAKE_ENABLED_KEY: Final = "datalake.enabled"
+_LAKE_FORMAT: Final = Option(
+    CLUSTER_LAKE_FORMAT_KEY,
+    choice_of(LakeFormat),
+    "",
+    "The format of the cluster's lake.",
+    error_code=ErrorCode.INVALID_CONFIG_EXCEPTION,
+)
+_LAKE_ENABLED: Final = Option(
+    CLUSTER_LAKE_ENABLED_KEY,
+    BOOLEAN,
+    "true",
+    "Whether tables can be tiered to it.",
+    error_code=ErrorCode.INVALID_CONFIG_EXCEPTION,
+)
+_SECRET_WORDS: Final = ("password", "secret", "key")
+
+
+@dataclass(frozen=True, slots=True)
+class LakeConfig:
+    """The lake of the cluster. With a format but not enabled, the format is recorded on new tables and that is all."""
+
+    lake_format: LakeFormat | None = None
+    is_enabled: bool = False
+    # What lake tables show: without secrets, under the names of table properties.
+    table_properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, configs: Mapping[str, str]) -> LakeConfig:
+        """Read the keys ``datalake.*`` of the cluster's configuration."""
+        format_text = configs.get(CLUSTER_LAKE_FORMAT_KEY)
+        if format_text is None:
+            return cls()
+        lake_format = _LAKE_FORMAT.parse(format_text)
+        is_enabled = _LAKE_ENABLED.parse(configs.get(CLUSTER_LAKE_ENABLED_KEY, "true"))
+        prefix = f"{CLUSTER_LAKE_PREFIX}{lake_format}."
+        shown = {
+            LAKE_PREFIX + key.removeprefix(CLUSTER_LAKE_PREFIX): value
+            for key, value in configs.items()
+            if key.startswith(prefix) and not any(word in key.lower() for word in _SECRET_WORDS)
+        }
+        return cls(lake_format, is_enabled, shown)
+
 
 CREDENTIALS_KEY: Final = "security.sasl.plain.credentials"
 DISK_WRITE_LIMIT_KEY: Final = "server.data-disk.write-limit-ratio"

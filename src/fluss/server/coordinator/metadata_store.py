@@ -1,8 +1,12 @@
-"""Everything a coordinator must not forget, in one SQLite file. The only module with SQL for it.
+"""What a coordinator keeps besides tables and partitions.
+
+Everything a coordinator must not forget, in one SQLite file. The only module with SQL for it.
 
 Each method is one transaction: it is on disk when the method returns, or it has not happened. Nothing but the counters
 of row ids is read back while the server runs; the coordinator's parts load their share at the start and keep it in
 memory.
+
+The tables of the metadata file. The n-th entry leads from version n-1 to version n; entries are only ever added.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +27,49 @@ from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json, schema_to_json
 from fluss.schema.table import TablePath
-from fluss.server.coordinator.entities import BucketOffset, Database, ProducerOffsets, StoredCatalog
-from fluss.server.coordinator.metadata_schema import MIGRATIONS
 from fluss.server.coordinator.sqlite_file import SqliteFile
 from fluss.server.model import Partition, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database as the catalog has it. A change makes a new value."""
+
+    name: str
+    descriptor: DatabaseDescriptor
+    created_ms: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCatalog:
+    """Everything the catalog is made of when a server starts."""
+
+    databases: Collection[Database]
+    tables: Collection[Table]
+    partitions: Collection[Partition]
+    table_id_next: int
+    partition_id_next: int
+
+
+@dataclass(frozen=True, slots=True)
+class BucketOffset:
+    """How far a producer had written a bucket; None if it did not say."""
+
+    table_id: int
+    partition_id: int | None
+    bucket_id: int
+    offset_next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOffsets:
+    """The offsets that a producer registered, until they expire."""
+
+    producer_id: str
+    expires_ms: int
+    offsets: tuple[BucketOffset, ...]
+
 
 FILE_NAME: Final = "metadata.sqlite"
 _TABLE_ID: Final = "table_id"
@@ -350,3 +393,94 @@ def _acl(
 
 def _producer(producer_id: str, expires_ms: int, offsets: str) -> ProducerOffsets:
     return ProducerOffsets(producer_id, expires_ms, tuple(BucketOffset(*offset) for offset in json.loads(offsets)))
+
+
+# Lists and maps are JSON texts, times epoch milliseconds.
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        """
+        CREATE TABLE databases (
+            name TEXT PRIMARY KEY,
+            comment TEXT,
+            custom_properties TEXT NOT NULL,
+            created_ms INTEGER NOT NULL,
+            modified_ms INTEGER NOT NULL
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE tables (
+            table_id INTEGER PRIMARY KEY,
+            database_name TEXT NOT NULL REFERENCES databases (name) ON DELETE CASCADE,
+            table_name TEXT NOT NULL,
+            schema_id INTEGER NOT NULL,
+            comment TEXT,
+            partition_keys TEXT NOT NULL,
+            bucket_keys TEXT NOT NULL,
+            bucket_count INTEGER NOT NULL,
+            properties TEXT NOT NULL,
+            custom_properties TEXT NOT NULL,
+            created_ms INTEGER NOT NULL,
+            modified_ms INTEGER NOT NULL,
+            UNIQUE (database_name, table_name)
+        )
+        """,
+        """
+        CREATE TABLE schemas (
+            table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,
+            schema_id INTEGER NOT NULL,
+            schema_json TEXT NOT NULL,
+            PRIMARY KEY (table_id, schema_id)
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE partitions (
+            partition_id INTEGER PRIMARY KEY,
+            table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,
+            name TEXT NOT NULL,
+            UNIQUE (table_id, name)
+        )
+        """,
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, value_next INTEGER NOT NULL) WITHOUT ROWID",
+        """
+        CREATE TABLE acls (
+            resource_type INTEGER NOT NULL,
+            resource_name TEXT NOT NULL,
+            principal_type TEXT NOT NULL,
+            principal_name TEXT NOT NULL,
+            host TEXT NOT NULL,
+            operation INTEGER NOT NULL,
+            PRIMARY KEY (resource_type, resource_name, principal_type, principal_name, host, operation)
+        ) WITHOUT ROWID
+        """,
+        "CREATE TABLE cluster_configs (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE server_tags (server_id INTEGER PRIMARY KEY, tag INTEGER NOT NULL)",
+        """
+        CREATE TABLE producer_offsets (
+            producer_id TEXT PRIMARY KEY,
+            expires_ms INTEGER NOT NULL,
+            offsets TEXT NOT NULL
+        ) WITHOUT ROWID
+        """,
+        # The snapshots of a table in the order in which they were committed.
+        """
+        CREATE TABLE lake_snapshots (
+            table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,
+            position INTEGER NOT NULL,
+            snapshot_id INTEGER NOT NULL,
+            tiered_offsets_path TEXT NOT NULL,
+            readable_offsets_path TEXT,
+            PRIMARY KEY (table_id, position)
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        """
+        CREATE TABLE row_ids (
+            table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,
+            column_id INTEGER NOT NULL,
+            id_next INTEGER NOT NULL,
+            PRIMARY KEY (table_id, column_id)
+        ) WITHOUT ROWID
+        """,
+    ),
+)

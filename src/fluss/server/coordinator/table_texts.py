@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from fluss.schema.serde import table_to_json
-from fluss.server.coordinator.catalog_image import CatalogImage
-from fluss.server.coordinator.descriptors import changed
-from fluss.server.coordinator.dynamic_configs import DynamicConfigs
-from fluss.server.coordinator.lake_config import LakeConfig
+from fluss.schema.table_options import LAKE_ENABLED
+from fluss.server.coordinator.catalog import CatalogImage
+from fluss.server.coordinator.dynamic_configs import DynamicConfigs, LakeConfig
+from fluss.server.coordinator.table_descriptors import changed
 from fluss.server.model import Table
-from fluss.server.table_options import LAKE_ENABLED
 
 
 class TableTexts:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.integers import INT32_MAX
+from fluss.integers import INT32_MAX
+from fluss.schema.table_options import AUTO_INCREMENT_CACHE_SIZE
 from fluss.schema.types import TypeRoot
 from fluss.server.model import Table
-from fluss.server.table_options import AUTO_INCREMENT_CACHE_SIZE
 from fluss.storage.kv.state import IdBlock
 
 _INT64_MAX = 2**63 - 1
@@ -49,7 +49,7 @@ class AutoIncrement:
         return IdBlock(self.column_id, id_last + 1, -(-id_last // self.block_size) * self.block_size + 1)
 
 
-class IdRun:
+class IdAllocation:
     """Hands out the ids of one batch. If the batch fails it is forgotten, and nothing was used.
 
     ``reserve`` asks for so many more ids and returns the first; it may block.

@@ -6,7 +6,7 @@
     apply (thread *)       on the disk as changelog -> into the store      gone from pending
     answer (event loop)    whoever asks from now on finds it, and whoever reads the changelog sees it
 
-* A few rows are dealt with on the event loop if nothing has to be waited for: see ``loop_time``.
+* A few rows are dealt with on the event loop if nothing has to be waited for: see ``LoopBudget``.
 
 The log is the truth. A batch whose changelog cannot be written leaves nothing behind, and what was prepared on top of
 it is not written either. A store that fails is brought up to date from the log.
@@ -23,13 +23,21 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
-from fluss.errors import ErrorCode, FlussError
-from fluss.server.kv.job import Job, look_at, set_failure, set_result
-from fluss.server.kv.kv_put import ACKS_ALL, KvPut, KvPutResult
-from fluss.server.kv.parts import KvParts
-from fluss.server.kv.pending import PendingBatch, PendingBatches, changes_of, state_after
-from fluss.server.kv.store_life import StoreLife
-from fluss.server.kv.table_writer import (
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.server.kv.batches import (
+    ACKS_ALL,
+    KvPut,
+    KvPutResult,
+    PendingBatch,
+    PendingBatches,
+    QueuedBatch,
+    changes_of,
+    look_at,
+    set_failure,
+    set_result,
+    state_after,
+)
+from fluss.server.kv.preparation import (
     QUICK_BYTES_MAX,
     QUICK_RECORDS_MAX,
     NotQuickError,
@@ -37,9 +45,9 @@ from fluss.server.kv.table_writer import (
     Prepared,
     QuickOldValues,
 )
-from fluss.server.model import Table
-from fluss.server.tablet.buckets import bucket_text
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.server.kv.runtime import KvRuntime
+from fluss.server.kv.store_life import StoreLife
+from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.state import IdBlock
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.append_result import AppendResult
@@ -50,9 +58,9 @@ __all__ = ["KvBucket", "KvPut", "KvPutResult"]
 T = TypeVar("T")
 
 # What a batch costs besides its bytes.
-_JOB_BYTES: Final = 1024
+_QUEUED_BATCH_BYTES: Final = 1024
 # Small batches that are prepared together at most.
-_TOGETHER_MAX: Final = 16
+_COALESCED_MAX: Final = 16
 # What may be brought into a store on the event loop, and let go of there: some hundred microseconds of work.
 _QUICK_ENTRIES_MAX: Final = 128
 _QUICK_MEMORY_BYTES_MAX: Final = 256 * 1024
@@ -78,20 +86,20 @@ class KvBucket:
         "_life",
         "_log",
         "_lost_reason",
-        "_parts",
         "_pending",
         "_queue",
         "_reader_count",
+        "_runtime",
         "_tasks",
     )
 
-    def __init__(self, parts: KvParts, table: NewestTable, log: LogTablet) -> None:
-        self._parts = parts
+    def __init__(self, runtime: KvRuntime, table: NewestTable, log: LogTablet) -> None:
+        self._runtime = runtime
         # Whoever reads of a change in the changelog finds it by lookup, too.
         log.hold_back()
         self._log = log
-        self._life = StoreLife(parts, log, lambda: table.table, lambda: self._is_busy)
-        self._queue: deque[Job] = deque()
+        self._life = StoreLife(runtime, log, lambda: table.table, lambda: self._is_busy)
+        self._queue: deque[QueuedBatch] = deque()
         self._pending = PendingBatches()
         # What is left of the reserved ids after the batch that was appended last.
         self._ids: IdBlock | None = None
@@ -103,7 +111,7 @@ class KvBucket:
         self._closed_reason: FlussError | None = None
 
     def __repr__(self) -> str:
-        return f"KvBucket({bucket_text(self._log.bucket)}, {len(self._queue)} waiting, {len(self._pending)} pending)"
+        return f"KvBucket({format_bucket(self._log.bucket)}, {len(self._queue)} waiting, {len(self._pending)} pending)"
 
     @property
     def is_available(self) -> bool:
@@ -113,7 +121,7 @@ class KvBucket:
     @property
     def pressure(self) -> float:
         """How urgently writers should slow down, from 0 to 1."""
-        return self._parts.memory.pressure
+        return self._runtime.memory.pressure
 
     # Writing
 
@@ -128,14 +136,14 @@ class KvBucket:
         if self._closed_reason is not None:
             raise self._closed_reason.copied()
         self._log.check_open()
-        writer = self._parts.writer_of(put.table)
-        batch = writer.check(put.batch, put.targets, is_overwrite=put.is_overwrite)
-        memory_bytes = len(put.batch) + _JOB_BYTES
-        self._parts.memory.take(memory_bytes)
+        preparer = self._runtime.preparer_of(put.table)
+        batch = preparer.check(put.batch, put.targets, is_overwrite=put.is_overwrite)
+        memory_bytes = len(put.batch) + _QUEUED_BATCH_BYTES
+        self._runtime.memory.take(memory_bytes)
         answer = asyncio.get_running_loop().create_future()
         # An error that nobody waits for any more is no news.
         answer.add_done_callback(look_at)
-        self._queue.append(Job(put, writer, batch, memory_bytes, answer, writer.is_quick(batch)))
+        self._queue.append(QueuedBatch(put, preparer, batch, memory_bytes, answer, preparer.is_quick(batch)))
         if not self._is_preparing:
             self._is_preparing = True
             self._start(self._prepare_all())
@@ -151,7 +159,7 @@ class KvBucket:
                     self._refuse_queued(error)
                     continue
                 self._drop_lost()
-                if self._queue and not self._prepare_together(store):
+                if self._queue and not self._prepare_coalesced(store):
                     await self._prepare(self._queue.popleft(), store)
         finally:
             self._is_preparing = False
@@ -159,63 +167,63 @@ class KvBucket:
     async def _gather_quick(self) -> None:
         """Let the small batches that have arrived already join the queue: a connection hands over one per turn."""
         count = 0
-        while count < len(self._queue) < _TOGETHER_MAX and self._queue[-1].is_social:
+        while count < len(self._queue) < _COALESCED_MAX and self._queue[-1].is_coalescible:
             count = len(self._queue)
             await asyncio.sleep(0)
 
-    def _prepare_together(self, store: KvStore) -> bool:
+    def _prepare_coalesced(self, store: KvStore) -> bool:
         """Prepare and append the small batches at the head of the queue; return False, with nothing done, if not.
 
         Nothing is waited for, so they find everything as it was when they were prepared.
         """
-        jobs = self._jobs_together()
+        group = self._coalescible_batches()
         first = self._queue[0]
-        loop_time = self._parts.loop_time
-        if len(jobs) < 2 or not loop_time.is_left:
+        budget = self._runtime.loop_budget
+        if len(group) < 2 or not budget.is_left:
             return False
         self._ids = self._ids or store.state.ids
-        together = None
-        with loop_time.spend(), suppress(FlussError, NotQuickError):
-            together = self._explained(
-                first.writer.prepare_together,
-                [job.batch for job in jobs],
+        all_prepared = None
+        with budget.spend(), suppress(FlussError, NotQuickError):
+            all_prepared = self._explained(
+                first.preparer.prepare_coalesced,
+                [queued.batch for queued in group],
                 first.put.targets,
                 first.put.is_overwrite,
                 QuickOldValues(self._pending.rows(), store),
                 self._ids,
             )
-        if together is None:
-            for job in jobs:
-                job.is_social = False
+        if all_prepared is None:
+            for queued in group:
+                queued.is_coalescible = False
             return False
-        for job, prepared in zip(jobs, together, strict=True):
+        for queued, prepared in zip(group, all_prepared, strict=True):
             self._queue.popleft()
             try:
-                if not self._is_answered_as_duplicate(job):
-                    self._appended(job, prepared, self._log.append(prepared.changelog))
+                if not self._is_answered_as_duplicate(queued):
+                    self._appended(queued, prepared, self._log.append(prepared.changelog))
             except FlussError as error:
-                self._refuse(job, error)
+                self._refuse(queued, error)
         return True
 
-    def _jobs_together(self) -> list[Job]:
+    def _coalescible_batches(self) -> list[QueuedBatch]:
         """Return those at the head of the queue that together are not more than a small batch may be."""
-        first, jobs, record_count, byte_count = self._queue[0], [], 0, 0
-        for job in islice(self._queue, _TOGETHER_MAX):
-            record_count += job.batch.record_count
-            byte_count += len(job.batch.data)
-            if not job.goes_with(first) or record_count > QUICK_RECORDS_MAX or byte_count > QUICK_BYTES_MAX:
+        first, group, record_count, byte_count = self._queue[0], [], 0, 0
+        for queued in islice(self._queue, _COALESCED_MAX):
+            record_count += queued.batch.record_count
+            byte_count += len(queued.batch.data)
+            if not queued.coalesces_with(first) or record_count > QUICK_RECORDS_MAX or byte_count > QUICK_BYTES_MAX:
                 break
-            jobs.append(job)
-        return jobs
+            group.append(queued)
+        return group
 
-    async def _prepare(self, job: Job, store: KvStore) -> None:
+    async def _prepare(self, queued: QueuedBatch, store: KvStore) -> None:
         """Prepare a batch and append it. If anything goes wrong, nothing has happened."""
         self._ids = self._ids or store.state.ids
         lost_before = self._lost_reason
         try:
-            if self._is_answered_as_duplicate(job):
+            if self._is_answered_as_duplicate(queued):
                 return
-            prepared = await self._prepare_quickly(job, store) or await self._prepare_in_thread(job, store)
+            prepared = await self._prepare_quickly(queued, store) or await self._prepare_in_thread(queued, store)
             self._drop_lost()
             if self._lost_reason is not None and self._lost_reason is not lost_before:
                 raise self._lost_reason.copied()
@@ -223,68 +231,74 @@ class KvBucket:
         except FlussError as error:
             if isinstance(error, KvDamagedError):
                 self._life.failed(store, error)
-            self._refuse(job, error)
+            self._refuse(queued, error)
         else:
-            self._appended(job, prepared, append)
+            self._appended(queued, prepared, append)
 
-    async def _prepare_quickly(self, job: Job, store: KvStore) -> Prepared | None:
+    async def _prepare_quickly(self, queued: QueuedBatch, store: KvStore) -> Prepared | None:
         """Prepare a batch of a few rows here; None if it has more, if the disk is needed, or if there is no time."""
-        loop_time = self._parts.loop_time
-        if not job.writer.is_quick(job.batch):
+        budget = self._runtime.loop_budget
+        if not queued.preparer.is_quick(queued.batch):
             return None
-        if not loop_time.is_left:
+        if not budget.is_left:
             await asyncio.sleep(0)
-            if not loop_time.is_left:
+            if not budget.is_left:
                 return None
-        with loop_time.spend(), suppress(NotQuickError):
+        with budget.spend(), suppress(NotQuickError):
             old_values = QuickOldValues(self._pending.rows(), store)
             return self._explained(
-                job.writer.prepare, job.batch, job.put.targets, job.put.is_overwrite, old_values, self._ids, None
+                queued.preparer.prepare,
+                queued.batch,
+                queued.put.targets,
+                queued.put.is_overwrite,
+                old_values,
+                self._ids,
+                None,
             )
         return None
 
-    async def _prepare_in_thread(self, job: Job, store: KvStore) -> Prepared:
-        column, reserve = job.writer.auto_increment, None
+    async def _prepare_in_thread(self, queued: QueuedBatch, store: KvStore) -> Prepared:
+        column, reserve = queued.preparer.auto_increment, None
         if column is not None:
-            reserve = self._parts.id_reserver(job.put.table.table_id, column.column_id)
+            reserve = self._runtime.id_reserver(queued.put.table.table_id, column.column_id)
         return await self._in_thread(
-            job.writer.prepare,
-            job.batch,
-            job.put.targets,
-            job.put.is_overwrite,
+            queued.preparer.prepare,
+            queued.batch,
+            queued.put.targets,
+            queued.put.is_overwrite,
             OldValues(self._pending.rows(), store),
             self._ids,
             reserve,
         )
 
-    def _appended(self, job: Job, prepared: Prepared, append: AppendResult) -> None:
-        self._parts.memory.change(prepared.memory_bytes - job.memory_bytes)
+    def _appended(self, queued: QueuedBatch, prepared: Prepared, append: AppendResult) -> None:
+        self._runtime.memory.change(prepared.memory_bytes - queued.memory_bytes)
         batch = PendingBatch(append, prepared, ids_before=self._ids)
         self._ids = prepared.ids_left
         self._pending.add(batch)
-        self._answer_later(job, batch)
+        self._answer_later(queued, batch)
         if not self._is_applying:
             self._is_applying = True
             self._start(self._apply_all())
 
-    def _is_answered_as_duplicate(self, job: Job) -> bool:
+    def _is_answered_as_duplicate(self, queued: QueuedBatch) -> bool:
         """Answer a batch that the log has already. Raises code 31 for a batch out of order."""
-        duplicate = self._log.find_duplicate(job.batch.writer_id, job.batch.batch_sequence)
+        duplicate = self._log.find_duplicate(queued.batch.writer_id, queued.batch.batch_sequence)
         if duplicate is None:
             return False
-        self._parts.memory.change(-job.memory_bytes)
+        self._runtime.memory.change(-queued.memory_bytes)
         batch = self._pending.with_end(duplicate.offset_next)
         if batch is None:
-            set_result(job.answer, duplicate)
+            set_result(queued.answer, duplicate)
         else:
-            self._answer_later(job, batch)
+            self._answer_later(queued, batch)
         return True
 
-    def _answer_later(self, job: Job, batch: PendingBatch) -> None:
-        if job.put.acks == ACKS_ALL:
-            batch.waiting.append(job.answer)
+    def _answer_later(self, queued: QueuedBatch, batch: PendingBatch) -> None:
+        if queued.put.acks == ACKS_ALL:
+            batch.waiting.append(queued.answer)
         else:
-            self._start(self._answer_when_written(job.answer, batch.append))
+            self._start(self._answer_when_written(queued.answer, batch.append))
 
     async def _answer_when_written(self, answer: asyncio.Future[KvPutResult], append: AppendResult) -> None:
         try:
@@ -336,13 +350,13 @@ class KvBucket:
             self._forget(batch, None)
         if not _are_few(applied):
             # Megabytes take a while to be given back, too.
-            self._parts.threads.submit(applied.clear)
+            self._runtime.threads.submit(applied.clear)
 
     def _apply_quickly(self, store: KvStore, batches: Sequence[PendingBatch]) -> bool:
         """Bring a few rows into the store here; return False, with nothing done, if that might take longer."""
-        if not _are_few(batches) or not self._parts.loop_time.is_left:
+        if not _are_few(batches) or not self._runtime.loop_budget.is_left:
             return False
-        with self._parts.loop_time.spend():
+        with self._runtime.loop_budget.spend():
             return self._explained(_apply_if_quick, store, batches)
 
     def _count_durable(self) -> int:
@@ -380,13 +394,13 @@ class KvBucket:
         while self._queue:
             self._refuse(self._queue.popleft(), error)
 
-    def _refuse(self, job: Job, error: FlussError) -> None:
-        self._parts.memory.change(-job.memory_bytes)
-        set_failure(job.answer, error)
+    def _refuse(self, queued: QueuedBatch, error: FlussError) -> None:
+        self._runtime.memory.change(-queued.memory_bytes)
+        set_failure(queued.answer, error)
 
     def _forget(self, batch: PendingBatch, error: FlussError | None) -> None:
         """Answer those who wait for a batch that is no longer pending."""
-        self._parts.memory.change(-batch.memory_bytes)
+        self._runtime.memory.change(-batch.memory_bytes)
         for answer in batch.waiting:
             if error is None:
                 set_result(answer, batch.append)
@@ -403,7 +417,7 @@ class KvBucket:
         """
         if self._closed_reason is not None:
             raise self._closed_reason.copied()
-        return await self._life.get(wait_ms=self._parts.settings.open_wait_ms)
+        return await self._life.get(wait_ms=self._runtime.settings.open_wait_ms)
 
     async def read(self, threads: Executor, work: Callable[[KvStore], T]) -> T:
         """Do something with the store in a thread; raises what ``store`` and the work raise. Damage is repaired."""
@@ -422,7 +436,7 @@ class KvBucket:
         """Return the store if it is open at this moment, for reads that do not touch the disk."""
         store = self._life.current
         if store is not None:
-            self._parts.store_used(self._life)
+            self._runtime.open_stores.used(self._life)
         return store
 
     def store_failed(self, store: KvStore, error: FlussError) -> None:
@@ -468,7 +482,8 @@ class KvBucket:
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Do something in a thread for writes."""
-        return await asyncio.get_running_loop().run_in_executor(self._parts.threads, self._explained, work, *arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._runtime.threads, self._explained, work, *arguments)
 
     def _explained(self, work: Callable[..., T], *arguments: Any) -> T:
         """Do something for writes. What is a bug there fails one batch, and not the bucket."""
@@ -477,7 +492,7 @@ class KvBucket:
         except (FlussError, NotQuickError):
             raise
         except Exception as error:
-            logger.exception("a batch for %s could not be carried out", bucket_text(self._log.bucket))
+            logger.exception("a batch for %s could not be carried out", format_bucket(self._log.bucket))
             raise FlussError(f"{type(error).__name__}: {error}", ErrorCode.UNKNOWN_SERVER_ERROR) from error
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss.storage.kv.store import KvStore, remove_store
-from fluss.storage.log.names import OFFSET_DIGITS, TabletKind
+from fluss.storage.log.file_names import OFFSET_DIGITS, TabletKind
 from fluss.storage.vfs import OsFiles
 
 _OFFSET_NAME: Final = re.compile(rf"[0-9]{{{OFFSET_DIGITS}}}")

@@ -21,16 +21,15 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.record.log_batch import LogBatch, iter_batches, verify_crc
+from fluss.record.mutations import Mutations
+from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.auto_increment import AutoIncrement
-from fluss.server.kv.changelog import decode_changelog, store_entries
-from fluss.server.kv.changes import row_count_delta
 from fluss.server.kv.checkpoints import KvDirectories
+from fluss.server.merge.changelog import decode_changelog, store_entries
+from fluss.server.merge.changes import row_count_delta
 from fluss.server.model import Table
-from fluss.server.table_options import CHANGELOG_IMAGE, ChangelogImage
-from fluss.storage.kv.damage import KvDamagedError
-from fluss.storage.kv.keyed_rows import KeyedRows
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvResources, KvStore, remove_store
 from fluss.storage.log.tablet import LogTablet
@@ -175,7 +174,7 @@ class _ReplayRun:
         self._auto_increment = AutoIncrement.of(table)
         self._is_counted = CHANGELOG_IMAGE.of(table.descriptor.properties) is ChangelogImage.FULL
         # In the order of the changelog.
-        self._changes: list[KeyedRows] = []
+        self._changes: list[Mutations] = []
         self._row_count = 0
         self._state = store.state
 

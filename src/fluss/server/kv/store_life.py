@@ -15,13 +15,11 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.server.kv.checkpoints import KvDirectories, take_checkpoint
-from fluss.server.kv.parts import KvParts
 from fluss.server.kv.recovery import Recovery
-from fluss.server.model import Table
-from fluss.server.tablet.buckets import bucket_text
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.server.kv.runtime import KvRuntime
+from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.tablet import LogTablet
 
@@ -42,9 +40,9 @@ class StoreLife:
         "_is_dropped",
         "_is_flushing",
         "_log",
-        "_parts",
         "_recovery",
         "_retry_at_s",
+        "_runtime",
         "_store",
         "_table",
         "_unflushed_bytes",
@@ -53,13 +51,13 @@ class StoreLife:
 
     def __init__(
         self,
-        parts: KvParts,
+        runtime: KvRuntime,
         log: LogTablet,
         table: Callable[[], Table],
         is_busy: Callable[[], bool],
     ) -> None:
         """``table`` tells the newest version of the table; ``is_busy`` whether anybody needs the store right now."""
-        self._parts = parts
+        self._runtime = runtime
         self._log = log
         self._table = table
         self._is_busy = is_busy
@@ -118,7 +116,7 @@ class StoreLife:
                     raise self._failure.copied()
         finally:
             self._waiting_count -= 1
-        self._parts.store_used(self)
+        self._runtime.open_stores.used(self)
         return self._store
 
     def failed(self, store: KvStore, error: FlussError) -> None:
@@ -131,11 +129,11 @@ class StoreLife:
             return
         logger.error("%s failed and is brought up to date from its changelog: %s", self._text, error.message)
         self._store = None
-        self._parts.store_closing(self)
+        self._runtime.open_stores.closing(self)
         self._is_damaged = isinstance(error, KvDamagedError)
         now_s, failed_at_s = time.monotonic(), self._failed_at_s
         self._failed_at_s = now_s
-        if failed_at_s is not None and now_s - failed_at_s < self._parts.settings.open_retry_ms / 1000:
+        if failed_at_s is not None and now_s - failed_at_s < self._runtime.settings.open_retry_ms / 1000:
             self._failed_to_open(error)
             self._change(self._close_store(store))
         else:
@@ -150,7 +148,7 @@ class StoreLife:
 
     @property
     def _text(self) -> str:
-        return f"the key-value store of {bucket_text(self._log.bucket)}"
+        return f"the key-value store of {format_bucket(self._log.bucket)}"
 
     def _start_opening(self) -> asyncio.Task[None]:
         if self._closed_reason is not None:
@@ -181,7 +179,7 @@ class StoreLife:
             await self._open()
 
     async def _open(self) -> None:
-        await self._parts.take_place()
+        await self._runtime.open_stores.take_slot()
         try:
             if self._closed_reason is not None:
                 raise self._closed_reason.copied()
@@ -189,10 +187,10 @@ class StoreLife:
                 self._log,
                 self._table(),
                 self._directories,
-                self._parts.resources,
-                read_bytes=self._parts.settings.recovery_bytes,
+                self._runtime.resources,
+                read_bytes=self._runtime.settings.recovery_bytes,
             )
-            store = await self._parts.in_upkeep(self._recovery.run, is_damaged=self._is_damaged)
+            store = await self._runtime.in_upkeep(self._recovery.run, is_damaged=self._is_damaged)
         except FlussError as error:
             self._failed_to_open(error)
         except Exception as error:
@@ -204,15 +202,15 @@ class StoreLife:
             self._is_damaged = False
             self._store = store
             self._unflushed_bytes = self._recovery.replayed_bytes
-            self._parts.store_opened(self)
+            self._runtime.open_stores.opened(self)
         finally:
             self._recovery = None
             if self._store is None:
-                self._parts.give_place()
+                self._runtime.open_stores.give_slot()
 
     def _failed_to_open(self, error: FlussError) -> None:
         self._failure = error
-        self._retry_at_s = time.monotonic() + self._parts.settings.open_retry_ms / 1000
+        self._retry_at_s = time.monotonic() + self._runtime.settings.open_retry_ms / 1000
         if self._closed_reason is None:
             logger.error("%s is not available: %s", self._text, error.message)
 
@@ -230,7 +228,7 @@ class StoreLife:
 
     @property
     def is_flush_due(self) -> bool:
-        return self._unflushed_bytes >= self._parts.settings.flush_bytes and not self._is_flushing
+        return self._unflushed_bytes >= self._runtime.settings.flush_bytes and not self._is_flushing
 
     async def flush(self) -> None:
         """Have what is in the store survive a crash, so that it need not be replayed. Failures are logged."""
@@ -242,7 +240,7 @@ class StoreLife:
         try:
             # A store that is ahead of its changelog would have to be built again.
             await self._log.flush()
-            await self._parts.in_upkeep(store.flush)
+            await self._runtime.in_upkeep(store.flush)
         except FlussError as error:
             logger.warning("%s was not flushed: %s", self._text, error.message)
             self._look_for_damage(store, error)
@@ -256,7 +254,7 @@ class StoreLife:
         store = await self.get()
         await self._log.flush()
         try:
-            return await self._parts.in_upkeep(take_checkpoint, store, self._directories, offset=offset)
+            return await self._runtime.in_upkeep(take_checkpoint, store, self._directories, offset=offset)
         except FlussError as error:
             self._look_for_damage(store, error)
             raise
@@ -273,7 +271,7 @@ class StoreLife:
         store = self._store
         if store is not None:
             self._store = None
-            self._parts.store_closing(self)
+            self._runtime.open_stores.closing(self)
             self._change(self._close_store(store))
 
     def refuse(self, reason: FlussError) -> None:
@@ -293,8 +291,8 @@ class StoreLife:
 
     async def _close_store(self, store: KvStore) -> None:
         try:
-            await self._parts.in_upkeep(store.close, keeps_rows=not self._is_dropped)
+            await self._runtime.in_upkeep(store.close, keeps_rows=not self._is_dropped)
         except FlussError as error:
             logger.warning("%s was not closed in order: %s", self._text, error.message)
         finally:
-            self._parts.store_closed()
+            self._runtime.open_stores.closed()

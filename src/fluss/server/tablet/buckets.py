@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol.records import FetchedBucket, encode_fetched_bucket
-from fluss.schema.formats import LogFormat
 from fluss.schema.table import TableBucket
-from fluss.server.model import Partition, Table
+from fluss.schema.table_options import LogFormat
+from fluss.server.model import Partition, Table, format_bucket
 from fluss.server.tablet.batch_check import BatchCheck
 from fluss.storage.log.tablet import LogTablet
 
@@ -89,7 +89,7 @@ class HostedBucket:
         kv = self.kv
         if kv is None:
             raise FlussError(
-                f"The table of {bucket_text(self.bucket)} has no primary key: it is a log, read and append to it",
+                f"The table of {format_bucket(self.bucket)} has no primary key: it is a log, read and append to it",
                 ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
             )
         return kv
@@ -199,16 +199,10 @@ def _group_key(partition: Partition | None) -> int | None:
     return None if partition is None else partition.partition_id
 
 
-def bucket_text(bucket: TableBucket) -> str:
-    """Return a bucket in the form that clients look for in messages."""
-    partition = "" if bucket.partition_id is None else f"partitionId={bucket.partition_id}, "
-    return f"TableBucket{{tableId={bucket.table_id}, {partition}bucket={bucket.bucket_id}}}"
-
-
 def unknown_bucket(bucket: TableBucket) -> FlussError:
     """Build the error for a bucket that does not exist (any more)."""
     return FlussError(
-        f"Unknown table or bucket: {bucket_text(bucket)}; it may have been dropped",
+        f"Unknown table or bucket: {format_bucket(bucket)}; it may have been dropped",
         ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
     )
 
@@ -216,6 +210,6 @@ def unknown_bucket(bucket: TableBucket) -> FlussError:
 def not_hosted(bucket: TableBucket) -> FlussError:
     """Build the error for a bucket that exists but is not ready here."""
     return FlussError(
-        f"This server is not leader or follower of {bucket_text(bucket)} yet; try again",
+        f"This server is not leader or follower of {format_bucket(bucket)} yet; try again",
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     )

@@ -1,4 +1,6 @@
-"""The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end.
+"""What a tablet server can be told.
+
+The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end.
 
 The rows by key of primary-key tables are another matter: their stores are opened when somebody asks for them.
 """
@@ -9,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
@@ -20,19 +22,54 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.checkpoints import KvDirectories
-from fluss.server.kv.parts import KvParts
-from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table
+from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.runtime import KvRuntime
+from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table, format_bucket
 from fluss.server.periodic import Periodic
-from fluss.server.tablet.buckets import HostedBucket, HostedTable, bucket_text, unknown_bucket
-from fluss.server.tablet.checkpoints import Checkpoints
+from fluss.server.tablet.buckets import HostedBucket, HostedTable, unknown_bucket
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
-from fluss.server.tablet.residue import find_residue, remove_empty_directories, remove_residue, tablet_directories
 from fluss.server.tablet.retention import Retention
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.tablet_files import (
+    Checkpoints,
+    find_residue,
+    remove_empty_directories,
+    remove_residue,
+    tablet_directories,
+)
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.names import TabletKind, TabletLocation
-from fluss.storage.log.tablet import LogTablet
+from fluss.storage.log.file_names import TabletKind, TabletLocation
+from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import Files, OsFiles
+
+
+@dataclass(frozen=True, slots=True)
+class TabletSettings:
+    """Limits, and how often things are looked after."""
+
+    log: LogSettings = field(default_factory=LogSettings)
+    kv: KvSettings = field(default_factory=KvSettings)
+    # Whether an acknowledged record is on the disk, or may still be in the memory of the operating system.
+    is_fsync_required: bool = True
+    checkpoint_interval_ms: int = 60_000
+    retention_check_interval_ms: int = 300_000
+    retention_rolls_active_segment: bool = False
+    writer_expiration_check_interval_ms: int = 600_000
+    disk_write_limit_ratio: float = 0.85
+    disk_write_recover_ratio: float = 0.80
+    disk_check_interval_ms: int = 30_000
+    # What all answers with records or rows may hold in memory; then requests take turns, and return less at a time.
+    fetch_memory_bytes_max: int = 256 * 1024 * 1024
+    # What one answer may hold, whatever the client asks for. A single larger batch is returned all the same.
+    fetch_response_bytes_max: int = 64 * 1024 * 1024
+    # What one limit scan may return; then it is refused.
+    limit_scan_bytes_max: int = 128 * 1024 * 1024
+    # Buckets for which all fetches together wait, counted once per fetch; then a fetch is answered without waiting.
+    parked_buckets_max: int = 1_000_000
+    # Threads that read what is not in memory.
+    reader_threads: int = 4
+    # How long an answer is held back that says nothing but "try again": some clients do so at once, without end.
+    retry_answer_delay_ms: int = 50
+
 
 # Logs that are opened by one job of a thread, and logs that are closed at the same time.
 _LOGS_PER_JOB = 64
@@ -91,13 +128,13 @@ class TabletManager:
             usage_ratio=usage_ratio,
         )
         self._readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="fluss-reader")
-        self._kv_parts = KvParts(settings.kv, ids)
+        self._kv_runtime = KvRuntime(settings.kv, ids)
         self._tables: dict[int, HostedTable] = {}
         # From the last start or checkpoint. Those of offline buckets must not get lost: they say what has to be there.
         self._recovery_offsets: dict[TableBucket, int] = {}
         self._was_clean = False
         self._checkpointed: tuple[list[int], list[int]] | None = None
-        self._retention = Retention(self._tables, settings, clock)
+        self._retention = Retention(self._tables, clock, rolls_active_segment=settings.retention_rolls_active_segment)
         self._periodics = (
             Periodic("log checkpoint", settings.checkpoint_interval_ms, self.checkpoint),
             Periodic("log retention", settings.retention_check_interval_ms, self._retention.expire_segments),
@@ -125,9 +162,9 @@ class TabletManager:
         return self._retention
 
     @property
-    def kv_parts(self) -> KvParts:
+    def kv_runtime(self) -> KvRuntime:
         """What the stores of all buckets share."""
-        return self._kv_parts
+        return self._kv_runtime
 
     @property
     def readers(self) -> Executor:
@@ -154,7 +191,7 @@ class TabletManager:
         self._state = _State.RUNNING
         for periodic in self._periodics:
             periodic.start()
-        self._kv_parts.start()
+        self._kv_runtime.start()
         # What was recovered need not be recovered again.
         self._in_background(self.checkpoint())
         self._in_background(self._remove_residue())
@@ -179,7 +216,7 @@ class TabletManager:
             logger.error("the next start will look through the logs, since this could not be noted: %s", error)
 
     async def _stop_threads(self) -> None:
-        await self._kv_parts.stop()
+        await self._kv_runtime.stop()
         await self._committer.stop()
         await asyncio.to_thread(self._readers.shutdown)
 
@@ -207,7 +244,7 @@ class TabletManager:
         buckets = hosted.remove(partition)
         if hosted.is_empty:
             del self._tables[table.table_id]
-            self._kv_parts.forget_table(table.table_id)
+            self._kv_runtime.forget_table(table.table_id)
         self._checkpointed = None
         logs = [bucket.tablet for bucket in buckets if bucket.tablet is not None]
         stores = [bucket.kv_in_use for bucket in buckets if bucket.kv_in_use is not None]
@@ -293,7 +330,7 @@ class TabletManager:
             )
         except (FlussError, OSError) as error:
             reason = error.message if isinstance(error, FlussError) else str(error)
-            text = f"{bucket_text(place.bucket)} is offline, its log in {place.directory} cannot be used: {reason}"
+            text = f"{format_bucket(place.bucket)} is offline, its log in {place.directory} cannot be used: {reason}"
             logger.error("%s. Repair or restore the files and start the server again, or drop the table", text)
             return FlussError(text, ErrorCode.STORAGE_EXCEPTION)
         if result.bytes_dropped:
@@ -316,7 +353,7 @@ class TabletManager:
         hosted = self._tables.get(table.table_id)
         if hosted is None:
             hosted = self._tables[table.table_id] = HostedTable(table)
-        new_kv = partial(KvBucket, self._kv_parts, hosted) if table.has_primary_key else None
+        new_kv = partial(KvBucket, self._kv_runtime, hosted) if table.has_primary_key else None
         hosted.add(
             partition, [HostedBucket(place.bucket, log, new_kv) for place, log in zip(places, logs, strict=True)]
         )

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from fluss.errors import FlussError
+from fluss.schema.table_options import LOG_TTL
 from fluss.server.model import Clock
-from fluss.server.table_options import LOG_TTL
 from fluss.server.tablet.buckets import HostedBucket, HostedTable
-from fluss.server.tablet.settings import TabletSettings
 from fluss.storage.log.tablet import LogTablet
 
 # Logs that are looked at before others get their turn on the event loop.
@@ -31,10 +30,10 @@ class Retention:
     A table's properties are read anew each time, so a changed TTL holds from the next check on.
     """
 
-    def __init__(self, tables: Mapping[int, HostedTable], settings: TabletSettings, clock: Clock) -> None:
+    def __init__(self, tables: Mapping[int, HostedTable], clock: Clock, *, rolls_active_segment: bool) -> None:
         self._tables = tables
         self._clock = clock
-        self.rolls_active_segment = settings.retention_rolls_active_segment
+        self.rolls_active_segment = rolls_active_segment
 
     async def expire_segments(self) -> None:
         """Remove the segments in which everything is older than the TTL of the table."""

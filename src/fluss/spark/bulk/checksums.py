@@ -20,7 +20,7 @@ import pyarrow.types as pat
 from fluss.row.compacted_columns import encode_rows
 from fluss.row.encoded import EncodedRows
 from fluss.schema.types import DataType
-from fluss.spark.row_hashes import UInt64Array, row_hashes
+from fluss.spark.write.row_hashes import UInt64Array, row_hashes
 
 _MODULUS: Final = 2**64
 _SEED: Final = 0x6A09_E667_F3BC_C909

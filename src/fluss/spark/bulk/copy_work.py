@@ -20,16 +20,15 @@ from fluss.client.bulk.sequenced_writer import SequencedWriter
 from fluss.client.bulk.writer_batches import writer_batches
 from fluss.client.table import FlussTable
 from fluss.client.write.arrow_input import slices
-from fluss.row.arrow_sizes import narrowest_column
+from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.table import TableBucket, TablePath
-from fluss.spark.bucket_texts import bucket_text
 from fluss.spark.bulk.checksums import Checksum, checksum
+from fluss.spark.bulk.jobs import UnfitInputError
 from fluss.spark.bulk.reports import BucketCheck
-from fluss.spark.bulk.split_rows import split_rows
-from fluss.spark.bulk.unfit import UnfitInputError
 from fluss.spark.connections import open_table
-from fluss.spark.exactly_once import ExactlyOnceWrite, WriterRecord
-from fluss.spark.packing import Split
+from fluss.spark.names import bucket_text
+from fluss.spark.read.splits import Split, split_rows
+from fluss.spark.write.exactly_once import ExactlyOnceWrite, WriterRecord
 
 # The size of batches. Never change it: a copy that is continued must make the same ones.
 _BATCH_ROWS: Final = 16_384

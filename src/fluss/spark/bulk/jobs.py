@@ -1,4 +1,4 @@
-"""Work on executors that moves no rows through the JVM: a task per item, small results back.
+"""Bulk jobs: work on executors that moves no rows through the JVM. A task per item, small results back.
 
 Spark sees a DataFrame of numbers, one per task. A task finds its item by the number, does all its reading and writing
 with Python libraries, and returns its result as bytes. When a task ends, Spark also tells the driver at once, by an
@@ -11,7 +11,7 @@ import pickle
 import re
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -20,13 +20,15 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from fluss.errors import FlussError
-from fluss.row.plain_arrays import number_array
-from fluss.spark.bulk.handle import context_of
+from fluss.row.arrow_arrays import number_array
 from fluss.spark.bulk.progress import Counted, Listener, ProgressWatch, quiet
-from fluss.spark.bulk.unfit import UnfitInputError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
 
 # What tasks return. Spark does not check it, and reads memory that is not there if it is something else.
 _RESULT_SCHEMA: Final = pa.schema([pa.field("task", pa.int64(), nullable=False), pa.field("result", pa.binary())])
@@ -34,6 +36,44 @@ _RESULT_DDL: Final = "task bigint not null, result binary"
 # The last line of a traceback: the class of the error and what it says; and what errors of this library say.
 _PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt): (?P<text>.+)$", re.MULTILINE)
 _FLUSS_ERROR: Final = re.compile(r"FlussError(?:\(code=(?P<code>-?\d+)\))?: (?P<text>.+)")
+
+
+class FlussOnSpark(Protocol):
+    """What every job is given; ``fluss.spark.FlussSpark`` is one."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that runs jobs."""
+        ...
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """How the cluster is reached: ``bootstrap.servers`` and other options of the client."""
+        ...
+
+
+def context_of(spark: SparkSession) -> SparkContext:
+    """Return the context of a session, which only those have that run in this process."""
+    try:
+        return spark.sparkContext
+    except AttributeError:
+        raise FlussError(
+            "Bulk jobs need a session of this process, such as fluss.spark.session() returns; this one is a client of "
+            "Spark Connect"
+        ) from None
+
+
+def refuse_speculation(spark: SparkSession) -> None:
+    """Refuse to write with a session that would run attempts of a task side by side."""
+    if (context_of(spark).getConf().get("spark.speculation") or "false").lower() == "true":
+        raise FlussError(
+            "The session has spark.speculation=true, so that two attempts of a task may write at the same time and "
+            "stop each other; build the session without it"
+        )
+
+
+class UnfitInputError(FlussError):
+    """Something in the input of a job does not fit; the message says where it is and why. Nobody tries again."""
 
 
 class TaskResult(Protocol):

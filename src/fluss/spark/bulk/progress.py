@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, NamedTuple, Self, TextIO, TypeAlias
 
-from fluss.spark.bulk.texts import count_text, rate_text, scaled_text, seconds_text
-
 _BAR_CHARS: Final = 20
 # Often enough to look alive, seldom enough to cost nothing.
 _INTERVAL_S: Final = 0.25
 # What is left cannot be told from the first moments.
 _ESTIMATE_AFTER_S: Final = 0.5
-
 logger = logging.getLogger(__name__)
+_SCALES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +165,42 @@ def listener_of(progress: bool | Listener | None, stream: TextIO | None = None) 
     stream = sys.stderr if stream is None else stream
     is_shown = stream.isatty() if progress is None else progress
     return TerminalLine(stream) if is_shown else quiet
+
+
+# Amounts as people read them
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return ``1 file``, ``12,000 rows``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def scaled_text(amount: float) -> str:
+    """Return an amount in three digits or so: ``853``, ``4.25 M``."""
+    for scale, letter in _SCALES:
+        if amount >= scale:
+            return f"{amount / scale:.3g} {letter}" if amount < 999.5 * scale else f"{amount / scale:.0f} {letter}"
+    return f"{amount:.0f}"
+
+
+def bytes_text(byte_count: int) -> str:
+    """Return ``12 B``, ``3.05 MB``; a megabyte is a million bytes."""
+    text = scaled_text(byte_count)
+    return f"{text}B" if text[-1].isalpha() else f"{text} B"
+
+
+def rate_text(rows_per_second: float) -> str:
+    """Return ``1.52 M rows/s``."""
+    return f"{scaled_text(rows_per_second)} rows/s"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _MINUTE_S:
+        return f"{whole} s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
+    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fluss.spark.bulk.checksums import Checksum
-from fluss.spark.bulk.texts import bytes_text, count_text, rate_text, seconds_text
+from fluss.spark.bulk.progress import bytes_text, count_text, rate_text, seconds_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 from fluss.schema.database import DatabaseInfo
 from fluss.schema.partition import PartitionInfo, qualified_partition_name
 from fluss.schema.table import TableInfo
-from fluss.spark.sql.text import quoted_name, quoted_string
-from fluss.spark.table_properties import shown_properties
+from fluss.spark.catalog import shown_properties
+from fluss.spark.lexer import quoted_name, quoted_string
 from fluss.spark.types import spark_schema
 
 _DescribeRow: TypeAlias = tuple[str, str, str | None]

@@ -1,34 +1,59 @@
 """Run SQL statements: in Fluss if they are about something there, in Spark otherwise.
 
-Tables of Fluss in a statement for Spark are made known to Spark before; see ``fluss.spark.sql.names`` for what a name
-means. A table that is about to be created belongs to Fluss if its database is attached and no provider is given, or if
-it is created ``USING fluss``.
+What a name in a statement means:
+
+- ``fluss.sales.orders`` is a table in Fluss, ``fluss.sales`` a database there; ``spark_catalog.x`` is Spark's.
+- ``sales.orders`` is a table in Fluss if ``sales`` is attached. ``orders`` alone is one if the current database is.
+- Statements about databases are about those of Fluss, unless they say ``spark_catalog``.
+- The database called ``fluss``, which every cluster has at first, is Fluss's without being attached: ``fluss.orders``.
+- A table that is about to be created belongs to Fluss if its database is attached and no provider is given, or if it
+  is created ``USING fluss``.
+
+Tables of Fluss in a statement for Spark are made known to Spark before, and get the names that Spark knows them by.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
+import pyarrow as pa
+from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StructField, StructType
 
 from fluss.errors import FlussError
+from fluss.schema.table import TablePath
 from fluss.spark.attachments import Attachments
-from fluss.spark.catalog import FlussCatalog
-from fluss.spark.sql.execution import Execution, TableWriter
-from fluss.spark.sql.head import Head, head_of
-from fluss.spark.sql.names import NameMeanings
-from fluss.spark.sql.parser import parse
-from fluss.spark.sql.rewrite import with_spark_names
+from fluss.spark.catalog import FlussCatalog, reason_of
+from fluss.spark.lexer import Token
+from fluss.spark.names import table_name
+from fluss.spark.option_values import TableName
+from fluss.spark.sql import answers
+from fluss.spark.sql.cursor import fail, statement_tokens
+from fluss.spark.sql.parser import Head, head_of, parse
 from fluss.spark.sql.statements import (
     FLUSS_CATALOG,
+    AddColumns,
+    AddPartitions,
+    ColumnText,
     CreateDatabase,
     CreateTable,
     DescribeDatabase,
+    DescribeTable,
     DropDatabase,
+    DropPartitions,
+    DropTable,
+    Name,
+    SetProperties,
+    ShowCreateTable,
     ShowDatabases,
+    ShowPartitions,
+    ShowProperties,
     ShowTables,
+    Statement,
+    UnsetProperties,
 )
-from fluss.spark.sql.text import Token, tokens_of
 
 _ABOUT_DATABASES = (CreateDatabase, DropDatabase, DescribeDatabase, ShowDatabases)
 
@@ -48,7 +73,7 @@ class StatementRunner:
     def run(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         """Run one statement. ``args`` are the parameters of a statement that goes to Spark."""
         try:
-            tokens = tokens_of(text)
+            tokens = statement_tokens(text)
         except FlussError:
             # Spark says it better, and may know quotes that are not known here.
             return self._spark.sql(text, args=args)
@@ -78,3 +103,251 @@ class StatementRunner:
             return False
         # A name in an attached database may also be a view or a table of Spark's.
         return head.kind is CreateTable or name.is_of_fluss or self._catalog.table_exists(path)
+
+
+# What names mean
+
+
+class NameMeanings:
+    """Knows what names mean in one session, with the databases that are attached to it."""
+
+    def __init__(self, spark: SparkSession, attachments: Attachments) -> None:
+        self._spark = spark
+        self._attachments = attachments
+
+    def database(self, name: Name) -> str:
+        """Return the database in a statement about databases of Fluss."""
+        if name.is_of_fluss and len(name.parts) == 2:
+            return name.parts[1]
+        if len(name.parts) != 1:
+            raise FlussError(f"'{name}' is no database: write sales or fluss.sales")
+        return self._attachments.database_of(name.parts[0]) or name.parts[0]
+
+    def database_of_tables(self, name: Name | None) -> str | None:
+        """Return the Fluss database whose tables are meant, without a name the current one; None if it is Spark's."""
+        if name is None:
+            return self._attachments.database_of(self._spark.catalog.currentDatabase())
+        if name.is_of_fluss:
+            return name.parts[-1] if len(name.parts) <= 2 else None
+        return self._attachments.database_of(name.parts[0]) if len(name.parts) == 1 else None
+
+    def table(self, name: Name) -> TablePath | None:
+        """Return the Fluss table that is meant, whether there is one or not; None if it is Spark's."""
+        parts = name.parts
+        if name.is_of_spark:
+            return None
+        if name.is_of_fluss and len(parts) > 1:
+            if len(parts) > 3:
+                raise FlussError(f"'{name}' is no table: write it as fluss.sales.orders")
+            return TablePath(*parts[-2:])
+        if len(parts) == 1:
+            parts = (self._spark.catalog.currentDatabase(), *parts)
+        database = self._attachments.database_of(parts[0]) if len(parts) == 2 else None
+        if database is None:
+            return None
+        known = self._attachments.table_of(*parts)
+        return TablePath(database, parts[1]) if known is None else known.path
+
+    def new_table(self, name: Name) -> TablePath:
+        """Return the Fluss table that is about to be created, also in a database that is not attached."""
+        path = self.table(name)
+        if path is not None:
+            return path
+        if len(name.parts) != 2:
+            raise FlussError(f"In which database? Write it before the name, such as sales.{name.parts[-1]}")
+        return TablePath(*name.parts)
+
+    def spark_name(self, parts: tuple[str, ...]) -> str | None:
+        """Return the name that Spark knows a table by, after making it known; None if it is not a table of Fluss.
+
+        ``parts`` are ``fluss``, database and table, or database and table. The table may be a view, such as
+        ``orders$changelog``.
+        """
+        name = self._table_or_view(parts)
+        entry = None if name is None else self._attachments.attach_one(name)
+        return None if entry is None else entry.sql_name
+
+    def _table_or_view(self, parts: tuple[str, ...]) -> TableName | None:
+        database, table = parts[-2:]
+        if parts[0].lower() != FLUSS_CATALOG:
+            known = self._attachments.table_of(database, table)
+            if known is not None:
+                return known
+            attached = self._attachments.database_of(database)
+            if attached is None:
+                return None
+            database = attached
+        try:
+            return table_name(f"{database}.{table}")
+        except FlussError:
+            return None
+
+
+def with_spark_names(text: str, tokens: list[Token], spark_name_of: Callable[[tuple[str, ...]], str | None]) -> str:
+    """Replace names of tables. ``spark_name_of`` gets the parts of a name, and returns what to write, if anything.
+
+    It is asked about ``fluss.sales.orders`` and about ``sales.orders``, also where they are only the beginning of the
+    name of a column. Everything else, comments and spaces too, stays as it is.
+    """
+    pieces: list[str] = []
+    position = 0
+    for parts in _dotted_names(tokens):
+        for length in (3, 2) if parts[0].value.lower() == FLUSS_CATALOG else (2,):
+            named = parts[:length]
+            replacement = spark_name_of(tuple(token.value for token in named)) if len(named) == length else None
+            if replacement is not None:
+                pieces += [text[position : named[0].start], replacement]
+                position = named[-1].stop
+                break
+    return "".join([*pieces, text[position:]])
+
+
+def _dotted_names(tokens: list[Token]) -> Iterator[list[Token]]:
+    """Yield the parts of every name that has dots in it."""
+    index = 0
+    while index < len(tokens):
+        parts: list[Token] = []
+        while tokens[index].is_name:
+            parts.append(tokens[index])
+            if not (tokens[index + 1].is_symbol(".") and tokens[index + 2].is_name):
+                break
+            index += 2
+        index += 1
+        if len(parts) > 1:
+            yield parts
+
+
+# Statements about Fluss
+
+
+class QueryRunner(Protocol):
+    """Runs the query of CREATE TABLE AS."""
+
+    def __call__(self, text: str) -> DataFrame: ...
+
+
+class TableWriter(Protocol):
+    """Writes the rows of CREATE TABLE AS."""
+
+    def __call__(self, rows: DataFrame, table: TablePath) -> None: ...
+
+
+class Execution:
+    """Does what statements say, with a catalog. Attached names follow the catalog by themselves."""
+
+    def __init__(
+        self, spark: SparkSession, catalog: FlussCatalog, attachments: Attachments, names: NameMeanings
+    ) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._attachments = attachments
+        self._names = names
+
+    def do(self, statement: Statement, text: str, query: QueryRunner, write: TableWriter) -> DataFrame:
+        """Do what a statement says, and return its answer, which may be empty. ``text`` is for messages."""
+        match statement:
+            case CreateTable():
+                self._create_table(statement, text, query, write)
+            case CreateDatabase() | DropDatabase():
+                self._change_database(statement)
+            case DropTable():
+                self._catalog.drop_table(self._path(statement.name), if_exists=statement.if_exists)
+            case AddColumns():
+                self._catalog.alter_table(self._path(statement.name), add_columns=_struct(statement.columns, text))
+            case SetProperties():
+                self._catalog.alter_table(self._path(statement.name), set_properties=statement.properties)
+            case UnsetProperties():
+                self._catalog.alter_table(self._path(statement.name), reset_properties=statement.keys)
+            case AddPartitions() | DropPartitions():
+                self._change_partitions(statement)
+            case _:
+                return self._spark.createDataFrame(self._answer(statement))
+        return self._spark.range(0).select()
+
+    def _path(self, name: Name) -> TablePath:
+        path = self._names.table(name)
+        assert path is not None, "a statement is done here if its name means a table of Fluss"
+        return path
+
+    def _change_database(self, statement: CreateDatabase | DropDatabase) -> None:
+        name = self._names.database(statement.name)
+        if isinstance(statement, DropDatabase):
+            self._catalog.drop_database(name, if_exists=statement.if_exists, cascade=statement.cascade)
+            return
+        self._catalog.create_database(
+            name, comment=statement.comment, properties=statement.properties, if_not_exists=statement.if_not_exists
+        )
+        # Whoever creates a database in SQL is going to use it there. Tables of one that exists are found by use.
+        self._attachments.attach(name, [])
+
+    def _create_table(self, statement: CreateTable, text: str, query: QueryRunner, write: TableWriter) -> None:
+        path = self._names.new_table(statement.name)
+        if statement.query is not None and self._catalog.table_exists(path):
+            if statement.if_not_exists:
+                return
+            raise FlussError(f"The table {path} exists already; drop it first, or use INSERT INTO")
+        rows = None if statement.query is None else query(statement.query)
+        self._catalog.create_table(
+            path,
+            _struct(statement.columns, text) if rows is None else rows,
+            primary_keys=statement.primary_keys,
+            partition_keys=statement.partition_keys,
+            bucket_keys=statement.bucket_keys,
+            bucket_count=statement.bucket_count,
+            comment=statement.comment,
+            properties=statement.properties,
+            if_not_exists=statement.if_not_exists,
+        )
+        if rows is not None:
+            try:
+                write(rows, path)
+            except BaseException:
+                # The statement has not happened, as far as anybody can see.
+                self._catalog.drop_table(path, if_exists=True)
+                raise
+
+    def _change_partitions(self, statement: AddPartitions | DropPartitions) -> None:
+        path = self._path(statement.name)
+        for spec in statement.specs:
+            if isinstance(statement, AddPartitions):
+                self._catalog.add_partition(path, spec, if_not_exists=statement.if_not_exists)
+            else:
+                self._catalog.drop_partition(path, spec, if_exists=statement.if_exists)
+
+    def _answer(self, statement: Statement) -> pa.Table:
+        match statement:
+            case ShowDatabases():
+                return answers.databases(self._catalog.list_databases(), statement.pattern)
+            case DescribeDatabase():
+                return answers.description_of_database(
+                    self._catalog.database_info(self._names.database(statement.name))
+                )
+            case ShowTables():
+                database = self._names.database_of_tables(statement.database)
+                assert database is not None, "a statement is done here if its name means a database of Fluss"
+                return answers.tables(database, self._catalog.list_tables(database), statement.pattern)
+            case ShowPartitions():
+                info = self._catalog.table_info(self._path(statement.name))
+                found = self._catalog.list_partitions(info.table_path, statement.spec or None)
+                return answers.partitions(found, info.partition_keys)
+            case ShowCreateTable():
+                return answers.create_statement(self._catalog.table_info(self._path(statement.name)))
+            case ShowProperties():
+                return answers.properties(self._catalog.table_info(self._path(statement.name)), statement.key)
+            case DescribeTable():
+                info = self._catalog.table_info(self._path(statement.name))
+                return answers.description_of_table(info, is_extended=statement.is_extended)
+        raise AssertionError(f"no answer for {statement!r}")
+
+
+def _struct(columns: Sequence[ColumnText], text: str) -> StructType:
+    """Return the columns of a statement. Spark's own parser reads their types."""
+    fields = []
+    for column in columns:
+        try:
+            data_type = DataType.fromDDL(column.type_text)
+        except ParseException as error:
+            fail(text, column.position, f"the type of column '{column.name}' is not understood: {reason_of(error)}")
+        metadata = None if column.comment is None else {"comment": column.comment}
+        fields.append(StructField(column.name, data_type, column.nullable, metadata))
+    return StructType(fields)

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from fluss.row.null_columns import BoolArray
-from fluss.row.varint_columns import UInt64Array
+from fluss.row.arrow_arrays import BoolArray
+from fluss.row.varint import UInt64Array
 
 _BITS_PER_KEY: Final = 12
 _WORD_BITS: Final = 64

@@ -21,8 +21,8 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from fluss.record.crc import crc32c
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.errors import KvDamagedError
+from fluss.record.framing import crc32c
 
 _CURRENT: Final = "CURRENT"
 _MANIFEST: Final = re.compile(rb"MANIFEST-[0-9]+\n")

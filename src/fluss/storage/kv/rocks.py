@@ -5,22 +5,25 @@ are plain exceptions with a text; ``explain`` gives them a type.
 
 What it does with the GIL shapes the code around it: ``get`` with a list of keys, ``flush`` and ``close`` release it;
 ``write``, adding to a table file, every step of an iterator, opening and copying do not.
+
+Who is using an open database, so that it is closed when nobody is.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
-from fluss.errors import ErrorCode, FlussError
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.storage.kv.key_filter import FilterMemory
 from fluss.storage.kv.manifest import check_files
-from fluss.storage.kv.settings import KvStoreSettings
+from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.kv.write_buffers import WriteBuffers
 
 try:
@@ -238,3 +241,41 @@ def explain(error: Exception, directory: Path) -> FlussError:
     if is_damaged:
         return KvDamagedError(f"The key-value store {directory} is damaged: {text}")
     return FlussError(f"The key-value store {directory} failed: {text}", ErrorCode.KV_STORAGE_EXCEPTION)
+
+
+class Access:
+    """Lends a database: ``with access as database``. What RocksDB raises inside comes out as a FlussError.
+
+    May be used from any thread, by many at a time, also nested.
+    """
+
+    def __init__(self, database: Rdict, directory: Path) -> None:
+        self._database: Rdict | None = database
+        self._directory = directory
+        self._user_count = 0
+        self._condition = threading.Condition()
+
+    def __enter__(self) -> Rdict:
+        with self._condition:
+            if self._database is None:
+                raise FlussError(f"The key-value store {self._directory} is closed", ErrorCode.KV_STORAGE_EXCEPTION)
+            self._user_count += 1
+            return self._database
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._condition:
+            self._user_count -= 1
+            if not self._user_count:
+                self._condition.notify_all()
+        # RocksDB's errors are plain exceptions; anything of a type of its own is somebody else's.
+        if kind is Exception and isinstance(error, Exception):
+            raise explain(error, self._directory) from error
+
+    def close(self) -> Rdict | None:
+        """Refuse everyone from now on, wait for those inside, and hand the database over; None the second time."""
+        with self._condition:
+            database, self._database = self._database, None
+            self._condition.wait_for(lambda: self._user_count == 0)
+        return database

@@ -21,8 +21,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from fluss.record.crc import crc32c
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.errors import KvDamagedError
+from fluss.record.framing import crc32c
 
 VERSION = 1
 _MAGIC = b"FKVS"

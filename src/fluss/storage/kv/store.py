@@ -24,18 +24,16 @@ from typing import Final
 import numpy as np
 
 from fluss.buffers import Int64Array
-from fluss.errors import CorruptRecordError, ErrorCode, FlussError
+from fluss.errors import CorruptRecordError, ErrorCode, FlussError, KvDamagedError
+from fluss.record.mutations import FoundRows, Mutations, StoredValues
 from fluss.record.value_batch import SCHEMA_ID_BYTES
 from fluss.row.hashed_keys import HashedKeys, row_words
-from fluss.row.varint_columns import UInt64Array
+from fluss.row.varint import UInt64Array
 from fluss.storage.kv import rocks
-from fluss.storage.kv.access import Access
-from fluss.storage.kv.damage import KvDamagedError
-from fluss.storage.kv.drain import STATE_KEY, Drain, remove_unfinished, write_part
+from fluss.storage.kv.flush import STATE_KEY, MemtableFlush, remove_unfinished, write_part
 from fluss.storage.kv.key_filter import KeyFilter
-from fluss.storage.kv.keyed_rows import FoundRows, KeyedRows, StoredRows
-from fluss.storage.kv.recent_rows import RECENT_BYTES_MAX, Part, RecentRows, find_recent
-from fluss.storage.kv.rocks import KvResources
+from fluss.storage.kv.memtable import RECENT_BYTES_MAX, Memtable, Part, find_in_memtables
+from fluss.storage.kv.rocks import Access, KvResources
 from fluss.storage.kv.snapshot import KvSnapshot, RowReader
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.vfs import OsFiles
@@ -82,8 +80,8 @@ class KvStore:
         self._value_bytes_max = state.value_bytes_max
         # The recent rows, newest first: those that writes are added to, and behind them those that are being drained or
         # have been. They stay while nobody needs the memory: reading them from the database takes ten times as long.
-        self._recent: tuple[RecentRows, ...] = (RecentRows(),)
-        self._drain: Drain | None = None
+        self._recent: tuple[Memtable, ...] = (Memtable(),)
+        self._drain: MemtableFlush | None = None
         # What the database has, what of it is on the disk for sure, whether it has no rows at all, and its keys, if
         # anybody knows them.
         self._drained_state = state
@@ -144,7 +142,7 @@ class KvStore:
     def find(self, keys: HashedKeys, *, bytes_max: int = sys.maxsize) -> FoundRows:
         """Return the rows of keys, as many as there are. More than ``bytes_max`` is a FlussError (13)."""
         with self._access as database:
-            parts, left = find_recent(self._recent, keys)
+            parts, left = find_in_memtables(self._recent, keys)
             byte_count = _checked_bytes(parts, len(keys), bytes_max)
             left = self._possible(keys, left)
             if len(left):
@@ -245,7 +243,7 @@ class KvStore:
         """Return the values of keys, empty ones where a key was removed, None where the recent rows know nothing."""
         if len(keys) <= _FEW_KEYS:
             return [_recent_value(self._recent, key) for key in keys]
-        parts, left = find_recent(self._recent, HashedKeys.from_list(keys))
+        parts, left = find_in_memtables(self._recent, HashedKeys.from_list(keys))
         # Before they are copied.
         _checked_bytes(parts, len(keys), bytes_max)
         values: list[bytes | None] = [b""] * len(keys)
@@ -256,15 +254,15 @@ class KvStore:
                 values[number] = value
         return values
 
-    def _rows(self, values: list[bytes]) -> StoredRows:
+    def _rows(self, values: list[bytes]) -> StoredValues:
         try:
-            return StoredRows.from_values(values)
+            return StoredValues.from_values(values)
         except CorruptRecordError as error:
             raise KvDamagedError(f"The key-value store {self.directory} is damaged: {error.message}") from error
 
     # Writing
 
-    def write(self, changes: Sequence[KeyedRows], state: KvState) -> None:
+    def write(self, changes: Sequence[Mutations], state: KvState) -> None:
         """Have new rows, the oldest first, and with them a new state. It is in memory, and a lookup finds it.
 
         When it fails nothing was added, and the state is the old one.
@@ -277,7 +275,7 @@ class KvStore:
             with self._write_lock:
                 self._add(changes, state)
 
-    def write_if_quick(self, changes: Sequence[KeyedRows], state: KvState) -> bool:
+    def write_if_quick(self, changes: Sequence[Mutations], state: KvState) -> bool:
         """Write a few rows like ``write`` if that takes microseconds; if not return False, and nothing was written.
 
         It would take longer while somebody else writes, drains or copies the store, and while the disk is behind.
@@ -298,7 +296,7 @@ class KvStore:
             finally:
                 self._drain_lock.release()
 
-    def _write_directly(self, database: rocks.Rdict, changes: Sequence[KeyedRows], state: KvState) -> bool:
+    def _write_directly(self, database: rocks.Rdict, changes: Sequence[Mutations], state: KvState) -> bool:
         """Write a few rows to RocksDB, or to the recent rows if there are any, which would hide them."""
         if self._has_recent:
             self._add(changes, state)
@@ -314,7 +312,7 @@ class KvStore:
         self._state = self._drained_state = state
         return True
 
-    def _add(self, changes: Sequence[KeyedRows], state: KvState) -> None:
+    def _add(self, changes: Sequence[Mutations], state: KvState) -> None:
         """Add to the recent rows; whoever calls has the write lock."""
         state = self._with_longest(state, changes)
         recent, byte_count = self._recent[0], self._recent[0].byte_count
@@ -323,7 +321,7 @@ class KvStore:
         self._resources.write_buffers.note(recent.byte_count - byte_count)
         self._state = state
 
-    def _with_longest(self, state: KvState, changes: Sequence[KeyedRows]) -> KvState:
+    def _with_longest(self, state: KvState, changes: Sequence[Mutations]) -> KvState:
         """Note how long values are before anybody can find them."""
         for part in changes:
             longest = int(part.rows.lengths.max(initial=0))
@@ -365,8 +363,8 @@ class KvStore:
             if self._is_empty_below and len(recent) >= _FILTERED_ROWS_MIN:
                 self._filter = KeyFilter(self._resources.filter_memory)
             self._filter_keys(recent.hashes())
-            self._drain = Drain(recent, self._state, self.directory, self._resources)
-            self._keep((RecentRows(), recent))
+            self._drain = MemtableFlush(recent, self._state, self.directory, self._resources)
+            self._keep((Memtable(), recent))
 
     def _filter_keys(self, hashes: UInt64Array) -> None:
         """Note keys before the database gets them."""
@@ -378,7 +376,7 @@ class KvStore:
         if key_filter is not None:
             key_filter.close()
 
-    def _keep(self, levels: tuple[RecentRows, ...]) -> None:
+    def _keep(self, levels: tuple[Memtable, ...]) -> None:
         """Have other recent rows. Those that are left out are in the database."""
         bytes_before = self._recent_bytes
         self._recent = levels
@@ -523,7 +521,7 @@ class KvStore:
                     if keeps_rows:
                         self._drain_all(database)
                 finally:
-                    self._keep((RecentRows(),))
+                    self._keep((Memtable(),))
                     self._drop_filter()
                     database.close()
             except FlussError:
@@ -557,7 +555,7 @@ def remove_store(directory: Path) -> None:
         _FILES.sync_directory(directory.parent)
 
 
-def _recent_value(levels: Sequence[RecentRows], key: bytes) -> bytes | None:
+def _recent_value(levels: Sequence[Memtable], key: bytes) -> bytes | None:
     """Return the value of a key in the newest level that knows it, empty if it was removed there."""
     for level in levels:
         value = level.value_of(key)
@@ -566,12 +564,12 @@ def _recent_value(levels: Sequence[RecentRows], key: bytes) -> bytes | None:
     return None
 
 
-def _check_keys(changes: Sequence[KeyedRows]) -> None:
+def _check_keys(changes: Sequence[Mutations]) -> None:
     if not all(bool(part.keys.keys.lengths.all()) for part in changes):
         raise CorruptRecordError("A row without a key cannot be stored")
 
 
-def _are_few(changes: Sequence[KeyedRows]) -> bool:
+def _are_few(changes: Sequence[Mutations]) -> bool:
     return sum(map(len, changes)) <= _DIRECT_ROWS_MAX and sum(part.byte_count for part in changes) <= _DIRECT_BYTES_MAX
 
 

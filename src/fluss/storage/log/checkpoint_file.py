@@ -15,9 +15,9 @@ import re
 from collections.abc import Mapping
 
 from fluss.buffers import BytesLike
-from fluss.schema.integers import INT32_MAX, INT64_MAX
+from fluss.integers import INT32_MAX, INT64_MAX
 from fluss.schema.table import TableBucket
-from fluss.storage.log.damage import damaged
+from fluss.storage.damage import damaged
 
 VERSION = 0
 _WHAT = "checkpoint file"

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from fluss.storage.log.pending_writes import Round
+from fluss.storage.log.pending_writes import CommitRound
 from fluss.storage.vfs import Files
 
 # Files that are made durable at the same time. A disk works on several requests at once.
@@ -33,7 +33,7 @@ class Committed(Protocol):
 
     # In the thread:
 
-    def write_pending(self) -> Round:
+    def write_pending(self) -> CommitRound:
         """Write what is waiting. After a failed round the log writes nothing before it has heard of the failure."""
         ...
 
@@ -48,11 +48,11 @@ class Committed(Protocol):
 
     # On the event loop:
 
-    def written(self, written: Round) -> None:
+    def written(self, written: CommitRound) -> None:
         """What a round wrote is in the operating system."""
         ...
 
-    def durable(self, written: Round) -> None:
+    def durable(self, written: CommitRound) -> None:
         """What a round wrote is on the disk."""
         ...
 
@@ -132,7 +132,7 @@ class Committer:
             errors = self._sync_all(written for _, written in good)
         self._report([_outcome(log, written, errors) for log, written in rounds])
 
-    def _sync_all(self, rounds: Iterable[Round]) -> dict[Path, OSError]:
+    def _sync_all(self, rounds: Iterable[CommitRound]) -> dict[Path, OSError]:
         """Make files and names durable, and return what went wrong with which."""
         jobs: dict[Path, Callable[[Path], None]] = {}
         for written in rounds:
@@ -151,12 +151,12 @@ class Committer:
                 self._loop.call_soon_threadsafe(_call_all, reports)
 
 
-def _write_pending(log: Committed) -> Round:
+def _write_pending(log: Committed) -> CommitRound:
     try:
         return log.write_pending()
     except Exception as error:  # A bug must not leave writers waiting for ever.
         logger.exception("a log could not be written")
-        return Round(failure=OSError(f"{type(error).__name__}: {error}"))
+        return CommitRound(failure=OSError(f"{type(error).__name__}: {error}"))
 
 
 def _sync_share(jobs: Iterable[tuple[Path, Callable[[Path], None]]]) -> dict[Path, OSError]:
@@ -169,7 +169,7 @@ def _sync_share(jobs: Iterable[tuple[Path, Callable[[Path], None]]]) -> dict[Pat
     return errors
 
 
-def _outcome(log: Committed, written: Round, errors: dict[Path, OSError]) -> Callable[[], None]:
+def _outcome(log: Committed, written: CommitRound, errors: dict[Path, OSError]) -> Callable[[], None]:
     """Return how to tell a log what has become of its round."""
     failure = written.failure
     if failure is None and errors:
@@ -197,18 +197,18 @@ class _Marker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_reached: asyncio.Future[None] = loop.create_future()
 
-    def write_pending(self) -> Round:
-        return Round()
+    def write_pending(self) -> CommitRound:
+        return CommitRound()
 
     def halt(self) -> None:
         """There is nothing to write."""
 
-    def written(self, written: Round) -> None:
+    def written(self, written: CommitRound) -> None:
         """There is nothing to be told."""
 
-    def durable(self, written: Round) -> None:
+    def durable(self, written: CommitRound) -> None:
         if not self.is_reached.done():
             self.is_reached.set_result(None)
 
     def failed(self, error: OSError, *, is_undone: bool) -> None:
-        self.durable(Round())
+        self.durable(CommitRound())

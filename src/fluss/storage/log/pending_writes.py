@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 from fluss.buffers import BytesLike
 from fluss.schema.table import TableBucket
-from fluss.storage.log.names import LogFileKind, directories_above, log_file_name
+from fluss.storage.log.file_names import LogFileKind, directories_above, log_file_name
 from fluss.storage.log.segment import Segment
-from fluss.storage.log.writer_snapshot import WriterEntry, encode_writer_snapshot
+from fluss.storage.log.writer_state import WriterEntry, encode_writer_snapshot
 from fluss.storage.vfs import Files
 
 _SNAPSHOTS_KEPT: Final = 2
@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
     timestamp_max_ms: int
 
 
-class Write(NamedTuple):
+class SegmentWrite(NamedTuple):
     """Bytes on their way to a segment, and where the log ends after them."""
 
     records: BytesLike
@@ -50,7 +50,7 @@ class Write(NamedTuple):
         return self.end.segment
 
 
-class Roll(NamedTuple):
+class SegmentRoll(NamedTuple):
     """A segment is complete; what the writers had done by then."""
 
     segment: Segment
@@ -61,7 +61,7 @@ class Roll(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class CommitRound:
     """What one round of the committer wrote, or why it did not."""
 
     # To be made durable.
@@ -109,11 +109,11 @@ class PendingWrites:
         self._is_directory_made = end_written.segment is not None
         # Of the snapshots that exist, ascending.
         self._snapshot_offsets = snapshot_offsets
-        self._items: deque[Write | Roll] = deque()
+        self._items: deque[SegmentWrite | SegmentRoll] = deque()
         # Set by the thread after a failure, taken back by the event loop when memory and disk agree again.
         self._is_halted = False
 
-    def put(self, item: Write | Roll) -> None:
+    def put(self, item: SegmentWrite | SegmentRoll) -> None:
         self._items.append(item)
 
     def clear(self) -> None:
@@ -128,10 +128,10 @@ class PendingWrites:
         """Write nothing more until ``resume``."""
         self._is_halted = True
 
-    def write(self) -> Round:
+    def write(self) -> CommitRound:
         """Write everything that is waiting. OSErrors are part of the result."""
         if self._is_halted:
-            return Round()
+            return CommitRound()
         writer = _RoundWriter(self)
         try:
             while (item := self._next()) is not None:
@@ -139,12 +139,12 @@ class PendingWrites:
             written = writer.complete()
         except OSError as error:
             self.halt()
-            return Round(failure=error, is_undone=writer.undo())
+            return CommitRound(failure=error, is_undone=writer.undo())
         if written.end is not None:
             self.end_written = written.end
         return written
 
-    def _next(self) -> Write | Roll | None:
+    def _next(self) -> SegmentWrite | SegmentRoll | None:
         try:
             return self._items.popleft()
         except IndexError:
@@ -197,8 +197,8 @@ class _RoundWriter:
         self._pending = pending
         self._files = pending._files
         # Consecutive writes to one segment are collected here and become one call.
-        self._run: list[Write] = []
-        self._begin: Write | None = None
+        self._run: list[SegmentWrite] = []
+        self._begin: SegmentWrite | None = None
         self._end: LogEnd | None = None
         self._byte_count = 0
         self._segments: dict[Segment, None] = {}
@@ -206,8 +206,8 @@ class _RoundWriter:
         self._unsynced_directories: dict[Path, None] = {}
         self._is_sync_failed = False
 
-    def take(self, item: Write | Roll) -> None:
-        if isinstance(item, Roll):
+    def take(self, item: SegmentWrite | SegmentRoll) -> None:
+        if isinstance(item, SegmentRoll):
             self._write_run()
             self._finish(item)
             return
@@ -216,9 +216,9 @@ class _RoundWriter:
         self._run.append(item)
         self._begin = self._begin or item
 
-    def complete(self) -> Round:
+    def complete(self) -> CommitRound:
         self._write_run()
-        return Round(tuple(self._unsynced_files), tuple(self._unsynced_directories), self._byte_count, self._end)
+        return CommitRound(tuple(self._unsynced_files), tuple(self._unsynced_directories), self._byte_count, self._end)
 
     def _write_run(self) -> None:
         if not self._run:
@@ -242,7 +242,7 @@ class _RoundWriter:
         self._unsynced_directories.update(dict.fromkeys(directories_above(pending._directory, pending._bucket)))
         pending._is_directory_made = True
 
-    def _finish(self, roll: Roll) -> None:
+    def _finish(self, roll: SegmentRoll) -> None:
         """Complete a segment before anything goes to the next one."""
         try:
             self._sync_before_next(roll.segment)

@@ -26,23 +26,33 @@ in both. A commit writes a new manifest and then moves the handle, a JSON object
 | version                  | int   | 1                                      |
 | remote_log_manifest_path | text  | where the current manifest is          |
 | remote_log_end_offset    | int64 | end of its last segment                |
+
+Files below the directory of the remote log, ``N`` being an offset as 20 decimal digits:
+
+| path                                              | content                                          |
+|---------------------------------------------------|--------------------------------------------------|
+| ``{segment_id}/N.log``, ``.index``, ``.timeindex``      | copies of the segment's files; N is its start     |
+| ``{segment_id}/N.writer_snapshot``                  | state of the writers; N is the segment's end      |
+| ``metadata/{manifest_id}.manifest``                 | a manifest; every commit writes a new one        |
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from fluss.buffers import BytesLike
-from fluss.schema.integers import INT32_MAX
+from fluss.integers import INT32_MAX
+from fluss.storage.log.file_names import LogFileKind, TabletKind, TabletLocation, log_file_name
 from fluss.storage.log.json_file import JsonObject, write_json
-from fluss.storage.log.names import TabletKind, TabletLocation, is_uuid
 
 VERSION = 1
 _WHAT = "remote log manifest"
 _WHAT_HANDLE = "remote log manifest handle"
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +158,26 @@ def decode_manifest_handle(data: BytesLike, name: str | None = None) -> Manifest
     """Read a handle. Damage raises a FlussError with the log storage code."""
     fields = JsonObject.parse(data, _WHAT_HANDLE, name, version=VERSION)
     return ManifestHandle(fields.text("remote_log_manifest_path"), fields.integer("remote_log_end_offset", lowest=-1))
+
+
+def is_uuid(text: str) -> bool:
+    """Tell whether a text has the form of a segment or manifest id. Nothing else may become part of a path."""
+    return _UUID.fullmatch(text) is not None
+
+
+def remote_file_path(segment_id: str, offset: int, kind: LogFileKind) -> str:
+    """Return where a remote log keeps a file of a segment, relative to the tablet.
+
+    ``offset`` is the segment's start for the log and its indexes, and its end for the writer snapshot.
+    """
+    assert is_uuid(segment_id), f"{segment_id!r} is not a segment id"
+    return f"{segment_id}/{log_file_name(offset, kind)}"
+
+
+def manifest_path(manifest_id: str) -> str:
+    """Return where a remote log keeps a manifest, relative to the tablet. Every commit writes a new one."""
+    assert is_uuid(manifest_id), f"{manifest_id!r} is not a manifest id"
+    return f"metadata/{manifest_id}.manifest"
 
 
 def _segment_fields(segment: RemoteSegment) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
     append (event loop)    check, give offset and time, remember the bytes         offset_next moves
     write_pending (thread) one write per segment, then the disk                    see ``committer``
-    durable (event loop)   tell whoever waits                                      offset_durable moves
+    durable (event loop)   wake the writers that wait                              offset_durable moves
     show (event loop)      show the rows to readers, by default at once            offset_high_watermark moves
 
-What is between the durable and the next offset is on its way to the disk. Whoever has to do something with rows before
-others read about them holds the log back, and shows rows when that is done.
+What is between the durable and the next offset is on its way to the disk. An owner that has to do something with rows
+before others read them, such as a primary-key table, holds the log back and shows rows when that is done.
 """
 
 from __future__ import annotations
@@ -16,26 +16,50 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from fluss.buffers import BytesLike
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
-from fluss.record.log_batch import NO_WRITER_ID, LogBatchHeader, assign_offset, iter_batches, verify_crc
-from fluss.schema.integers import INT32_MAX
+from fluss.integers import INT32_MAX
+from fluss.record.log_batch import (
+    BATCH_BYTES_MAX,
+    NO_WRITER_ID,
+    LogBatchHeader,
+    assign_offset,
+    iter_batches,
+    verify_crc,
+)
 from fluss.schema.table import TableBucket
-from fluss.storage.log.append_result import AppendResult, History
+from fluss.storage.log.append_result import AppendResult, History, OffsetWaiters
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.loader import LoadedLog, LoadResult, load_log
-from fluss.storage.log.names import OFFSET_MAX
-from fluss.storage.log.pending_writes import LogEnd, PendingWrites, Roll, Round, Write
+from fluss.storage.log.file_names import OFFSET_MAX
+from fluss.storage.log.index import TIME_ENTRY_BYTES
+from fluss.storage.log.loader import LoadedLog, RecoveryReport, load_log
+from fluss.storage.log.local_log import LocalLog, count_expired, remove_expired, remove_log, sync_segments
+from fluss.storage.log.pending_writes import CommitRound, LogEnd, PendingWrites, SegmentRoll, SegmentWrite
 from fluss.storage.log.segment import Segment
-from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.time_index import TIME_ENTRY_BYTES
-from fluss.storage.log.upkeep import count_expired, remove_expired, remove_log, sync_segments
-from fluss.storage.log.visible_log import VisibleLog
-from fluss.storage.log.waiters import OffsetWaiters
-from fluss.storage.log.writer_snapshot import WriterEntry
+from fluss.storage.log.writer_state import WriterEntry
 from fluss.storage.vfs import Files
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Sizes and times that hold for all logs of a server."""
+
+    # A segment ends before it would become larger; a single larger append gets a segment of its own. The indexes have
+    # 32 bits for a position.
+    segment_bytes_max: int = 1024 * 1024 * 1024
+    index_bytes_max: int = 10 * 1024 * 1024
+    # Bytes between two entries of an index.
+    index_interval_bytes: int = 4 * 1024
+    # A writer that has been silent for so long is forgotten.
+    writer_expiration_ms: int = 7 * 24 * 60 * 60 * 1000
+    batch_bytes_max: int = BATCH_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        assert 0 < self.segment_bytes_max <= INT32_MAX, f"segments of {self.segment_bytes_max} bytes cannot be indexed"
+
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +111,7 @@ class LogTablet:
         self._committer = committer
         self._clock = clock
         self._writers = loaded.writers
-        self._visible = VisibleLog(bucket, directory, tuple(loaded.segments), loaded.end)
+        self._visible = LocalLog(bucket, directory, tuple(loaded.segments), loaded.end)
         self._end_durable = loaded.end
         # Durable, and not shown yet; oldest first.
         self._ends_held_back: deque[LogEnd] = deque()
@@ -121,7 +145,7 @@ class LogTablet:
         clock: Callable[[], int],
         recovery_offset: int = 0,
         was_clean: bool = False,
-    ) -> tuple[LogTablet, LoadResult]:
+    ) -> tuple[LogTablet, RecoveryReport]:
         """Load a log; this takes time and belongs into a thread. A directory that does not exist is an empty log.
 
         Everything before ``recovery_offset`` is known to have been durable. Raises CorruptRecordError for damage,
@@ -241,7 +265,7 @@ class LogTablet:
         self._timestamp_max_ms = timestamp_ms
         self._pending_bytes += byte_count
         end = LogEnd(segment, segment.size_bytes, offset_next, timestamp_ms)
-        self._pending.put(Write(view[:byte_count], position, offset_base, end))
+        self._pending.put(SegmentWrite(view[:byte_count], position, offset_base, end))
         self._committer.submit(self)
         return AppendResult(offset_base, offset_next, timestamp_ms, False, self._history)
 
@@ -283,7 +307,7 @@ class LogTablet:
         if self._visible.segments:
             is_snapshot_needed = self.offset_start > 0
             self._pending.put(
-                Roll(self._visible.segments[-1], self._offset_next, self._writers.entries(), is_snapshot_needed)
+                SegmentRoll(self._visible.segments[-1], self._offset_next, self._writers.entries(), is_snapshot_needed)
             )
         segment = Segment(
             self._files, self.directory, self._offset_next, interval_bytes=self._settings.index_interval_bytes
@@ -340,17 +364,17 @@ class LogTablet:
     def is_written_awaited(self) -> bool:
         return len(self._waiters_written) > 0
 
-    def write_pending(self) -> Round:
+    def write_pending(self) -> CommitRound:
         return self._pending.write()
 
     def halt(self) -> None:
         self._pending.halt()
 
-    def written(self, written: Round) -> None:
+    def written(self, written: CommitRound) -> None:
         if written.end is not None:
             self._waiters_written.wake(written.end.offset_next)
 
-    def durable(self, written: Round) -> None:
+    def durable(self, written: CommitRound) -> None:
         end, before = written.end, self._end_durable
         if end is None or self._history.failure is not None:
             return
@@ -506,7 +530,9 @@ class LogTablet:
         if self._is_closed or end.offset_next != self._offset_next or self._visible.segments[-1] is not active:
             return False
         segment = self._roll()
-        self._pending.put(Write(b"", 0, end.offset_next, LogEnd(segment, 0, end.offset_next, end.timestamp_max_ms)))
+        self._pending.put(
+            SegmentWrite(b"", 0, end.offset_next, LogEnd(segment, 0, end.offset_next, end.timestamp_max_ms))
+        )
         self._committer.submit(self)
         await self._waiters.add(end.offset_next)
         return self._visible.end.segment is not active

@@ -19,7 +19,7 @@ import pyarrow as pa
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
-from fluss.net.loop import new_event_loop
+from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.value_batch import encode_value
@@ -98,7 +98,7 @@ class KeyServer:
         return server
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     # What tests do
 
@@ -188,7 +188,7 @@ class KeyServer:
         self.release()
         self.stop_listening()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(120)
         self._loop.close()
 
     # What clients ask

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.connection import FlussConnection
-from fluss.client.lookup import bulk_fetch, many_rows
+from fluss.client.lookup import lookup_many
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.schema.schema import Schema
+from fluss.testing.waiting import eventually_async
 from tests.unit.client.lookup.key_server import PATH, Fault, KeyServer, key_server
-from tests.unit.client.scripted_server import until
 
 ORDERS = Schema(
     pa.schema(
@@ -227,7 +227,7 @@ def test_many_keys_go_in_large_requests_of_which_few_are_on_the_way(server: KeyS
 
 
 def test_batches_of_keys_follow_each_other(server: KeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many_rows, "_BATCH_ROWS_MAX", 1000)
+    monkeypatch.setattr(lookup_many, "_BATCH_ROWS_MAX", 1000)
     with_users(server, 3000)
     found = look_up_many(server, pa.table({"id": np.arange(3500)}), found_column="found")
     assert found.column("id").to_pylist() == list(range(3500))
@@ -236,8 +236,8 @@ def test_batches_of_keys_follow_each_other(server: KeyServer, monkeypatch: pytes
 
 
 def test_large_rows_make_small_requests(server: KeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_fetch, "_BYTES_TARGET", 20_000)
-    monkeypatch.setattr(many_rows, "_BATCH_ROWS_MAX", 1000)
+    monkeypatch.setattr(lookup_many, "_BYTES_TARGET", 20_000)
+    monkeypatch.setattr(lookup_many, "_BATCH_ROWS_MAX", 1000)
     server.add_table()
     for number in range(2000):
         server.put({"id": number, "name": "x" * 1000})
@@ -248,7 +248,7 @@ def test_large_rows_make_small_requests(server: KeyServer, monkeypatch: pytest.M
 
 
 def test_large_keys_make_small_requests(server: KeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_fetch, "_BYTES_TARGET", 20_000)
+    monkeypatch.setattr(lookup_many, "_BYTES_TARGET", 20_000)
     server.add_table(Schema(pa.schema([("id", pa.string())]), primary_keys=["id"]))
     keys = [[f"{number}" * 400] for number in range(100)]
     server.put({"id": keys[7][0]})
@@ -290,7 +290,7 @@ def test_what_does_not_pass_is_raised_with_its_code(server: KeyServer) -> None:
     assert (caught.value.error_code, len(server.requests)) == (48, 1)
     server.default_fault = Fault(bucket_code=11)
     with pytest.raises(FlussError) as caught:
-        look_up_many(server, [[1]], request_timeout=200)
+        look_up_many(server, [[1]], request_timeout=1000)
     assert caught.value.error_code == 11
 
 
@@ -320,7 +320,7 @@ def test_a_caller_that_is_cancelled_ends_its_requests(server: KeyServer) -> None
             lookuper = (await connection.get_table(PATH)).new_lookup().create_lookuper()
             server.hold()
             calls = [asyncio.create_task(lookuper.lookup_many([[number]])) for number in range(3)]
-            await until(lambda: len(server.requests) == 1)
+            await eventually_async(lambda: len(server.requests) == 1)
             calls[0].cancel()
             calls[1].cancel()
             await asyncio.wait(calls[:2])

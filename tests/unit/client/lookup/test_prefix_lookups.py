@@ -13,7 +13,7 @@ import pytest
 from fluss.client.connection import FlussConnection
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.schema.schema import Schema
 from tests.unit.client.lookup.key_server import PATH, Fault, KeyServer, key_server
 

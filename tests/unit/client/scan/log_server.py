@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import runtime
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.table_scan import TableScan
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import Handler, RequestContext
-from fluss.net.loop import new_event_loop
+from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import pb_partition_spec
 from fluss.protocol.messages import fluss_pb2 as pb
@@ -34,21 +34,19 @@ from fluss.protocol.records import (
     LimitScanResponse,
     ScanKvResponse,
 )
-from fluss.record.arrow_batch import encode_arrow_batch
+from fluss.record.arrow_batch import ColumnProjection, encode_arrow_batch, project_batch
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
-from fluss.record.log_batch import assign_offset, build_batch, read_batch
-from fluss.record.projection import ColumnProjection, project_batch
-from fluss.record.row_batch import encode_row_body
+from fluss.record.log_batch import assign_offset, build_batch, encode_row_body, read_batch
 from fluss.record.value_batch import encode_value_batch, prefix_schema_id
 from fluss.row import compacted_columns, indexed
 from fluss.row.encoded import EncodedRows
 from fluss.row.values import internal_from_arrow
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import KvFormat, LogFormat
 from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_to_json, table_to_json
 from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table_options import KvFormat, LogFormat
 from tests.unit.client.scripted_server import ScriptedServer
 
 T = TypeVar("T")
@@ -129,7 +127,7 @@ class LogCluster:
     # For the thread of the test
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     def call(self, change: Callable[[], T]) -> T:
         """Change or read something on the thread of the servers, and let waiting fetches look again."""
@@ -472,7 +470,7 @@ def client_of(servers: LogCluster, **options: Any) -> Iterator[Client]:
 def poll_patiently(poll: Callable[[int], Sequence[T]], count: int, *, passing_code: int) -> list[T]:
     """Poll until there are so many results; errors with one code may occur on the way."""
     results: list[T] = []
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 120
     while len(results) < count and time.monotonic() < deadline_s:
         try:
             results += poll(100)
@@ -484,7 +482,7 @@ def poll_patiently(poll: Callable[[int], Sequence[T]], count: int, *, passing_co
 
 def poll_until_it_fails(poll: Callable[[int], object], text: str = "") -> FlussError:
     """Poll until there is an error, with this text in it."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s:
         try:
             poll(100)
@@ -494,12 +492,12 @@ def poll_until_it_fails(poll: Callable[[int], object], text: str = "") -> FlussE
     raise AssertionError(f"no poll has failed with {text!r}")
 
 
-def poll_rows(scanner: Any, count: int, timeout_s: float = 10.0) -> list[dict[str, Any]]:
+def poll_rows(scanner: Any, count: int, timeout_s: float = 120.0) -> list[dict[str, Any]]:
     """Poll until there are so many rows."""
     return [record.row for record in poll_records(scanner, count, timeout_s)]
 
 
-def poll_records(scanner: Any, count: int, timeout_s: float = 10.0) -> list[Any]:
+def poll_records(scanner: Any, count: int, timeout_s: float = 120.0) -> list[Any]:
     records: list[Any] = []
     deadline_s = time.monotonic() + timeout_s
     while len(records) < count and time.monotonic() < deadline_s:

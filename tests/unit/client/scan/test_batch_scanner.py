@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import BatchScanner, FlussError, TableBucket, col
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.protocol.records import LimitScanResponse
 from fluss.record.value_batch import encode_value, encode_value_batch

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from fluss import EARLIEST_OFFSET, ErrorCode, FlussError, col
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.protocol.records import FetchedBucket
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 from fluss.record.log_batch import read_batch
+from fluss.testing.waiting import eventually
 from tests.unit.client.scan.log_server import (
     Client,
     LogCluster,
@@ -93,7 +94,7 @@ def test_an_offset_outside_the_log_is_named() -> None:
                 assert error.value.error_code == ErrorCode.CLIENT_ERROR
             # Subscribing elsewhere is the way out.
             scanner.subscribe(0, EARLIEST_OFFSET)
-            assert scanner.poll_arrow(5000).to_pylist() == rows(3)
+            assert scanner.poll_arrow(120_000).to_pylist() == rows(3)
 
 
 def test_records_are_returned_before_the_error_of_another_bucket() -> None:
@@ -105,11 +106,11 @@ def test_records_are_returned_before_the_error_of_another_bucket() -> None:
         outcomes = []
         for number in range(1, 6):
             try:
-                outcomes.append(len(scanner.poll(5000)))
+                outcomes.append(len(scanner.poll(120_000)))
             except FlussError as error:
                 outcomes.append(-error.error_code)
             servers.append(rows(3 * number), bucket=1)
-            time.sleep(0.03)
+            eventually(lambda: scanner._pipeline.buffer.bytes_held > 0)
         # Neither starves the other: an error at every other poll, and all records in between.
         assert outcomes.count(-48) >= 2
         assert sum(outcome for outcome in outcomes if outcome > 0) >= 6
@@ -122,7 +123,7 @@ def test_unsubscribing_the_bucket_in_trouble_ends_the_trouble() -> None:
         scanner = client.records()
         scanner.subscribe_buckets({0: 0, 1: 0})
         with pytest.raises(FlussError, match="no"):
-            scanner.poll(5000)
+            scanner.poll(120_000)
         scanner.unsubscribe(0)
         assert scanner.poll(50).is_empty()
 
@@ -188,13 +189,12 @@ def test_damage_in_one_bucket_does_not_stop_the_others() -> None:
         scanner = client.records()
         scanner.subscribe_buckets({0: 8, 1: 0})
         polled, errors = [], 0
-        for _ in range(6):
+        while len(polled) < 3 or errors < 3:
             try:
-                polled += [record.row for record in scanner.poll(100)]
+                polled += [record.row for record in scanner.poll(120_000)]
             except FlussError:
                 errors += 1
         assert polled == rows(100)
-        assert errors >= 3
 
 
 def test_text_that_is_not_text_is_damage_for_whoever_looks_at_it() -> None:
@@ -208,7 +208,7 @@ def test_text_that_is_not_text_is_damage_for_whoever_looks_at_it() -> None:
         scanner = client.records()
         scanner.subscribe(0, 0)
         with pytest.raises(FlussError, match=r"cannot be read: .*(UTF8|UTF-8)"):
-            scanner.poll(5000)
+            scanner.poll(120_000)
 
 
 def _checksum(batch: bytearray) -> bytes:
@@ -227,7 +227,7 @@ def test_a_request_that_is_refused_as_a_whole_is_raised_or_retried_by_its_code()
             lambda: setattr(servers, "request_error", FlussError("not you", ErrorCode.AUTHORIZATION_EXCEPTION))
         )
         with pytest.raises(FlussError, match="not you") as error:
-            scanner.poll(5000)
+            scanner.poll(120_000)
         assert error.value.error_code == 48
         servers.call(lambda: setattr(servers, "request_error", FlussError("oops", ErrorCode.UNKNOWN_SERVER_ERROR)))
         time.sleep(0.2)
@@ -272,7 +272,7 @@ def test_records_before_the_offset_and_filtered_ends_move_on() -> None:
         scanner.subscribe(0, 0)
         batches = []
         while sum(map(len, batches)) < 6:
-            batches += scanner.poll_record_batch(5000)
+            batches += scanner.poll_record_batch(120_000)
         assert [batch.base_offset for batch in batches] == [6, 9]
         assert scanner.get_subscribed_buckets() == [(client.bucket(0), 12)]
 

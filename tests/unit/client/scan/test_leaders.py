@@ -6,7 +6,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from fluss import EARLIEST_OFFSET, ErrorCode
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.schema.schema import Schema
 from tests.unit.client.scan.log_server import (
     PATH,

@@ -17,12 +17,13 @@ import pyarrow as pa
 import pytest
 
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.log_scanner import LogScanner
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.record.log_batch import build_batch
 from fluss.schema.change_type import ChangeType
 from fluss.schema.schema import Schema
+from fluss.testing.waiting import eventually, eventually_async
 from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster, poll_records, poll_rows
 
 
@@ -75,7 +76,7 @@ def test_one_poll_returns_at_most_so_many_records_and_the_next_goes_on(shared: L
         scanner.subscribe(0, 1)
         sizes, polled = [], []
         while len(polled) < 8:
-            records = scanner.poll(1000)
+            records = scanner.poll(120_000)
             sizes.append(len(records))
             polled += [record.row for record in records]
             assert scanner.get_subscribed_buckets() == [(client.bucket(0), 1 + len(polled))]
@@ -90,17 +91,13 @@ def test_poll_returns_what_comes_as_soon_as_it_comes() -> None:
         assert scanner.poll(0).is_empty()
         started_s = time.monotonic()
         assert len(scanner.poll(50)) == 0
-        assert 0.04 < time.monotonic() - started_s < 1
+        assert time.monotonic() - started_s > 0.04
+        # A poll that may take an hour ends when something comes.
         threading.Timer(0.05, servers.append, [rows(0)]).start()
-        started_s = time.monotonic()
-        assert [record.row for record in scanner.poll(5000)] == rows(0)
-        assert time.monotonic() - started_s < 2
+        assert [record.row for record in scanner.poll(3_600_000)] == rows(0)
         # What was fetched in the meantime is returned without waiting.
         servers.append(rows(3))
-        deadline_s = time.monotonic() + 5
-        while not (records := scanner.poll(0)) and time.monotonic() < deadline_s:
-            time.sleep(0.005)
-        assert [record.row for record in records] == rows(3)
+        assert [record.row for record in eventually(lambda: scanner.poll(0))] == rows(3)
 
 
 def test_nothing_subscribed_waits_out_the_timeout(reader: Client) -> None:
@@ -121,15 +118,14 @@ def test_subscribing_again_moves_and_drops_what_was_fetched(reader: Client) -> N
 
 
 def test_moving_does_not_wait_for_the_fetch_that_is_under_way(shared: LogCluster) -> None:
-    with client_of(shared, scanner_log_fetch_wait__max__time__ms=5000) as client:
+    # The fetch under way is answered after an hour, long after the test has been given up.
+    with client_of(shared, scanner_log_fetch_wait__max__time__ms=3_600_000) as client:
         scanner = client.records()
         scanner.subscribe(0, 9)
         assert scanner.poll(50).is_empty()
-        started_s = time.monotonic()
         scanner.subscribe(0, 0)
         scanner.subscribe(1, 8)
         assert len(poll_rows(scanner, 10)) == 10
-        assert time.monotonic() - started_s < 3
 
 
 def test_unsubscribed_buckets_give_nothing_more() -> None:
@@ -191,7 +187,7 @@ def test_the_two_halves_of_an_update_stay_together() -> None:
         scanner.subscribe(0, EARLIEST_OFFSET)
         polls = []
         while sum(map(len, polls)) < 6:
-            polls.append([str(record.change_type) for record in scanner.poll(1000)])
+            polls.append([str(record.change_type) for record in scanner.poll(120_000)])
         assert polls == [["+I", "-U", "+U"], ["-U", "+U"], ["-D"]]
 
 
@@ -211,7 +207,7 @@ def test_several_threads_take_turns_and_share_the_records() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(120)
         assert sorted(polled) == list(range(200))
 
 
@@ -223,7 +219,7 @@ def test_batches_come_as_they_were_written_cut_to_the_offset(reader: Client) -> 
     scanner.subscribe(2, 4)
     batches: list[Any] = []
     while sum(map(len, batches)) < 5:
-        batches += scanner.poll_record_batch(1000)
+        batches += scanner.poll_record_batch(120_000)
     assert [(batch.base_offset, batch.last_offset) for batch in batches] == [(4, 5), (6, 8)]
     assert [row for batch in batches for row in batch.batch.to_pylist()] == rows(204, 5)
     assert {batch.bucket for batch in batches} == {reader.bucket(2)}
@@ -237,7 +233,7 @@ def test_tables_have_the_schema_of_the_scan_also_without_rows(reader: Client) ->
     scanner.subscribe(0, 0)
     polled = []
     while len(polled) < 9:
-        polled += scanner.poll_arrow(5000).to_pylist()
+        polled += scanner.poll_arrow(120_000).to_pylist()
     assert polled == rows(0, 9)
     assert scanner.poll_batches(0) == []
 
@@ -248,9 +244,9 @@ def test_one_poll_returns_at_most_a_hundred_batches() -> None:
             servers.append(rows(number, 1))
         scanner = client.batches()
         scanner.subscribe(0, 0)
-        first = scanner.poll_record_batch(5000)
+        first = scanner.poll_record_batch(120_000)
         while len(first) < 100:
-            first = scanner.poll_record_batch(5000)
+            first = scanner.poll_record_batch(120_000)
             scanner.subscribe(0, 0)
         assert len(first) == 100
 
@@ -259,7 +255,7 @@ def test_projected_batches_are_cut_by_the_server(shared: LogCluster, reader: Cli
     scan = reader.scan().project([1, 0, 1])
     scanner = runtime().run(scan.create_record_batch_log_scanner())
     scanner.subscribe(0, 0)
-    (first, *_) = scanner.poll_record_batch(5000)
+    (first, *_) = scanner.poll_record_batch(120_000)
     assert first.batch.schema.names == ["name", "id", "name"]
     assert first.batch.column(1).to_pylist() == [0, 1, 2]
     fetches = shared.call(lambda: [request.tables_req[0] for request in shared.fetches])
@@ -283,16 +279,19 @@ def test_twins_do_not_block_the_event_loop() -> None:
                 await asyncio.sleep(0.005)
 
         ticking = asyncio.ensure_future(tick())
-        assert (await records.poll_async(60)).is_empty()
-        assert ticks > 3
+        waiting = asyncio.ensure_future(records.poll_async(3_600_000))
+        await eventually_async(lambda: ticks > 3)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
         asyncio.get_running_loop().call_later(
             0.02, lambda: threading.Thread(target=servers.append, args=[rows(0)]).start()
         )
-        polled = await records.poll_async(5000)
+        polled = await records.poll_async(120_000)
         assert [record.row for record in polled] == rows(0)
-        assert [batch.batch.to_pylist() for batch in await batches.poll_record_batch_async(5000)] == [rows(0)]
+        assert [batch.batch.to_pylist() for batch in await batches.poll_record_batch_async(120_000)] == [rows(0)]
         await asyncio.to_thread(servers.append, rows(3))
-        assert (await batches.poll_arrow_async(5000)).to_pylist() == rows(3)
+        assert (await batches.poll_arrow_async(120_000)).to_pylist() == rows(3)
         assert await batches.poll_batches_async(0) == []
         ticking.cancel()
 
@@ -328,13 +327,13 @@ def test_a_cancelled_poll_loses_nothing() -> None:
         for number in range(40):
             servers.append(rows(3 * number))
             # Most of these end while records are being decoded for them.
-            task = asyncio.ensure_future(scanner.poll_async(1000))
+            task = asyncio.ensure_future(scanner.poll_async(120_000))
             await asyncio.sleep(0.0002 * (number % 20))
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 seen += [record.row["id"] for record in await task]
         while len(seen) < 120:
-            records = await scanner.poll_async(1000)
+            records = await scanner.poll_async(120_000)
             assert records
             seen += [record.row["id"] for record in records]
         assert seen == list(range(120))
@@ -417,7 +416,7 @@ def test_a_closed_scanner_says_so_and_ends_waiting_polls(reader: Client) -> None
         scanner.subscribe(0, 9)
         threading.Timer(0.05, scanner.close).start()
         with pytest.raises(FlussError, match="scanner is closed"):
-            scanner.poll(10_000)
+            scanner.poll(120_000)
     scanner.close()
     for call in (lambda: scanner.poll(0), lambda: scanner.subscribe(0, 0), lambda: scanner.unsubscribe(0)):
         with pytest.raises(FlussError, match="scanner is closed"):
@@ -427,7 +426,7 @@ def test_a_closed_scanner_says_so_and_ends_waiting_polls(reader: Client) -> None
         async with reader.batches() as batches:
             batches.subscribe(0, 0)
         with pytest.raises(FlussError, match="scanner is closed"):
-            await batches.poll_arrow_async(1000)
+            await batches.poll_arrow_async(120_000)
 
     run(main())
 
@@ -440,7 +439,7 @@ def test_a_forked_process_cannot_use_the_scanner_of_its_parent(reader: Client) -
     child = os.fork()
     if child == 0:
         try:
-            scanner.poll(10_000)
+            scanner.poll(120_000)
         except FlussError as error:
             os._exit(42 if "forked" in error.message else 1)
         os._exit(2)
@@ -454,7 +453,7 @@ def test_polls_raise_when_the_connection_is_closed(shared: LogCluster) -> None:
         scanner.subscribe(0, 0)
         assert poll_rows(scanner, 9)
     with pytest.raises(FlussError, match="connection is closed"):
-        scanner.poll(5000)
+        scanner.poll(120_000)
 
 
 def test_a_dropped_scanner_stops_fetching(shared: LogCluster) -> None:
@@ -465,11 +464,7 @@ def test_a_dropped_scanner_stops_fetching(shared: LogCluster) -> None:
         fetcher = weakref.ref(scanner._pipeline.fetcher)
         del scanner
         gc.collect()
-        deadline_s = time.monotonic() + 5
-        while fetcher() is not None and time.monotonic() < deadline_s:
-            gc.collect()
-            time.sleep(0.01)
-        assert fetcher() is None
+        eventually(lambda: gc.collect() >= 0 and fetcher() is None)
 
 
 def test_nothing_is_fetched_before_the_first_poll_nor_long_after_the_last(
@@ -480,13 +475,11 @@ def test_nothing_is_fetched_before_the_first_poll_nor_long_after_the_last(
         scanner.subscribe(0, 9)
         time.sleep(0.05)
         fetches = shared.call(lambda: len(shared.fetches))
-        scanner.poll(50)
-        assert shared.call(lambda: len(shared.fetches)) > fetches
+        eventually(lambda: scanner.poll(50).is_empty() and shared.call(lambda: len(shared.fetches)) > fetches)
         now_s = time.monotonic()
-        monkeypatch.setattr(scanner._pipeline.fetcher, "_clock", lambda: now_s + 61)
-        time.sleep(0.1)
+        monkeypatch.setattr(scanner._pipeline.fetcher, "_clock", lambda: now_s + 3600)
+        eventually(lambda: not scanner._pipeline.fetcher._tasks)
         fetches = shared.call(lambda: len(shared.fetches))
         time.sleep(0.1)
         assert shared.call(lambda: len(shared.fetches)) == fetches
-        scanner.poll(50)
-        assert shared.call(lambda: len(shared.fetches)) > fetches
+        eventually(lambda: scanner.poll(50).is_empty() and shared.call(lambda: len(shared.fetches)) > fetches)

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from fluss import EARLIEST_OFFSET, FlussError
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan import remote
 from fluss.client.scan.buffer import ScanBuffer
 from fluss.client.scan.remote import RemoteLog, local_directory
 from fluss.client.scan.subscription import Subscription
 from fluss.config import Config
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import FetchedBucket
 from fluss.record.log_batch import iter_batches

@@ -3,7 +3,6 @@ Shown against servers on real sockets, with all three ways, and with sessions th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +11,11 @@ import pytest
 
 from fluss import ErrorCode, FlussError, TableScan, col
 from fluss.client.scan.snapshots import SnapshotLostError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.protocol.records import ScanKvResponse
 from fluss.schema.schema import Schema
+from fluss.testing.waiting import eventually
 from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster
 
 KEYED = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])
@@ -80,10 +80,7 @@ def test_a_limit_stops_the_read(client: Client, servers: LogCluster, limit: int)
     assert run(client.scan().limit(limit).to_arrow_async()).num_rows == expected
     assert client.scan().limit(limit).to_arrow_batch_reader().read_all().num_rows == expected
     assert {s.bucket_scan_req.limit for s in servers.scans if s.HasField("bucket_scan_req")} == {limit}
-    deadline_s = time.monotonic() + 5
-    while servers.call(lambda: servers.sessions) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    assert servers.sessions == {}
+    eventually(lambda: servers.call(lambda: not servers.sessions))
 
 
 def test_a_bucket_that_is_lost_half_way_is_read_again_and_doubles_nothing(client: Client, servers: LogCluster) -> None:
@@ -121,10 +118,7 @@ def test_a_reader_that_is_dropped_leaves_no_session(servers: LogCluster) -> None
         assert reader.read_next_batch().num_rows > 0
         assert servers.call(lambda: len(servers.sessions)) > 0
         del reader
-        deadline_s = time.monotonic() + 5
-        while servers.call(lambda: servers.sessions) and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        assert servers.sessions == {}
+        eventually(lambda: servers.call(lambda: not servers.sessions))
 
 
 def test_a_whole_log_is_read_and_may_be_filtered() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import EARLIEST_OFFSET, FlussError, col
-from fluss.client.runtime import runtime
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.table_scan import TableScan
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
@@ -167,7 +167,7 @@ def test_without_a_fixed_schema_rows_are_as_they_were_written(changed: LogCluste
         assert poll_rows(records, 4) == [*rows(0), new]
         batches = create(client.scan().with_fixed_schema(False))
         batches.subscribe(0, 3)
-        assert [batch.batch.to_pylist() for batch in batches.poll_record_batch(5000)] == [[new]]
+        assert [batch.batch.to_pylist() for batch in batches.poll_record_batch(120_000)] == [[new]]
         # A table has one schema.
         batches.subscribe(0, EARLIEST_OFFSET)
         assert batches.to_arrow().to_pylist() == rows(0, 4)
@@ -194,6 +194,6 @@ def test_a_schema_that_cannot_be_loaded_is_raised_and_tried_again(changed: LogCl
         scanner.subscribe(0, EARLIEST_OFFSET)
         for _ in range(2):
             with pytest.raises(FlussError, match="schema 1 does not exist"):
-                scanner.poll(5000)
+                scanner.poll(120_000)
         changed.call(lambda: changed.schemas.update({1: old}))
         assert len(poll_rows(scanner, 4)) == 4

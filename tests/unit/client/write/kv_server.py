@@ -13,13 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.client.write.table_upsert import TableUpsert
+from fluss.client.write.writers import TableUpsert
 from fluss.net.listener import RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import BucketRecords, PutKvRequest
 from fluss.record.kv_batch import KvBatch
-from fluss.row import compacted_columns, indexed_columns
+from fluss.row import compacted_columns, indexed
 from fluss.row.compacted_columns import decode_keys
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import Schema
@@ -113,7 +113,7 @@ class KvServer(LogServer):
         keys, rows, is_delete = batch.records()
         key_columns = decode_keys(keys, [schema.column(name).data_type for name in key_names])
         decoded_keys = pa.RecordBatch.from_arrays(key_columns, names=key_names).to_pylist()
-        codec = indexed_columns if is_indexed else compacted_columns
+        codec = indexed if is_indexed else compacted_columns
         types = [data_type.with_nullable(True) for data_type in schema.data_types]
         puts = EncodedRows(rows.data, rows.starts[~is_delete], rows.ends[~is_delete])
         put_rows = pa.RecordBatch.from_arrays(codec.decode_rows(puts, types), names=schema.column_names).to_pylist()

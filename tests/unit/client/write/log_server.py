@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import runtime
-from fluss.client.write.append_writer import AppendWriter
-from fluss.client.write.table_upsert import TableUpsert
-from fluss.client.write.table_writer import TableWriter
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.runtime import runtime
 from fluss.client.write.writer_client import WriterClient
+from fluss.client.write.writers import AppendWriter, TableUpsert, WriterBase
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
-from fluss.net.loop import new_event_loop
+from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
@@ -53,8 +50,12 @@ class Fault:
 
     # Only with requests for this table; 0 is any.
     table_id: int = 0
+    # Only for this bucket of a request.
+    bucket_id: int | None = None
     # Seconds before anything happens.
     delay_s: float = 0.0
+    # Never answered, and not stored.
+    is_lost: bool = False
     # Whether the records are stored all the same.
     is_stored: bool = False
     # An error for every bucket, or for the request as a whole; -1 is a code, 0 is none.
@@ -96,6 +97,8 @@ class LogServer:
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="log-server")
         self._thread.start()
+        self._gate = asyncio.Event()
+        self._gate.set()
         self.scripted = self._call(self._make())
 
     async def _make(self) -> ScriptedServer:
@@ -107,7 +110,7 @@ class LogServer:
         return {ApiKey.PRODUCE_LOG: self._produce, ApiKey.INIT_WRITER: self._init_writer}
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     # What tests do
 
@@ -159,6 +162,20 @@ class LogServer:
     def ids(self, bucket_id: int = 0, *, table_id: int = 1, partition_id: int | None = None) -> list[int]:
         return [row["id"] for row in self.stored(bucket_id, table_id=table_id, partition_id=partition_id)]
 
+    def hold(self) -> None:
+        """Store and answer nothing until ``release``; ``in_progress`` says how many requests are held."""
+        self._call(self._set_gate(False))
+
+    def release(self) -> None:
+        """Answer what is held, in the order in which it came."""
+        self._call(self._set_gate(True))
+
+    async def _set_gate(self, is_open: bool) -> None:
+        if is_open:
+            self._gate.set()
+        else:
+            self._gate.clear()
+
     def cut_connections(self) -> None:
         self._call(self._cut())
 
@@ -183,7 +200,7 @@ class LogServer:
     def close(self) -> None:
         self.stop_listening()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(120)
         self._loop.close()
 
     # What clients ask
@@ -216,8 +233,11 @@ class LogServer:
         self.in_progress += 1
         self.in_progress_max = max(self.in_progress, self.in_progress_max)
         try:
+            await self._gate.wait()
             if fault.delay_s:
                 await asyncio.sleep(fault.delay_s)
+            if fault.is_lost:
+                await asyncio.Event().wait()
             for bucket in request.buckets:
                 self._answer_bucket(request, bucket, fault, response)
         finally:
@@ -234,6 +254,8 @@ class LogServer:
         fault: Fault,
         response: pb.ProduceLogResponse | pb.PutKvResponse,
     ) -> None:
+        if fault.bucket_id not in (None, bucket.bucket_id):
+            fault = Fault()
         code, offset = fault.bucket_code, 0
         is_refused = fault.bucket_code or fault.request_code or fault.is_cut
         if not is_refused or fault.is_stored:
@@ -314,10 +336,10 @@ class Client:
     def writer(self, path: TablePath = PATH) -> AppendWriter:
         return AppendWriter(self.writes, self.table(path))
 
-    def flush(self, writer: TableWriter | TableUpsert) -> None:
+    def flush(self, writer: WriterBase | TableUpsert) -> None:
         self.runtime.run(writer.flush())
 
-    def close(self, timeout_s: float = 5.0) -> None:
+    def close(self, timeout_s: float = 120.0) -> None:
         try:
             self.runtime.run(self.writes.close(timeout_s))
         finally:
@@ -333,11 +355,3 @@ def client_of(server: LogServer, **options: str | int | bool) -> Iterator[Client
     finally:
         with suppress(FlussError):
             client.close()
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Wait for something that happens in another thread."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.002)

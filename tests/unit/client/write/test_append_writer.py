@@ -12,13 +12,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fluss.client.generic_row import GenericRow
+from fluss.client.kernel.input_rows import GenericRow
 from fluss.errors import FlussError
 from fluss.row.bucketing import bucket_for
 from fluss.row.compacted import encode_fields
 from fluss.schema.schema import Schema
 from fluss.schema.types import DataTypes
-from tests.unit.client.write.log_server import PATH, SCHEMA, Fault, LogServer, client_of, eventually, log_server
+from fluss.testing.waiting import eventually
+from tests.unit.client.write.log_server import PATH, SCHEMA, Fault, LogServer, client_of, log_server
 
 ARROW = SCHEMA.to_arrow()
 EVENTS = Schema(pa.schema([("id", pa.int64()), ("region", pa.string()), ("day", pa.date32())]))
@@ -86,7 +87,7 @@ def test_a_batch_leaves_when_its_first_row_has_waited_long_enough(server: LogSer
         writer = client.writer()
         handles = [writer.append([i, "x"]) for i in range(3)]
         assert not handles[0].done()
-        handles[0].result(5)
+        handles[0].result(120)
         assert [handle.done() for handle in handles] == [True] * 3
     assert len(server.headers[1, None, 0]) == 1
 
@@ -136,7 +137,7 @@ def test_the_hash_of_bucket_keys_is_an_option(server: LogServer) -> None:
     for variant in ("java", "rust"):
         server.rows.clear()
         with client_of(server, client__bucket_hash=variant) as client:
-            client.writer().append([1, name]).result(5)
+            client.writer().append([1, name]).result(120)
         assert server.ids(bucket_of(name, variant)) == [1]
 
 
@@ -148,10 +149,10 @@ def test_rows_of_a_key_table_learn_what_became_of_their_own_bucket(server: LogSe
         for i, handle in handles.items():
             key = encode_fields([DataTypes.string().not_null()], [str(i)])
             if bucket_for(key, 2) == 0:
-                handle.result(5)
+                handle.result(120)
             else:
                 with pytest.raises(FlussError, match="has no leader"):
-                    handle.result(5)
+                    handle.result(120)
     assert 0 < len(server.ids(0)) < 20
 
 
@@ -223,7 +224,7 @@ def test_threads_share_a_writer_and_each_keeps_its_order(server: LogServer) -> N
 
         with ThreadPoolExecutor(4) as threads:
             for future in [threads.submit(work, number) for number in range(4)]:
-                future.result(30)
+                future.result(120)
         client.flush(writer)
     ids = server.ids()
     assert len(ids) == 12_000
@@ -272,10 +273,10 @@ def test_large_batches_are_sent_in_pieces_and_the_handle_waits_for_all(server: L
     server.add_table(bucket_count=3)
     with client_of(server, writer__batch_size=50_000, writer__dynamic_batch_size__enabled=False) as client:
         writer = client.writer()
-        server.faults.extend([Fault(), Fault(delay_s=0.05, bucket_code=13)])
+        server.faults.extend([Fault(), Fault(bucket_code=13)])
         handle = writer.write_arrow_batch(table_of(list(range(20_000))).to_batches()[0])
         with pytest.raises(FlussError, match="refused with 13"):
-            handle.result(5)
+            handle.result(120)
         assert client.writes.memory.used_bytes == 0
     (headers,) = [headers for headers in server.headers.values() if headers]
     assert all(header.size <= 60_000 for header in headers)
@@ -375,7 +376,7 @@ def test_the_names_of_things(server: LogServer) -> None:
         assert repr(writer) == "AppendWriter()"
         handle = writer.append([1, "x"])
         assert repr(handle) == "WriteResultHandle(pending)"
-        handle.result(5)
+        handle.result(120)
         assert repr(handle) == "WriteResultHandle(consumed)"
 
 

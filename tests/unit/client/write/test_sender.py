@@ -9,20 +9,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from fluss.client.write import bucket_queue, writer_id
-from fluss.client.write.append_writer import AppendWriter
+from fluss.client.kernel.retry import RetryPolicy
+from fluss.client.write import batch, idempotence, sender
 from fluss.client.write.result import WriteResultHandle
+from fluss.client.write.writers import AppendWriter
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TablePath
-from tests.unit.client.write.log_server import PATH, Client, Fault, LogServer, client_of, eventually, log_server
+from fluss.testing.waiting import eventually
+from tests.unit.client.write.log_server import PATH, Client, Fault, LogServer, client_of, log_server
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait long; one test below looks at the pauses themselves."""
-    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MIN", 0.002)
-    monkeypatch.setattr(bucket_queue, "BACKOFF_S_MAX", 0.01)
-    monkeypatch.setattr(writer_id, "_PAUSES_S", (0.01, 0.02, 0.04))
+    """Make all pauses short; one test below looks at the pauses themselves."""
+    monkeypatch.setattr(batch, "WRITES", RetryPolicy(0.002, 0.01))
+    monkeypatch.setattr(sender, "METADATA", RetryPolicy(0.002, 0.01))
+    monkeypatch.setattr(idempotence, "WRITER_IDS", RetryPolicy(0.01, 0.04, retries_max=3))
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def write_batches(client: Client, writer: AppendWriter, count: int, first: int =
 def outcome_of(handle: WriteResultHandle) -> int:
     """Return 0 for success, or the error code."""
     try:
-        handle.result(10)
+        handle.result(120)
     except FlussError as error:
         return error.error_code
     return 0
@@ -51,10 +53,12 @@ def outcome_of(handle: WriteResultHandle) -> int:
 
 def test_several_batches_are_in_flight_and_stay_in_order(server: LogServer) -> None:
     server.add_table()
-    server.default_fault = Fault(delay_s=0.02)
+    server.hold()
     with client_of(server) as client:
         writer = client.writer()
         handles = write_batches(client, writer, 30)
+        eventually(lambda: server.in_progress == 5)
+        server.release()
         client.flush(writer)
         assert [outcome_of(handle) for handle in handles] == [0] * 30
     assert server.ids() == list(range(30))
@@ -64,10 +68,12 @@ def test_several_batches_are_in_flight_and_stay_in_order(server: LogServer) -> N
 
 def test_the_number_of_batches_in_flight_is_an_option(server: LogServer) -> None:
     server.add_table()
-    server.default_fault = Fault(delay_s=0.01)
+    server.hold()
     with client_of(server, writer__max_inflight_requests_per_bucket=2) as client:
         writer = client.writer()
         write_batches(client, writer, 8)
+        eventually(lambda: server.in_progress == 2)
+        server.release()
         client.flush(writer)
     assert server.in_progress_max == 2
 
@@ -78,11 +84,13 @@ def test_a_connection_cut_under_requests_neither_loses_nor_duplicates_nor_reorde
     server: LogServer, is_stored: bool, cut_request: int
 ) -> None:
     server.add_table()
-    slow = Fault(delay_s=0.03)
-    server.faults.extend([*[slow] * cut_request, Fault(delay_s=0.03, is_stored=is_stored, is_cut=True)])
+    server.faults.extend([*[Fault()] * cut_request, Fault(is_stored=is_stored, is_cut=True)])
+    server.hold()
     with client_of(server) as client:
         writer = client.writer()
         handles = write_batches(client, writer, 12)
+        eventually(lambda: server.in_progress == 5)
+        server.release()
         client.flush(writer)
         assert [outcome_of(handle) for handle in handles] == [0] * 12
     assert server.ids() == list(range(12))
@@ -129,12 +137,15 @@ def test_an_answer_that_was_late_is_not_stored_twice(server: LogServer) -> None:
 
 def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout(server: LogServer) -> None:
     server.add_table()
-    server.faults.append(Fault(delay_s=0.4, is_stored=True))
-    with client_of(server, request_timeout=150) as client:
+    server.hold()
+    with client_of(server, request_timeout=1000) as client:
         writer = client.writer()
-        assert outcome_of(writer.append([1, "x"])) == 0
+        handle = writer.append([1, "x"])
+        eventually(lambda: len(server.requests) >= 2)
+        server.release()
+        assert outcome_of(handle) == 0
         assert outcome_of(writer.append([2, "x"])) == 0
-        assert server.requests[0].timeout_ms == 150
+        assert server.requests[0].timeout_ms == 1000
         eventually(lambda: server.in_progress == 0)
     assert server.ids() == [1, 2]
 
@@ -142,12 +153,15 @@ def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout(ser
 @pytest.mark.parametrize("code", [13, 48, 15, -1, 999])
 def test_final_errors_reach_every_handle_of_the_batch_and_no_other(server: LogServer, code: int) -> None:
     server.add_table()
-    server.faults.append(Fault(delay_s=0.05, bucket_code=code))
-    with client_of(server) as client:
+    server.faults.append(Fault(bucket_code=code))
+    server.hold()
+    with client_of(server, writer__batch_timeout_ms=3_600_000) as client:
         writer = client.writer()
         failing = [writer.append([i, "x"]) for i in range(3)]
         client.writes.accumulator.close_all()
         fine = write_batches(client, writer, 4, first=10)
+        eventually(lambda: server.in_progress == 5)
+        server.release()
         assert [outcome_of(handle) for handle in failing] == [code] * 3
         # They were sent behind the failing one, and their numbers have moved down since.
         assert [outcome_of(handle) for handle in fine] == [0] * 4
@@ -182,26 +196,33 @@ def test_retries_are_counted(server: LogServer) -> None:
     assert len(server.requests) == 3
 
 
-def test_pauses_between_retries_grow_and_delay_no_other_bucket(
-    server: LogServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pauses_between_retries_grow(server: LogServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert (bucket_queue.BACKOFF_S_MIN, bucket_queue.BACKOFF_S_MAX) == (0.1, 1.0)
+    assert RetryPolicy(0.1, 1.0) == batch.WRITES
+    server.add_table()
+    server.faults.extend([Fault(bucket_code=26)] * 2)
+    with client_of(server) as client:
+        began_s = time.monotonic()
+        assert outcome_of(client.writer().append([1, "x"])) == 0
+        # 100 and 200 ms.
+        assert time.monotonic() - began_s >= 0.3
+
+
+def test_a_bucket_that_pauses_delays_no_other(server: LogServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "WRITES", RetryPolicy(3600.0, 3600.0))
     server.add_table(table_id=1)
     other = TablePath("fluss", "other")
     server.add_table(other, table_id=2)
-    server.faults.extend([Fault(table_id=1, bucket_code=26)] * 2)
+    server.faults.append(Fault(table_id=1, bucket_code=26))
     with client_of(server) as client:
         writer, other_writer = client.writer(), client.writer(other)
-        began_s = time.monotonic()
         failing = write_batches(client, writer, 1)[0]
         eventually(lambda: len(server.requests) == 1)
-        write_batches(client, other_writer, 1)
-        eventually(lambda: server.ids(table_id=2) == [0])
-        assert len(server.requests) == 2, "the other bucket went on while the first one paused"
-        assert outcome_of(failing) == 0
-        # 100 and 200 ms.
-        assert time.monotonic() - began_s >= 0.3
+        assert outcome_of(write_batches(client, other_writer, 1)[0]) == 0
+        assert not failing.done()
+        assert [request.table_id for request in server.requests] == [1, 2]
+        with pytest.raises(FlussError, match="writer closed"):
+            client.close(0.1)
 
 
 @pytest.mark.parametrize("code", [12, 21, 44])
@@ -214,7 +235,7 @@ def test_a_leader_that_moved_is_looked_up_and_followed(server: LogServer, code: 
         with client_of(server) as client:
             writer = client.writer()
             assert outcome_of(writer.append([1, "x"])) == 0
-            server.faults.append(Fault(delay_s=0.05, bucket_code=code))
+            server.faults.append(Fault(bucket_code=code))
             # The new leader has the log of the old one.
             second.rows, second._writers = server.rows, server._writers
             for running in (server, second):
@@ -261,10 +282,10 @@ def test_a_partition_that_is_created_late_still_gets_its_rows(server: LogServer)
 
 def test_a_partition_that_does_not_exist_fails_after_the_request_timeout(server: LogServer) -> None:
     server.add_table(partition_keys=("name",))
-    with client_of(server, request_timeout=300) as client:
+    with client_of(server, request_timeout=1000) as client:
         began_s = time.monotonic()
         assert outcome_of(client.writer().append([1, "US"])) == ErrorCode.PARTITION_NOT_EXISTS
-        assert time.monotonic() - began_s >= 0.3
+        assert time.monotonic() - began_s >= 1.0
 
 
 def test_a_partition_that_was_dropped_and_created_again_is_written_from_the_start(server: LogServer) -> None:
@@ -282,7 +303,7 @@ def test_a_partition_that_was_dropped_and_created_again_is_written_from_the_star
 
 def test_a_table_that_was_dropped_fails_after_the_request_timeout(server: LogServer) -> None:
     server.add_table()
-    with client_of(server, request_timeout=300) as client:
+    with client_of(server, request_timeout=1000) as client:
         writer = client.writer()
         del server.scripted.tables[PATH]
         server.default_fault = Fault(bucket_code=21)
@@ -291,12 +312,12 @@ def test_a_table_that_was_dropped_fails_after_the_request_timeout(server: LogSer
 
 def test_a_table_that_was_created_again_is_another_table(server: LogServer) -> None:
     server.add_table()
-    with client_of(server, request_timeout=300) as client:
+    with client_of(server, request_timeout=1000) as client:
         writer = client.writer()
         server.add_table(table_id=2)
         server.default_fault = Fault(bucket_code=21)
         with pytest.raises(FlussError, match="was dropped and created again") as caught:
-            writer.append([1, "x"]).result(10)
+            writer.append([1, "x"]).result(120)
         assert caught.value.error_code == ErrorCode.TABLE_NOT_EXIST
         server.default_fault = Fault()
         assert outcome_of(client.writer().append([2, "x"])) == 0
@@ -332,7 +353,7 @@ def test_without_a_writer_id_pending_rows_fail_and_later_ones_try_again(server: 
     with client_of(server) as client:
         writer = client.writer()
         with pytest.raises(FlussError, match="Writer ID allocation failed") as caught:
-            writer.append([1, "x"]).result(10)
+            writer.append([1, "x"]).result(120)
         assert caught.value.error_code == 48
         assert outcome_of(writer.append([2, "x"])) == 0
     assert server.ids() == [2]
@@ -353,13 +374,16 @@ def test_a_server_that_has_forgotten_the_writer_gets_a_new_one(server: LogServer
 
 def test_batches_out_under_an_old_writer_id_are_not_sent_again(server: LogServer) -> None:
     server.add_table()
-    server.faults.extend([Fault(delay_s=0.05, bucket_code=33), Fault(delay_s=0.1, bucket_code=26)])
+    server.faults.extend([Fault(bucket_code=33), Fault(bucket_code=26)])
+    server.hold()
     with client_of(server) as client:
         writer = client.writer()
         first, second = write_batches(client, writer, 2)
+        eventually(lambda: server.in_progress == 2)
+        server.release()
         assert outcome_of(first) == 33
         with pytest.raises(FlussError, match="was given up while a batch was out") as caught:
-            second.result(10)
+            second.result(120)
         assert caught.value.error_code == 33
         assert outcome_of(writer.append([3, "x"])) == 0
     assert server.ids() == [3]
@@ -380,10 +404,13 @@ def test_the_server_says_duplicate_and_the_row_is_stored(server: LogServer) -> N
 def test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_order(server: LogServer) -> None:
     server.add_table()
     # All that are on the way together are lost together.
-    server.faults.extend([Fault(delay_s=0.05, is_cut=True), *[Fault(delay_s=1.0)] * 4])
+    server.faults.extend([Fault(is_cut=True), *[Fault(is_lost=True)] * 4])
+    server.hold()
     with client_of(server, writer__enable_idempotence=False) as client:
         writer = client.writer()
         handles = write_batches(client, writer, 6)
+        eventually(lambda: server.in_progress == 5)
+        server.release()
         assert [outcome_of(handle) for handle in handles] == [0] * 6
     assert server.ids() == list(range(6))
     assert server.init_writer_requests == []
@@ -403,7 +430,8 @@ def test_acks_reach_the_server(server: LogServer, acks: str, number: int) -> Non
 
 def test_one_request_carries_a_batch_of_every_bucket_that_is_ready(server: LogServer) -> None:
     server.add_table(bucket_count=8)
-    with client_of(server, writer__bucket__no_key_assigner="round_robin") as client:
+    options = {"writer__bucket__no_key_assigner": "round_robin", "writer__batch_timeout_ms": 3_600_000}
+    with client_of(server, **options) as client:
         writer = client.writer()
         for i in range(80):
             writer.append([i, "x"])
@@ -415,7 +443,7 @@ def test_one_request_carries_a_batch_of_every_bucket_that_is_ready(server: LogSe
 def test_requests_stay_below_their_limit_but_a_large_batch_goes_alone(server: LogServer) -> None:
     server.add_table(bucket_count=4)
     options = {"writer__bucket__no_key_assigner": "round_robin", "writer__batch_size": 20_000}
-    with client_of(server, writer__request_max_size=20_000, **options) as client:
+    with client_of(server, writer__request_max_size=20_000, writer__batch_timeout_ms=3_600_000, **options) as client:
         writer = client.writer()
         for i in range(40):
             writer.append([i, "x" * 900])
@@ -435,9 +463,8 @@ def test_backpressure_of_the_server_pauses_its_bucket(server: LogServer) -> None
     server.add_table()
     server.faults.append(Fault(bucket_code=72))
     with client_of(server, writer__kv_backpressure__max_throttle_ms=300) as client:
-        handle = write_batches(client, client.writer(), 1)[0]
         began_s = time.monotonic()
-        assert outcome_of(handle) == 0
+        assert outcome_of(write_batches(client, client.writer(), 1)[0]) == 0
         assert time.monotonic() - began_s >= 0.25
 
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TablePath
 from fluss.schema.types import IntType, StringType
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.descriptors import changed
 from fluss.server.coordinator.metadata_store import MetadataStore
+from fluss.server.coordinator.table_descriptors import changed
 from fluss.server.model import Table
 
 SCHEMA = Schema._create([Column("id", IntType()), Column("dt", StringType())])

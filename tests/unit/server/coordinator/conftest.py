@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fluss.net.listener import ListenerSettings
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.settings import CoordinatorSettings
 from tests.unit.server.coordinator.support import Cluster, FakeClock, RecordingHost
@@ -57,7 +57,7 @@ def serve(make_cluster) -> Callable[..., None]:
 
     def serve_until_done(main: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
         async def with_cluster() -> None:
-            async with asyncio.timeout(20), make_cluster(**options) as cluster:
+            async with asyncio.timeout(120), make_cluster(**options) as cluster:
                 await main(cluster)
 
         run(with_cluster())

@@ -22,9 +22,9 @@ from fluss.schema.table import TablePath
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.nodes import Nodes
-from fluss.server.coordinator.service import CoordinatorService
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.model import BucketHealth, Partition, Table
+from fluss.server.rpc.coordinator_service import CoordinatorService
 
 LOCALHOST = "127.0.0.1"
 NOW_MS = int(datetime(2024, 9, 10, 12, 0, tzinfo=UTC).timestamp() * 1000)
@@ -120,7 +120,7 @@ class Cluster:
         return channel
 
     async def ask(self, api: Any, message: Any, *, channel: Channel | None = None) -> Any:
-        return await (channel or self.channel).request(api, message, timeout_s=10)
+        return await (channel or self.channel).request(api, message, timeout_s=120)
 
     async def refused(self, api: Any, message: Any, *, channel: Channel | None = None) -> FlussError:
         """Ask for something that must not work, and return the error."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from fluss.errors import FlussError
-from fluss.net.connection import RequestContext
 from fluss.net.listener import ListenerSettings
+from fluss.net.server_connection import RequestContext
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb

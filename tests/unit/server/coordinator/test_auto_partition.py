@@ -16,7 +16,7 @@ from fluss.errors import FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.serde import table_from_json
-from fluss.server.coordinator.auto_partition import AutoPartitionRule
+from fluss.server.coordinator.auto_partitioner import AutoPartitionRule
 from tests.unit.server.coordinator.support import descriptor, path, spec
 
 DAY_MS = 86_400_000

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TablePath

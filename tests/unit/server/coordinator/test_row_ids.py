@@ -10,11 +10,10 @@ import asyncio
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.loop import run
-from fluss.server.coordinator.metadata_schema import MIGRATIONS
-from fluss.server.coordinator.metadata_store import MetadataStore
-from fluss.server.coordinator.row_ids import RowIds
+from fluss.net.transport import run
+from fluss.server.coordinator.metadata_store import MIGRATIONS, MetadataStore
 from fluss.server.coordinator.sqlite_file import SqliteFile
+from fluss.server.coordinator.writers import RowIds
 from tests.unit.server.coordinator.support import descriptor
 
 

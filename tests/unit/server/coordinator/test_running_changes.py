@@ -11,8 +11,8 @@ import logging
 import pytest
 
 from fluss.errors import FlussError
-from fluss.net.loop import run
-from fluss.server.coordinator.handler_support import RunningChanges
+from fluss.net.transport import run
+from fluss.server.rpc.handler_group import RunningChanges
 
 
 def test_a_change_goes_on_when_nobody_waits_for_it():

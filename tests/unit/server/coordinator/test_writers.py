@@ -9,11 +9,11 @@ import asyncio
 
 import pytest
 
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.coordinator.metadata_store import MetadataStore
-from fluss.server.coordinator.writer_ids import _BLOCK_SIZE, WriterIds
+from fluss.server.coordinator.writers import _BLOCK_SIZE, WriterIds
 from tests.unit.server.coordinator.support import NOW_MS
 
 HOUR_MS = 3_600_000

@@ -22,15 +22,14 @@ from fluss.row.encoded import EncodedRows
 from fluss.schema.change_type import ChangeType
 from fluss.schema.schema import Schema
 from fluss.server.kv.bucket import KvBucket, KvPut, KvPutResult
-from fluss.server.kv.changelog import decode_changelog
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.merge.changelog import decode_changelog
 from fluss.server.model import Table
 from fluss.server.tablet.buckets import HostedBucket
-from fluss.server.tablet.manager import TabletManager
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import OsFiles
-from tests.unit.server.kv.merging import Change, Delete, Row, decode_value, encode_row, key_of, make_table, rows_of
+from tests.unit.server.merge.merging import Change, Delete, Row, decode_value, encode_row, key_of, make_table, rows_of
 from tests.unit.server.tablet.support import Clock, MemoryCatalog
 
 SCHEMA = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])
@@ -163,7 +162,7 @@ class HeldDisk(OsFiles):
         self._is_free.set()
 
     def sync(self, path: Path) -> None:
-        assert self._is_free.wait(10), "the test forgot to release the disk"
+        assert self._is_free.wait(120), "the test forgot to release the disk"
         super().sync(path)
 
 

@@ -21,11 +21,11 @@ from fluss.protocol.api import VersionRange
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.value_batch import decode_value_batch
 from fluss.schema.schema import Schema
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.model import Table
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from tests.unit.server.kv.bucket_support import kv_batch
-from tests.unit.server.kv.merging import Delete, Row, decode_value, key_of
+from tests.unit.server.merge.merging import Delete, Row, decode_value, key_of
 from tests.unit.server.tablet.support import TIMEOUT_S, Server, make_table, serving
 
 SCHEMA = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])

@@ -12,12 +12,12 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.schema import Schema
-from fluss.server.kv.auto_increment import AutoIncrement, IdRun
+from fluss.server.kv.auto_increment import AutoIncrement, IdAllocation
 from fluss.server.kv.bucket import KvPut
 from fluss.storage.kv.state import IdBlock
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.server.kv.bucket_support import KV_DIRECTORY, Bucket, MemoryIds, crashed, hosting, kv_batch
-from tests.unit.server.kv.merging import make_table
+from tests.unit.server.merge.merging import make_table
 from tests.unit.server.tablet.support import run
 
 SCHEMA = Schema(
@@ -178,5 +178,5 @@ def test_no_numbers_cost_nothing():
     def reserve(count: int) -> int:
         raise AssertionError("nothing was needed")
 
-    run_of_ids = IdRun(column, None, reserve)
+    run_of_ids = IdAllocation(column, None, reserve)
     assert list(run_of_ids.take(0)) == []

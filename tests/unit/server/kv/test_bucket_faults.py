@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from fluss.errors import ErrorCode, FlussError
-from fluss.server.kv.settings import KvSettings
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.server.kv.kv_settings import KvSettings
 from fluss.testing.faultfs import FaultFiles
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import KV_DIRECTORY, Bucket, HeldDisk, crashed, hosting
-from tests.unit.server.kv.merging import Delete
-from tests.unit.server.tablet.support import run, until
+from tests.unit.server.merge.merging import Delete
+from tests.unit.server.tablet.support import run
 
 # Whoever asks again is not kept waiting in these tests.
 EAGER = KvSettings(open_retry_ms=0)
@@ -47,7 +47,7 @@ def test_a_changelog_that_cannot_be_written_takes_its_values_back(tmp_path, numb
             assert await bucket.put((1, "b"), (3, "b"), writer=1, sequence=1) == 5
             assert bucket.changelog()[2:] == [("-U", (1, "a")), ("+U", (1, "b")), ("+I", (3, "b"))]
             assert await bucket.kv.row_count() == 3
-            assert bucket.manager.kv_parts.memory.held_bytes == 0
+            assert bucket.manager.kv_runtime.memory.held_bytes == 0
 
     run(main())
 
@@ -184,7 +184,7 @@ def test_a_store_that_fails_while_batches_are_on_their_way_into_it_gets_them_fro
             await bucket.put((1, "a"))
             disk.hold()
             answers = [bucket.begin((number, "b")) for number in range(1, 4)]
-            await until(lambda: bucket.log.offset_next == 5)
+            await eventually_async(lambda: bucket.log.offset_next == 5)
             store = await bucket.kv.store()
             bucket.kv.store_failed(store, KvDamagedError("the test says so"))
             bucket.kv.store_failed(store, KvDamagedError("and so do others"))
@@ -216,7 +216,7 @@ def test_a_store_that_cannot_be_opened_is_tried_again_after_a_while(tmp_path):
             await asyncio.sleep(0.25)
             assert await bucket.rows() == [(1, "a")]
             await bucket.put((2, "b"))
-            assert bucket.manager.kv_parts.memory.held_bytes == 0
+            assert bucket.manager.kv_runtime.memory.held_bytes == 0
 
     run(main())
 

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fluss.errors import ErrorCode, FlussError
-from fluss.server.kv.settings import KvSettings
-from fluss.storage.kv.damage import KvDamagedError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.server.kv.kv_settings import KvSettings
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.server.kv.bucket_support import Bucket, hosting
-from tests.unit.server.kv.merging import Delete
+from tests.unit.server.merge.merging import Delete
 from tests.unit.server.tablet.support import run
 
 WRITERS = 3
@@ -108,6 +107,6 @@ def test_a_storm_loses_nothing_and_repeats_nothing(tmp_path: Path, seed: int) ->
             assert dict(await bucket.rows()) == expected
             assert replayed(bucket) == expected
             assert await bucket.kv.row_count() == len(expected)
-            assert bucket.manager.kv_parts.memory.held_bytes == 0
+            assert bucket.manager.kv_runtime.memory.held_bytes == 0
 
     run(main())

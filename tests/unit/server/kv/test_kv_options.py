@@ -15,7 +15,7 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.records import BucketRecords, PutKvRequest
@@ -25,7 +25,7 @@ from fluss.server.options import ServerOptions
 from fluss.server.process import FlussServer, _tablet_settings
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, kv_batch
 
-TIMEOUT_S = 10
+TIMEOUT_S = 120.0
 KIB, MIB = 1024, 1024 * 1024
 
 

@@ -12,10 +12,11 @@ import pytest
 from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.server.tablet.settings import TabletSettings
-from tests.unit.server.kv.merging import Delete
+from fluss.server.tablet.manager import TabletSettings
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.reading import KvServer, kv_table, quick, serving_kv
-from tests.unit.server.tablet.support import make_table, rows, run, until
+from tests.unit.server.merge.merging import Delete
+from tests.unit.server.tablet.support import make_table, rows, run
 
 
 async def _scan(server: KvServer, limit: int, bucket: int = 0) -> Any:
@@ -48,7 +49,7 @@ def test_the_first_rows_come_in_key_order(tmp_path):
             assert server.values_of((await _scan(server, 2)).records_view) == [(1, "new"), (2, "row 2")]
             assert (await _scan(server, -1)).error_code == ErrorCode.INVALID_SCAN_REQUEST
             assert (await _scan(server, 1, bucket=7)).error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
 
     run(main())
 

@@ -24,9 +24,10 @@ from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition
-from tests.unit.server.kv.merging import Delete, with_columns
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.reading import KvServer, busy_readers, kv_table, quick, serving_kv
-from tests.unit.server.tablet.support import LOCALHOST, MemoryCatalog, make_table, run, until
+from tests.unit.server.merge.merging import Delete, with_columns
+from tests.unit.server.tablet.support import LOCALHOST, MemoryCatalog, make_table, run
 
 
 def test_values_come_in_the_order_of_the_keys_and_missing_ones_are_empty(tmp_path):
@@ -111,7 +112,7 @@ def test_large_values_take_the_way_on_which_memory_is_counted(tmp_path):
                 assert not (await asyncio.wait((large,), timeout=0.05))[0]
                 assert server.used_bytes > 0
             assert (await large)[0] == (1, "x" * 300_000)
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
 
     run(main())
 
@@ -133,7 +134,7 @@ def test_a_client_that_takes_no_answers_does_not_fill_the_memory(tmp_path):
                     await asyncio.sleep(0.001)
                 assert most_bytes <= 2_000_000 + server.server.manager.settings.reader_threads * 310_000
                 assert await server.lookup((1,)) == [row], "others have their turn all the same"
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
 
     run(main())
 
@@ -144,7 +145,7 @@ def test_large_answers_take_turns_when_memory_is_short(tmp_path):
             row = (1, "x" * 300_000)
             await server.put(row)
             assert await asyncio.gather(*(server.lookup((1,)) for _ in range(20))) == [[row]] * 20
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
 
     run(main())
 
@@ -243,7 +244,7 @@ def test_more_than_an_answer_may_hold_is_refused_and_the_rest_is_answered(tmp_pa
             assert len(await server.lookup((0,), (1,), (2,))) == 3
             (answer,) = await server.lookup_answers({0: keys[:1] * 1000})
             assert answer.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
 
     run(main())
 

@@ -16,10 +16,11 @@ from fluss.schema.schema import Schema
 from fluss.schema.type_text import parse_type
 from fluss.schema.types import DataTypes
 from fluss.server.model import Partition
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import HeldDisk, MemoryIds
-from tests.unit.server.kv.merging import Delete
 from tests.unit.server.kv.reading import KvServer, kv_table, serving_kv
-from tests.unit.server.tablet.support import MemoryCatalog, run, until
+from tests.unit.server.merge.merging import Delete
+from tests.unit.server.tablet.support import MemoryCatalog, run
 
 NUMBERED = (
     Schema.builder()
@@ -49,7 +50,7 @@ def test_missing_keys_become_rows_and_others_stay_as_they_are(tmp_path):
             assert await server.offset_end() == 3, "there was nothing to insert"
             await server.put(Delete((2,)))
             assert await server.lookup((2,), (3,)) == [None, (3, None)]
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
 
     run(main())
 

@@ -10,22 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fluss.record.mutations import FoundRows, Mutations
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
-from fluss.server.kv.table_writer import QUICK_BYTES_MAX, NotQuickError, OldValues, QuickOldValues
-from fluss.storage.kv.keyed_rows import FoundRows, KeyedRows
-from fluss.storage.kv.recent_rows import RecentRows
+from fluss.server.kv.preparation import QUICK_BYTES_MAX, NotQuickError, OldValues, QuickOldValues
+from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.store import KvResources, KvState, KvStore
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import HeldDisk, hosting
-from tests.unit.server.kv.merging import Delete, Row
-from tests.unit.server.tablet.support import run, until
+from tests.unit.server.merge.merging import Delete, Row
+from tests.unit.server.tablet.support import run
 
 Changed = dict[bytes, bytes | None]
 
 
-def keyed(changed: Changed, schema_id: int = 1) -> KeyedRows:
+def keyed(changed: Changed, schema_id: int = 1) -> Mutations:
     rows = EncodedRows.from_list([row or b"" for row in changed.values()])
-    return KeyedRows(HashedKeys.from_list(list(changed)), rows, schema_id)
+    return Mutations(HashedKeys.from_list(list(changed)), rows, schema_id)
 
 
 def found(rows: FoundRows, keys: list[bytes]) -> dict[bytes, tuple[int, bytes]]:
@@ -62,7 +63,7 @@ def test_the_newest_row_of_a_key_is_found_wherever_it_is(tmp_path: Path, seed: i
     store.write([keyed(places[0], 1)], KvState(1, None))
     store.flush()
     store.write([keyed(places[1], 2)], KvState(2, None))
-    pending = [RecentRows.of(keyed(places[3], 4)), RecentRows.of(keyed(places[2], 3))]
+    pending = [Memtable.of(keyed(places[3], 4)), Memtable.of(keyed(places[2], 3))]
     wanted = rng.sample([*keys, b"unknown", b"key"], 300)
     expected = {key: model[key] for key in wanted if key in model}
     assert {schema_id for schema_id, _ in expected.values()} == {1, 2, 3, 4}, "there are rows of every place"
@@ -78,7 +79,7 @@ def test_the_newest_row_of_a_key_is_found_wherever_it_is(tmp_path: Path, seed: i
 def test_what_is_pending_needs_no_store_and_what_is_removed_there_is_not_found_behind_it(tmp_path: Path) -> None:
     store = KvStore.open(tmp_path / "store", KvResources())
     store.write([keyed({b"a": b"stored", b"b": b"stored"})], KvState(1, 2))
-    pending = [RecentRows.of(keyed({b"a": None})), RecentRows.of(keyed({b"a": b"older", b"c": b"older"}))]
+    pending = [Memtable.of(keyed({b"a": None})), Memtable.of(keyed({b"a": b"older", b"c": b"older"}))]
     old_values = OldValues(pending, store)
     assert found(old_values.of(HashedKeys.from_list([b"b", b"a", b"c"])), [b"b", b"a", b"c"]) == {
         b"b": (1, b"stored"),
@@ -94,7 +95,7 @@ def test_many_bytes_are_not_quick_wherever_they_are(tmp_path: Path) -> None:
     half = bytes(QUICK_BYTES_MAX // 2)
     store.write([keyed({b"a": half})], KvState(1, 1))
     for row, is_quick in ((half[:-4], True), (half, False)):
-        old_values = QuickOldValues([RecentRows.of(keyed({b"b": row}))], store)
+        old_values = QuickOldValues([Memtable.of(keyed({b"b": row}))], store)
         keys = HashedKeys.from_list([b"a", b"b"])
         if is_quick:
             assert np.sort(old_values.of(keys).numbers).tolist() == [0, 1]
@@ -132,14 +133,14 @@ def test_large_batches_build_on_what_is_pending_recent_and_on_the_disk(tmp_path:
             answers = [bucket.begin(*batch(f"pending {number}")) for number in range(4)]
             answers += [bucket.begin((number, "small")) for number in range(3)]
             model.update(dict.fromkeys(range(3), "small"))
-            await until(lambda: len(bucket.kv._pending) == len(answers))
+            await eventually_async(lambda: len(bucket.kv._pending) == len(answers))
             disk.release()
             ends = [(await answer).log_end_offset for answer in answers]
             assert ends == sorted(ends)
             assert sorted(await bucket.rows()) == sorted(model.items())
             assert await bucket.kv.row_count() == len(model)
             assert replayed(bucket.changelog()) == model
-            assert bucket.manager.kv_parts.memory.held_bytes == 0
+            assert bucket.manager.kv_runtime.memory.held_bytes == 0
 
     run(main())
 
@@ -169,7 +170,7 @@ def test_a_batch_that_replaces_pending_rows_is_itself_replaced_while_it_waits(tm
             answers = [bucket.begin(*((key, "b") for key in keys))]
             answers.append(bucket.begin(*(Delete((key, None)) for key in keys)))
             answers.append(bucket.begin(*((key, "c") for key in keys[::2])))
-            await until(lambda: len(bucket.kv._pending) == 3)
+            await eventually_async(lambda: len(bucket.kv._pending) == 3)
             assert await bucket.rows() == [(key, "a") for key in keys]
             disk.release()
             await asyncio.gather(*answers)

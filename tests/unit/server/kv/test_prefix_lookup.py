@@ -20,9 +20,10 @@ from fluss.protocol.sasl import Credentials, UserTable
 from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
-from tests.unit.server.kv.merging import Delete
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.reading import KvServer, kv_table, quick, serving_kv
-from tests.unit.server.tablet.support import make_table, run, until
+from tests.unit.server.merge.merging import Delete
+from tests.unit.server.tablet.support import make_table, run
 
 SCHEMA = Schema(
     pa.schema([("user", pa.string()), ("item", pa.int32()), ("v", pa.string())]), primary_keys=["user", "item"]
@@ -64,7 +65,7 @@ def test_rows_come_in_key_order_and_lists_in_the_order_of_the_prefixes(tmp_path)
             assert await _found(server, _prefix("ann")) == [[ann[0], ann[2]]]
             assert await _found(server, _prefix("ann"), bucket=1) == [[]]
             assert await _found(server) == []
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
 
     run(main())
 
@@ -113,7 +114,7 @@ def test_more_than_an_answer_may_hold_is_refused(tmp_path):
             (answer,) = await _answers(server, {0: [_prefix("bob"), _prefix("ann"), _prefix("ann")]})
             assert answer.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
             assert "fewer" in answer.error_message
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
 
     run(main())
 

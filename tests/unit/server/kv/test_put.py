@@ -23,13 +23,14 @@ from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.model import Partition, Table
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import TABLE, HeldDisk, kv_batch
-from tests.unit.server.kv.merging import Delete, Row, decode_value
+from tests.unit.server.merge.merging import Delete, Row, decode_value
 from tests.unit.server.tablet import support
-from tests.unit.server.tablet.support import MemoryCatalog, Server, run, until
+from tests.unit.server.tablet.support import MemoryCatalog, Server, run
 
 QUICK = TabletSettings(retry_answer_delay_ms=1)
 
@@ -298,7 +299,7 @@ def test_writers_are_asked_to_slow_down_in_words_that_they_know(tmp_path):
             text = random.Random(7).randbytes(1000).hex()
             held = [asyncio.create_task(client.put((number, text))) for number in (1, 2)]
             log = client.server.manager.tables[1].group(None)[0].log()
-            await until(lambda: log.offset_next == 3)
+            await eventually_async(lambda: log.offset_next == 3)
             for version, code in ((0, 11), (1, 11), (2, ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION)):
                 answer = await client.put((3, text), version=version)
                 assert answer.error_code == code

@@ -21,9 +21,10 @@ from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition
-from tests.unit.server.kv.merging import Delete, Row
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.reading import KvServer, busy_readers, kv_table, quick, serving_kv
-from tests.unit.server.tablet.support import MemoryCatalog, make_table, run, until
+from tests.unit.server.merge.merging import Delete, Row
+from tests.unit.server.tablet.support import MemoryCatalog, make_table, run
 
 TTL_MS = 1000
 _PARTITIONED = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id", "name"])
@@ -81,7 +82,7 @@ def test_every_row_comes_once_in_key_order_whatever_the_size_of_answers(tmp_path
                 assert answer.log_offset == end == 100
                 assert await _rest(server, answer, size=size) == rows
                 assert not len(server.server.service.scan_sessions)
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
 
     run(main())
 
@@ -208,7 +209,7 @@ def test_two_calls_at_once_end_the_session(tmp_path):
             assert "one call at a time" in second.error_message
             assert (await first).error_code == UNKNOWN
             assert (await _next(server, answer, 2)).error_code == UNKNOWN
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
 
     run(main())
 
@@ -249,8 +250,8 @@ def test_expired_sessions_let_go_of_their_snapshots_by_themselves(tmp_path):
             answer = await _open(server)
             assert store.snapshot_count == 1
             server.server.clock.now_ms += TTL_MS + 1
-            await until(lambda: not len(server.server.service.scan_sessions))
-            await until(lambda: store.snapshot_count == 0)
+            await eventually_async(lambda: not len(server.server.service.scan_sessions))
+            await eventually_async(lambda: store.snapshot_count == 0)
             assert (await _next(server, answer, 1)).error_code == EXPIRED
 
     run(main())
@@ -266,7 +267,7 @@ def test_clients_that_are_gone_do_not_keep_others_from_scanning(tmp_path):
             async with await server.server.connect() as channel:
                 wanted = {"table_id": server.table.table_id, "bucket_id": 0}
                 request = pb.ScanKvRequest(bucket_scan_req=wanted, call_seq_id=0, batch_size_bytes=1)
-                there = await channel.request(apis.SCAN_KV, request, timeout_s=10)
+                there = await channel.request(apis.SCAN_KV, request, timeout_s=120)
                 assert (await _open(server)).error_code == TOO_MANY
             assert len(sessions) == 2, "it could come back"
             await until_open(server)
@@ -347,9 +348,10 @@ def test_the_session_of_a_dropped_table_has_expired(tmp_path):
     async def main():
         async with _three_rows(tmp_path) as server:
             answer = await _open(server)
+            (directory,) = tmp_path.rglob("kv-0")
             await server.server.manager.drop_buckets(server.table, None)
             server.server.catalog.remove(server.table)
-            await until(lambda: not list(tmp_path.rglob("kv-0")))
+            await eventually_async(lambda: not directory.exists())
             assert (await _next(server, answer, 1)).error_code == EXPIRED
             assert (await _close(server, answer.scanner_id)).error_code is None
             assert not len(server.server.service.scan_sessions)
@@ -395,8 +397,10 @@ def test_a_client_that_leaves_during_a_call_leaves_no_session_behind(tmp_path):
                     await server.channel.close()
                     await asyncio.gather(leaving, return_exceptions=True)
                 server.server.channel = other
-                await until(lambda: store.snapshot_count == 0 and not len(server.server.service.scan_sessions))
-                await until(lambda: server.used_bytes == 0)
+                await eventually_async(
+                    lambda: store.snapshot_count == 0 and not len(server.server.service.scan_sessions)
+                )
+                await eventually_async(lambda: server.used_bytes == 0)
             assert len(await _rest(server, await _open(server))) == 3
 
     run(main())
@@ -453,7 +457,7 @@ def test_without_memory_a_call_may_be_made_again(tmp_path):
         async with _three_rows(tmp_path) as server:
             memory = server.server.service.fetch_memory
             answer = await _open(server)
-            await until(lambda: server.used_bytes == 0)
+            await eventually_async(lambda: server.used_bytes == 0)
             memory.count(10**12, "somebody who does not take his answers")
             refused = await asyncio.gather(_next(server, answer, 1), _open(server))
             assert [answer.error_code for answer in refused] == [ErrorCode.REQUEST_TIME_OUT] * 2

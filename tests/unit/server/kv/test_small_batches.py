@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.record.mutations import Mutations
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.schema.schema import Schema
-from fluss.server.kv.loop_time import LoopTime
-from fluss.server.kv.table_writer import OldValues, TableWriter
-from fluss.storage.kv.keyed_rows import KeyedRows
+from fluss.server.kv.preparation import BatchPreparer, OldValues
+from fluss.server.kv.runtime import LoopBudget
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, hosting, kv_batch
-from tests.unit.server.kv.merging import Delete, make_table
+from tests.unit.server.merge.merging import Delete, make_table
 from tests.unit.server.tablet.support import run
 
 TABLES = {
@@ -60,9 +60,9 @@ def test_it_does_not_matter_whether_batches_are_prepared_together_alone_or_in_th
 
     async def main():
         together = await outcome(tmp_path / "together", table, batches)
-        monkeypatch.setattr(TableWriter, "prepare_together", lambda *_: None)
+        monkeypatch.setattr(BatchPreparer, "prepare_coalesced", lambda *_: None)
         assert await outcome(tmp_path / "alone", table, batches) == together
-        monkeypatch.setattr(TableWriter, "is_quick", lambda *_: False)
+        monkeypatch.setattr(BatchPreparer, "is_quick", lambda *_: False)
         assert await outcome(tmp_path / "threads", table, batches) == together
         assert len(together[1]) >= 40
 
@@ -71,14 +71,14 @@ def test_it_does_not_matter_whether_batches_are_prepared_together_alone_or_in_th
 
 def test_small_batches_that_wait_are_really_prepared_together(tmp_path, monkeypatch):
     sizes = []
-    prepare_together = TableWriter.prepare_together
+    prepare_coalesced = BatchPreparer.prepare_coalesced
 
     def noting(self, batches, *arguments):
-        prepared = prepare_together(self, batches, *arguments)
+        prepared = prepare_coalesced(self, batches, *arguments)
         sizes.append((len(batches), prepared is not None))
         return prepared
 
-    monkeypatch.setattr(TableWriter, "prepare_together", noting)
+    monkeypatch.setattr(BatchPreparer, "prepare_coalesced", noting)
 
     async def main():
         async with hosting(tmp_path) as bucket:
@@ -110,12 +110,12 @@ def test_a_bad_batch_among_small_ones_is_refused_alone(tmp_path):
 
 
 def test_records_that_reach_into_the_next_batch_are_not_found_there(tmp_path):
-    writer = TableWriter(TABLE)
+    writer = BatchPreparer(TABLE)
     store = KvStore.open(tmp_path / "store", KvResources())
     good = [writer.check(memoryview(kv_batch(TABLE, (key, "a"))), (), is_overwrite=False) for key in range(2)]
-    assert writer.prepare_together(good, (), False, OldValues((), store), None) is not None
+    assert writer.prepare_coalesced(good, (), False, OldValues((), store), None) is not None
     lying = [_counting(good[0], 2), _counting(good[1], 0)]
-    assert writer.prepare_together(lying, (), False, OldValues((), store), None) is None
+    assert writer.prepare_coalesced(lying, (), False, OldValues((), store), None) is None
     store.close()
 
 
@@ -124,21 +124,21 @@ def _counting(batch, record_count):
 
 
 def _keyed(keys, rows):
-    return KeyedRows(HashedKeys.from_list(keys), EncodedRows.from_list(rows), 1)
+    return Mutations(HashedKeys.from_list(keys), EncodedRows.from_list(rows), 1)
 
 
 def test_time_of_the_loop_is_limited_per_turn_and_comes_back_in_the_next():
     async def main():
         now_s = 0.0
-        loop_time = LoopTime(lambda: now_s)
+        budget = LoopBudget(lambda: now_s)
         for _ in range(3):
-            assert loop_time.is_left
-            with loop_time.spend():
+            assert budget.is_left
+            with budget.spend():
                 now_s += 0.001
-            assert loop_time.is_left
-            with loop_time.spend():
+            assert budget.is_left
+            with budget.spend():
                 now_s += 0.005
-            assert not loop_time.is_left
+            assert not budget.is_left
             await asyncio.sleep(0)
 
     run(main())

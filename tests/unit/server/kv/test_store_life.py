@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from fluss.errors import FlussError
+from fluss.errors import FlussError, KvDamagedError
 from fluss.schema.descriptor import TableDescriptor
-from fluss.server.kv import parts
 from fluss.server.kv.bucket import KvBucket, KvPut
-from fluss.server.kv.settings import KvSettings
+from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.model import Table
 from fluss.storage.kv import rocks
-from fluss.storage.kv.damage import KvDamagedError
 from fluss.storage.log.tablet import LogTablet
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import TABLE, Bucket, hosting, kv_batch
-from tests.unit.server.tablet.support import run, until
+from tests.unit.server.tablet.support import run
 
 
 def with_buckets(count: int) -> Table:
@@ -41,11 +40,11 @@ def test_thousands_of_buckets_cost_nothing_until_they_are_used(tmp_path):
     async def main():
         async with hosting(tmp_path, with_buckets(3000)) as bucket:
             assert not [thread for thread in threading.enumerate() if thread.name.startswith("fluss-kv")]
-            assert not bucket.manager.kv_parts.open_stores
+            assert not bucket.manager.kv_runtime.open_stores
             # Other tests may have left a few behind.
             assert sum(isinstance(thing, KvBucket) for thing in gc.get_objects()) < 100
             await put(bucket.manager.tables[1].group(None)[1234].key_values(), (1, "a"))
-            assert len(bucket.manager.kv_parts.open_stores) == 1
+            assert len(bucket.manager.kv_runtime.open_stores) == 1
             assert len(list((tmp_path / "db/t-1").iterdir())) == 2
 
     run(main())
@@ -63,14 +62,14 @@ def test_those_who_come_together_open_a_store_once(tmp_path):
 def test_of_too_many_open_stores_those_that_were_used_least_recently_are_closed(tmp_path):
     async def main():
         async with hosting(tmp_path, with_buckets(6), kv=KvSettings(open_stores_max=3)) as bucket:
-            kvs, parts = buckets_of(bucket), bucket.manager.kv_parts
+            kvs, runtime = buckets_of(bucket), bucket.manager.kv_runtime
             for number, kv in enumerate(kvs):
                 await put(kv, (number, "a"))
-            await until(lambda: len(parts.open_stores) == 3)
+            await eventually_async(lambda: len(runtime.open_stores) == 3)
             assert [kv._life.current is not None for kv in kvs] == [False] * 3 + [True] * 3
             first = await kvs[3].store()
             assert await kvs[0].row_count() == 1, "it is opened again, with everything in it"
-            await until(lambda: len(parts.open_stores) == 3)
+            await eventually_async(lambda: len(runtime.open_stores) == 3)
             assert first is kvs[3]._life.current, "it was used a moment ago"
             assert kvs[4]._life.current is None
             for number, kv in enumerate(kvs):
@@ -80,11 +79,9 @@ def test_of_too_many_open_stores_those_that_were_used_least_recently_are_closed(
     run(main())
 
 
-def test_a_store_that_is_in_use_is_not_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "_PLACE_PATIENCE_S", 0.05)
-
+def test_a_store_that_is_in_use_is_not_closed(tmp_path):
     async def main():
-        async with hosting(tmp_path, with_buckets(3), kv=KvSettings(open_stores_max=1)) as bucket:
+        async with hosting(tmp_path, with_buckets(3), kv=KvSettings(open_stores_max=1, open_slot_wait_ms=50)) as bucket:
             scanned, read, other = buckets_of(bucket)
             await put(scanned, (1, "a"))
             snapshot = (await scanned.store()).snapshot()
@@ -92,20 +89,20 @@ def test_a_store_that_is_in_use_is_not_closed(tmp_path, monkeypatch):
 
             def slow(store):
                 loop.call_soon_threadsafe(started.set)
-                assert may_end.wait(10)
+                assert may_end.wait(120)
                 return store.state.row_count
 
             reading = asyncio.create_task(read.read(bucket.manager.readers, slow))
             await started.wait()
             await put(other, (1, "a"))
-            assert len(bucket.manager.kv_parts.open_stores) == 3
+            assert len(bucket.manager.kv_runtime.open_stores) == 3
             may_end.set()
             assert await reading == 0
             assert len(snapshot.read(1000, 10)) == 1
             snapshot.close()
             del snapshot
             await put(other, (2, "b"))
-            await until(lambda: len(bucket.manager.kv_parts.open_stores) == 1)
+            await eventually_async(lambda: len(bucket.manager.kv_runtime.open_stores) == 1)
 
     run(main())
 
@@ -116,7 +113,7 @@ def test_a_store_that_was_closed_while_somebody_had_it_says_so(tmp_path):
             one, other = buckets_of(bucket)
             store = await one.store()
             await put(other, (1, "a"))
-            await until(lambda: one._life.current is None and one._life._changing is None)
+            await eventually_async(lambda: one._life.current is None and one._life._changing is None)
             with pytest.raises(FlussError, match="closed") as error:
                 store.get_many([b"x"])
             assert error.value.is_retriable
@@ -127,7 +124,7 @@ def test_a_store_that_was_closed_while_somebody_had_it_says_so(tmp_path):
 def test_a_rush_on_all_stores_opens_few_of_them_at_the_same_time(tmp_path):
     async def main():
         async with hosting(tmp_path, with_buckets(40), kv=KvSettings(open_stores_max=4)) as bucket:
-            kvs, parts = buckets_of(bucket), bucket.manager.kv_parts
+            kvs, runtime = buckets_of(bucket), bucket.manager.kv_runtime
             counting = asyncio.gather(*(kv.row_count() for kv in kvs))
             open_at_once = 0
             while not counting.done():
@@ -135,11 +132,11 @@ def test_a_rush_on_all_stores_opens_few_of_them_at_the_same_time(tmp_path):
                 await asyncio.sleep(0)
             assert await counting == [0] * 40
             assert 1 <= open_at_once <= 4
-            assert len(parts.open_stores) <= 4
+            assert len(runtime.open_stores) <= 4
             # Whoever waits for a place when the server stops does not keep it from stopping.
             rush = [asyncio.create_task(kv.row_count()) for kv in kvs]
             await asyncio.sleep(0)
-        assert await asyncio.wait_for(asyncio.wait(rush), 10)
+        assert await asyncio.wait_for(asyncio.wait(rush), 120)
         assert not locks_held(tmp_path)
 
     run(main())
@@ -154,16 +151,14 @@ def locks_held(directory):
 
 
 def test_a_store_that_is_being_built_again_does_not_keep_others_from_being_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "_PLACE_PATIENCE_S", 0.05)
-
     async def main():
-        async with hosting(tmp_path, with_buckets(3), kv=KvSettings(open_stores_max=1)) as bucket:
+        async with hosting(tmp_path, with_buckets(3), kv=KvSettings(open_stores_max=1, open_slot_wait_ms=50)) as bucket:
             slow, other, third = buckets_of(bucket)
             await put(slow, (1, "a"))
             may_read, read = threading.Event(), bucket.log.read
 
             def held(*arguments, **options):
-                assert may_read.wait(10)
+                assert may_read.wait(120)
                 return read(*arguments, **options)
 
             monkeypatch.setattr(LogTablet, "read", lambda log, *arguments, **options: held(*arguments, **options))
@@ -192,7 +187,7 @@ def test_a_store_that_is_opened_while_the_server_stops_is_closed_again(tmp_path)
     async def main():
         async with hosting(tmp_path, with_buckets(20)) as bucket:
             opening = [asyncio.create_task(kv.row_count()) for kv in buckets_of(bucket)]
-            await until(lambda: len(locks_held(tmp_path)) > 0)
+            await eventually_async(lambda: len(locks_held(tmp_path)) > 0)
         await asyncio.wait(opening)
         assert not locks_held(tmp_path)
 

@@ -10,9 +10,9 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.schema import Schema
-from fluss.server.kv import table_writer
+from fluss.server.kv import preparation
 from tests.unit.server.kv.bucket_support import Bucket, hosting
-from tests.unit.server.kv.merging import Delete, Row, make_table
+from tests.unit.server.merge.merging import Delete, Row, make_table
 from tests.unit.server.tablet.support import run
 
 TEXTS = make_table(Schema(pa.schema([("id", pa.string()), ("name", pa.string())]), primary_keys=["id"]))
@@ -23,13 +23,13 @@ async def refusal(bucket: Bucket, *rows: Row | Delete) -> FlussError:
     with pytest.raises(FlussError) as caught:
         await bucket.put(*rows)
     assert (bucket.log.offset_next, await bucket.rows()) == (offset_before, rows_before)
-    assert bucket.manager.kv_parts.memory.held_bytes == 0
+    assert bucket.manager.kv_runtime.memory.held_bytes == 0
     return caught.value
 
 
 def test_a_batch_of_too_many_records_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        monkeypatch.setattr(table_writer, "RECORDS_MAX", 3)
+        monkeypatch.setattr(preparation, "RECORDS_MAX", 3)
         async with hosting(tmp_path) as bucket:
             assert await bucket.put((1, "a"), (2, "b"), (3, "c")) == 3
             error = await refusal(bucket, (1, "a"), (2, "b"), (1, "c"), Delete((1,)))
@@ -58,7 +58,7 @@ def test_rows_that_are_too_large_to_be_replaced_together_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        monkeypatch.setattr(table_writer, "DECOMPRESSED_BYTES_MAX", 10_000)
+        monkeypatch.setattr(preparation, "DECOMPRESSED_BYTES_MAX", 10_000)
         async with hosting(tmp_path) as bucket:
             for id in range(300):
                 await bucket.put((id, "x" * 100))

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from fluss.net.channel import Channel
 from fluss.net.listener import Listener, ListenerSettings
-from fluss.net.loop import run as run_on_loop
+from fluss.net.transport import run as run_on_loop
 from fluss.protocol import api as apis
 from fluss.protocol import records
 from fluss.protocol.messages import fluss_pb2 as pb
@@ -27,12 +27,12 @@ from fluss.schema.schema import Schema
 from fluss.schema.table import TablePath
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition, Table
-from fluss.server.tablet.manager import TabletManager
-from fluss.server.tablet.service import TabletService
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.rpc.tablet_service import TabletService
+from fluss.server.tablet.manager import TabletManager, TabletSettings
+from fluss.testing.waiting import eventually_async
 
 LOCALHOST = "127.0.0.1"
-TIMEOUT_S = 10.0
+TIMEOUT_S = 120.0
 NOW_MS = 1_700_000_000_000
 SCHEMA = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]))
 
@@ -278,6 +278,8 @@ async def serving(
     clock = clock or Clock()
     manager = TabletManager(data_dir, catalog, settings, clock=clock, **options)
     await manager.start()
+    # Recovered offsets are noted in the background; tests write checkpoints of their own.
+    await eventually_async(lambda: not manager._background)
     try:
         service = TabletService(
             manager, catalog, authorizer or Authorizer.disabled(), clock=clock, rng=random.Random(7)
@@ -295,17 +297,11 @@ async def serving(
         await manager.stop()
 
 
-async def until(condition: Any) -> None:
-    """Wait for something that happens elsewhere on this loop."""
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
 def run(main: Any) -> Any:
     """Run a test's coroutine; it must not hang, and must not leave tasks behind."""
 
     async def guarded() -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             result = await main
         await asyncio.sleep(0)
         leftovers = asyncio.all_tasks() - {asyncio.current_task()}

@@ -14,7 +14,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials, Principal, UserTable
 from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.server.authorizer import Authorizer
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from tests.unit.server.tablet.support import Server, arrow_batch, make_table, rows, run, serving
 
 DENIED = ErrorCode.AUTHORIZATION_EXCEPTION

@@ -17,9 +17,10 @@ from fluss.protocol import api as apis
 from fluss.record.log_batch import MAGIC_V0, iter_batches
 from fluss.schema.schema import Schema
 from fluss.server.model import Partition
-from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.server.tablet.manager import TabletSettings
+from fluss.storage.log.tablet import LogSettings
 from fluss.storage.vfs import OsFiles
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
     SCHEMA,
     MemoryCatalog,
@@ -32,7 +33,6 @@ from tests.unit.server.tablet.support import (
     rows,
     run,
     serving,
-    until,
     with_schema,
 )
 
@@ -309,15 +309,15 @@ def test_an_answer_is_counted_until_it_has_left(tmp_path):
             await server.append(noise)
             memory = server.service.fetch_memory
             channel = await server.connect()
-            task = asyncio.create_task(channel.request(apis.FETCH_LOG, fetch_request((0, 0)), timeout_s=10))
-            await until(lambda: memory.used_bytes > big)
+            task = asyncio.create_task(channel.request(apis.FETCH_LOG, fetch_request((0, 0)), timeout_s=120))
+            await eventually_async(lambda: memory.used_bytes > big)
             assert len((await task).tables[0].buckets[0].records_view) > big
-            await until(lambda: memory.used_bytes == 0)
-            task = asyncio.create_task(channel.request(apis.FETCH_LOG, fetch_request((0, 0)), timeout_s=10))
-            await until(lambda: memory.used_bytes > big)
+            await eventually_async(lambda: memory.used_bytes == 0)
+            task = asyncio.create_task(channel.request(apis.FETCH_LOG, fetch_request((0, 0)), timeout_s=120))
+            await eventually_async(lambda: memory.used_bytes > big)
             await channel.close()
             await asyncio.gather(task, return_exceptions=True)
-            await until(lambda: memory.used_bytes == 0)
+            await eventually_async(lambda: memory.used_bytes == 0)
 
     run(main())
 
@@ -343,7 +343,7 @@ def test_fetches_beyond_the_memory_get_one_batch_or_nothing_but_no_error(tmp_pat
             await server.append(rows(0, 10))
             memory, channel = server.service.fetch_memory, await server.connect()
             memory.count(BATCH_BYTES, "another client")
-            fetches = (channel.request(apis.FETCH_LOG, fetch_request((0, 0)), timeout_s=10) for _ in range(5))
+            fetches = (channel.request(apis.FETCH_LOG, fetch_request((0, 0)), timeout_s=120) for _ in range(5))
             answers = [answer.tables[0].buckets[0] for answer in await asyncio.gather(*fetches)]
             # There is one loan at a time for a client; how many hear that there is nothing is a matter of moments.
             lengths = [len(ids(answer.records_view)) for answer in answers]
@@ -487,6 +487,6 @@ def test_many_fetches_at_once_are_all_answered(tmp_path):
                     await server.append(rows(first, 10), bucket)
             answers = await asyncio.gather(*(server.fetch((n % 4, 0), (3 - n % 4, 20)) for n in range(40)))
             assert all(any(len(bucket.records_view) for bucket in answer) for answer in answers)
-            await until(lambda: server.service.fetch_memory.used_bytes == 0)
+            await eventually_async(lambda: server.service.fetch_memory.used_bytes == 0)
 
     run(main())

@@ -15,9 +15,10 @@ from fluss.protocol.predicates import predicate_to_pb
 from fluss.record.log_batch import MAGIC_V0, MAGIC_V1, build_batch, iter_batches
 from fluss.schema.predicate import col
 from fluss.schema.schema import Schema
-from fluss.server.tablet import fetch_read
-from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.server.tablet import log_reads
+from fluss.server.tablet.manager import TabletSettings
+from fluss.storage.log.tablet import LogSettings
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
     SCHEMA,
     Server,
@@ -29,7 +30,6 @@ from tests.unit.server.tablet.support import (
     rows,
     run,
     serving,
-    until,
     with_schema,
 )
 
@@ -152,7 +152,7 @@ def test_batches_of_an_older_schema_are_judged_by_what_they_have(tmp_path):
 @pytest.mark.parametrize("count", [40])
 def test_a_long_run_of_skipped_segments_is_told_in_steps(tmp_path, monkeypatch, count):
     async def main():
-        monkeypatch.setattr(fetch_read, "_SCAN_READS_MAX", 4)
+        monkeypatch.setattr(log_reads, "_SCAN_READS_MAX", 4)
         async with serving(tmp_path, make_table(), settings=SMALL_SEGMENTS) as server:
             await _write(server, *range(0, 10 * count, 10))
             await _write(server, 10_000)
@@ -175,7 +175,7 @@ def test_a_waiting_fetch_is_not_answered_by_batches_it_skips(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:
             waiting = asyncio.create_task(_fetch(server, 0, col("id") >= 1000, min_bytes=1, max_wait_ms=LONG_MS))
-            await until(lambda: server.service.parked_fetch_count == 1)
+            await eventually_async(lambda: server.service.parked_fetch_count == 1)
             await _write(server, 0, 100)
             await asyncio.sleep(0.02)
             assert not waiting.done()

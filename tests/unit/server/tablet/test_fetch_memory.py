@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.tablet.fetch_memory import FetchMemory
 
 ME, YOU = "127.0.0.1:1", "127.0.0.1:2"

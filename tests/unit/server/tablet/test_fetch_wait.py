@@ -13,8 +13,9 @@ import pyarrow as pa
 from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.schema.schema import Schema
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.vfs import OsFiles
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
     SCHEMA,
     Server,
@@ -26,7 +27,6 @@ from tests.unit.server.tablet.support import (
     rows,
     run,
     serving,
-    until,
     with_schema,
 )
 
@@ -38,7 +38,7 @@ async def _parked(server: Server, *buckets, **options) -> asyncio.Task:
     before = server.service.parked_fetch_count
     options = {"min_bytes": 1, "max_wait_ms": LONG_MS, **options}
     task = asyncio.create_task(server.fetch(*buckets, **options))
-    await until(lambda: server.service.parked_fetch_count == before + 1)
+    await eventually_async(lambda: server.service.parked_fetch_count == before + 1)
     return task
 
 
@@ -165,7 +165,7 @@ def test_unknown_buckets_and_those_not_ready_do_not_end_the_wait_for_the_others(
             request = fetch_request((0, 0), (9, 0), min_bytes=1, max_wait_ms=LONG_MS)
             request.tables_req.append(fetch_request((0, 0), table_id=2).tables_req[0])
             waiting = asyncio.create_task(server.request(apis.FETCH_LOG, request))
-            await until(lambda: server.service.parked_fetch_count == 1)
+            await eventually_async(lambda: server.service.parked_fetch_count == 1)
             await server.append(rows(0, 1))
             first, second = (await waiting).tables
             by_bucket = {bucket.bucket_id: bucket for bucket in first.buckets}
@@ -229,11 +229,11 @@ def test_a_client_that_goes_away_leaves_nothing_behind(tmp_path):
         async with serving(tmp_path, make_table(buckets=3)) as server:
             channel = await server.connect()
             request = fetch_request((0, 0), (1, 0), (2, 0), min_bytes=1, max_wait_ms=LONG_MS)
-            task = asyncio.create_task(channel.request(apis.FETCH_LOG, request, timeout_s=10))
-            await until(lambda: server.service.parked_fetch_count == 1)
+            task = asyncio.create_task(channel.request(apis.FETCH_LOG, request, timeout_s=120))
+            await eventually_async(lambda: server.service.parked_fetch_count == 1)
             await channel.close()
             await asyncio.gather(task, return_exceptions=True)
-            await until(lambda: server.service.parked_fetch_count == 0)
+            await eventually_async(lambda: server.service.parked_fetch_count == 0)
             assert all(not bucket.has_waiters for bucket in server.manager.tables[1])
 
     run(main())

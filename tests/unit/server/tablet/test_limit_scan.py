@@ -12,8 +12,9 @@ from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import MAGIC_V0, iter_batches
 from fluss.server.model import Partition
-from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.server.tablet.manager import TabletSettings
+from fluss.storage.log.tablet import LogSettings
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
     MemoryCatalog,
     Server,
@@ -24,7 +25,6 @@ from tests.unit.server.tablet.support import (
     rows,
     run,
     serving,
-    until,
 )
 
 QUICK = TabletSettings(retry_answer_delay_ms=1)
@@ -51,7 +51,7 @@ def test_the_newest_rows_are_returned_in_order_also_over_segments(tmp_path, segm
                 for limit in (1, 4, 5, 1000):
                     assert await _newest(server, limit) == list(range(max(0, first + 4 - limit), first + 4))
             assert (await _scan(server, 5)).is_log_table
-            await until(lambda: server.service.fetch_memory.used_bytes == 0)
+            await eventually_async(lambda: server.service.fetch_memory.used_bytes == 0)
 
     run(main())
 

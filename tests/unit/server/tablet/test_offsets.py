@@ -11,9 +11,9 @@ from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.model import Partition
-from fluss.server.tablet.offsets import EARLIEST, LATEST, LOG_END, TIMESTAMP
-from fluss.server.tablet.settings import TabletSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.server.rpc.bucket_info import EARLIEST, LATEST, LOG_END, TIMESTAMP
+from fluss.server.tablet.manager import TabletSettings
+from fluss.storage.log.tablet import LogSettings
 from tests.unit.server.tablet.support import NOW_MS, Clock, MemoryCatalog, make_table, rows, run, serving
 
 QUICK = TabletSettings(retry_answer_delay_ms=1)

@@ -17,13 +17,21 @@ from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.protocol import records
 from fluss.record.arrow_ipc import build_metadata, parse_message
-from fluss.record.log_batch import MAGIC_V0, build_batch, iter_batches, read_batch, sealed_header, verify_crc
-from fluss.record.row_batch import encode_row_body
+from fluss.record.log_batch import (
+    MAGIC_V0,
+    build_batch,
+    encode_row_body,
+    iter_batches,
+    read_batch,
+    sealed_header,
+    verify_crc,
+)
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import Schema
 from fluss.server.model import Partition
-from fluss.server.tablet.settings import TabletSettings
+from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.vfs import OsFiles
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
     NOW_MS,
     SCHEMA,
@@ -38,7 +46,6 @@ from tests.unit.server.tablet.support import (
     rows,
     run,
     serving,
-    until,
     with_schema,
 )
 
@@ -491,7 +498,7 @@ def test_an_answer_that_only_says_try_again_is_held_back(tmp_path):
             never = await server.produce(arrow_batch(rows(0, 1), schema_id=3))
             assert never.error_code == ErrorCode.INVALID_TABLE_EXCEPTION, "said at once: it will never succeed"
             held_back = asyncio.create_task(server.produce(arrow_batch(rows(0, 1)), table_id=99))
-            await until(lambda: server.service.parked_fetch_count == 1)
+            await eventually_async(lambda: server.service.parked_fetch_count == 1)
             server.service.drain()
             assert (await held_back).error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 
-from fluss.server.tablet.fetch_memory import FetchMemory
-from fluss.server.tablet.read_turns import ReadTurns
+from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns
 from tests.unit.server.tablet.support import run
 
 
-def _turns(count: int, *, turn_timeout_s: float = 10) -> tuple[ReadTurns, FetchMemory]:
+def _turns(count: int, *, turn_timeout_s: float = 120.0) -> tuple[ReadTurns, FetchMemory]:
     memory = FetchMemory(100, turn_timeout_s=turn_timeout_s)
     return ReadTurns(memory, count), memory
 

@@ -6,17 +6,16 @@ import random
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fluss.record.mutations import FoundRows, Mutations
 from fluss.record.value_batch import SCHEMA_ID_BYTES, decode_value
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
-from fluss.storage.kv.keyed_rows import FoundRows, KeyedRows
-from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources, KvSnapshot, KvState, KvStore
+from fluss.storage.kv.store_settings import KvStoreSettings
 
 # As small as RocksDB lets it be: a few hundred rows fill it.
 SMALL = KvStoreSettings(write_buffer_bytes=64 * 1024, block_cache_bytes=1024 * 1024)
@@ -35,11 +34,11 @@ def open_store(directory: Path, resources: KvResources | None = None) -> Iterato
         store.close()
 
 
-def keyed_rows(keys: Sequence[bytes], rows: Sequence[bytes | None], schema_id: int = SCHEMA_ID) -> KeyedRows:
+def keyed_rows(keys: Sequence[bytes], rows: Sequence[bytes | None], schema_id: int = SCHEMA_ID) -> Mutations:
     """Return what a store takes: None removes a key, and of equal keys the last counts."""
     last = dict(zip(keys, rows, strict=True))
     assert b"" not in last.values(), "a store has no empty rows"
-    return KeyedRows(
+    return Mutations(
         HashedKeys.from_list(list(last)), EncodedRows.from_list([row or b"" for row in last.values()]), schema_id
     )
 
@@ -157,20 +156,13 @@ def _listing(directory: Path) -> list[tuple[str, int]]:
     return sorted((path.name, path.stat().st_size) for path in directory.iterdir() if path.name != "LOG")
 
 
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not is_true():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.002)
-
-
 def run_child(program: str, *arguments: str) -> str:
     """Run a program that may set limits for its process, and return what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
         cwd=Path(__file__).parents[4],
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources, KvState, KvStore, remove_store
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import SMALL, Rows, get_many, open_store, rows_of, sorted_values, write, write_batch
 
 KEYS = [b"%05d" % number for number in range(2500)]

@@ -11,8 +11,8 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.hashed_keys import HashedKeys
-from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvDamagedError, KvResources, KvState, KvStore
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import SMALL, open_store, rows_of, write
 
 KEYS = [b"%05d" % number for number in range(3000)]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fluss.storage.kv import drain
+from fluss.storage.kv import flush
 from fluss.storage.kv.rocks import open_database
-from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvDamagedError, KvResources, KvState, KvStore
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import (
     Rows,
     find,
@@ -62,7 +62,7 @@ class Sound:
 def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sound:
     """Return a store with tables of one of the two ways there are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drain, "_TABLE_ROWS_MIN", 1 if request.param == "taken in as they are" else 10**9)
+        patch.setattr(flush, "_TABLE_ROWS_MIN", 1 if request.param == "taken in as they are" else 10**9)
         return Sound(tmp_path_factory.mktemp("sound") / "store")
 
 

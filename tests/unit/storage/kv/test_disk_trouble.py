@@ -16,7 +16,7 @@ import os, resource, sys
 from pathlib import Path
 from fluss.errors import FlussError
 from fluss.storage.kv.store import KvDamagedError, KvResources, KvState, KvStore
-from fluss.storage.kv.settings import KvStoreSettings
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import find, get_cached, get_many, rows_of, write
 directory = Path(sys.argv[1])
 resources = KvResources(KvStoreSettings(write_buffer_bytes=1 << 20))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fluss.row.hashed_keys import HashedKeys
-from fluss.row.varint_columns import UInt64Array
+from fluss.row.varint import UInt64Array
 from fluss.storage.kv.key_filter import FilterMemory, KeyFilter
-from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources, KvState
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import find, get_many, open_store, rows_of, write
 
 MIB = 1024 * 1024

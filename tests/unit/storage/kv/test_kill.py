@@ -18,15 +18,15 @@ KEY_COUNT = 2500
 CHILD = f"""
 import sys
 from pathlib import Path
-from fluss.storage.kv import drain
+from fluss.storage.kv import flush
 from fluss.storage.kv.store import KvResources, KvState, KvStore
-from fluss.storage.kv.settings import KvStoreSettings
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import random_batch, write
 
 store = KvStore.open(Path(sys.argv[1]), KvResources(KvStoreSettings(write_buffer_bytes=128 * 1024)))
 is_flushing = sys.argv[2] == "flushes"
 if sys.argv[2] == "makes tables":
-    drain._TABLE_ROWS_MIN = 500
+    flush._TABLE_ROWS_MIN = 500
 number = store.state.applied_offset
 while True:
     number += 1

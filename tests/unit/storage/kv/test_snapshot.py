@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources, KvSnapshot, KvState, KvStore
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import BYTES_MAX, SMALL, open_store, read, write
 
 KEYS = [b"%05d" % number for number in range(2500)]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fluss.errors import FlussError
-from fluss.storage.kv import drain, rocks
+from fluss.record.mutations import Mutations
+from fluss.storage.kv import flush, rocks
 from fluss.storage.kv import store as store_module
-from fluss.storage.kv.drain import UNFINISHED_NAME
-from fluss.storage.kv.keyed_rows import KeyedRows
-from fluss.storage.kv.settings import KvStoreSettings
+from fluss.storage.kv.flush import UNFINISHED_NAME
 from fluss.storage.kv.store import IdBlock, KvResources, KvSnapshot, KvState, KvStore, remove_store
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import (
     SMALL,
     Rows,
@@ -70,10 +70,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(table_rows_min=st.sampled_from((1, 8, 10**6)), direct_rows_max=st.sampled_from((0, 3, 20)))
     def choose_what_is_many(self, table_rows_min: int, direct_rows_max: int) -> None:
-        self.patch.setattr(drain, "_TABLE_ROWS_MIN", table_rows_min)
+        self.patch.setattr(flush, "_TABLE_ROWS_MIN", table_rows_min)
         self.patch.setattr(store_module, "_DIRECT_ROWS_MAX", direct_rows_max)
         self.patch.setattr(store_module, "_FILTERED_ROWS_MIN", table_rows_min)
-        # A drain goes on for several writes.
+        # A flush goes on for several writes.
         self.patch.setattr(store_module, "_DRAINED_MIN", 3)
         self.patch.setattr(store_module, "_DRAINED_PER_ROW", 1)
 
@@ -95,7 +95,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 10**6), row_counts=st.sampled_from(((40,), (300,), (300, 1), (300, 5, 40))))
     def write_many(self, seed: int, row_counts: tuple[int, ...]) -> None:
-        """Fill the recent rows; the next write, now or later, begins to drain them."""
+        """Fill the recent rows; the next write, now or later, begins to flush them."""
         for number, row_count in enumerate(row_counts):
             keys, short = random_batch(seed + number, row_count, 300)
             values = [value and value * 8 for value in short]
@@ -105,7 +105,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _changed(
         self, parts: list[list[tuple[bytes, bytes | None]]], steps: int, ids: IdBlock | None
-    ) -> tuple[KvState, list[KeyedRows]]:
+    ) -> tuple[KvState, list[Mutations]]:
         """Change the model; return what makes the same of the store."""
         changes = []
         for rows in parts:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fluss.storage.kv import drain
+from fluss.storage.kv import flush
 from fluss.storage.kv import store as store_module
-from fluss.storage.kv.settings import KvStoreSettings
 from fluss.storage.kv.store import KvResources, KvState, KvStore
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import (
     SMALL,
     Rows,
@@ -104,9 +104,9 @@ WAYS: dict[str, Callable[[KvStore, list[bytes]], Seen]] = {
 def test_readers_see_what_was_written_before_they_began_or_something_newer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_rows_min: int
 ) -> None:
-    monkeypatch.setattr(drain, "_TABLE_ROWS_MIN", table_rows_min)
+    monkeypatch.setattr(flush, "_TABLE_ROWS_MIN", table_rows_min)
     monkeypatch.setattr(store_module, "_FILTERED_ROWS_MIN", table_rows_min)
-    # A drain goes on for several writes.
+    # A flush goes on for several writes.
     monkeypatch.setattr(store_module, "_DRAINED_MIN", 30)
     monkeypatch.setattr(store_module, "_DRAINED_PER_ROW", 1)
     rounds = Rounds(table_rows_min % 7)
@@ -145,7 +145,7 @@ def test_readers_see_what_was_written_before_they_began_or_something_newer(
             assert read(snapshot) == sorted_values(rounds.rows_at[offset])
             snapshot.close()
 
-        def flush(begun: int) -> None:
+        def flush_or_copy(begun: int) -> None:
             if reads["flush"] % 3:
                 store.flush()
             else:
@@ -160,7 +160,8 @@ def test_readers_see_what_was_written_before_they_began_or_something_newer(
                     assert rows_of(left) == sorted_values(rounds.rows_at[left.state.applied_offset])
 
         threads = [threading.Thread(target=look, args=(name,)) for name in WAYS]
-        threads += [threading.Thread(target=until_the_end, args=args) for args in (("snapshot", pin), ("flush", flush))]
+        others = (("snapshot", pin), ("flush", flush_or_copy))
+        threads += [threading.Thread(target=until_the_end, args=args) for args in others]
         for thread in threads:
             thread.start()
         for number in range(1, ROUND_COUNT + 1):

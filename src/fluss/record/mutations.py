@@ -1,0 +1,91 @@
+"""Rows by key as they go into a store, and as they come out of it: columns of bytes, no object per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fluss.buffers import Int64Array
+from fluss.record.value_batch import SCHEMA_ID_BYTES, encode_value, split_values
+from fluss.row.encoded import EncodedRows
+from fluss.row.hashed_keys import HashedKeys
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mutations:
+    """The new rows of different keys, all of one schema. An empty row removes its key."""
+
+    keys: HashedKeys
+    rows: EncodedRows
+    schema_id: int
+
+    def __post_init__(self) -> None:
+        assert len(self.keys) == len(self.rows), f"{len(self.keys)} keys and {len(self.rows)} rows"
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def values(self) -> list[bytes]:
+        """Copy the rows out as values, empty ones where a key is removed."""
+        return StoredValues(self.rows, np.full(len(self), self.schema_id, np.int16)).values()
+
+    @property
+    def byte_count(self) -> int:
+        """What keys and rows have."""
+        return int(self.keys.keys.lengths.sum()) + int(self.rows.lengths.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredValues:
+    """Rows, each of the schema it was written with."""
+
+    rows: EncodedRows
+    schema_ids: npt.NDArray[np.int16]
+
+    @classmethod
+    def from_values(cls, values: Sequence[bytes]) -> StoredValues:
+        """Take values apart; a value that is none is a CorruptRecordError."""
+        schema_ids, rows = split_values(EncodedRows.from_list(values))
+        return cls(rows, schema_ids)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def values(self) -> list[bytes]:
+        """Copy the rows out, each behind the id of its schema; the value of a removed key is empty."""
+        rows = self.rows.to_list()
+        schema_ids = set(self.schema_ids.tolist())
+        if len(schema_ids) == 1:
+            prefix = encode_value(schema_ids.pop(), b"")
+            return [prefix + row if row else row for row in rows]
+        pairs = zip(self.schema_ids.tolist(), rows, strict=True)
+        return [encode_value(schema_id, row) if row else row for schema_id, row in pairs]
+
+
+class FoundRows:
+    """What there is under some keys: rows in any order, and whose they are. Keys are known by their numbers."""
+
+    def __init__(self, key_count: int, parts: Sequence[tuple[Int64Array, StoredValues]]) -> None:
+        """Take the numbers of keys and their rows, from as many places as there are; no number comes twice."""
+        self.key_count = key_count
+        self.parts = tuple(parts)
+
+    @classmethod
+    def none(cls, key_count: int) -> FoundRows:
+        return cls(key_count, ())
+
+    @cached_property
+    def numbers(self) -> Int64Array:
+        """The keys that have a row, in the order of the rows."""
+        return np.concatenate([numbers for numbers, _ in self.parts] or [np.empty(0, np.int64)])
+
+    @cached_property
+    def value_lengths(self) -> Int64Array:
+        """How many bytes each row has, its schema id included."""
+        return SCHEMA_ID_BYTES + np.concatenate(
+            [stored.rows.lengths for _, stored in self.parts] or [np.empty(0, np.int64)]
+        )

@@ -1,0 +1,176 @@
+"""A KV batch on its way through a bucket: asked for, queued, pending, answered.
+
+    KvPut           what a bucket is asked to write
+    QueuedBatch     checked, waits to be prepared
+    PendingBatch    in the changelog, not in the store yet
+    KvPutResult     on the disk and in the store
+
+Later batches see the rows of pending batches as the current ones. Readers do not: they see the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fluss.errors import FlussError
+from fluss.record.kv_batch import KvBatch
+from fluss.record.mutations import Mutations
+from fluss.server.kv.preparation import BatchPreparer, Prepared
+from fluss.server.model import Table
+from fluss.storage.kv.memtable import Memtable
+from fluss.storage.kv.state import IdBlock, KvState
+from fluss.storage.log.append_result import AppendResult
+
+ACKS_ALL: Final = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KvPut:
+    """One KV batch for one bucket."""
+
+    # As it was when the batch came.
+    table: Table
+    batch: memoryview
+    # The columns of a partial update; none for whole rows.
+    targets: tuple[int, ...] = ()
+    # Whether the merge engine is bypassed: the row of the batch replaces the one that is there.
+    is_overwrite: bool = False
+    # With ACKS_ALL the batch is on the disk and in the store when it is answered. With 0 and 1 the operating system
+    # has its changelog: it becomes visible when that is on the disk, a moment later.
+    acks: int = ACKS_ALL
+
+
+@dataclass(frozen=True, slots=True)
+class KvPutResult:
+    """Where a batch ends in the changelog. A batch that was sent again ends where its first copy does."""
+
+    log_end_offset: int
+
+
+@dataclass(slots=True, eq=False)
+class QueuedBatch:
+    """A batch that waits to be prepared, or is."""
+
+    put: KvPut
+    preparer: BatchPreparer
+    batch: KvBatch
+    memory_bytes: int
+    answer: asyncio.Future[KvPutResult]
+    # Whether it may be prepared together with others.
+    is_coalescible: bool
+
+    def coalesces_with(self, first: QueuedBatch) -> bool:
+        """Whether it may be prepared together with another one."""
+        return (
+            self.is_coalescible
+            and self.preparer is first.preparer
+            and self.batch.schema_id == first.batch.schema_id
+            and self.put.targets == first.put.targets
+            and self.put.is_overwrite == first.put.is_overwrite
+        )
+
+
+def set_result(answer: asyncio.Future[KvPutResult], append: AppendResult) -> None:
+    """Say where a batch is, unless nobody listens any more."""
+    if not answer.done():
+        answer.set_result(KvPutResult(append.offset_next))
+
+
+def set_failure(answer: asyncio.Future[KvPutResult], error: FlussError) -> None:
+    """Say why a batch was not written, unless nobody listens any more."""
+    if not answer.done():
+        answer.set_exception(error.copied())
+
+
+def look_at(answer: asyncio.Future[KvPutResult]) -> None:
+    """Keep asyncio from complaining about an error that nobody has asked for."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+class PendingBatch:
+    """The changes of one KV batch that was appended to the changelog."""
+
+    __slots__ = (
+        "append",
+        "changelog_bytes",
+        "ids_after",
+        "ids_before",
+        "memory_bytes",
+        "row_count_delta",
+        "rows",
+        "waiting",
+    )
+
+    def __init__(self, append: AppendResult, prepared: Prepared, *, ids_before: IdBlock | None) -> None:
+        self.append = append
+        # The row of each changed key after the batch; an empty one removes the key.
+        self.rows = prepared.rows
+        self.row_count_delta = prepared.row_count_delta
+        # What was left of the reserved ids before and after the batch.
+        self.ids_before = ids_before
+        self.ids_after = prepared.ids_left
+        self.changelog_bytes = len(prepared.changelog)
+        # Counted in the memory of all writes until the batch has gone.
+        self.memory_bytes = prepared.memory_bytes
+        # Those who are answered when it is in the store: its writer, and whoever sends it again meanwhile.
+        self.waiting: list[asyncio.Future[KvPutResult]] = []
+
+
+class PendingBatches:
+    """The batches on their way into the store, oldest first. Belongs to the event loop."""
+
+    __slots__ = ("_batches",)
+
+    def __init__(self) -> None:
+        self._batches: deque[PendingBatch] = deque()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[PendingBatch]:
+        return iter(self._batches)
+
+    @property
+    def first(self) -> PendingBatch:
+        return self._batches[0]
+
+    @property
+    def last(self) -> PendingBatch:
+        return self._batches[-1]
+
+    def rows(self) -> tuple[Memtable, ...]:
+        """Return the rows of all batches, newest first, as they are now: threads may keep them."""
+        return tuple(batch.rows for batch in reversed(self._batches))
+
+    def add(self, batch: PendingBatch) -> None:
+        self._batches.append(batch)
+
+    def drop_first(self, count: int) -> list[PendingBatch]:
+        """Take the oldest batches out: the store has them."""
+        return [self._batches.popleft() for _ in range(count)]
+
+    def drop_from(self, index: int) -> list[PendingBatch]:
+        """Take out a batch and all after it: the changelog does not have them."""
+        return [self._batches.pop() for _ in range(len(self._batches) - index)][::-1]
+
+    def with_end(self, offset: int) -> PendingBatch | None:
+        """Return the batch that ends at an offset, if it is here."""
+        return next((batch for batch in self._batches if batch.append.offset_next == offset), None)
+
+
+def state_after(state: KvState, batches: Sequence[PendingBatch]) -> KvState:
+    """Return the state of a store once these batches are in it."""
+    row_count = state.row_count
+    for batch in batches:
+        row_count = None if row_count is None or batch.row_count_delta is None else row_count + batch.row_count_delta
+    return KvState(batches[-1].append.offset_next, row_count, batches[-1].ids_after)
+
+
+def changes_of(batches: Sequence[PendingBatch]) -> list[Mutations]:
+    """Return what batches change, in their order."""
+    return [batch.rows.changes for batch in batches]

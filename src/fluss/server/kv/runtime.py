@@ -1,0 +1,275 @@
+"""What all key-value buckets of a server share: threads, memory, RocksDB's caches, and which stores are open."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Final, ParamSpec, Protocol, TypeVar
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.preparation import BatchPreparer
+from fluss.server.model import IdSource, Table
+from fluss.server.periodic import Periodic
+from fluss.storage.kv.store import KvResources
+from fluss.storage.vfs import DESCRIPTORS_MAX
+
+# Of the descriptors that the process may have: those of connections and of everything else but the files of logs, and
+# those of a store with some SST files.
+_DESCRIPTORS_OF_OTHERS: Final = 256
+_DESCRIPTORS_PER_STORE: Final = 16
+_OPEN_STORES_MIN: Final = 8
+# How often a store that is to be opened looks for an idle one to be closed.
+_SLOT_POLL_INTERVAL_S: Final = 0.01
+# Below this share of the limit writers are not asked to slow down.
+_PRESSURE_FROM: Final = 0.75
+# What all buckets together may do in one turn of the event loop.
+_TURN_S: Final = 0.002
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class KvRuntime:
+    """Belongs to the event loop that started it. Without primary-key tables it has no threads and no caches."""
+
+    def __init__(self, settings: KvSettings, ids: IdSource | None) -> None:
+        self.settings = settings
+        self.memory = WriteMemory(settings.write_memory_bytes_max)
+        self.loop_budget = LoopBudget()
+        self.threads: Executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="fluss-kv")
+        self.open_stores = OpenStores(
+            min(settings.open_stores_max, _stores_possible()), slot_wait_ms=settings.open_slot_wait_ms
+        )
+        self._upkeep = ThreadPoolExecutor(settings.upkeep_threads, thread_name_prefix="fluss-kv-upkeep")
+        self._ids = ids
+        self._resources: KvResources | None = None
+        self._preparers: dict[int, BatchPreparer] = {}
+        self._flushing = Periodic("key-value flush", settings.flush_interval_ms, self.flush_all)
+
+    def start(self) -> None:
+        """Begin to flush stores at an interval."""
+        self._flushing.start()
+
+    async def stop(self) -> None:
+        """End the threads. Every bucket has been closed before."""
+        await self._flushing.stop()
+        await asyncio.to_thread(self.threads.shutdown)
+        await asyncio.to_thread(self._upkeep.shutdown)
+
+    @property
+    def resources(self) -> KvResources:
+        """Made when the first store is opened; without RocksDB a FlussError that says what to install."""
+        if self._resources is None:
+            try:
+                self._resources = KvResources(self.settings.store)
+            except FlussError as error:
+                # Not with a code that makes writers try again until RocksDB has been installed.
+                raise FlussError(error.message, ErrorCode.UNKNOWN_SERVER_ERROR) from error
+        return self._resources
+
+    def preparer_of(self, table: Table) -> BatchPreparer:
+        """Return what prepares the batches of a table. Made once per version of the table."""
+        preparer = self._preparers.get(table.table_id)
+        if preparer is None or preparer.table is not table:
+            preparer = self._preparers[table.table_id] = BatchPreparer(table)
+        return preparer
+
+    def forget_table(self, table_id: int) -> None:
+        self._preparers.pop(table_id, None)
+
+    async def in_upkeep(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do something that takes long, without keeping writes waiting."""
+        return await asyncio.get_running_loop().run_in_executor(self._upkeep, partial(work, *args, **kwargs))
+
+    def id_reserver(self, table_id: int, column_id: int) -> Callable[[int], int]:
+        """Return what reserves ids of a column, for threads: it blocks until the coordinator has answered."""
+        loop, ids = asyncio.get_running_loop(), self._ids
+
+        def reserve(count: int) -> int:
+            if ids is None:
+                raise FlussError("this server has nobody who numbers rows", ErrorCode.UNKNOWN_SERVER_ERROR)
+            return asyncio.run_coroutine_threadsafe(ids.reserve(table_id, column_id, count), loop).result()
+
+        return reserve
+
+    async def flush_all(self) -> None:
+        """Flush the stores with anything unflushed, one after the other."""
+        for store in list(self.open_stores):
+            await store.flush()
+
+    def set_flush_interval(self, interval_ms: int) -> None:
+        """Change how often stores are flushed; 0 leaves it to the bytes that were written, and to a clean stop."""
+        self._flushing.set_interval(interval_ms)
+
+
+class OpenableStore(Protocol):
+    """The store of a bucket, as far as it takes one of the slots for open stores."""
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    def close_soon(self) -> None: ...
+
+    async def flush(self) -> None: ...
+
+
+class OpenStores:
+    """The stores that are open, in the order of their last use, and a limit of how many there are at a time.
+
+    A store takes a slot before it is opened and gives it back when it is closed. Belongs to the event loop.
+    """
+
+    def __init__(self, count_max: int, *, slot_wait_ms: int) -> None:
+        self._count_max = count_max
+        self._slot_wait_s = slot_wait_ms / 1000
+        self._open: OrderedDict[OpenableStore, None] = OrderedDict()
+        # Stores that are open, being opened or being closed; and those that are being closed.
+        self._slots_taken = 0
+        self._closing_count = 0
+        self._slots_changed = asyncio.Event()
+        self._slot_turn = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[OpenableStore]:
+        """Iterate over the stores that are open, the least recently used first."""
+        return iter(self._open)
+
+    def used(self, store: OpenableStore) -> None:
+        """Note that a store was opened or used; if that makes too many, others that are idle are closed."""
+        self._open[store] = None
+        self._open.move_to_end(store)
+        excess = len(self._open) - self._count_max
+        if excess > 0:
+            for other in [other for other in self._open if other is not store and other.is_idle][:excess]:
+                other.close_soon()
+
+    async def take_slot(self) -> None:
+        """Wait until another store may be opened; an idle one is closed for it.
+
+        If all of them stay in use, or are being built again, it is opened in excess of the limit. Stores that are
+        opened at the same time get their slots one after the other. ``give_slot`` if the store cannot be opened.
+        """
+        async with self._slot_turn:
+            deadline_s = time.monotonic() + self._slot_wait_s
+            while self._slots_taken >= self._count_max and time.monotonic() < deadline_s:
+                if not self._closing_count:
+                    self._close_idle()
+                self._slots_changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SLOT_POLL_INTERVAL_S):
+                        await self._slots_changed.wait()
+            self._slots_taken += 1
+
+    def give_slot(self) -> None:
+        self._slots_taken -= 1
+        self._slots_changed.set()
+
+    def opened(self, store: OpenableStore) -> None:
+        self.used(store)
+        self._slots_changed.set()
+
+    def closing(self, store: OpenableStore) -> None:
+        """Note that a store is being closed: it is not handed out any more."""
+        self._open.pop(store, None)
+        self._closing_count += 1
+
+    def closed(self) -> None:
+        """Note that a store is closed: its slot is free."""
+        self._closing_count -= 1
+        self.give_slot()
+
+    def _close_idle(self) -> None:
+        idle = next((store for store in self._open if store.is_idle), None)
+        if idle is not None:
+            idle.close_soon()
+
+
+class WriteMemory:
+    """Counts what writes to primary-key tables hold in memory, all buckets together. Belongs to the event loop."""
+
+    def __init__(self, bytes_max: int) -> None:
+        assert bytes_max > 0, "no write would ever be taken"
+        self._bytes_max = bytes_max
+        self._bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
+
+    @property
+    def pressure(self) -> float:
+        """How urgently writers should slow down, from 0 to 1."""
+        share = self._bytes / self._bytes_max
+        return min(max(share - _PRESSURE_FROM, 0.0) / (1.0 - _PRESSURE_FROM), 1.0)
+
+    def take(self, byte_count: int) -> None:
+        """Count the bytes of a new write; refuse it (code 72) if there is no room. A large one fits if all is free."""
+        if self._bytes and self._bytes + byte_count > self._bytes_max:
+            raise FlussError(
+                f"Writes to primary-key tables hold {self._bytes} bytes of memory and may hold {self._bytes_max}; "
+                "write more slowly, or try again in a moment",
+                ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION,
+            )
+        self._bytes += byte_count
+
+    def change(self, byte_count: int) -> None:
+        """Count more or fewer bytes of a write that was taken, whatever the limit."""
+        self._bytes += byte_count
+        assert self._bytes >= 0, "more was given back than taken"
+
+
+class LoopBudget:
+    """Time of the event loop for work that is too little to be worth the way to a thread and back.
+
+    A thread would keep the loop waiting just as long, because both need the interpreter; the way there and back costs
+    more than the work. But any number of buckets may be called in one turn of the loop, so all of them together have a
+    limited time per turn. Belongs to the event loop.
+    """
+
+    __slots__ = ("_clock", "_is_counting", "_left_s")
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._left_s = _TURN_S
+        self._is_counting = False
+
+    @property
+    def is_left(self) -> bool:
+        """Whether something short may be done in this turn."""
+        return self._left_s > 0
+
+    @contextmanager
+    def spend(self) -> Iterator[None]:
+        """Count what is done inside."""
+        if not self._is_counting:
+            self._is_counting = True
+            # What is called soon is called in the next turn.
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        began_at_s = self._clock()
+        try:
+            yield
+        finally:
+            self._left_s -= self._clock() - began_at_s
+
+    def _begin_turn(self) -> None:
+        self._left_s = _TURN_S
+        self._is_counting = False
+
+
+def _stores_possible() -> int:
+    """Return how many stores the descriptors of this process are enough for."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    left = limit - DESCRIPTORS_MAX - _DESCRIPTORS_OF_OTHERS
+    return max(_OPEN_STORES_MIN, left // _DESCRIPTORS_PER_STORE)

@@ -1,0 +1,125 @@
+"""Changes as log batches, and log batches as what they write to a store.
+
+The changelog of a primary-key table is its log: one batch per KV batch, in the newest schema and in the log format of
+the table. A KV batch that changes nothing becomes a log batch without records, which takes one offset and carries the
+sequence of its writer.
+
+Replaying the changelog gives the store: +I and +U put, -D removes, -U says only what was there.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fluss.buffers import BytesLike, UInt8Array, byte_array
+from fluss.errors import CorruptRecordError, ErrorCode, FlussError
+from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX, decode_arrow_batch, encode_arrow_batch
+from fluss.record.compression import NO_COMPRESSION, ArrowCompression
+from fluss.record.log_batch import LogBatch, build_batch, decode_row_body, encode_row_body
+from fluss.record.mutations import Mutations
+from fluss.row.arrow_arrays import bool_array, take_rows
+from fluss.schema.change_type import ChangeType
+from fluss.schema.table_options import KvFormat, LogFormat
+from fluss.server.merge.changes import Changes
+from fluss.server.merge.decoded_batch import spread
+from fluss.server.merge.key_fold import KeyFold
+from fluss.server.merge.table_codec import TableKeyEncoder, TableRowCodec
+from fluss.server.model import Table
+
+_CHANGE_TYPES = (ChangeType.Insert, ChangeType.UpdateBefore, ChangeType.UpdateAfter, ChangeType.Delete)
+# Buffers of so many bytes all together become larger by the lengths that compression puts in front of them.
+_COMPRESSED_BYTES_MIN: Final = 512
+
+
+class ChangelogRows(NamedTuple):
+    """The records of a changelog batch: what each of them says, and its row in the newest schema."""
+
+    change_types: UInt8Array
+    rows: pa.RecordBatch
+
+
+def encode_changelog(table: Table, changes: Changes, *, writer_id: int, batch_sequence: int) -> bytearray:
+    """Encode changes as one log batch that stands for the KV batch of a writer.
+
+    Code 13: readers would not take so much at once.
+    """
+    rows, change_types = changes.rows, changes.change_types
+    # With what slices leave out, which takes long to tell.
+    byte_count_max = rows.get_total_buffer_size()
+    if byte_count_max > DECOMPRESSED_BYTES_MAX and rows.nbytes > DECOMPRESSED_BYTES_MAX:
+        raise FlussError(
+            f"The changelog of a batch for table {table.path} would have {rows.nbytes} bytes, readers take at most "
+            f"{DECOMPRESSED_BYTES_MAX} at once; write or delete fewer rows at a time",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+    if table.descriptor.log_format is LogFormat.ARROW:
+        return encode_arrow_batch(
+            rows,
+            table.schema_id,
+            _compression(table, byte_count_max),
+            writer_id=writer_id,
+            batch_sequence=batch_sequence,
+            change_types=change_types,
+        )
+    body: list[BytesLike] = []
+    if rows.num_rows:
+        body.append(encode_row_body(TableRowCodec(table, _row_format(table)).encode(rows), change_types))
+    return build_batch(
+        body,
+        schema_id=table.schema_id,
+        record_count=rows.num_rows,
+        append_only=False,
+        writer_id=writer_id,
+        batch_sequence=batch_sequence,
+    )
+
+
+def decode_changelog(table: Table, batch: LogBatch) -> ChangelogRows:
+    """Return the records of a batch of any schema of the table. Damage is a CorruptRecordError.
+
+    The checksum of the batch has been verified: what its rows are made of was written here.
+    """
+    codec = TableRowCodec(table, _row_format(table))
+    schema_id, record_count = batch.header.schema_id, batch.header.record_count
+    if table.descriptor.log_format is LogFormat.ARROW:
+        rows = codec.padded(decode_arrow_batch(batch, codec.schema_of(schema_id).to_arrow(), trusted=True))
+        change_types = byte_array(batch.change_type_bytes)
+    else:
+        encoded, change_types = decode_row_body(batch.records, record_count)
+        rows = codec.decode(encoded, schema_id)
+    if not bool(np.isin(change_types, _CHANGE_TYPES).all()) or len(change_types) != record_count:
+        raise CorruptRecordError(
+            f"The batch at offset {batch.header.base_offset} of the changelog has records that are no changes"
+        )
+    return ChangelogRows(change_types, rows)
+
+
+def store_entries(table: Table, records: ChangelogRows) -> Mutations:
+    """Return what replaying records writes to the store: the last row of each key, encoded in the newest schema."""
+    change_types, rows = records
+    is_shown_before = change_types == ChangeType.UpdateBefore
+    if bool(is_shown_before.any()):
+        rows = rows.filter(bool_array(~is_shown_before))
+        change_types = change_types[~is_shown_before]
+    fold = KeyFold.of(TableKeyEncoder(table).encode(rows))
+    lasts = np.flatnonzero(fold.is_last)
+    is_put = change_types[lasts] != ChangeType.Delete
+    codec = TableRowCodec(table)
+    put_rows = codec.encode(take_rows(rows, lasts[is_put]))
+    return Mutations(fold.unique_keys.some(fold.slots[lasts]), spread(put_rows, is_put), codec.schema_id)
+
+
+def _compression(table: Table, byte_count: int) -> ArrowCompression:
+    """Return how so many bytes are compressed. A few are not: every message says by itself how its body is."""
+    if byte_count < _COMPRESSED_BYTES_MIN:
+        return NO_COMPRESSION
+    return ArrowCompression.from_properties(table.descriptor.properties)
+
+
+def _row_format(table: Table) -> KvFormat | None:
+    """Return the format of rows in the log; None for ARROW, which has none."""
+    log_format = table.descriptor.log_format
+    return None if log_format is LogFormat.ARROW else KvFormat(log_format.value)

@@ -1,0 +1,227 @@
+"""ListOffsets: where a bucket begins, where it ends, and where a time lies in it.
+
+GetTableStats: how many rows the buckets of a table hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.net.listener import RequestContext
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.acl import AclOperation
+from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
+from fluss.server.kv.bucket import KvBucket
+from fluss.server.model import Clock
+from fluss.server.rpc.access import BucketAccess
+from fluss.server.tablet.buckets import HostedTable
+from fluss.server.tablet.manager import TabletSettings
+from fluss.server.tablet.purgatory import FetchPark
+from fluss.storage.log.tablet import LogTablet
+
+EARLIEST, LATEST, TIMESTAMP, LOG_END = range(4)
+_OFFSET_TYPES = (EARLIEST, LATEST, TIMESTAMP, LOG_END)
+
+# What is known about a bucket: its offset, why there is none, or a log that has to be looked into.
+_Found: TypeAlias = int | FlussError | LogTablet
+
+
+class OffsetLister:
+    """Answers questions about offsets. Belongs to the event loop; times are looked up by ``readers``.
+
+    Followers do not exist here: whoever says to be one is answered like a client.
+    """
+
+    def __init__(
+        self, access: BucketAccess, park: FetchPark, readers: Executor, settings: TabletSettings, clock: Clock
+    ) -> None:
+        self._access = access
+        self._park = park
+        self._readers = readers
+        self._settings = settings
+        self._clock = clock
+
+    def list_offsets(
+        self, context: RequestContext, request: pb.ListOffsetsRequest
+    ) -> pb.ListOffsetsResponse | Awaitable[pb.ListOffsetsResponse]:
+        """Answer at once unless a time has to be looked up, or everything says "try again"."""
+        found = self._find_all(context, request)
+        if any(isinstance(answer, LogTablet) for answer in found):
+            return self._look_up(request, found)
+        codes = {answer.error_code if isinstance(answer, FlussError) else 0 for answer in found}
+        if codes and codes <= RETRIABLE_CODES:
+            return self._answer_later(request, found)
+        return _offsets_response(request, found)
+
+    def _find_all(self, context: RequestContext, request: pb.ListOffsetsRequest) -> list[_Found]:
+        try:
+            table = self._access.table(context, request.table_id, AclOperation.DESCRIBE)
+            self._check(request)
+        except FlussError as error:
+            return [error for _ in request.bucket_id]
+        partition_id = request.partition_id if request.HasField("partition_id") else None
+        found: list[_Found] = []
+        for bucket_id in request.bucket_id:
+            try:
+                log = self._access.bucket(table, request.table_id, partition_id, bucket_id).log()
+            except FlussError as error:
+                found.append(error)
+            else:
+                found.append(_find(log, request))
+        return found
+
+    def _check(self, request: pb.ListOffsetsRequest) -> None:
+        if request.offset_type not in _OFFSET_TYPES:
+            raise FlussError(
+                f"Unknown offset type {request.offset_type}: known are 0 (earliest), 1 (latest), 2 (timestamp) and 3 "
+                "(end of the log)",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+        if request.offset_type != TIMESTAMP:
+            return
+        if not request.HasField("startTimestamp"):
+            raise FlussError("Offsets by timestamp need a timestamp", ErrorCode.UNKNOWN_SERVER_ERROR)
+        now_ms = self._clock()
+        if request.startTimestamp > now_ms:
+            raise FlussError(
+                f"The timestamp {request.startTimestamp} is in the future: the server's time is {now_ms}",
+                ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
+            )
+
+    async def _look_up(self, request: pb.ListOffsetsRequest, found: list[_Found]) -> pb.ListOffsetsResponse:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._readers, _look_up_all, found, request.startTimestamp)
+        return _offsets_response(request, found)
+
+    async def _answer_later(self, request: pb.ListOffsetsRequest, found: Sequence[_Found]) -> pb.ListOffsetsResponse:
+        await self._park.pause(self._settings.retry_answer_delay_ms)
+        return _offsets_response(request, found)
+
+
+def _find(log: LogTablet, request: pb.ListOffsetsRequest) -> _Found:
+    """Return an offset that is known without looking, or else the log to look into."""
+    if request.offset_type == EARLIEST:
+        return log.offset_start
+    if request.offset_type == LOG_END:
+        return log.offset_next
+    if request.offset_type == LATEST or request.startTimestamp > log.timestamp_max_ms:
+        return log.offset_high_watermark
+    return log
+
+
+def _look_up_all(found: Sequence[_Found], timestamp_ms: int) -> list[_Found]:
+    return [_look_up(answer, timestamp_ms) if isinstance(answer, LogTablet) else answer for answer in found]
+
+
+def _look_up(log: LogTablet, timestamp_ms: int) -> _Found:
+    try:
+        return log.offset_for_timestamp(timestamp_ms)
+    except FlussError as error:
+        return error
+
+
+def _offsets_response(request: pb.ListOffsetsRequest, found: Sequence[_Found]) -> pb.ListOffsetsResponse:
+    response = pb.ListOffsetsResponse()
+    for bucket_id, answer in zip(request.bucket_id, found, strict=True):
+        entry = response.buckets_resp.add(bucket_id=bucket_id)
+        if isinstance(answer, FlussError):
+            entry.error_code, entry.error_message = answer.error_code, answer.message
+        else:
+            assert isinstance(answer, int), "every log has been looked into"
+            entry.offset = answer
+    return response
+
+
+@dataclass(slots=True, eq=False)
+class _Count:
+    """The rows of one bucket: how many, or why that is not known, or who is still to be asked."""
+
+    bucket_id: int
+    partition_id: int | None
+    row_count: int = 0
+    failure: FlussError | None = None
+    kv: KvBucket | None = None
+
+
+class TableStats:
+    """Counts rows. Belongs to the event loop."""
+
+    def __init__(self, access: BucketAccess, park: FetchPark, settings: TabletSettings) -> None:
+        self._access = access
+        self._park = park
+        self._settings = settings
+
+    def get_table_stats(
+        self, context: RequestContext, request: pb.GetTableStatsRequest
+    ) -> pb.GetTableStatsResponse | Awaitable[pb.GetTableStatsResponse]:
+        """Answer for every bucket: in a log table every visible offset is a row, primary-key tables count theirs."""
+        counts = [
+            _Count(wanted.bucket_id, wanted.partition_id if wanted.HasField("partition_id") else None)
+            for wanted in request.buckets_req
+        ]
+        try:
+            table = self._countable_table(context, request.table_id)
+        except FlussError as error:
+            for count in counts:
+                count.failure = error
+            return _counts_response(counts)
+        for count in counts:
+            try:
+                self._begin(table, request.table_id, count)
+            except FlussError as error:
+                count.failure = error
+        if any(count.kv is not None for count in counts):
+            return self._ask_stores(counts)
+        return _counts_response(counts)
+
+    def _countable_table(self, context: RequestContext, table_id: int) -> HostedTable | None:
+        hosted = self._access.table(context, table_id, AclOperation.READ)
+        if hosted is None or not hosted.table.has_primary_key:
+            return hosted
+        if CHANGELOG_IMAGE.of(hosted.table.descriptor.properties) is ChangelogImage.WAL:
+            raise FlussError(
+                f"The rows of table {hosted.table.path} are not counted: with '{CHANGELOG_IMAGE.key}' = "
+                f"'{ChangelogImage.WAL}' nothing tells new rows from changed ones; scan the table instead",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        return hosted
+
+    def _begin(self, table: HostedTable | None, table_id: int, count: _Count) -> None:
+        hosted = self._access.bucket(table, table_id, count.partition_id, count.bucket_id)
+        log = hosted.log()
+        count.kv = hosted.kv
+        count.row_count = log.offset_high_watermark - log.offset_start
+
+    async def _ask_stores(self, counts: Sequence[_Count]) -> pb.GetTableStatsResponse:
+        """Ask the stores of all buckets, which are opened if they are not open."""
+        await asyncio.gather(*(_ask_store(count, count.kv) for count in counts if count.kv is not None))
+        codes = {0 if count.failure is None else count.failure.error_code for count in counts}
+        if codes <= RETRIABLE_CODES:
+            await self._park.pause(self._settings.retry_answer_delay_ms)
+        return _counts_response(counts)
+
+
+async def _ask_store(count: _Count, kv: KvBucket) -> None:
+    try:
+        row_count = await kv.row_count()
+    except FlussError as error:
+        count.failure = error
+        return
+    assert row_count is not None, "all tables are counted but those that were refused"
+    count.row_count = row_count
+
+
+def _counts_response(counts: Sequence[_Count]) -> pb.GetTableStatsResponse:
+    response = pb.GetTableStatsResponse()
+    for count in counts:
+        answer = response.buckets_resp.add(bucket_id=count.bucket_id, partition_id=count.partition_id)
+        if count.failure is not None:
+            answer.error_code, answer.error_message = count.failure.error_code, count.failure.message
+        else:
+            answer.row_count = count.row_count
+    return response

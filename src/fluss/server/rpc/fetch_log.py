@@ -1,0 +1,357 @@
+"""FetchLog: records of many buckets in one answer, now or as soon as there are some.
+
+    prepare   every bucket becomes a cursor, or a failure that is answered
+    wait      until there are ``min_bytes`` to read, unless something is to be answered at once
+    read      the cursors that have something, in turn, until the limits of the request are reached
+    answer    every bucket once; the ones without news with bytes that were encoded before
+
+Clients read below the high watermark. Followers do not exist here: whoever says to be one is read to like a client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from fluss.errors import RETRIABLE_CODES, CorruptMessageError, ErrorCode, FlussError
+from fluss.net.listener import Answer, RequestContext
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.predicates import predicate_from_pb
+from fluss.protocol.records import FetchedBucket, FetchedTable, FetchLogResponse
+from fluss.schema.acl import AclOperation
+from fluss.schema.predicate import BoundPredicate
+from fluss.server.model import format_bucket
+from fluss.server.rpc.access import BucketAccess
+from fluss.server.tablet.buckets import LOG_START_OFFSET_TOLD, HostedBucket, HostedTable, unknown_bucket
+from fluss.server.tablet.fetch_memory import FetchMemory
+from fluss.server.tablet.log_reads import NOTHING, BucketData, FetchLimits, Selection, read_bucket
+from fluss.server.tablet.manager import TabletSettings
+from fluss.server.tablet.purgatory import BucketCursor, FetchPark
+from fluss.storage.log.tablet import LogTablet
+
+FETCH_OFFSET_EARLIEST = -2
+_WAIT_MS_DEFAULT = 100
+# Stored bytes that one fetch looks at where columns are cut out or batches skipped.
+_SCAN_BYTES_MAX = 64 * 1024 * 1024
+# Buckets that are read on the event loop, if that needs no disk; more are left to a thread.
+_READS_AT_ONCE_MAX = 8
+# A bucket that fails with one of these does not end the wait for the others.
+_PATIENT_CODES = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
+
+# A cursor, and the log it is in.
+_Read: TypeAlias = tuple[BucketCursor, LogTablet]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _TableFetch:
+    """What is fetched from one table: the buckets that can be read, and those that cannot."""
+
+    table_id: int
+    cursors: list[BucketCursor] = field(default_factory=list)
+    failures: list[FetchedBucket] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """One request on its way to its answer."""
+
+    # The connection that waits for it, and holds the memory of what is read.
+    owner: str
+    bytes_max: int
+    # None: the answer is wanted at once.
+    bytes_min: int | None
+    wait_ms: int
+    tables: list[_TableFetch] = field(default_factory=list)
+    cursors: list[BucketCursor] = field(default_factory=list)
+    # The cursors that have something to read.
+    ready: list[BucketCursor] = field(default_factory=list)
+    # What was read and is held in memory.
+    byte_count: int = 0
+
+    def keep_last(self) -> None:
+        """Forget all but the last of those cursors that are in the same bucket."""
+        last = {cursor.hosted: cursor for cursor in self.cursors}
+        self.cursors = list(last.values())
+        for table in self.tables:
+            table.cursors = [cursor for cursor in table.cursors if last[cursor.hosted] is cursor]
+
+    def failure_codes(self) -> set[int]:
+        """Return the codes of all buckets that failed so far."""
+        codes = {failure.error_code or 0 for table in self.tables for failure in table.failures}
+        codes.update(cursor.outcome.error_code for cursor in self.ready if isinstance(cursor.outcome, FlussError))
+        return codes
+
+    def is_satisfied(self) -> bool:
+        """Whether waiting any longer would be of no use, or was not asked for."""
+        if self.bytes_min is None or self.byte_count >= self.bytes_min or not self.cursors:
+            return True
+        for cursor in self.ready:
+            # A bucket has failed or disappeared meanwhile. Or a filter skipped all it looked at, and there is more:
+            # the client can ask for that at once.
+            if isinstance(cursor.outcome, FlussError) or (cursor.outcome is not None and cursor.outcome.has_more):
+                return True
+        return not self.failure_codes() <= _PATIENT_CODES
+
+    def forget_read(self) -> None:
+        """Let go of what was read; only those cursors stay ready that still have something to read."""
+        for cursor in self.ready:
+            data, cursor.outcome = cursor.outcome, None
+            if isinstance(data, BucketData) and not data.byte_count:
+                cursor.is_ready = False
+                if data.filtered_end_offset is not None:
+                    cursor.offset = cursor.skipped_to = data.filtered_end_offset
+        self.ready = [cursor for cursor in self.ready if cursor.is_ready]
+        self.byte_count = 0
+
+
+class LogFetcher:
+    """Answers fetches. Belongs to the event loop; what is not in memory is read by ``readers``."""
+
+    def __init__(
+        self,
+        access: BucketAccess,
+        memory: FetchMemory,
+        park: FetchPark,
+        readers: Executor,
+        settings: TabletSettings,
+        rng: random.Random,
+    ) -> None:
+        self._access = access
+        self._memory = memory
+        self._park = park
+        self._readers = readers
+        self._settings = settings
+        self._rng = rng
+
+    def fetch(
+        self, context: RequestContext, request: pb.FetchLogRequest
+    ) -> Answer | FetchLogResponse | Awaitable[Answer | FetchLogResponse]:
+        """Answer at once if that needs neither the disk nor patience."""
+        fetch = self._prepare(context, request)
+        if fetch.ready and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
+            granted = self._memory.try_take(fetch.bytes_max, fetch.owner)
+            if granted is not None:
+                with self._settling(fetch, granted):
+                    _read_all(self._reads(fetch), FetchLimits(granted, _SCAN_BYTES_MAX))
+                return self._answer(fetch)
+        return self._serve(fetch)
+
+    # Prepare
+
+    def _prepare(self, context: RequestContext, request: pb.FetchLogRequest) -> _Fetch:
+        fetch = _Fetch(
+            owner=context.peer_address,
+            bytes_max=max(0, min(request.max_bytes, self._settings.fetch_response_bytes_max)),
+            bytes_min=request.min_bytes if request.HasField("min_bytes") else None,
+            wait_ms=request.max_wait_ms if request.HasField("max_wait_ms") else _WAIT_MS_DEFAULT,
+        )
+        for wanted in request.tables_req:
+            table_fetch = _TableFetch(wanted.table_id)
+            fetch.tables.append(table_fetch)
+            self._prepare_table(context, wanted, table_fetch)
+            fetch.cursors += table_fetch.cursors
+        if len({cursor.hosted for cursor in fetch.cursors}) < len(fetch.cursors):
+            fetch.keep_last()
+        fetch.ready = [cursor for cursor in fetch.cursors if cursor.is_ready]
+        return fetch
+
+    def _prepare_table(
+        self, context: RequestContext, wanted: pb.PbFetchLogReqForTable, table_fetch: _TableFetch
+    ) -> None:
+        table_id = wanted.table_id
+        refusal: FlussError | None = None
+        try:
+            table = self._access.table(context, table_id, AclOperation.READ)
+            selection = None if table is None else _selection(table, wanted)
+        except FlussError as error:
+            refusal = error
+        for entry in wanted.buckets_req:
+            partition_id = entry.partition_id if entry.HasField("partition_id") else None
+            if refusal is not None:
+                table_fetch.failures.append(_failure(entry.bucket_id, partition_id, refusal))
+                continue
+            try:
+                hosted = self._access.bucket(table, table_id, partition_id, entry.bucket_id)
+                cursor = _cursor(hosted, entry.fetch_offset, entry.max_fetch_bytes, selection)
+            except FlussError as error:
+                table_fetch.failures.append(_failure(entry.bucket_id, partition_id, error))
+            else:
+                table_fetch.cursors.append(cursor)
+
+    # Wait and read
+
+    async def _serve(self, fetch: _Fetch) -> Answer | FetchLogResponse:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + fetch.wait_ms / 1000
+        has_waited = False
+        while True:
+            if fetch.ready and not await self._read(fetch):
+                break
+            wait_s = deadline - loop.time()
+            if wait_s <= 0 or self._park.is_closed or fetch.is_satisfied() or (has_waited and fetch.byte_count):
+                break
+            if not self._park.has_room(len(fetch.cursors)):
+                await self._park.pause(self._settings.retry_answer_delay_ms)
+                break
+            bytes_missing = (fetch.bytes_min or 0) - fetch.byte_count
+            self._memory.give_back(fetch.byte_count, fetch.owner)
+            fetch.forget_read()
+            fetch.ready += await self._park.wait(fetch.cursors, bytes_missing, wait_s)
+            has_waited = True
+        codes = fetch.failure_codes()
+        if codes and codes <= RETRIABLE_CODES and not has_waited and not fetch.byte_count:
+            await self._park.pause(self._settings.retry_answer_delay_ms)
+        return self._answer(fetch)
+
+    async def _read(self, fetch: _Fetch) -> bool:
+        """Read what is ready; return False if there is no memory for it."""
+        granted = await self._memory.take(fetch.bytes_max, fetch.owner)
+        if granted is None:
+            return False
+        with self._settling(fetch, granted):
+            reads, limits = self._reads(fetch), FetchLimits(granted, _SCAN_BYTES_MAX)
+            if _is_in_memory(fetch):
+                _read_all(reads, limits)
+            else:
+                await asyncio.get_running_loop().run_in_executor(self._readers, _read_all, reads, limits)
+        return True
+
+    def _reads(self, fetch: _Fetch) -> list[_Read]:
+        """Return what is to be read, starting anywhere: the first ones get the most, and it is everybody's turn."""
+        start = self._rng.randrange(len(fetch.ready))
+        reads = []
+        for cursor in (*fetch.ready[start:], *fetch.ready[:start]):
+            try:
+                log = cursor.hosted.log()
+            except FlussError as error:
+                cursor.outcome = error
+            else:
+                cursor.high_watermark = log.offset_high_watermark
+                reads.append((cursor, log))
+        return reads
+
+    @contextmanager
+    def _settling(self, fetch: _Fetch, granted_bytes: int) -> Iterator[None]:
+        """Hold what was read instead of what was granted: less, or more if the first batch is large, or nothing."""
+        try:
+            yield
+            for cursor in fetch.ready:
+                if isinstance(cursor.outcome, FlussError) and cursor.hosted.tablet is None:
+                    # Whatever the error says, its reason is that the bucket was dropped meanwhile.
+                    cursor.outcome = unknown_bucket(cursor.hosted.bucket)
+                elif isinstance(cursor.outcome, BucketData):
+                    fetch.byte_count += cursor.outcome.byte_count
+        finally:
+            self._memory.settle(granted_bytes, fetch.byte_count, fetch.owner)
+
+    # Answer
+
+    def _answer(self, fetch: _Fetch) -> Answer | FetchLogResponse:
+        response = FetchLogResponse([_table_answer(table) for table in fetch.tables])
+        if not fetch.byte_count:
+            return response
+        return Answer(response, partial(self._memory.give_back, fetch.byte_count, fetch.owner))
+
+
+def _failure(bucket_id: int, partition_id: int | None, error: FlussError) -> FetchedBucket:
+    return FetchedBucket(bucket_id, partition_id, error_code=error.error_code, error_message=error.message)
+
+
+def _selection(table: HostedTable, wanted: pb.PbFetchLogReqForTable) -> Selection | None:
+    columns = tuple(wanted.projected_fields) if wanted.projection_pushdown_enabled else None
+    return Selection.of(table, columns, _predicate(table, wanted))
+
+
+def _predicate(table: HostedTable, wanted: pb.PbFetchLogReqForTable) -> BoundPredicate | None:
+    """Return the filter. One that is not understood is left out: the client looks at the rows it gets anyway."""
+    if not wanted.HasField("filter_predicate"):
+        return None
+    schema = table.table.schemas.get(wanted.filter_schema_id)
+    if schema is None:
+        return None
+    try:
+        return predicate_from_pb(wanted.filter_predicate, schema)
+    except CorruptMessageError as error:
+        logger.debug("a filter on table %s is not used: %s", table.table.path, error.message)
+        return None
+
+
+def _cursor(hosted: HostedBucket, offset: int, bytes_max: int, selection: Selection | None) -> BucketCursor:
+    log = hosted.log()
+    if offset == FETCH_OFFSET_EARLIEST:
+        offset = log.offset_start
+    if not log.offset_start <= offset <= log.offset_next:
+        raise _out_of_range(hosted, log, offset)
+    return BucketCursor(hosted, log, offset, bytes_max, selection)
+
+
+def _out_of_range(hosted: HostedBucket, log: LogTablet, offset: int) -> FlussError:
+    return FlussError(
+        f"The fetch offset {offset} of {format_bucket(hosted.bucket)} is out of range: its log goes from "
+        f"{log.offset_start} to {log.offset_next}",
+        ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+    )
+
+
+def _is_in_memory(fetch: _Fetch) -> bool:
+    """Whether there is little to read, all of it written moments ago and wanted as it is stored."""
+    if len(fetch.ready) > _READS_AT_ONCE_MAX:
+        return False
+    for cursor in fetch.ready:
+        log = cursor.hosted.tablet
+        if log is not None and (cursor.selection is not None or not log.is_cached(cursor.offset, cursor.bytes_max)):
+            return False
+    return True
+
+
+def _read_all(reads: Sequence[_Read], limits: FetchLimits) -> None:
+    """Read until the limits are reached; the cursors keep what was found. Runs in any thread."""
+    for cursor, log in reads:
+        if limits.is_used_up:
+            break
+        try:
+            cursor.outcome = read_bucket(log, cursor.offset, cursor.bytes_max, cursor.selection, limits)
+        except FlussError as error:
+            cursor.outcome = error
+
+
+def _table_answer(table: _TableFetch) -> FetchedTable:
+    answers = table.failures
+    idle_answers: list[bytes] = []
+    for cursor in table.cursors:
+        if cursor.outcome is None and cursor.skipped_to is None:
+            log = cursor.hosted.tablet
+            if log is not None:
+                idle_answers.append(cursor.hosted.idle_answer(log.offset_high_watermark))
+                continue
+        answers.append(_bucket_answer(cursor))
+    return FetchedTable(table.table_id, answers, b"".join(idle_answers))
+
+
+def _bucket_answer(cursor: BucketCursor) -> FetchedBucket:
+    bucket, outcome = cursor.hosted.bucket, cursor.outcome
+    if outcome is None and cursor.hosted.tablet is None:
+        outcome = unknown_bucket(bucket)
+    if isinstance(outcome, FlussError):
+        return _failure(bucket.bucket_id, bucket.partition_id, outcome)
+    data = outcome or NOTHING
+    skipped_to = data.filtered_end_offset
+    if skipped_to is None and not data.byte_count:
+        skipped_to = cursor.skipped_to
+    return FetchedBucket(
+        bucket.bucket_id,
+        bucket.partition_id,
+        high_watermark=cursor.high_watermark,
+        log_start_offset=LOG_START_OFFSET_TOLD,
+        records=data.records,
+        filtered_end_offset=skipped_to,
+    )

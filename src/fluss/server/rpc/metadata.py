@@ -1,0 +1,149 @@
+"""The request that clients make most often: which servers there are, and who leads the buckets of a table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.net.server_connection import Handler, RequestContext
+from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import table_path
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.table import TablePath
+from fluss.server.authorizer import Authorizer, Operation, Resource
+from fluss.server.coordinator.catalog import Catalog
+from fluss.server.coordinator.nodes import Nodes
+from fluss.server.coordinator.settings import CoordinatorSettings
+from fluss.server.coordinator.table_texts import TableTexts
+from fluss.server.model import Partition, Table
+from fluss.server.rpc.handler_group import ChangeHandler
+
+_LEADER_EPOCH = 0
+
+
+class MetadataHandlers:
+    """Answers from memory, whatever is asked for and nothing more. Tables the sender may not see are left out."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        nodes: Nodes,
+        authorizer: Authorizer,
+        texts: TableTexts,
+        settings: CoordinatorSettings,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._catalog = catalog
+        self._nodes = nodes
+        self._authorizer = authorizer
+        self._texts = texts
+        self._missing_partition_delay_s = settings.missing_partition_delay_ms / 1000
+        self._sleep = sleep
+
+    def readers(self) -> Mapping[ApiKey, Handler]:
+        return {ApiKey.GET_METADATA: self._metadata}
+
+    def changers(self) -> Mapping[ApiKey, ChangeHandler]:
+        return {}
+
+    def _metadata(
+        self, context: RequestContext, request: pb.MetadataRequest
+    ) -> pb.MetadataResponse | Awaitable[pb.MetadataResponse]:
+        try:
+            return self._answer(context, request)
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            # Writers whose partition does not exist ask again at once, for as long as it takes.
+            return self._refuse_later(error)
+
+    async def _refuse_later(self, error: FlussError) -> pb.MetadataResponse:
+        await self._sleep(self._missing_partition_delay_s)
+        raise error
+
+    def _answer(self, context: RequestContext, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        response = pb.MetadataResponse(tablet_servers=self._nodes.tablet_servers(context.listener_name))
+        coordinator = self._nodes.coordinator(context.listener_name)
+        if coordinator is not None:
+            response.coordinator_server.CopyFrom(coordinator)
+        for table in self._tables(context, map(table_path, request.table_path)):
+            self._add_table(response, table)
+        for partition in self._partitions(context, request):
+            self._add_partition(response, partition)
+        return response
+
+    def _tables(self, context: RequestContext, paths: Iterable[TablePath]) -> Iterable[Table]:
+        for path in dict.fromkeys(paths):
+            if self._is_shown(context, path):
+                yield self._catalog.existing_table(path)
+
+    def _partitions(self, context: RequestContext, request: pb.MetadataRequest) -> Iterable[Partition]:
+        """Yield the partitions that are asked for by name or by id, each once."""
+        found: dict[int, Partition] = {}
+        for message in request.partitions_path:
+            # Some clients name tables without partitions here, too.
+            if message.HasField("partition_name") and self._is_shown(context, table_path(message)):
+                partition = self._partition_by_name(table_path(message), message.partition_name)
+                found[partition.partition_id] = partition
+        for partition_id in request.partitions_id:
+            partition = self._partition_by_id(partition_id)
+            table = self._catalog.table_by_id(partition.table_id)
+            if table is not None and self._is_shown(context, table.path):
+                found[partition_id] = partition
+        return found.values()
+
+    def _is_shown(self, context: RequestContext, path: TablePath) -> bool:
+        return self._authorizer.allows(context, Operation.DESCRIBE, Resource.table(path))
+
+    def _partition_by_name(self, path: TablePath, name: str) -> Partition:
+        table = self._catalog.existing_table(path)
+        partition = self._catalog.partitions_of(table.table_id).get(name)
+        if partition is None:
+            # Clients compare this text.
+            raise FlussError(f"Table partition '{path}(p={name})' does not exist.", ErrorCode.PARTITION_NOT_EXISTS)
+        return partition
+
+    def _partition_by_id(self, partition_id: int) -> Partition:
+        partition = self._catalog.partition_by_id(partition_id)
+        if partition is None:
+            raise FlussError(f"The partition id '{partition_id}' does not exist", ErrorCode.PARTITION_NOT_EXISTS)
+        return partition
+
+    def _add_table(self, response: pb.MetadataResponse, table: Table) -> None:
+        path = table.path
+        response.table_metadata.add(
+            table_path=pb.PbTablePath(database_name=path.database_name, table_name=path.table_name),
+            table_id=table.table_id,
+            schema_id=table.schema_id,
+            table_json=self._texts.table_json(table),
+            # The buckets of a partitioned table are those of its partitions.
+            bucket_metadata=() if table.is_partitioned else self._buckets(table),
+            created_time=table.created_ms,
+            modified_time=table.modified_ms,
+        )
+
+    def _add_partition(self, response: pb.MetadataResponse, partition: Partition) -> None:
+        table = self._catalog.table_by_id(partition.table_id)
+        assert table is not None, "a partition goes together with its table"
+        response.partition_metadata.add(
+            table_id=partition.table_id,
+            partition_name=partition.name,
+            partition_id=partition.partition_id,
+            bucket_metadata=self._buckets(table),
+        )
+
+    def _buckets(self, table: Table) -> tuple[pb.PbBucketMetadata, ...]:
+        return _buckets_led_by(self._nodes.tablet_server_id, table.bucket_count)
+
+
+@lru_cache(maxsize=64)
+def _buckets_led_by(server_id: int, bucket_count: int) -> tuple[pb.PbBucketMetadata, ...]:
+    """Return buckets with one replica each. Messages that contain them copy them."""
+    return tuple(
+        pb.PbBucketMetadata(
+            bucket_id=bucket_id, leader_id=server_id, replica_id=[server_id], leader_epoch=_LEADER_EPOCH
+        )
+        for bucket_id in range(bucket_count)
+    )

@@ -1,0 +1,112 @@
+"""Requests of writers: their ids, and offsets to which they return after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.net.server_connection import Handler, RequestContext
+from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import bucket_offsets, pb_producer_offsets, table_path
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.table import TableBucket
+from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
+from fluss.server.coordinator.catalog import Catalog
+from fluss.server.coordinator.metadata_store import BucketOffset
+from fluss.server.coordinator.writers import ProducerRegistry, WriterIds, check_producer_id
+from fluss.server.rpc.handler_group import ChangeHandler, resource_of_table_id
+
+_CREATED: Final = 0
+_ALREADY_EXISTS: Final = 1
+
+
+class WriterHandlers:
+    """Gives out writer ids and keeps the offsets of producers."""
+
+    def __init__(
+        self, catalog: Catalog, authorizer: Authorizer, writer_ids: WriterIds, producers: ProducerRegistry
+    ) -> None:
+        self._catalog = catalog
+        self._authorizer = authorizer
+        self._writer_ids = writer_ids
+        self._producers = producers
+
+    def readers(self) -> Mapping[ApiKey, Handler]:
+        return {ApiKey.GET_PRODUCER_OFFSETS: self._get_offsets}
+
+    def changers(self) -> Mapping[ApiKey, ChangeHandler]:
+        return {
+            ApiKey.INIT_WRITER: self._init_writer,
+            ApiKey.REGISTER_PRODUCER_OFFSETS: self._register_offsets,
+            ApiKey.DELETE_PRODUCER_OFFSETS: self._delete_offsets,
+        }
+
+    async def _init_writer(self, context: RequestContext, request: pb.InitWriterRequest) -> pb.InitWriterResponse:
+        paths = [table_path(message) for message in request.table_path]
+        resources = [CLUSTER, *map(Resource.table, paths)]
+        if not any(self._authorizer.allows(context, Operation.WRITE, resource) for resource in resources):
+            tables = ", ".join(map(str, paths)) or "no table"
+            raise FlussError(
+                f"Principal {context.principal} has no authorization to write to one of the tables named: {tables}",
+                ErrorCode.AUTHORIZATION_EXCEPTION,
+            )
+        return pb.InitWriterResponse(writer_id=await self._writer_ids.next())
+
+    # Offsets of producers
+
+    async def _register_offsets(
+        self, context: RequestContext, request: pb.RegisterProducerOffsetsRequest
+    ) -> pb.RegisterProducerOffsetsResponse:
+        check_producer_id(request.producer_id)
+        offsets = _read_offsets(request.table_offsets)
+        self._check_may_write(context, offsets)
+        ttl_ms = request.ttl_ms if request.HasField("ttl_ms") else None
+        is_new = await self._producers.register(request.producer_id, offsets, ttl_ms)
+        return pb.RegisterProducerOffsetsResponse(result=_CREATED if is_new else _ALREADY_EXISTS)
+
+    def _get_offsets(
+        self, context: RequestContext, request: pb.GetProducerOffsetsRequest
+    ) -> pb.GetProducerOffsetsResponse:
+        check_producer_id(request.producer_id)
+        producer = self._producers.get(request.producer_id)
+        if producer is None:
+            return pb.GetProducerOffsetsResponse()
+        shown = [
+            offset
+            for offset in producer.offsets
+            if self._authorizer.allows(context, Operation.READ, resource_of_table_id(self._catalog, offset.table_id))
+        ]
+        return pb.GetProducerOffsetsResponse(
+            producer_id=producer.producer_id,
+            expiration_time=producer.expires_ms,
+            table_offsets=_offset_messages(shown),
+        )
+
+    async def _delete_offsets(
+        self, context: RequestContext, request: pb.DeleteProducerOffsetsRequest
+    ) -> pb.DeleteProducerOffsetsResponse:
+        check_producer_id(request.producer_id)
+        producer = self._producers.get(request.producer_id)
+        if producer is not None:
+            self._check_may_write(context, producer.offsets)
+        await self._producers.delete(request.producer_id)
+        return pb.DeleteProducerOffsetsResponse()
+
+    def _check_may_write(self, context: RequestContext, offsets: Iterable[BucketOffset]) -> None:
+        for table_id in {offset.table_id for offset in offsets}:
+            self._authorizer.check(context, Operation.WRITE, resource_of_table_id(self._catalog, table_id))
+
+
+def _read_offsets(messages: Iterable[pb.PbProducerTableOffsets]) -> tuple[BucketOffset, ...]:
+    return tuple(
+        BucketOffset(bucket.table_id, bucket.partition_id, bucket.bucket_id, offset)
+        for bucket, offset in bucket_offsets(messages)
+    )
+
+
+def _offset_messages(offsets: Iterable[BucketOffset]) -> list[pb.PbProducerTableOffsets]:
+    return pb_producer_offsets(
+        (TableBucket.new_with_partition(offset.table_id, offset.partition_id, offset.bucket_id), offset.offset_next)
+        for offset in offsets
+    )

@@ -1,0 +1,361 @@
+"""What ProduceLog and PutKv have in common: who may write, how long is waited, and what is answered.
+
+Everything up to the last bucket of a request is begun before anything is waited for, so batches are carried out in the
+order in which they arrived, as idempotent writers with several requests in flight need it. Every bucket is answered by
+itself. Nothing fails as a whole: some clients repeat a request that does, for ever.
+
+ProduceLog: batches of many buckets into their logs, answered when they are as safe as the writer wants.
+
+PutKv: upserts and deletes for many buckets, answered when whoever asks for the rows finds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.net.listener import RequestContext
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
+from fluss.schema.acl import AclOperation
+from fluss.server.kv.batches import ACKS_ALL, KvPut, KvPutResult
+from fluss.server.kv.bucket import KvBucket
+from fluss.server.merge.engines import check_targets
+from fluss.server.rpc.access import BucketAccess, check_key_version
+from fluss.server.tablet.buckets import HostedBucket, HostedTable
+from fluss.server.tablet.disk_guard import DiskGuard
+from fluss.server.tablet.manager import TabletSettings
+from fluss.server.tablet.purgatory import FetchPark
+from fluss.storage.log.append_result import AppendResult
+from fluss.storage.log.tablet import LogTablet
+
+_ACKS: Final = (ACKS_ALL, 0, 1)
+_NO_SPACE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class WriteRequest(Protocol):
+    """ProduceLogRequest and PutKvRequest."""
+
+    acks: int
+    table_id: int
+    timeout_ms: int
+    buckets: Sequence[BucketRecords]
+
+
+class BucketWrite(ABC):
+    """What becomes of the records of one bucket. It begins to be written when it is made."""
+
+    __slots__ = ("failure", "is_safe", "records")
+
+    def __init__(self, records: BucketRecords) -> None:
+        self.records = records
+        # Whether it is as safe as the writer wants it to be.
+        self.is_safe = False
+        self.failure: FlussError | None = None
+
+    @abstractmethod
+    def begin(self, table: HostedTable, bucket: HostedBucket) -> None:
+        """Begin to write. Raises what is wrong with the records or the bucket."""
+
+    @abstractmethod
+    async def wait(self) -> None:
+        """Wait until the records are as safe as the writer wants, or raise why they never will be."""
+
+    @abstractmethod
+    def is_safe_by_now(self) -> bool:
+        """Tell whether there is nothing to wait for any more, without waiting."""
+
+
+W = TypeVar("W", bound=BucketWrite)
+R = TypeVar("R")
+
+
+class Writes:
+    """Carries out requests to write. Belongs to the event loop."""
+
+    def __init__(self, access: BucketAccess, disk_guard: DiskGuard, park: FetchPark, settings: TabletSettings) -> None:
+        self._access = access
+        self._disk_guard = disk_guard
+        self._park = park
+        self._settings = settings
+
+    def carry_out(
+        self,
+        context: RequestContext,
+        request: WriteRequest,
+        writes: Sequence[W],
+        check_table: Callable[[HostedTable], None],
+        respond: Callable[[Sequence[W]], R],
+    ) -> R | Awaitable[R]:
+        """Begin all writes at once, one for each bucket of the request; answer at once if nothing is to be waited for.
+
+        ``check_table`` refuses what holds for all buckets.
+        """
+        self._begin_all(context, request, writes, check_table)
+        if all(write.failure is not None for write in writes):
+            return self._answer_later(writes, respond) if _is_try_again(writes) else respond(writes)
+        return self._answer_when_safe(request, writes, respond)
+
+    def _begin_all(
+        self,
+        context: RequestContext,
+        request: WriteRequest,
+        writes: Sequence[BucketWrite],
+        check_table: Callable[[HostedTable], None],
+    ) -> None:
+        try:
+            table = self._writable_table(context, request, check_table)
+        except FlussError as error:
+            for write in writes:
+                write.failure = error
+            return
+        for write in writes:
+            try:
+                records = write.records
+                bucket = self._access.bucket(table, request.table_id, records.partition_id, records.bucket_id)
+                assert table is not None, "a table that is not here has no buckets"
+                write.begin(table, bucket)
+            except FlussError as error:
+                # There may be very many of them, and the traceback would keep everything that was looked at.
+                write.failure = error.with_traceback(None)
+
+    def _writable_table(
+        self, context: RequestContext, request: WriteRequest, check_table: Callable[[HostedTable], None]
+    ) -> HostedTable | None:
+        """Return the table, None if it is not here; refuse what holds for every bucket of the request."""
+        check_acks(request.acks)
+        table = self._access.table(context, request.table_id, AclOperation.WRITE)
+        if table is not None:
+            check_table(table)
+        self._disk_guard.check_write()
+        return table
+
+    async def _answer_later(self, writes: Sequence[W], respond: Callable[[Sequence[W]], R]) -> R:
+        """Hold back an answer that says nothing but "try again"."""
+        await self._park.pause(self._settings.retry_answer_delay_ms)
+        return respond(writes)
+
+    async def _answer_when_safe(
+        self, request: WriteRequest, writes: Sequence[W], respond: Callable[[Sequence[W]], R]
+    ) -> R:
+        try:
+            async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
+                # One after the other, which takes as long as the slowest.
+                for write in writes:
+                    await self._wait(write)
+        except TimeoutError:
+            for write in writes:
+                self._time_out(write, request.timeout_ms)
+        return await self._answer_later(writes, respond) if _is_try_again(writes) else respond(writes)
+
+    async def _wait(self, write: BucketWrite) -> None:
+        if write.failure is not None:
+            return
+        try:
+            await write.wait()
+        except FlussError as error:
+            write.failure = error
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_SPACE_ERRORS:
+                self._disk_guard.out_of_space()
+        else:
+            write.is_safe = True
+
+    def _time_out(self, write: BucketWrite, timeout_ms: int) -> None:
+        if write.failure is None and not write.is_safe and not write.is_safe_by_now():
+            write.failure = FlussError(
+                f"The records were not on disk within {timeout_ms} ms; they may still be written",
+                ErrorCode.REQUEST_TIME_OUT,
+            )
+
+
+def check_acks(acks: int) -> None:
+    """Refuse an unknown number of acknowledgements (code 18)."""
+    if acks not in _ACKS:
+        raise FlussError(f"Invalid required acks {acks}: write -1 (all), 1 or 0", ErrorCode.INVALID_REQUIRED_ACKS)
+
+
+def _is_try_again(writes: Sequence[BucketWrite]) -> bool:
+    codes = {write.failure.error_code if write.failure else 0 for write in writes}
+    return bool(codes) and codes <= RETRIABLE_CODES
+
+
+class _Append(BucketWrite):
+    """Records on their way into the log of one bucket."""
+
+    __slots__ = ("_acks", "_log", "_result")
+
+    def __init__(self, records: BucketRecords, acks: int) -> None:
+        super().__init__(records)
+        self._acks = acks
+        self._log: LogTablet | None = None
+        self._result: AppendResult | None = None
+
+    def begin(self, table: HostedTable, bucket: HostedBucket) -> None:
+        log = bucket.log()
+        view = self.records.records_view
+        table.batch_check.check(view)
+        self._result = log.append(view)
+        self._log = log
+
+    @property
+    def result(self) -> AppendResult:
+        assert self._result is not None, "it was appended"
+        return self._result
+
+    async def wait(self) -> None:
+        assert self._log is not None, "it was appended"
+        if self._acks == ACKS_ALL:
+            await self._log.wait_durable(self.result)
+        else:
+            await self._log.wait_written(self.result)
+
+    def is_safe_by_now(self) -> bool:
+        assert self._log is not None, "it was appended"
+        return self._log.is_durable(self.result)
+
+
+class LogProducer:
+    """Answers produce requests. Belongs to the event loop."""
+
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+
+    def produce(
+        self, context: RequestContext, request: ProduceLogRequest
+    ) -> pb.ProduceLogResponse | Awaitable[pb.ProduceLogResponse]:
+        """Append at once; answer at once if nothing is left to wait for."""
+        appends = [_Append(records, request.acks) for records in request.buckets]
+        return self._writes.carry_out(context, request, appends, _check_log_table, _produce_response)
+
+
+def _check_log_table(table: HostedTable) -> None:
+    if table.table.has_primary_key:
+        raise FlussError(
+            f"Table {table.table.path} has a primary key: its log is written by upserts and deletes (PutKv) only",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+
+
+def _produce_response(appends: Sequence[_Append]) -> pb.ProduceLogResponse:
+    response = pb.ProduceLogResponse()
+    for append in appends:
+        answer = response.buckets_resp.add(bucket_id=append.records.bucket_id)
+        if append.records.partition_id is not None:
+            answer.partition_id = append.records.partition_id
+        if append.failure is not None:
+            answer.error_code = append.failure.error_code
+            answer.error_message = append.failure.message
+        else:
+            answer.base_offset = append.result.offset_base
+    return response
+
+
+# Values of ``agg_mode``; all others mean to merge.
+_OVERWRITE: Final = 1
+# Clients of older versions do not know the code that asks them to slow down.
+_BACKPRESSURE_KNOWN_VERSION: Final = 2
+
+
+class _Put(BucketWrite):
+    """A batch on its way into one bucket."""
+
+    __slots__ = ("_answer", "_kv", "_request", "_targets")
+
+    def __init__(self, records: BucketRecords, request: PutKvRequest, targets: tuple[int, ...]) -> None:
+        super().__init__(records)
+        self._request = request
+        self._targets = targets
+        self._kv: KvBucket | None = None
+        self._answer: asyncio.Future[KvPutResult] | None = None
+
+    def begin(self, table: HostedTable, bucket: HostedBucket) -> None:
+        self._kv = bucket.key_values()
+        request = self._request
+        self._answer = self._kv.put(
+            KvPut(
+                table.table,
+                _on_its_own(self.records.records_view),
+                self._targets,
+                request.agg_mode == _OVERWRITE,
+                request.acks,
+            )
+        )
+
+    async def wait(self) -> None:
+        assert self._answer is not None, "it was begun"
+        # Who stops waiting must not stop the batch.
+        await asyncio.wait((self._answer,))
+        self._answer.result()
+
+    def is_safe_by_now(self) -> bool:
+        assert self._answer is not None, "it was begun"
+        return self._answer.done() and self._answer.exception() is None
+
+    @property
+    def log_end_offset(self) -> int:
+        assert self._answer is not None, "it was begun"
+        return self._answer.result().log_end_offset
+
+    @property
+    def pressure(self) -> float:
+        return 0.0 if self._kv is None else self._kv.pressure
+
+
+class KvPutter:
+    """Answers put requests. Belongs to the event loop."""
+
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+
+    def put_kv(self, context: RequestContext, request: PutKvRequest) -> pb.PutKvResponse | Awaitable[pb.PutKvResponse]:
+        """Take the batches in at once; answer when they are in their stores, or as the writer wants."""
+        # Once for all buckets: both lists can be long.
+        targets = tuple(dict.fromkeys(request.target_columns))
+        puts = [_Put(records, request, targets) for records in request.buckets]
+        version = context.api_version
+        check_table = partial(_check_key_table, version, targets, request.agg_mode == _OVERWRITE)
+        return self._writes.carry_out(context, request, puts, check_table, partial(_put_response, version))
+
+
+def _on_its_own(batch: memoryview) -> memoryview:
+    """Return a batch that does not keep a much larger request in memory: it may outlive the answer."""
+    with memoryview(batch.obj) as request:
+        return memoryview(bytes(batch)) if 2 * batch.nbytes < request.nbytes else batch
+
+
+def _check_key_table(api_version: int, targets: tuple[int, ...], is_overwrite: bool, table: HostedTable) -> None:
+    if not table.table.has_primary_key:
+        raise FlussError(
+            f"Table {table.table.path} has no primary key: append to it (ProduceLog)",
+            ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+        )
+    check_key_version(table.table, api_version)
+    check_targets(table.table, targets, is_overwrite=is_overwrite)
+
+
+def _put_response(api_version: int, puts: Sequence[_Put]) -> pb.PutKvResponse:
+    response = pb.PutKvResponse()
+    for put in puts:
+        answer = response.buckets_resp.add(bucket_id=put.records.bucket_id)
+        if put.records.partition_id is not None:
+            answer.partition_id = put.records.partition_id
+        if put.failure is not None:
+            answer.error_code = _told_code(put.failure, api_version)
+            answer.error_message = put.failure.message
+        else:
+            answer.log_end_offset = put.log_end_offset
+        if put.pressure > 0.0:
+            answer.pressure = put.pressure
+    return response
+
+
+def _told_code(failure: FlussError, api_version: int) -> int:
+    code = failure.error_code
+    if code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION and api_version < _BACKPRESSURE_KNOWN_VERSION:
+        return ErrorCode.KV_STORAGE_EXCEPTION
+    return ErrorCode.UNKNOWN_SERVER_ERROR if code == ErrorCode.CLIENT_ERROR else code
