@@ -8,23 +8,21 @@ from fluss.client.scan.records import RecordBatch, ScanBatch, ScanRecord, ScanRe
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.acl import AclBinding, AclFilter, AclOperation, AclResource, AclResourceType
-from fluss.schema.aggregation import AggFunction
-from fluss.schema.change_type import ChangeType
 from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, HealthStatus, ServerNode, ServerTag, ServerType
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
+    ChangeType,
     LakeSnapshot,
     OffsetSpec,
     OffsetType,
     ProducerOffsets,
 )
-from fluss.schema.partition import PartitionInfo, PartitionSpec
 from fluss.schema.predicate import ColumnRef, Predicate, col
-from fluss.schema.schema import Column, Schema
-from fluss.schema.table import SchemaInfo, TableBucket, TableInfo, TablePath, TableStats
+from fluss.schema.schema import AggFunction, Column, Schema
+from fluss.schema.table import PartitionInfo, PartitionSpec, SchemaInfo, TableBucket, TableInfo, TablePath, TableStats
 from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.schema.types import DataField, DataType, DataTypes
 

@@ -75,7 +75,7 @@ from fluss.row.varint import (
     write_varints,
 )
 from fluss.schema.arrow import arrow_field, arrow_type
-from fluss.schema.partition import PartitionSpec, partition_name, spec_of_partition_name
+from fluss.schema.table import PartitionSpec, partition_name, spec_of_partition_name
 from fluss.schema.table_options import CompressionType, TimeUnit
 from fluss.schema.types import (
     BigIntType,

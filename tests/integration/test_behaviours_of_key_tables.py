@@ -31,8 +31,8 @@ from fluss import (
 )
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest
 from fluss.protocol.sasl import Credentials
 from fluss.record.arrow_batch import decode_arrow_batch
 from fluss.record.arrow_ipc import BodyCodec, parse_message

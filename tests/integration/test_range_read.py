@@ -23,7 +23,7 @@ from fluss.client.scan.snapshots import KvSession
 from fluss.client.table import context_of
 from fluss.errors import ErrorCode
 from fluss.protocol.api import ApiKey
-from fluss.protocol.records import ScanKvResponse
+from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 from fluss.server.rpc.scans import KvScanner

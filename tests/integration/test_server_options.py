@@ -21,8 +21,8 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
 from fluss.net.transport import run
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.testing.waiting import eventually

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter
 
 from fluss import blocking
-from fluss.spark.source import FlussDataSource
+from fluss.spark.data_source import FlussDataSource
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
 

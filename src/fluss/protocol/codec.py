@@ -23,7 +23,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 # Entries of all lists in one request, those inside other lists included. An entry can be as small as two bytes, but
-# costs whoever handles it microseconds and often a hundred bytes in the answer. The largest table has fewer buckets.
+# costs its handler microseconds and often a hundred bytes in the answer. The largest table has fewer buckets.
 ENTRIES_MAX = 131_072
 
 # Listing the missing fields is a help for people. It is left out for long messages, where the list could be endless.
@@ -52,7 +52,7 @@ class Codec(Protocol[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedMessage:
-    """A message of some type in its encoded form, made by whoever knows a faster way than the runtime."""
+    """A message of some type in its encoded form, made in a faster way than the runtime has."""
 
     message_type: type[Message]
     parts: Parts

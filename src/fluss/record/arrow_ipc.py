@@ -41,7 +41,7 @@ import pyarrow.types as pat
 
 from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.schema.nesting import check_nesting_depth
+from fluss.schema.types import check_nesting_depth
 
 PREFIX_BYTES = 8
 BUFFER_ALIGNMENT_BYTES = 8

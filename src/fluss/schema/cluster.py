@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.server_made import ServerMade
+from fluss.schema.value_objects import ServerMade
 
 
 class ServerType(StrEnum):

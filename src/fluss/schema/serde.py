@@ -11,7 +11,7 @@
 
 ``?`` marks keys that are left out when there is nothing to say. Output has this order and no blanks. On input ids may
 be missing everywhere, then columns and fields are numbered; ``version`` is not looked at and unknown keys are
-skipped, so that other generations can be read. Everything else must be as above: input comes from strangers, and
+skipped, so that other generations can be read. Everything else must be as above: input may come from anywhere, and
 whatever is wrong with it ends in a ``FlussError``, with code 15 for types, schemas and tables and 16 for databases.
 Readers take the largest size they accept (``bytes_max``) and the deepest nesting of types (``depth_max``).
 """
@@ -25,14 +25,13 @@ from typing import Any, Final
 
 from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.aggregation import AggFunction, canonical_function_name
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.json_node import JsonObject, parse_object
-from fluss.schema.nesting import NESTING_DEPTH_MAX
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import AggFunction, Column, Schema, canonical_function_name
 from fluss.schema.types import (
     FIELD_ID_UNASSIGNED,
+    NESTING_DEPTH_MAX,
     ArrayType,
     BigIntType,
     BinaryType,
@@ -60,7 +59,7 @@ from fluss.schema.types import (
 VERSION: Final = 1
 # A table of ten thousand columns needs about one megabyte.
 JSON_BYTES_MAX: Final = 4 * 1024 * 1024
-# Complaints may repeat names out of the document; nobody reads megabytes of them.
+# Complaints may repeat names out of the document; what is longer than this is of no help.
 _MESSAGE_CHARS_MAX: Final = 2000
 
 _PLAIN_TYPES: Final[dict[str, Callable[[], DataType]]] = {

@@ -470,7 +470,7 @@ class ServerOptions:
         self._ignored: dict[str, Setting] = {}
         for layer in reversed(layers):
             for key, setting in layer.items():
-                # Some keys of this server begin like upstream-only ones.
+                # Some of our own keys begin like those of upstream servers.
                 if key not in _OPTION_BY_KEY and is_upstream_only(key):
                     self._ignored[key] = setting
                 else:

@@ -18,8 +18,8 @@ from fluss.errors import CorruptMessageError, FlussError, NetworkError, RequestT
 from fluss.net.channel import Channel, ChannelSettings
 from fluss.net.listener import Listener, ListenerSettings
 from fluss.protocol import api as apis
+from fluss.protocol import bulk_messages
 from fluss.protocol import frame as frames
-from fluss.protocol import records
 from fluss.protocol.api import APIS, ApiKey, ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials
@@ -487,7 +487,7 @@ def test_a_server_that_does_not_read_holds_requests_back_on_this_side(run):
                 writer.write(_success(await _read_request(reader), pb.ProduceLogResponse()))
             await reader.read()
 
-        request = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, bytes(1 * MIB))])
+        request = bulk_messages.ProduceLogRequest(1, 1, 1, [bulk_messages.BucketRecords(0, bytes(1 * MIB))])
         settings = ChannelSettings(unsent_bytes_max=3 * MIB)
         async with _server(reading_late) as port, await Channel.connect(LOCALHOST, port, settings=settings) as channel:
             tasks = [asyncio.create_task(channel.request(apis.PRODUCE_LOG, request, timeout_s=120)) for _ in range(30)]
@@ -523,7 +523,7 @@ def test_a_large_payload_is_sent_without_being_copied(run):
                 )
                 channel = await connecting
                 tracemalloc.start()
-                request = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, payload)])
+                request = bulk_messages.ProduceLogRequest(1, 1, 1, [bulk_messages.BucketRecords(0, payload)])
                 task = asyncio.create_task(channel.request(apis.PRODUCE_LOG, request, timeout_s=120))
                 await swallow(connection, 32 * MIB)
                 _, peak = tracemalloc.get_traced_memory()

@@ -22,8 +22,8 @@ from fluss.net.server_connection import ServerConnection, Shared
 from fluss.net.transport import new_event_loop
 from fluss.net.transport import run as run_on_default_loop
 from fluss.protocol import api as apis
+from fluss.protocol import bulk_messages
 from fluss.protocol import frame as frames
-from fluss.protocol import records
 from fluss.protocol.api import ApiKey, ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials, UserTable
@@ -124,7 +124,7 @@ def test_a_waiting_request_does_not_hold_up_later_ones(run):
 
         async def fetch(context, request):
             await data_arrived.wait()
-            return records.FetchLogResponse()
+            return bulk_messages.FetchLogResponse()
 
         handlers = {ApiKey.FETCH_LOG: fetch, ApiKey.TABLE_EXISTS: _exists}
         async with Listener(ListenerSettings(), handlers) as listener, await _connect(listener) as channel:
@@ -135,7 +135,7 @@ def test_a_waiting_request_does_not_hold_up_later_ones(run):
                 assert (await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)).exists
             assert not long_poll.done()
             data_arrived.set()
-            assert await long_poll == records.FetchLogResponse()
+            assert await long_poll == bulk_messages.FetchLogResponse()
 
     run(main())
 
@@ -195,7 +195,7 @@ def test_a_handler_learns_where_a_request_comes_from(run):
 
         def remember(context, request):
             contexts.append(context)
-            return records.LimitScanResponse()
+            return bulk_messages.LimitScanResponse()
 
         def remember_put(context, request):
             contexts.append(context)
@@ -208,7 +208,7 @@ def test_a_handler_learns_where_a_request_comes_from(run):
             await _connect(listener, credentials=Credentials("bob", "pw")) as channel,
         ):
             await channel.request(apis.LIMIT_SCAN, pb.LimitScanRequest(table_id=1, bucket_id=0, limit=1), timeout_s=120)
-            await channel.request(apis.PUT_KV, records.PutKvRequest(-1, 1, 1), timeout_s=120)
+            await channel.request(apis.PUT_KV, bulk_messages.PutKvRequest(-1, 1, 1), timeout_s=120)
         scan, put = contexts
         assert (str(scan.principal), scan.listener_name, scan.api_version) == ("User:bob", "CLIENT", 0)
         assert scan.peer_address.startswith("127.0.0.1:")
@@ -228,15 +228,15 @@ def test_bulk_payloads_travel_in_both_directions(run):
 
         def fetch(context, request):
             pieces = (memoryview(payload)[:100], memoryview(payload)[100:])
-            bucket = records.FetchedBucket(0, high_watermark=9, records=pieces)
-            return records.FetchLogResponse([records.FetchedTable(7, [bucket])])
+            bucket = bulk_messages.FetchedBucket(0, high_watermark=9, records=pieces)
+            return bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(7, [bucket])])
 
         handlers = {ApiKey.PRODUCE_LOG: produce, ApiKey.FETCH_LOG: fetch}
         async with Listener(ListenerSettings(), handlers) as listener, await _connect(listener) as channel:
-            buckets = [records.BucketRecords(0, payload), records.BucketRecords(1, b"")]
+            buckets = [bulk_messages.BucketRecords(0, payload), bulk_messages.BucketRecords(1, b"")]
             await asyncio.gather(
                 *(
-                    channel.request(apis.PRODUCE_LOG, records.ProduceLogRequest(-1, 7, 1, buckets), timeout_s=120)
+                    channel.request(apis.PRODUCE_LOG, bulk_messages.ProduceLogRequest(-1, 7, 1, buckets), timeout_s=120)
                     for _ in range(4)
                 )
             )
@@ -457,7 +457,7 @@ def test_at_the_request_limit_the_socket_is_no_longer_read(run):
             Listener(settings, {ApiKey.PRODUCE_LOG: wait}) as listener,
             _raw_connection(listener) as (reader, writer),
         ):
-            request = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, bytes(1 * MIB))])
+            request = bulk_messages.ProduceLogRequest(1, 1, 1, [bulk_messages.BucketRecords(0, bytes(1 * MIB))])
             data = _request_bytes(apis.PRODUCE_LOG, request)
             for _ in range(40):
                 writer.write(data)
@@ -489,7 +489,7 @@ def test_the_memory_of_requests_is_bounded_over_all_connections(run):
             await _connect(listener) as first,
             await _connect(listener) as second,
         ):
-            large = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, bytes(2 * MIB))])
+            large = bulk_messages.ProduceLogRequest(1, 1, 1, [bulk_messages.BucketRecords(0, bytes(2 * MIB))])
             tasks = [asyncio.create_task(first.request(apis.PRODUCE_LOG, large, timeout_s=120))]
             await _until(lambda: len(started) == 1)
             tasks += [
@@ -512,8 +512,8 @@ def test_a_client_that_does_not_read_is_paused_and_then_disconnected(run):
         def fetch(context, request):
             nonlocal served
             served += 1
-            bucket = records.FetchedBucket(0, high_watermark=1, records=bytes(1 * MIB))
-            return records.FetchLogResponse([records.FetchedTable(1, [bucket])])
+            bucket = bulk_messages.FetchedBucket(0, high_watermark=1, records=bytes(1 * MIB))
+            return bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(1, [bucket])])
 
         settings = ListenerSettings(unsent_bytes_max=2 * MIB, stalled_timeout_s=0.15)
         async with Listener(settings, {ApiKey.FETCH_LOG: fetch}) as listener:
@@ -537,11 +537,11 @@ def test_a_client_that_does_not_read_is_paused_and_then_disconnected(run):
 def test_a_handler_learns_when_its_answer_has_left_or_never_will(run):
     async def main():
         sent = []
-        bucket = records.FetchedBucket(0, high_watermark=1, records=bytes(32 * MIB))
+        bucket = bulk_messages.FetchedBucket(0, high_watermark=1, records=bytes(32 * MIB))
         responses = {
-            1: records.FetchLogResponse(),
+            1: bulk_messages.FetchLogResponse(),
             2: "not a message",
-            3: records.FetchLogResponse([records.FetchedTable(1, [bucket])]),
+            3: bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(1, [bucket])]),
         }
 
         def fetch(context, request):
@@ -572,8 +572,8 @@ def test_a_handler_learns_when_its_answer_has_left_or_never_will(run):
 def test_a_slow_but_steady_reader_gets_everything(run):
     async def main():
         def fetch(context, request):
-            bucket = records.FetchedBucket(0, high_watermark=1, records=bytes(1 * MIB))
-            return records.FetchLogResponse([records.FetchedTable(1, [bucket])])
+            bucket = bulk_messages.FetchedBucket(0, high_watermark=1, records=bytes(1 * MIB))
+            return bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(1, [bucket])])
 
         settings = ListenerSettings(unsent_bytes_max=2 * MIB, stalled_timeout_s=0.2)
         async with (

@@ -22,8 +22,9 @@ from fluss.client.lookup.messages import BY_KEY, BY_PREFIX
 from fluss.client.lookup.stored_values import ValueReader
 from fluss.errors import FlussError
 from fluss.row.bucketing import HashVariant
-from fluss.schema.schema import shown_names, string_list
+from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
+from fluss.schema.value_objects import string_list
 
 
 class TableLookup:

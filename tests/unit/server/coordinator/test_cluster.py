@@ -95,6 +95,7 @@ def test_secrets_are_never_shown(serve):
 REFUSED = {
     "a key that is fixed": ("netty.server.max-queued-requests", "1", SET),
     "a key that does not exist": ("kv.snapshot.intervall", "1 s", SET),
+    "a key that cannot be changed at run time": ("kv.rocksdb.shared-rate-limiter.bytes-per-sec", "1 mb", SET),
     "a prefix without a name": ("datalake.", "1", SET),
     "a duration that is none": ("kv.snapshot.interval", "soon", SET),
     "a ratio above one": ("server.data-disk.write-limit-ratio", "1.5", SET),

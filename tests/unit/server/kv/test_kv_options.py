@@ -17,8 +17,8 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
 from fluss.net.transport import run
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, PutKvRequest
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.serde import table_to_json
 from fluss.server.options import ServerOptions

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.mutations import FoundRows
 from fluss.row.compacted_columns import encode_keys
-from fluss.schema.aggregation import AggFunction
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import AggFunction, Column, Schema
 from fluss.schema.table_options import DeleteBehavior
 from fluss.schema.types import (
     BigIntType,

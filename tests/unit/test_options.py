@@ -1,5 +1,5 @@
 """Options read the texts that people write, and refuse texts that are no values.
-Shown by one case per rule of the syntax, by bounds and secrets, and by the table of table properties."""
+Shown by one case per rule of the syntax, and by bounds, defaults and secrets."""
 
 from __future__ import annotations
 
@@ -21,15 +21,6 @@ from fluss.options import (
     Option,
     choice_of,
     suggestion,
-)
-from fluss.schema.table_options import (
-    LOG_FORMAT,
-    LOG_TTL,
-    TABLE_OPTIONS,
-    TABLE_PREFIX,
-    Alterable,
-    check_properties,
-    unknown_option_text,
 )
 
 HOUR_MS = 3_600_000
@@ -156,30 +147,3 @@ def test_unknown_keys_are_compared_with_known_ones():
     assert suggestion("log.til", ["log.ttl", "other"]) == "; did you mean 'log.ttl'?"
     assert suggestion("zzz", ["log.ttl"]) == suggestion("log.ttl" * 100, ["log.ttl"]) == ""
     assert Option("text", TEXT, "", "Doc.").parse("as it is") == "as it is"
-
-
-# The properties of tables
-
-
-def test_every_property_has_the_prefix_a_meaning_and_a_default_of_its_type():
-    for key, option in TABLE_OPTIONS.items():
-        assert key == option.key
-        assert key.startswith(TABLE_PREFIX)
-        assert option.doc.endswith(".")
-        assert option.of({}) == option.default
-        assert isinstance(option.alterable, Alterable)
-
-
-def test_a_property_is_read_or_has_its_default():
-    assert LOG_TTL.of({}) == 168 * HOUR_MS
-    assert LOG_TTL.of({"table.log.ttl": "0ms"}) == 0
-    assert LOG_FORMAT.of({"table.log.format": "indexed"}) == "INDEXED"
-
-
-def test_keys_are_looked_at_before_values():
-    with pytest.raises(FlussError, match=r"not a known table property; did you mean 'table\.log\.ttl'"):
-        check_properties({"table.log.format": "bad", "table.log.tll": "1 d"})
-
-
-def test_a_foreign_key_is_sent_to_the_custom_properties():
-    assert "custom properties" in unknown_option_text("connector")

@@ -1,9 +1,9 @@
-"""A mapping that never changes, so that values holding one can be compared, hashed and shared."""
+"""What immutable values are made of: frozen mappings, checked texts, and a base for values that only servers make."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -45,3 +45,35 @@ def string_dict(what: str, mapping: Mapping[str, str] | None) -> FrozenDict[str,
         if not isinstance(value, str):
             raise TypeError(f"{what}[{key!r}] must be str, got {type(value).__name__}")
     return FrozenDict(mapping)
+
+
+def string_list(what: str, values: Iterable[str] | None) -> list[str]:
+    """Copy a sequence of names; a bare string is a mistake, not a sequence of letters."""
+    if values is None:
+        return []
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TypeError(f"{what} must be a sequence of str, got {type(values).__name__}")
+    names = list(values)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} must hold str only, got {type(name).__name__}")
+    return names
+
+
+class ServerMade:
+    """Base of frozen dataclasses (with ``init=False``) that users receive but never construct.
+
+    Each subclass has a typed ``_create`` for the library's own use.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *_args: object, **_fields: object) -> None:
+        raise TypeError(f"{type(self).__name__} objects cannot be constructed; the client returns them")
+
+    @classmethod
+    def _with_fields(cls, **fields: Any) -> Self:
+        made = object.__new__(cls)
+        for name, value in fields.items():
+            object.__setattr__(made, name, value)
+        return made

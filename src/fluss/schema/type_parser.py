@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from fluss.errors import FlussError
-from fluss.schema.nesting import NESTING_DEPTH_MAX
 from fluss.schema.types import (
+    NESTING_DEPTH_MAX,
     ArrayType,
     BigIntType,
     BinaryType,

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss import DataField, DataTypes, FlussError
-from fluss.schema.nesting import NESTING_DEPTH_MAX
-from fluss.schema.type_text import parse_type
-from fluss.schema.types import ArrayType, DataType, RowType
+from fluss.schema.type_parser import parse_type
+from fluss.schema.types import NESTING_DEPTH_MAX, ArrayType, DataType, RowType
 from fluss.testing.strategies import data_types
 
 SPELLINGS = [

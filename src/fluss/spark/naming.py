@@ -8,15 +8,42 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import Final
+from typing import Final, Literal, NamedTuple, cast, get_args
 
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket, TablePath
-from fluss.spark.option_values import TABLE, TableName
 
+TableView = Literal["", "changelog", "binlog", "lake"]
+_VIEWS: Final[tuple[TableView, ...]] = get_args(TableView)
 _CATALOG_PREFIX: Final = "fluss"
 _PROVIDER_SEPARATOR: Final = "__"
 _NOT_FOR_SPARK: Final = re.compile(r"[^a-z0-9_]")
+
+
+class TableName(NamedTuple):
+    """A table, and which view of it: its rows, or with ``$changelog`` and ``$binlog`` its changes."""
+
+    database: str
+    table: str
+    view: TableView
+
+    @property
+    def path(self) -> TablePath:
+        return TablePath(self.database, self.table)
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}" + (f"${self.view}" if self.view else "")
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """Read what ``str`` shows; ValueError for another text, FlussError for a view that there is not."""
+        path, dollar, view = text.strip().partition("$")
+        database, dot, table = path.partition(".")
+        if not (database and dot and table) or "." in table:
+            raise ValueError
+        if dollar and (not view or view.lower() not in _VIEWS):
+            raise FlussError(f"a table has no view '${view}'; there are $changelog, $binlog and $lake")
+        return cls(database, table, cast(TableView, view.lower()))
 
 
 def table_name(table: str | TablePath) -> TableName:
@@ -28,7 +55,7 @@ def table_name(table: str | TablePath) -> TableName:
     catalog, dot, rest = table.strip().partition(".")
     text = rest if catalog.lower() == _CATALOG_PREFIX and "." in rest else catalog + dot + rest
     try:
-        return TABLE.read(text)
+        return TableName.parse(text)
     except ValueError:
         raise FlussError(
             f"{table!r} names no table: write the database and the table, such as 'sales.orders'"
@@ -68,17 +95,17 @@ def provider_name(database: str, table: str) -> str:
 # Buckets
 
 
-def bucket_text(partition: str | int | None, bucket_id: int) -> str:
+def format_bucket(partition: str | int | None, bucket_id: int) -> str:
     """Return the text of a bucket of a partition, or of a table without any."""
     return f"{'' if partition is None else partition}:{bucket_id}"
 
 
-def text_of(bucket: TableBucket) -> str:
+def format_table_bucket(bucket: TableBucket) -> str:
     """Return the text of a bucket, with the id of its partition."""
-    return bucket_text(bucket.partition_id, bucket.bucket_id)
+    return format_bucket(bucket.partition_id, bucket.bucket_id)
 
 
-def bucket_of(table_id: int, text: str) -> TableBucket:
-    """Read what ``text_of`` wrote; another text is a ValueError."""
+def parse_table_bucket(table_id: int, text: str) -> TableBucket:
+    """Read what ``format_table_bucket`` wrote; another text is a ValueError."""
     partition_id, _, bucket_id = text.partition(":")
     return TableBucket.new_with_partition(table_id, int(partition_id) if partition_id else None, int(bucket_id))

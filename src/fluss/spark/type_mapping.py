@@ -45,7 +45,7 @@ from fluss.schema.types import (
     TinyIntType,
     TypeRoot,
 )
-from fluss.spark.option_values import TableView
+from fluss.spark.naming import TableView
 
 CHANGE_TYPE: Final = "_change_type"
 LOG_OFFSET: Final = "_log_offset"

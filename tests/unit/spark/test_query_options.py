@@ -11,17 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss import FlussError, PartitionSpec, TablePath
-from fluss.spark.option_table import OPTION_BY_KEY, SPARK_OPTIONS, USE_NAMES, Use
-from fluss.spark.option_values import COLUMNS, quoted_columns
-from fluss.spark.options import (
+from fluss.spark.naming import TableName
+from fluss.spark.query_options import (
     ReadOptions,
-    TableName,
     WriteOptions,
     applicable_options,
     read_options,
     schema_options,
     write_options,
 )
+from fluss.spark.source_options import COLUMNS, OPTION_BY_KEY, SPARK_OPTIONS, USE_NAMES, Use, quoted_columns
 
 BASE = {"bootstrap.servers": "localhost:9123", "table": "sales.orders"}
 

@@ -49,7 +49,7 @@ class MisfitError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LiteralPosition:
     """Where a literal stands among the values of a column: at a value, or else right above it.
 
     ``is_below_all`` and ``is_above_all`` say that the value is beyond the range of the column.
@@ -66,27 +66,27 @@ class Position:
         return self.is_exact and not (self.is_below_all or self.is_above_all)
 
 
-def position_of(value: Value, data_type: DataType, zone: dt.tzinfo) -> Position:
+def position_of(value: Value, data_type: DataType, zone: dt.tzinfo) -> LiteralPosition:
     """Return where a literal, which is not null, stands among the values of a column.
 
     Times without a zone are meant in ``zone`` where the column holds instants.
     """
     match data_type.root:
         case TypeRoot.BOOLEAN:
-            return Position(_of_kind(value, "boolean", "it takes TRUE or FALSE"))
+            return LiteralPosition(_of_kind(value, "boolean", "it takes TRUE or FALSE"))
         case TypeRoot.CHAR | TypeRoot.STRING:
-            return Position(_of_kind(value, "text", "it takes a text in single quotes"))
+            return LiteralPosition(_of_kind(value, "text", "it takes a text in single quotes"))
         case TypeRoot.BINARY | TypeRoot.BYTES:
-            return Position(_of_kind(value, "bytes", "it takes bytes, such as X'0aff'"))
+            return LiteralPosition(_of_kind(value, "bytes", "it takes bytes, such as X'0aff'"))
         case TypeRoot.FLOAT | TypeRoot.DOUBLE:
             # Spark compares with the nearest 64-bit number, too.
-            return Position(float(_of_kind(value, "number", "it takes a number")))
+            return LiteralPosition(float(_of_kind(value, "number", "it takes a number")))
         case TypeRoot.ARRAY | TypeRoot.MAP | TypeRoot.ROW:
             raise MisfitError("such columns can only be compared with NULL, by IS NULL")
     exact = _whole_numbers(value, data_type, zone)
     whole = floor(exact)
     lowest, highest = _range(data_type)
-    return Position(whole, exact == whole, whole < lowest, whole > highest)
+    return LiteralPosition(whole, exact == whole, whole < lowest, whole > highest)
 
 
 def _of_kind(value: Value, kind: str, expected: str) -> Any:

@@ -1,20 +1,22 @@
-"""From the numbers in a request to tables and buckets, past the question who may have them.
-
-Clients that are too old for the keys of a table.
-"""
+"""How requests find their tables and buckets, if the sender may have them, and what else they have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.schema.acl import AclOperation, AclResource
 from fluss.schema.table import TableBucket
 from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 from fluss.server.authorizer import Authorizer
+from fluss.server.kv.batches import ACKS_ALL
 from fluss.server.model import CatalogView, Table
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, not_hosted, unknown_bucket
+
+_ACKS: Final = (ACKS_ALL, 0, 1)
+_OWN_KEY_ENCODING_VERSION: Final = 2
 
 
 class BucketAccess:
@@ -56,9 +58,6 @@ class BucketAccess:
         return partition is not None and partition.table_id == table.table_id
 
 
-_OWN_KEY_ENCODING_VERSION = 2
-
-
 def check_key_version(table: Table, api_version: int) -> None:
     """Refuse (code 2) a PutKv, Lookup or PrefixLookup of a client that would encode keys of this table wrongly.
 
@@ -79,3 +78,19 @@ def check_key_version(table: Table, api_version: int) -> None:
             "know; use a newer client",
             ErrorCode.UNSUPPORTED_VERSION,
         )
+
+
+def check_acks(acks: int) -> None:
+    """Refuse an unknown number of acknowledgements (code 18)."""
+    if acks not in _ACKS:
+        raise FlussError(f"Invalid required acks {acks}: write -1 (all), 1 or 0", ErrorCode.INVALID_REQUIRED_ACKS)
+
+
+def is_try_again(failures: Iterable[FlussError | None]) -> bool:
+    """Whether an answer says nothing but "try again": all buckets have failed, and each with a retriable code."""
+    is_any = False
+    for failure in failures:
+        if failure is None or failure.error_code not in RETRIABLE_CODES:
+            return False
+        is_any = True
+    return is_any

@@ -9,12 +9,11 @@ import pytest
 
 import fluss
 from fluss.errors import FlussError
-from fluss.schema.aggregation import AggFunction
+from fluss.schema.schema import AggFunction
 from fluss.schema.table import TableInfo, TablePath
-from fluss.spark.catalog import TableShape, shown_properties
-from fluss.spark.names import provider_name, spark_name, spark_table_name, table_name, table_path
-from fluss.spark.option_values import TableName
-from fluss.spark.query_options import columns_text, option_texts, partitions_text, time_text
+from fluss.spark.fluss_catalog import TableShape, shown_properties
+from fluss.spark.naming import TableName, provider_name, spark_name, spark_table_name, table_name, table_path
+from fluss.spark.query_options import format_columns, format_options, format_partitions, format_time
 
 SCHEMA = fluss.Schema(
     pa.schema([("id", pa.int64()), ("day", pa.string()), ("total", pa.int64()), ("names", pa.string())])
@@ -118,7 +117,7 @@ def test_options_may_be_written_as_keywords() -> None:
         "sink_target_columns": ["a", "b,c"],
         "unknown_one": "x",
     }
-    assert option_texts(given) == {
+    assert format_options(given) == {
         "scan.max-tasks": "4",
         "maxRowsPerTrigger": "7",
         "maxBytesPerTrigger": "1mb",
@@ -132,29 +131,29 @@ def test_options_may_be_written_as_keywords() -> None:
 
 def test_an_option_given_twice_is_refused() -> None:
     with pytest.raises(FlussError, match=r"'scan.mode' is given twice"):
-        option_texts({"scan.mode": "fluss", "scan_mode": "lake"})
+        format_options({"scan.mode": "fluss", "scan_mode": "lake"})
 
 
 def test_times_become_text() -> None:
     instant = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    assert time_text(instant) == time_text(instant.astimezone(timezone(timedelta(hours=5)))) == "1767268800000"
-    assert time_text(datetime(2026, 1, 1, 12, 30)) == "2026-01-01 12:30:00"
-    assert time_text(date(2026, 1, 1)) == "2026-01-01"
-    assert time_text(17) == "17"
-    assert time_text("2026-01-01") == "2026-01-01"
+    assert format_time(instant) == format_time(instant.astimezone(timezone(timedelta(hours=5)))) == "1767268800000"
+    assert format_time(datetime(2026, 1, 1, 12, 30)) == "2026-01-01 12:30:00"
+    assert format_time(date(2026, 1, 1)) == "2026-01-01"
+    assert format_time(17) == "17"
+    assert format_time("2026-01-01") == "2026-01-01"
     with pytest.raises(TypeError, match="got bool"):
-        time_text(True)
+        format_time(True)
 
 
 def test_partitions_and_columns_become_text() -> None:
-    assert partitions_text({"day": date(2026, 1, 1), "n": 3}) == "day=2026-01-01,n=3"
-    assert partitions_text(["2026-01-01$EU", {"day": "x"}]) == "2026-01-01$EU;day=x"
-    assert columns_text(["a", "b`c"]) == "a,`b``c`"
-    assert partitions_text(None) is columns_text(None) is None
+    assert format_partitions({"day": date(2026, 1, 1), "n": 3}) == "day=2026-01-01,n=3"
+    assert format_partitions(["2026-01-01$EU", {"day": "x"}]) == "2026-01-01$EU;day=x"
+    assert format_columns(["a", "b`c"]) == "a,`b``c`"
+    assert format_partitions(None) is format_columns(None) is None
 
 
 def test_one_column_is_no_list_of_columns() -> None:
     with pytest.raises(TypeError, match="got the text 'abc'"):
-        columns_text("abc")
+        format_columns("abc")
     with pytest.raises(ValueError, match="empty list"):
-        columns_text([])
+        format_columns([])

@@ -26,18 +26,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.types import StructType
 
-from fluss.client.admin.admin import FlussAdmin
-from fluss.client.kernel.runtime import wait_for
+from fluss import FlussAdmin
+from fluss.client.bulk import wait_for
 from fluss.errors import FlussError
-from fluss.schema.aggregation import AggFunction
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.schema import Column, Schema, string_list
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.schema import AggFunction, Column, Schema
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableInfo, TablePath
+from fluss.schema.value_objects import string_list
 from fluss.spark.connections import open_connection
-from fluss.spark.names import table_path
-from fluss.spark.types import fluss_schema, spark_schema
+from fluss.spark.naming import table_path
+from fluss.spark.type_mapping import fluss_schema, spark_schema
 
 T = TypeVar("T")
 # A Spark schema, its text form, the columns of a DataFrame, or a schema of Arrow or of this library.

@@ -20,16 +20,10 @@ from pyspark.sql.types import StructType
 
 from fluss.errors import FlussError
 from fluss.spark.connections import open_table
-from fluss.spark.options import (
-    ReadOptions,
-    Use,
-    applicable_options,
-    read_options,
-    schema_options,
-    write_options,
-)
-from fluss.spark.session.noise import PlainErrors
-from fluss.spark.types import check_projection, view_schema
+from fluss.spark.query_options import ReadOptions, applicable_options, read_options, schema_options, write_options
+from fluss.spark.session.noise import ShortTracebacks
+from fluss.spark.source_options import Use
+from fluss.spark.type_mapping import check_projection, view_schema
 
 
 class FlussDataSource(DataSource):
@@ -47,35 +41,35 @@ class FlussDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that a read returns, unless the user says which."""
-        with PlainErrors():
+        with ShortTracebacks():
             options = schema_options(self._options(Use.ALL))
             return _view_schema(options, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from fluss.spark.read.batch_reader import FlussBatchReader
 
-        with PlainErrors():
+        with ShortTracebacks():
             options = read_options(self._options(Use.BATCH_READ), is_stream=False)
             return FlussBatchReader(options, _checked(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from fluss.spark.read.stream_reader import FlussStreamReader
 
-        with PlainErrors():
+        with ShortTracebacks():
             options = read_options(self._options(Use.STREAM_READ), is_stream=True)
             return FlussStreamReader(options, _checked(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from fluss.spark.write.batch_writer import FlussBatchWriter
 
-        with PlainErrors():
+        with ShortTracebacks():
             options = write_options(self._options(Use.BATCH_WRITE), is_stream=False)
             return FlussBatchWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         from fluss.spark.write.stream_writer import FlussStreamWriter
 
-        with PlainErrors():
+        with ShortTracebacks():
             options = write_options(self._options(Use.STREAM_WRITE), is_stream=True)
             return FlussStreamWriter(options, schema, overwrite)
 

@@ -1,20 +1,17 @@
-"""The ids of writers: each one is given out once, for ever.
-
-The ids of rows in auto-increment columns: one counter per table and column, shared by all its buckets.
-
-How far producers had come: offsets that a producer registers once and finds again after a failure.
-"""
+"""What the coordinator keeps for writers: their ids, ids of rows, and the offsets that producers register."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT64_MAX
 from fluss.schema.names import name_problem
-from fluss.server.coordinator.metadata_store import BucketOffset, MetadataStore, ProducerOffsets
+from fluss.schema.table import TableBucket
+from fluss.server.coordinator.metadata_store import MetadataStore, RegisteredOffsets
 from fluss.server.model import Clock
 
 # So many ids cost one write to the disk. After a crash the unused rest is lost; a clean stop gives it back.
@@ -24,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class WriterIds:
-    """Gives out consecutive ids. They are reserved on disk in blocks before the first of a block is used."""
+    """Gives out the ids of writers, each one once. A block of them is reserved on disk before any of it is used."""
 
     def __init__(self, store: MetadataStore, id_next: int) -> None:
         self._store = store
@@ -38,7 +35,7 @@ class WriterIds:
         return cls(store, await store.load_writer_id_next())
 
     async def next(self) -> int:
-        """Return an id that nobody has had before."""
+        """Return an id that no writer has had before."""
         async with self._lock:
             if self._id_next == self._id_limit:
                 await self._store.set_writer_id_next(self._id_limit + _BLOCK_SIZE)
@@ -61,7 +58,7 @@ class WriterIds:
 
 
 class RowIds:
-    """Reserves ids for whoever numbers rows. Implements IdSource."""
+    """Reserves ids for rows in auto-increment columns, for all buckets of a table. Implements IdSource."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -79,9 +76,9 @@ def check_producer_id(producer_id: str) -> None:
 
 
 class ProducerRegistry:
-    """Keeps offsets by producer until they expire. The first registration wins."""
+    """Keeps how far producers had come, for them to find after a failure. It expires. The first registration wins."""
 
-    def __init__(self, store: MetadataStore, producers: list[ProducerOffsets], clock: Clock, ttl_ms: int) -> None:
+    def __init__(self, store: MetadataStore, producers: list[RegisteredOffsets], clock: Clock, ttl_ms: int) -> None:
         self._store = store
         self._producers = {producer.producer_id: producer for producer in producers}
         self._clock = clock
@@ -92,18 +89,20 @@ class ProducerRegistry:
     async def open(cls, store: MetadataStore, *, clock: Clock, ttl_ms: int) -> ProducerRegistry:
         return cls(store, await store.load_producer_offsets(), clock, ttl_ms)
 
-    def get(self, producer_id: str) -> ProducerOffsets | None:
+    def get(self, producer_id: str) -> RegisteredOffsets | None:
         """Return what a producer registered, unless it has expired."""
         producer = self._producers.get(producer_id)
         return None if producer is None or producer.expires_ms <= self._clock() else producer
 
-    async def register(self, producer_id: str, offsets: tuple[BucketOffset, ...], ttl_ms: int | None) -> bool:
+    async def register(
+        self, producer_id: str, offsets: Iterable[tuple[TableBucket, int | None]], ttl_ms: int | None
+    ) -> bool:
         """Keep offsets for a while. Returns False, and keeps what is there, if the producer has registered before."""
         async with self._lock:
             if self.get(producer_id) is not None:
                 return False
             ttl_ms = self._ttl_ms if ttl_ms is None else ttl_ms
-            producer = ProducerOffsets(producer_id, min(self._clock() + ttl_ms, INT64_MAX), offsets)
+            producer = RegisteredOffsets(producer_id, min(self._clock() + ttl_ms, INT64_MAX), tuple(offsets))
             await self._store.put_producer_offsets(producer)
             self._producers[producer_id] = producer
             return True

@@ -25,7 +25,7 @@ from fluss.schema.types import (
     TimeType,
 )
 from fluss.spark.conversion import spark_arrow_schema
-from fluss.spark.types import (
+from fluss.spark.type_mapping import (
     changelog_columns,
     check_projection,
     fluss_schema,

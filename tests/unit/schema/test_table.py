@@ -5,12 +5,7 @@ import pytest
 
 from fluss import FlussError, PartitionInfo, PartitionSpec
 from fluss.schema.names import check_column_name, check_database_name, check_partition_value, check_table_name
-from fluss.schema.partition import (
-    check_partition_spec,
-    partition_name,
-    qualified_partition_name,
-    spec_of_partition_name,
-)
+from fluss.schema.table import check_partition_spec, partition_name, qualified_partition_name, spec_of_partition_name
 
 KEYS = ["day", "region"]
 SPEC = PartitionSpec({"region": "EMEA", "day": "2024-01-15"})

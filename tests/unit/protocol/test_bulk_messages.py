@@ -1,8 +1,6 @@
-"""Messages with record batches are spliced exactly as the official runtime would write and read them.
-
-The runtime is the oracle in both directions, over random messages, shuffled fields and unknown fields; identity and
-tracemalloc show that payloads are not copied; damage must end in a typed error.
-"""
+"""Messages with record batches, and answers to lookups, are the same bytes that the official runtime writes and reads.
+Shown with the runtime as the oracle over random messages, shuffled and unknown fields, and values of the sizes at which
+lengths grow by a byte; identity and tracemalloc show that payloads are not copied; damage ends in a typed error."""
 
 from __future__ import annotations
 
@@ -14,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptMessageError
-from fluss.protocol import protowire, records
+from fluss.protocol import api as apis
+from fluss.protocol import bulk_messages, protowire
 from fluss.protocol.messages import fluss_pb2 as pb
 from tests.damage import bit_flips, is_refused, truncations
 
@@ -27,14 +26,14 @@ def _maybe(strategy):
     return st.none() | strategy
 
 
-BUCKETS = st.builds(records.BucketRecords, INT32, PAYLOADS, _maybe(INT64))
+BUCKETS = st.builds(bulk_messages.BucketRecords, INT32, PAYLOADS, _maybe(INT64))
 REMOTE_INFOS = st.builds(
     lambda directory, position: pb.PbRemoteLogFetchInfo(remote_log_tablet_dir=directory, first_start_pos=position),
     st.text(max_size=10),
     INT32,
 )
 FETCHED_BUCKETS = st.builds(
-    records.FetchedBucket,
+    bulk_messages.FetchedBucket,
     bucket_id=INT32,
     partition_id=_maybe(INT64),
     error_code=_maybe(INT32),
@@ -47,15 +46,15 @@ FETCHED_BUCKETS = st.builds(
 )
 CASES = {
     "ProduceLogRequest": (
-        records.PRODUCE_LOG_REQUEST,
+        bulk_messages.PRODUCE_LOG_REQUEST,
         pb.ProduceLogRequest,
-        st.builds(records.ProduceLogRequest, INT32, INT64, INT32, st.lists(BUCKETS, max_size=4)),
+        st.builds(bulk_messages.ProduceLogRequest, INT32, INT64, INT32, st.lists(BUCKETS, max_size=4)),
     ),
     "PutKvRequest": (
-        records.PUT_KV_REQUEST,
+        bulk_messages.PUT_KV_REQUEST,
         pb.PutKvRequest,
         st.builds(
-            records.PutKvRequest,
+            bulk_messages.PutKvRequest,
             INT32,
             INT64,
             INT32,
@@ -65,18 +64,18 @@ CASES = {
         ),
     ),
     "FetchLogResponse": (
-        records.FETCH_LOG_RESPONSE,
+        bulk_messages.FETCH_LOG_RESPONSE,
         pb.FetchLogResponse,
         st.builds(
-            records.FetchLogResponse,
-            st.lists(st.builds(records.FetchedTable, INT64, st.lists(FETCHED_BUCKETS, max_size=3)), max_size=3),
+            bulk_messages.FetchLogResponse,
+            st.lists(st.builds(bulk_messages.FetchedTable, INT64, st.lists(FETCHED_BUCKETS, max_size=3)), max_size=3),
         ),
     ),
     "LimitScanResponse": (
-        records.LIMIT_SCAN_RESPONSE,
+        bulk_messages.LIMIT_SCAN_RESPONSE,
         pb.LimitScanResponse,
         st.builds(
-            records.LimitScanResponse,
+            bulk_messages.LimitScanResponse,
             _maybe(INT32),
             _maybe(st.text(max_size=20)),
             _maybe(st.booleans()),
@@ -84,10 +83,10 @@ CASES = {
         ),
     ),
     "ScanKvResponse": (
-        records.SCAN_KV_RESPONSE,
+        bulk_messages.SCAN_KV_RESPONSE,
         pb.ScanKvResponse,
         st.builds(
-            records.ScanKvResponse,
+            bulk_messages.ScanKvResponse,
             _maybe(INT32),
             _maybe(st.text(max_size=20)),
             _maybe(st.binary(max_size=20)),
@@ -208,16 +207,16 @@ def _small_fetch_response() -> bytes:
     info.remote_log_segments.add(
         remote_log_segment_id="s", remote_log_start_offset=0, remote_log_end_offset=9, segment_size_in_bytes=5
     )
-    local = records.FetchedBucket(0, high_watermark=7, log_start_offset=0, records=b"abc")
-    remote = records.FetchedBucket(1, partition_id=4, high_watermark=7, remote_log_fetch_info=info)
-    failed = records.FetchedBucket(2, error_code=12, error_message="no")
-    response = records.FetchLogResponse([records.FetchedTable(1, [local, remote, failed])])
-    return b"".join(records.FETCH_LOG_RESPONSE.encode(response))
+    local = bulk_messages.FetchedBucket(0, high_watermark=7, log_start_offset=0, records=b"abc")
+    remote = bulk_messages.FetchedBucket(1, partition_id=4, high_watermark=7, remote_log_fetch_info=info)
+    failed = bulk_messages.FetchedBucket(2, error_code=12, error_message="no")
+    response = bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(1, [local, remote, failed])])
+    return b"".join(bulk_messages.FETCH_LOG_RESPONSE.encode(response))
 
 
 def test_every_truncation_and_every_flipped_bit_gives_a_message_or_the_right_error():
     body = _small_fetch_response()
-    decode = records.FETCH_LOG_RESPONSE.decode
+    decode = bulk_messages.FETCH_LOG_RESPONSE.decode
     damaged = (*truncations(body), *bit_flips(body))
     refused = {is_refused(decode, candidate, CorruptMessageError) for candidate in damaged}
     assert refused == {False, True}
@@ -225,16 +224,16 @@ def test_every_truncation_and_every_flipped_bit_gives_a_message_or_the_right_err
 
 def test_payloads_are_referenced_while_encoding_and_sliced_while_decoding():
     payload = bytes(1_000_000)
-    request = records.ProduceLogRequest(
-        -1, 7, 30_000, [records.BucketRecords(0, payload), records.BucketRecords(1, payload)]
+    request = bulk_messages.ProduceLogRequest(
+        -1, 7, 30_000, [bulk_messages.BucketRecords(0, payload), bulk_messages.BucketRecords(1, payload)]
     )
     tracemalloc.start()
-    parts = records.PRODUCE_LOG_REQUEST.encode(request)
+    parts = bulk_messages.PRODUCE_LOG_REQUEST.encode(request)
     _, encode_peak = tracemalloc.get_traced_memory()
     body = b"".join(parts)
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
-    decoded = records.PRODUCE_LOG_REQUEST.decode(body)
+    decoded = bulk_messages.PRODUCE_LOG_REQUEST.decode(body)
     _, decode_peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sum(isinstance(part, memoryview) and part.obj is payload for part in parts) == 2
@@ -246,22 +245,24 @@ def test_payloads_are_referenced_while_encoding_and_sliced_while_decoding():
 @settings(max_examples=30, deadline=None)
 @given(PAYLOADS, st.lists(st.integers(0, 50), max_size=5))
 def test_a_payload_in_pieces_is_the_same_as_in_one(payload, sizes):
-    whole = records.LimitScanResponse(is_log_table=True, records=payload)
-    pieces = records.LimitScanResponse(is_log_table=True, records=_in_pieces(payload, sizes))
-    assert b"".join(records.LIMIT_SCAN_RESPONSE.encode(pieces)) == b"".join(records.LIMIT_SCAN_RESPONSE.encode(whole))
+    whole = bulk_messages.LimitScanResponse(is_log_table=True, records=payload)
+    pieces = bulk_messages.LimitScanResponse(is_log_table=True, records=_in_pieces(payload, sizes))
+    assert b"".join(bulk_messages.LIMIT_SCAN_RESPONSE.encode(pieces)) == b"".join(
+        bulk_messages.LIMIT_SCAN_RESPONSE.encode(whole)
+    )
     assert pieces.records_view == payload
 
 
 def test_an_empty_payload_is_present_and_no_payload_is_absent():
-    empty = records.FETCH_LOG_RESPONSE.encode(
-        records.FetchLogResponse([records.FetchedTable(1, [records.FetchedBucket(0, records=b"")])])
+    empty = bulk_messages.FETCH_LOG_RESPONSE.encode(
+        bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(1, [bulk_messages.FetchedBucket(0, records=b"")])])
     )
-    absent = records.FETCH_LOG_RESPONSE.encode(
-        records.FetchLogResponse([records.FetchedTable(1, [records.FetchedBucket(0)])])
+    absent = bulk_messages.FETCH_LOG_RESPONSE.encode(
+        bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(1, [bulk_messages.FetchedBucket(0)])])
     )
     assert pb.FetchLogResponse.FromString(b"".join(empty)).tables_resp[0].buckets_resp[0].HasField("records")
     assert not pb.FetchLogResponse.FromString(b"".join(absent)).tables_resp[0].buckets_resp[0].HasField("records")
-    decoded = records.FETCH_LOG_RESPONSE.decode(b"".join(absent))
+    decoded = bulk_messages.FETCH_LOG_RESPONSE.decode(b"".join(absent))
     assert decoded.tables[0].buckets[0].records is None
     assert decoded.tables[0].buckets[0].records_view == b""
 
@@ -275,7 +276,7 @@ def test_the_last_of_several_values_wins_and_messages_are_merged():
         bucket += protowire.length_prefix(7, len(part)) + part
     table = protowire.tag(1, protowire.VARINT) + b"\x05" + protowire.length_prefix(2, len(bucket)) + bucket
     body = protowire.length_prefix(1, len(table)) + table
-    (entry,) = records.FETCH_LOG_RESPONSE.decode(body).tables[0].buckets
+    (entry,) = bulk_messages.FETCH_LOG_RESPONSE.decode(body).tables[0].buckets
     assert (entry.bucket_id, bytes(entry.records_view)) == (2, b"new")
     info = entry.remote_log_fetch_info
     assert info is not None
@@ -284,7 +285,7 @@ def test_the_last_of_several_values_wins_and_messages_are_merged():
 
 def test_target_columns_are_read_packed_unpacked_and_mixed():
     head = pb.PutKvRequest(acks=-1, table_id=1, timeout_ms=5).SerializeToString()
-    decoded = records.PUT_KV_REQUEST.decode(head + b"\x20\x01" + b"\x22\x02\x02\x03" + b"\x20\x04" + b"\x22\x00")
+    decoded = bulk_messages.PUT_KV_REQUEST.decode(head + b"\x20\x01" + b"\x22\x02\x02\x03" + b"\x20\x04" + b"\x22\x00")
     assert decoded.target_columns == [1, 2, 3, 4]
 
 
@@ -307,46 +308,93 @@ def test_target_columns_are_read_packed_unpacked_and_mixed():
 )
 def test_each_kind_of_damage_has_its_own_sentence(body, text):
     with pytest.raises(CorruptMessageError, match=text):
-        records.PRODUCE_LOG_REQUEST.decode(bytes.fromhex(body))
+        bulk_messages.PRODUCE_LOG_REQUEST.decode(bytes.fromhex(body))
 
 
 def test_text_that_is_not_utf8_is_refused():
     with pytest.raises(CorruptMessageError, match=r"LimitScanResponse\.error_message is not valid UTF-8"):
-        records.LIMIT_SCAN_RESPONSE.decode(b"\x12\x01\xff")
+        bulk_messages.LIMIT_SCAN_RESPONSE.decode(b"\x12\x01\xff")
 
 
 @pytest.mark.parametrize("filler", [b"\x28\x00", b"\x22\x00", b"\x22\x02\x10\x00", b"\xa8\x06\x00"])
 def test_a_flood_of_tiny_fields_is_refused(filler):
     with pytest.raises(CorruptMessageError):
-        records.PRODUCE_LOG_REQUEST.decode(filler * (records.FIELDS_MAX + 1))
-    with pytest.raises(CorruptMessageError, match=f"above {records.FIELDS_MAX} fields"):
-        records.PUT_KV_REQUEST.decode(protowire.length_prefix(4, 300_000) + b"\x01" * 300_000)
+        bulk_messages.PRODUCE_LOG_REQUEST.decode(filler * (bulk_messages.FIELDS_MAX + 1))
+    with pytest.raises(CorruptMessageError, match=f"above {bulk_messages.FIELDS_MAX} fields"):
+        bulk_messages.PUT_KV_REQUEST.decode(protowire.length_prefix(4, 300_000) + b"\x01" * 300_000)
 
 
 def test_a_request_for_very_many_buckets_is_accepted():
-    request = records.ProduceLogRequest(
-        -1, 7, 1, [records.BucketRecords(i, b"", partition_id=1) for i in range(60_000)]
+    request = bulk_messages.ProduceLogRequest(
+        -1, 7, 1, [bulk_messages.BucketRecords(i, b"", partition_id=1) for i in range(60_000)]
     )
-    decoded = records.PRODUCE_LOG_REQUEST.decode(b"".join(records.PRODUCE_LOG_REQUEST.encode(request)))
+    decoded = bulk_messages.PRODUCE_LOG_REQUEST.decode(b"".join(bulk_messages.PRODUCE_LOG_REQUEST.encode(request)))
     assert len(decoded.buckets) == 60_000
 
 
 def test_payloads_do_not_appear_in_a_repr():
-    assert "secret" not in repr(records.ProduceLogRequest(-1, 7, 1, [records.BucketRecords(0, b"secret")]))
+    assert "secret" not in repr(bulk_messages.ProduceLogRequest(-1, 7, 1, [bulk_messages.BucketRecords(0, b"secret")]))
 
 
 def test_encoding_the_wrong_message_is_a_type_error():
     with pytest.raises(TypeError, match="expected a ProduceLogRequest with records"):
-        records.PRODUCE_LOG_REQUEST.encode(pb.ProduceLogRequest())
+        bulk_messages.PRODUCE_LOG_REQUEST.encode(pb.ProduceLogRequest())
 
 
 @given(buckets=st.lists(FETCHED_BUCKETS, max_size=4), encoded=st.lists(FETCHED_BUCKETS, max_size=4))
 @settings(max_examples=50)
 def test_buckets_that_were_encoded_before_arrive_like_all_others(buckets, encoded):
-    ready = b"".join(map(records.encode_fetched_bucket, encoded))
-    some = records.FetchLogResponse([records.FetchedTable(1, buckets, ready), records.FetchedTable(2, [], ready)])
-    all_at_once = records.FetchLogResponse(
-        [records.FetchedTable(1, buckets + encoded), records.FetchedTable(2, encoded)]
+    ready = b"".join(map(bulk_messages.encode_fetched_bucket, encoded))
+    some = bulk_messages.FetchLogResponse(
+        [bulk_messages.FetchedTable(1, buckets, ready), bulk_messages.FetchedTable(2, [], ready)]
     )
-    codec = records.FETCH_LOG_RESPONSE
+    all_at_once = bulk_messages.FetchLogResponse(
+        [bulk_messages.FetchedTable(1, buckets + encoded), bulk_messages.FetchedTable(2, encoded)]
+    )
+    codec = bulk_messages.FETCH_LOG_RESPONSE
     assert b"".join(codec.encode(some)) == b"".join(codec.encode(all_at_once))
+
+
+# Answers to lookups
+
+SIZES = st.sampled_from([0, 1, 60, 123, 124, 125, 126, 127, 128, 4095, 4096, 16_377, 16_380, 16_384])
+VALUES = st.binary(max_size=40) | SIZES.map(lambda size: b"v" * size)
+HEADERS = {
+    "bucket_id": st.integers(-(2**31), 2**31 - 1),
+    "partition_id": st.none() | st.integers(-(2**63), 2**63 - 1),
+    "error_code": st.none() | st.integers(-1, 73),
+    "error_message": st.none() | st.text(max_size=20),
+}
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.fixed_dictionaries(HEADERS), st.lists(st.none() | VALUES, max_size=6)), max_size=4))
+def test_values_are_encoded_as_by_the_runtime(buckets):
+    expected = pb.LookupResponse()
+    answers = []
+    for header, values in buckets:
+        entry = expected.buckets_resp.add(**header)
+        for value in values:
+            entry.values.add(values=value)
+        answers.append(bulk_messages.LookupAnswer(**header, encoded=bulk_messages.encode_values(values)))
+    encoded = b"".join(apis.LOOKUP.response.encode(bulk_messages.lookup_response(answers)))
+    assert encoded == expected.SerializeToString()
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.fixed_dictionaries(HEADERS), st.lists(st.lists(VALUES, max_size=4))), max_size=4))
+def test_lists_of_values_are_encoded_as_by_the_runtime(buckets):
+    expected = pb.PrefixLookupResponse()
+    answers = []
+    for header, lists in buckets:
+        entry = expected.buckets_resp.add(**header)
+        for values in lists:
+            entry.value_lists.add(values=values)
+        answers.append(bulk_messages.LookupAnswer(**header, encoded=bulk_messages.encode_value_lists(lists)))
+    encoded = b"".join(apis.PREFIX_LOOKUP.response.encode(bulk_messages.prefix_lookup_response(answers)))
+    assert encoded == expected.SerializeToString()
+
+
+def test_an_encoded_message_is_sent_only_where_its_type_belongs():
+    with pytest.raises(TypeError, match="PrefixLookupResponse"):
+        apis.PREFIX_LOOKUP.response.encode(bulk_messages.lookup_response([]))
