@@ -21,8 +21,21 @@ from fluss import LogScanner as LogScanner
 from fluss import TableBucket as TableBucket
 from fluss import TablePath as TablePath
 from fluss.client.kernel.runtime import wait_for
-from fluss.client.wrappers import ContextWrapper, ScanWrapper, TableWrapper, Wrapper, blocking, chained, same, wrapping
-from fluss.values import *
+from fluss.client.scan.log_scanner import LogScanner as LogScanner
+from fluss.client.wrappers import (
+    ContextWrapper,
+    ScanWrapper,
+    TableWrapper,
+    Wrapper,
+    blocking,
+    chained,
+    same,
+    wrapping,
+)
+from fluss.config import Config as Config
+from fluss.public_names import *
+from fluss.schema.table import TableBucket as TableBucket
+from fluss.schema.table import TablePath as TablePath
 
 # The name of the same thing in another language.
 RecordBatchLogScanner = LogScanner
