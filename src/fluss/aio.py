@@ -33,28 +33,8 @@ from fluss import TablePrefixLookup as TablePrefixLookup
 from fluss import TableUpsert as TableUpsert
 from fluss import UpsertWriter as UpsertWriter
 from fluss import WriteResultHandle as WriteResultHandle
-from fluss.client.admin.admin import FlussAdmin as FlussAdmin
-from fluss.client.lookup.lookupers import Lookuper as Lookuper
-from fluss.client.lookup.lookupers import PrefixLookuper as PrefixLookuper
-from fluss.client.lookup.lookupers import TableLookup as TableLookup
-from fluss.client.lookup.lookupers import TablePrefixLookup as TablePrefixLookup
-from fluss.client.scan.batch_scanner import BatchScanner as BatchScanner
-from fluss.client.wrappers import (
-    ContextWrapper,
-    ScanWrapper,
-    TableWrapper,
-    same,
-    wrapping,
-    wrapping_async,
-)
-from fluss.client.write.result import WriteResultHandle as WriteResultHandle
-from fluss.client.write.writers import AppendWriter as AppendWriter
-from fluss.client.write.writers import TableAppend as TableAppend
-from fluss.client.write.writers import TableUpsert as TableUpsert
-from fluss.client.write.writers import UpsertWriter as UpsertWriter
-from fluss.config import Config as Config
+from fluss.client.wrappers import ContextWrapper, ScanWrapper, TableWrapper, same, wrapping, wrapping_async
 from fluss.public_names import *
-from fluss.schema.table import TablePath as TablePath
 
 
 class LogScanner(ContextWrapper[fluss.LogScanner]):

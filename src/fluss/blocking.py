@@ -21,7 +21,6 @@ from fluss import LogScanner as LogScanner
 from fluss import TableBucket as TableBucket
 from fluss import TablePath as TablePath
 from fluss.client.kernel.runtime import wait_for
-from fluss.client.scan.log_scanner import LogScanner as LogScanner
 from fluss.client.wrappers import (
     ContextWrapper,
     ScanWrapper,
@@ -32,10 +31,7 @@ from fluss.client.wrappers import (
     same,
     wrapping,
 )
-from fluss.config import Config as Config
 from fluss.public_names import *
-from fluss.schema.table import TableBucket as TableBucket
-from fluss.schema.table import TablePath as TablePath
 
 # The name of the same thing in another language.
 RecordBatchLogScanner = LogScanner
