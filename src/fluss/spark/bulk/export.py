@@ -28,8 +28,7 @@ from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.types import TypeRoot
 from fluss.spark.bulk.files import file_system, piece_bytes_for
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of
-from fluss.spark.bulk.progress import Listener, listener_of
-from fluss.spark.bulk.reports import ExportReport
+from fluss.spark.bulk.reports import ExportReport, Listener, listener_of
 from fluss.spark.connections import open_table
 from fluss.spark.query_options import (
     PartitionLike,

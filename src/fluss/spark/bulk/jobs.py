@@ -21,7 +21,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import number_array
-from fluss.spark.bulk.progress import Counted, Listener, ProgressWatch, quiet
+from fluss.spark.bulk.reports import Counted, Listener, ProgressWatch, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
