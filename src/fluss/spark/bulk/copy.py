@@ -117,7 +117,7 @@ def _pairs(
     chosen = names if tables is None else tables
     pairs = [(TablePath(source, name), TablePath(target, name)) for name in chosen]
     for path, _ in pairs:
-        # Before the first of them is copied.
+        # Refused before the first table is copied.
         check_can_be_copied(wait_for(admin.get_table_info(path)))
     return pairs
 

@@ -35,8 +35,9 @@ from fluss.spark.bulk.reports import BucketCheck, Checksum
 from fluss.spark.connections import open_table
 from fluss.spark.naming import format_bucket
 from fluss.spark.read.splits import Split, split_rows
-from fluss.spark.write.exactly_once import ExactlyOnceWrite, WriterRecord
+from fluss.spark.write.exactly_once import ExactlyOnceWrite
 from fluss.spark.write.row_hashes import UInt64Array, row_hashes
+from fluss.spark.write.writer_record import WriterRecord
 
 # The size of batches. Never change it: a copy that is continued must make the same ones.
 _BATCH_ROWS: Final = 16_384
@@ -241,7 +242,7 @@ def checksum(batch: pa.RecordBatch, types: Sequence[DataType]) -> Checksum:
         part = batch.slice(first, _ROWS_MAX)
         hashes: UInt64Array = np.zeros(part.num_rows, np.uint64)
         for column, data_type in zip(part.columns, types, strict=True):
-            # The place of a column counts, too.
+            # The order of the columns counts, too.
             hashes *= _COLUMN_FACTOR
             hashes += _column_hashes(column, data_type)
             _mix(hashes)

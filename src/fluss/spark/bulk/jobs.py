@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # What tasks return. Spark does not check it, and reads memory that is not there if it is something else.
 _RESULT_SCHEMA: Final = pa.schema([pa.field("task", pa.int64(), nullable=False), pa.field("result", pa.binary())])
 _RESULT_DDL: Final = "task bigint not null, result binary"
-# The last line of a traceback: the class of the error and what it says; and what errors of this library say.
+# The last line of a traceback, with the class of the error and its message; and the messages of this library.
 _PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt): (?P<text>.+)$", re.MULTILINE)
 _FLUSS_ERROR: Final = re.compile(r"FlussError(?:\(code=(?P<code>-?\d+)\))?: (?P<text>.+)")
 

@@ -53,11 +53,11 @@ from fluss.spark.bulk.states import LoadPlan, LoadState, LoadTask, LoadTaskResul
 from fluss.spark.connections import open_connection, open_table
 from fluss.spark.naming import table_path
 from fluss.spark.query_options import client_settings
-from fluss.spark.write.exactly_once import ExactlyOnceWrite, WriterRecord
-from fluss.spark.write.writer_record import latest_offsets
+from fluss.spark.write.exactly_once import ExactlyOnceWrite
+from fluss.spark.write.writer_record import WriterRecord, latest_offsets
 
 _TASK_BYTES: Final = 64 * 1024 * 1024
-# Footers are small and far away.
+# Reading footers is mostly waiting for the file system.
 _EXAMINERS_MAX: Final = 16
 
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Self, TextIO, TypeAlias
 _BAR_CHARS: Final = 20
 # Often enough to look alive, seldom enough to cost nothing.
 _INTERVAL_S: Final = 0.25
-# What is left cannot be told from the first moments.
+# The first moments are too short to estimate how long the rest takes.
 _ESTIMATE_AFTER_S: Final = 0.5
 _MODULUS: Final = 2**64
 logger = logging.getLogger(__name__)

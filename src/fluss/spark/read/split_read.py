@@ -112,7 +112,7 @@ def filter_schema(info: TableInfo, view: ReadView) -> Schema:
     """Return the columns that a filter can name: those of the table, and for its changes what they mean."""
     if view != "changelog":
         return info.schema
-    # The columns of the table keep their ids, so the others need some, too.
+    # Columns have ids in a schema either all or none, and those of the table keep theirs.
     next_id = info.schema.highest_field_id + 1
     change_columns = [
         Column(CHANGE_TYPE, StringType(nullable=False), column_id=next_id),
@@ -211,7 +211,7 @@ class _TaskRead:
 
     def _runs(self, splits: Sequence[Split], columns: Sequence[str] | None = None) -> Iterator[RecordRun]:
         """Read logs, without what is not of the time range."""
-        # A change that is left out would not be missed only where changes stand for themselves.
+        # Other views fold or pair changes, so there no change may be left out.
         predicate = self._predicate if self._view in ("log", "changelog") else None
         ranges = [LogRange(self._bucket(split), split.start, split.stop) for split in splits]
         for run in self._read_log(ranges, columns or self._columns, predicate):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fluss.spark.filter.row_filter import RowFilter
 
 
-# How long the beginnings of logs are believed. Records that go in this time are missed by the task that reads them.
+# How long the beginnings of logs are believed. If records expire in this time, the task that reads them notices.
 _BEGINNINGS_AGE_S_MAX: Final = 5.0
 # A bucket without a leader, or whose partition has just been dropped.
 _RETRIABLE_CODES: Final = frozenset({ErrorCode.CLIENT_ERROR, ErrorCode.PARTITION_NOT_EXISTS})
@@ -183,7 +183,7 @@ class StreamTable:
         table = open_table(self._options.connection, self._options.table.path)
         info = table.get_table_info()
         if self._table is None:
-            # Refuses what can only be read from a lake.
+            # This refuses a table of which something can only be read from a lake.
             fluss_ranges(table, self._options, "changelog", ())
         else:
             self._check_id(self._table.get_table_info().table_id, info.table_id)
@@ -224,7 +224,7 @@ class StreamTable:
         chosen = self.buckets().chosen
         latest = self._latest(start, chosen) if targets is None else targets
         earliest = self._earliest([bucket for bucket, end in latest.items() if start.may_have_unread(bucket, end)])
-        # Asking may have shown that some of them are gone.
+        # The questions above may have shown that some of the buckets are gone.
         existing = self.known.existing
         return ObservedTable(existing, {bucket: end for bucket, end in latest.items() if bucket in existing}, earliest)
 

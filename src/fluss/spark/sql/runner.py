@@ -82,7 +82,7 @@ class StatementRunner:
         try:
             tokens = statement_tokens(text)
         except FlussError:
-            # Spark says it better, and may know quotes that are not known here.
+            # The error of Spark is better, and Spark may know quotes that are not known here.
             return self._spark.sql(text, args=args)
         head = head_of(tokens)
         if head is None or not self._is_about_fluss(head):
