@@ -32,7 +32,7 @@ from fluss.testing.waiting import eventually
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string())])
 PATH = fluss.TablePath("fluss", "t")
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 
 
 Start: TypeAlias = Callable[[Path], tuple[int, str]]

@@ -86,7 +86,7 @@ class Prey:
         before, begun = self.memory_bytes(), time.monotonic()
         yield
         assert self.memory_bytes("VmHWM") - before < GROWTH_BYTES_MAX
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 60
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from fluss.schema.acl import (
     AclResourceType,
     split_principal,
 )
-from fluss.schema.cluster import (
+from fluss.schema.cluster_info import (
     ClusterConfigEntry,
     ClusterHealth,
     ConfigChange,

@@ -13,7 +13,7 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int32, int64
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.names import check_partition_value
+from fluss.schema.naming_rules import check_partition_value
 from fluss.schema.schema import Schema
 from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.schema.value_objects import FrozenDict, ServerMade, string_dict

@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimeType
 from fluss.client.bulk import wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.names import name_problem
+from fluss.schema.naming_rules import name_problem
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.connections import open_connection
 from fluss.spark.data_source import FlussDataSource

@@ -24,7 +24,7 @@ from fluss.protocol.sasl import Credentials, UserTable
 
 MIB = 1024 * 1024
 LOCALHOST = "127.0.0.1"
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 NO_DATABASES = pb.ListDatabasesRequest()
 
 
@@ -62,15 +62,16 @@ async def _greedy_sockets(listener: Listener, count: int):
 
 
 async def _push(client: socket.socket, data: bytes) -> int:
-    """Send until nothing more is taken for a moment; return how much was."""
-    view, quiet_since = memoryview(data), time.monotonic()
-    while view and time.monotonic() - quiet_since < 0.1:
+    """Send until nothing more is taken for a moment and many turns of the loop; return how much was."""
+    view, quiet_since, quiet_turns = memoryview(data), time.monotonic(), 0
+    while view and (time.monotonic() - quiet_since < 0.1 or quiet_turns < 500):
+        quiet_turns += 1
         try:
             sent = client.send(view[: 256 * 1024])
         except BlockingIOError:
             sent = 0
         if sent:
-            view, quiet_since = view[sent:], time.monotonic()
+            view, quiet_since, quiet_turns = view[sent:], time.monotonic(), 0
         await asyncio.sleep(0)
     return len(data) - len(view)
 

@@ -8,7 +8,7 @@ from fluss.errors import AuthenticationError, CorruptMessageError, ErrorCode
 from fluss.protocol import convert
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclBinding, AclFilter, AclOperation, AclResource, AclResourceType
-from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, ConfigChange, ConfigOp, HealthStatus, ServerTag
+from fluss.schema.cluster_info import ClusterConfigEntry, ClusterHealth, ConfigChange, ConfigOp, HealthStatus, ServerTag
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import AggFunction, Column, Schema

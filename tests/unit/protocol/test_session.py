@@ -185,7 +185,7 @@ def test_answers_may_come_in_any_order():
     assert client.pending_count == 0
 
 
-def test_an_answer_nobody_waits_for_is_reported_and_harmless():
+def test_an_answer_that_is_not_expected_is_reported_and_harmless():
     client = ClientSession()
     number, _ = client.request(METADATA, pb.MetadataRequest())
     client.forget(number)

@@ -28,7 +28,7 @@ from fluss.options import (
     choice_of,
     suggestion,
 )
-from fluss.schema.cluster import ClusterConfigEntry, ConfigChange, ConfigOp
+from fluss.schema.cluster_info import ClusterConfigEntry, ConfigChange, ConfigOp
 from fluss.schema.table_options import LAKE_PREFIX, LakeFormat
 from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.listener_parsing import parse_users

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.acl import AclBinding, AclOperation, AclResource, AclResourceType, split_principal
-from fluss.schema.cluster import ServerTag
+from fluss.schema.cluster_info import ServerTag
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.cluster import ServerTag
+from fluss.schema.cluster_info import ServerTag
 from fluss.server.coordinator.metadata_store import MetadataStore
 
 # Clients tell coordinators and tablet servers apart by their role, not by their number.

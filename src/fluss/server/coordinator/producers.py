@@ -9,7 +9,7 @@ from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT64_MAX
-from fluss.schema.names import name_problem
+from fluss.schema.naming_rules import name_problem
 from fluss.schema.table import TableBucket
 from fluss.server.coordinator.metadata_store import MetadataStore, RegisteredOffsets
 from fluss.server.model import Clock

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.cluster import ConfigChange, set_and_deleted
+from fluss.schema.cluster_info import ConfigChange, set_and_deleted
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table_options import (

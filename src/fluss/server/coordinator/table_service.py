@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.cluster import ConfigChange
+from fluss.schema.cluster_info import ConfigChange
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column
 from fluss.schema.serde import table_to_json

@@ -13,7 +13,7 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.partition_names import TimePattern
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.names import check_column_name
+from fluss.schema.naming_rules import check_column_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,

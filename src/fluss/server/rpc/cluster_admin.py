@@ -12,7 +12,7 @@ from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import config_changes, pb_config_entry, server_tag
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.cluster import HealthStatus
+from fluss.schema.cluster_info import HealthStatus
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.nodes import ServerTags

@@ -16,7 +16,7 @@ from fluss.protocol.convert import (
     table_path,
 )
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.names import check_column_name, check_database_name, check_table_name
+from fluss.schema.naming_rules import check_column_name, check_database_name, check_table_name
 from fluss.schema.schema import Column, shown_names
 from fluss.schema.serde import schema_to_json, table_from_json
 from fluss.schema.table import (

@@ -32,7 +32,7 @@ from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.testing.waiting import eventually_async
 
 LOCALHOST = "127.0.0.1"
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 NOW_MS = 1_700_000_000_000
 SCHEMA = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]))
 

@@ -33,7 +33,7 @@ from tests.unit.server.tablet.support import (
     with_schema,
 )
 
-LONG_MS = 15_000
+LONG_MS = 3_600_000
 SMALL_SEGMENTS = TabletSettings(log=LogSettings(segment_bytes_max=1000))
 
 

@@ -8,7 +8,7 @@ from fluss.client.scan.records import RecordBatch, ScanBatch, ScanRecord, ScanRe
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.acl import AclBinding, AclFilter, AclOperation, AclResource, AclResourceType
-from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, HealthStatus, ServerNode, ServerTag, ServerType
+from fluss.schema.cluster_info import ClusterConfigEntry, ClusterHealth, HealthStatus, ServerNode, ServerTag, ServerType
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import (

@@ -1,4 +1,4 @@
-"""JSON from strangers, read one expected thing at a time.
+"""JSON documents: written without white space, and read one expected value at a time, trusting nothing.
 
 ``parse_object`` bounds the size and refuses what JSON leaves open (repeated keys, NaN). A ``JsonObject`` then hands out
 values of the type its reader expects; anything else is a ``FlussError`` that names the place, such as
@@ -8,11 +8,12 @@ values of the type its reader expects; anything else is a ``FlussError`` that na
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from fluss.buffers import BytesLike
 from fluss.errors import FlussError
+from fluss.integers import INT64_MAX
 
 _Value = TypeVar("_Value")
 _MISSING: Final = object()
@@ -23,9 +24,14 @@ class _NumberText(str):
     """A number with a fraction or an exponent, as it was written; no field here takes one."""
 
 
-def parse_object(data: BytesLike | str, *, bytes_max: int) -> JsonObject:
+def write_json(values: Mapping[str, Any]) -> bytes:
+    """Write an object with its keys in their order. Half of a character is a UnicodeEncodeError."""
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def parse_object(data: BytesLike | str, *, bytes_max: int | None = None) -> JsonObject:
     """Parse a JSON object of at most ``bytes_max`` bytes."""
-    if len(data) > bytes_max:
+    if bytes_max is not None and len(data) > bytes_max:
         raise FlussError(f"the JSON has {len(data)} bytes, at most {bytes_max} are accepted")
     try:
         text = data if isinstance(data, str) else bytes(data).decode()
@@ -54,7 +60,7 @@ def _refuse_constant(text: str) -> None:
 
 
 class JsonObject:
-    """An object and its place in the document."""
+    """An object and its place in the document. Keys that its reader does not ask for are left alone."""
 
     def __init__(self, values: dict[str, Any], path: str) -> None:
         self._values = values
@@ -63,27 +69,34 @@ class JsonObject:
     def has(self, key: str) -> bool:
         return key in self._values
 
-    def fail(self, key: str, problem: str) -> FlussError:
+    def error(self, key: str, problem: str) -> FlussError:
         """Return the error that says what is wrong with the value of a key."""
         return FlussError(f"{self._place(key)} {problem}")
 
-    def text(self, key: str) -> str:
-        return self._take(key, _text, "a string")
+    def string(self, key: str) -> str:
+        return self._take(key, _string, "a string")
 
-    def optional_text(self, key: str) -> str | None:
-        return None if self._values.get(key) is None else self.text(key)
+    def optional_string(self, key: str) -> str | None:
+        return None if self._values.get(key) is None else self.string(key)
 
-    def integer(self, key: str) -> int:
-        return self._take(key, _integer, "an integer")
+    def integer(self, key: str, *, lowest: int | None = None, highest: int = INT64_MAX) -> int:
+        """Return an integer; without ``lowest`` it is for the reader to check its range."""
+        value = self._take(key, _integer, "an integer")
+        if lowest is not None and not lowest <= value <= highest:
+            raise self.error(key, f"must be between {lowest} and {highest}")
+        return value
+
+    def optional_integer(self, key: str, *, lowest: int, highest: int = INT64_MAX) -> int | None:
+        return None if self._values.get(key) is None else self.integer(key, lowest=lowest, highest=highest)
 
     def boolean(self, key: str, default: bool) -> bool:
         return self._take(key, _boolean, "true or false") if self.has(key) else default
 
-    def texts(self, key: str) -> list[str]:
-        return self._take(key, _texts, "a list of strings")
+    def strings(self, key: str) -> list[str]:
+        return self._take(key, _strings, "a list of strings")
 
     def string_map(self, key: str) -> dict[str, str]:
-        """Return text under text. Numbers and booleans count as the text they are written as."""
+        """Return strings under strings. Numbers and booleans count as the string they are written as."""
         return self._take(key, _string_map, "an object with strings as values")
 
     def object(self, key: str) -> JsonObject:
@@ -107,8 +120,8 @@ class JsonObject:
         return f"{self._path}.{key}" if self._path else key
 
 
-def _text(value: Any) -> str | None:
-    # Escapes such as \ud800 can name half a character, which no UTF-8 text can hold.
+def _string(value: Any) -> str | None:
+    # Escapes such as \ud800 can name half of a character, which UTF-8 cannot hold.
     return value if type(value) is str and _is_encodable(value) else None
 
 
@@ -128,26 +141,24 @@ def _objects(value: Any) -> list[dict[str, Any]] | None:
     return value if isinstance(value, list) and all(isinstance(item, dict) for item in value) else None
 
 
-def _texts(value: Any) -> list[str] | None:
-    return value if isinstance(value, list) and all(_text(item) is not None for item in value) else None
+def _strings(value: Any) -> list[str] | None:
+    return value if isinstance(value, list) and all(_string(item) is not None for item in value) else None
 
 
 def _string_map(value: Any) -> dict[str, str] | None:
     if not isinstance(value, dict):
         return None
-    texts = {key: _scalar_text(item) for key, item in value.items() if _is_encodable(key)}
-    if len(texts) != len(value):
-        return None
-    checked = {key: text for key, text in texts.items() if text is not None}
-    return checked if len(checked) == len(texts) else None
+    strings = {key: _scalar_string(item) for key, item in value.items() if _is_encodable(key)}
+    checked = {key: string for key, string in strings.items() if string is not None}
+    return checked if len(checked) == len(value) else None
 
 
-def _scalar_text(value: Any) -> str | None:
+def _scalar_string(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    return str(value) if isinstance(value, _NumberText) else _text(value)
+    return str(value) if isinstance(value, _NumberText) else _string(value)
 
 
 def _is_encodable(text: str) -> bool:
