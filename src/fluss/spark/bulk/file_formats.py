@@ -1,6 +1,9 @@
-"""Text files: CSV, with or without names in the first line, and JSON lines, one object per line.
+"""The formats of files to load: CSV, JSON lines, Parquet, Arrow.
 
-Both are read in blocks of whole lines, of a range of bytes. When a block cannot be parsed, the error names the line.
+Each has ``examine_...``, which finds out columns and where the file can be cut, and ``read_...``, which yields the rows
+of a piece with their places. Files of lines are read in blocks of whole lines, of a range of bytes; when a block cannot
+be parsed, the error names the line. Parquet files are cut between row groups; Arrow IPC files, which Feather files are,
+too, between record batches. An Arrow stream is read in one go.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pyarrow.types as pat
 from pyarrow import csv, json
 
 from fluss.errors import FlussError
 from fluss.schema.schema import Schema
-from fluss.spark.bulk.files import DataFile, FileFacts, FilePiece, PlacedBatch, row_slices
+from fluss.spark.bulk.files import BATCH_ROWS, DataFile, FileFacts, FilePiece, PlacedBatch, Unit, row_slices
 from fluss.spark.bulk.fitting import ColumnFit
 from fluss.spark.bulk.jobs import UnfitInputError
 
@@ -28,6 +32,7 @@ _FIRST_LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 _SEARCH_BYTES: Final = 64 * 1024
 # A line that is longer is taken for a file that has no lines.
 _LINE_BYTES_MAX: Final = 256 * 1024 * 1024
+_FILE_MAGIC: Final = b"ARROW1"
 
 
 # CSV
@@ -270,7 +275,7 @@ def _has_map(data_type: pa.DataType) -> bool:
     return bool(pat.is_map(data_type))
 
 
-# Lines
+# Lines of text
 
 
 class LineBlock(NamedTuple):
@@ -402,3 +407,96 @@ def placed_rows(table: pa.Table, piece: FilePiece, block: LineBlock) -> Iterator
 
 def _place(piece: FilePiece, block: LineBlock, first: int, number: int) -> str:
     return line_place(piece, block.lines_before + row_lines(block.data)[first + number])
+
+
+# Parquet
+
+
+def examine_parquet(file: DataFile) -> FileFacts:
+    """Read the footer of a file."""
+    with file.open() as opened, _open_parquet(opened, file) as reader:
+        metadata, schema = reader.metadata, reader.schema_arrow
+    row_counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    units = tuple(Unit(file.size_bytes * rows // max(metadata.num_rows, 1), rows) for rows in row_counts)
+    return FileFacts(file, tuple(schema.names), schema, units)
+
+
+def read_parquet(piece: FilePiece, fit: ColumnFit) -> Iterator[PlacedBatch]:
+    """Read row groups, one after the other."""
+    file, sources = piece.file, list(fit.sources.values())
+    # A name with a dot means a field of a struct to the reader, so that everything is read.
+    columns = None if any("." in name for name in piece.names) else sources
+    with file.open() as opened, _open_parquet(opened, file) as reader:
+        for group in range(piece.start, piece.stop):
+            first = 0
+            try:
+                for batch in reader.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
+                    rows = pa.RecordBatch.from_arrays([batch.column(name) for name in sources], names=fit.targets)
+                    yield PlacedBatch(rows, partial(_parquet_place, file, group, first))
+                    first += batch.num_rows
+            except (pa.ArrowException, OSError) as error:
+                raise UnfitInputError(f"{_parquet_place(file, group, first, 0)}: {error}") from error
+
+
+def _open_parquet(opened: pa.NativeFile, file: DataFile) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(opened, pre_buffer=True)
+    except (pa.ArrowException, OSError) as error:
+        raise UnfitInputError(f"{file.path} is no Parquet file: {error}") from error
+
+
+def _parquet_place(file: DataFile, group: int, first: int, number: int) -> str:
+    return f"{file.path}, row group {group}, row {first + number}"
+
+
+# Arrow
+
+
+def examine_arrow(file: DataFile) -> FileFacts:
+    """Read the schema of a file. A stream does not say where its batches are, so it is read in one go."""
+    with file.open() as opened:
+        try:
+            if not _is_arrow_file(opened):
+                with pa.ipc.open_stream(opened) as stream:
+                    whole = Unit(file.size_bytes, None)
+                    return FileFacts(file, tuple(stream.schema.names), stream.schema, (whole,))
+            with pa.ipc.open_file(opened) as reader:
+                count = reader.num_record_batches
+                units = tuple(Unit(file.size_bytes // count, None) for _ in range(count))
+                return FileFacts(file, tuple(reader.schema.names), reader.schema, units)
+        except (pa.ArrowException, OSError) as error:
+            raise UnfitInputError(f"{file.path} is no Arrow file: {error}") from error
+
+
+def read_arrow(piece: FilePiece, fit: ColumnFit) -> Iterator[PlacedBatch]:
+    """Read record batches, one after the other."""
+    with piece.file.open() as opened:
+        try:
+            for number, batch in _arrow_batches(opened, piece):
+                rows = pa.RecordBatch.from_arrays(
+                    [batch.column(name) for name in fit.sources.values()], names=fit.targets
+                )
+                for first, part in row_slices(rows):
+                    yield PlacedBatch(part, partial(_arrow_place, piece.file, number, first))
+        except (pa.ArrowException, OSError) as error:
+            raise UnfitInputError(f"{piece.file.path} cannot be read: {error}") from error
+
+
+def _arrow_batches(opened: pa.NativeFile, piece: FilePiece) -> Iterator[tuple[int, pa.RecordBatch]]:
+    if not _is_arrow_file(opened):
+        with pa.ipc.open_stream(opened) as stream:
+            yield from enumerate(stream)
+        return
+    with pa.ipc.open_file(opened) as reader:
+        for number in range(piece.start, piece.stop):
+            yield number, reader.get_batch(number)
+
+
+def _is_arrow_file(opened: pa.NativeFile) -> bool:
+    magic = opened.read(len(_FILE_MAGIC))
+    opened.seek(0)
+    return bool(magic == _FILE_MAGIC)
+
+
+def _arrow_place(file: DataFile, batch: int, first: int, number: int) -> str:
+    return f"{file.path}, record batch {batch}, row {first + number}"

@@ -158,7 +158,7 @@ def test_offset_and_time_are_written_into_the_batch_and_the_checksum_stays_right
 
 
 class _TickingClock(Clock):
-    """A clock on which time passes whenever somebody looks."""
+    """A clock on which time passes with every look."""
 
     def __call__(self) -> int:
         self.now_ms += 1
@@ -250,7 +250,7 @@ def test_writers_are_remembered_over_a_restart(tmp_path):
     run(main())
 
 
-def test_an_empty_batch_takes_one_offset_and_harms_nobody(tmp_path):
+def test_an_empty_batch_takes_one_offset_and_harms_no_reader(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:
             assert await server.append(rows(0, 0)) == 0

@@ -1,4 +1,4 @@
-"""Whoever has no right is told so bucket by bucket, and whoever has it is served.
+"""A client without the right is told so bucket by bucket, and a client that has it is served.
 
 Clients log in with names and passwords; rights are entries of the real authorizer.
 """

@@ -33,7 +33,7 @@ from tests.unit.server.tablet.support import (
 LONG_MS = 3_600_000
 
 
-async def _parked(server: Server, *buckets, **options) -> asyncio.Task:
+async def _delayed(server: Server, *buckets, **options) -> asyncio.Task:
     """Start a fetch that finds nothing, and return when it waits."""
     before = server.service.delayed_fetch_count
     options = {"min_bytes": 1, "max_wait_ms": LONG_MS, **options}
@@ -45,8 +45,8 @@ async def _parked(server: Server, *buckets, **options) -> asyncio.Task:
 def test_an_append_wakes_the_fetch_that_waits_for_its_bucket_and_no_other(tmp_path):
     async def main():
         async with serving(tmp_path, make_table(buckets=3)) as server:
-            other = await _parked(server, (1, 0))
-            waiting = await _parked(server, (0, 0), (2, 0))
+            other = await _delayed(server, (1, 0))
+            waiting = await _delayed(server, (0, 0), (2, 0))
             await server.append(rows(0, 2), 2)
             answers = await waiting
             assert [ids(answer.records_view) for answer in answers] == [[], [0, 1]]
@@ -58,10 +58,10 @@ def test_an_append_wakes_the_fetch_that_waits_for_its_bucket_and_no_other(tmp_pa
     run(main())
 
 
-def test_everybody_who_waits_for_a_bucket_is_woken(tmp_path):
+def test_every_fetch_that_waits_for_a_bucket_is_woken(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:
-            tasks = [await _parked(server, (0, 0)) for _ in range(20)]
+            tasks = [await _delayed(server, (0, 0)) for _ in range(20)]
             await server.append(rows(0, 1))
             assert [ids(answers[0].records_view) for answers in await asyncio.gather(*tasks)] == [[0]] * 20
 
@@ -72,16 +72,16 @@ def test_a_fetch_that_finds_no_room_to_wait_is_answered_without_records(tmp_path
     async def main():
         settings = TabletSettings(delayed_buckets_max=3)
         async with serving(tmp_path, make_table(buckets=2), settings=settings) as server:
-            waiting = await _parked(server, (0, 0), (1, 0))
+            waiting = await _delayed(server, (0, 0), (1, 0))
             answers = await server.fetch((0, 0), (1, 0), min_bytes=1, max_wait_ms=LONG_MS)
             assert [answer.records_view for answer in answers] == [b"", b""]
             assert [answer.error_code for answer in answers] == [None, None]
-            # One bucket more fits, and whoever leaves makes room.
-            one = await _parked(server, (1, 0))
+            # One bucket more fits, and a fetch that leaves makes room.
+            one = await _delayed(server, (1, 0))
             await server.append(rows(0, 1), 1)
             await asyncio.gather(waiting, one)
             assert server.service.delayed_fetch_count == 0
-            await _parked(server, (0, 0))
+            await _delayed(server, (0, 0))
 
     run(main())
 
@@ -121,7 +121,7 @@ def test_a_fetch_waits_until_there_are_as_many_bytes_as_it_wants(tmp_path):
         async with serving(tmp_path, make_table(buckets=2)) as server:
             one = len(arrow_batch(rows(0, 10)))
             await server.append(rows(0, 10))
-            waiting = await _parked(server, (0, 0), (1, 0), min_bytes=3 * one - 50)
+            waiting = await _delayed(server, (0, 0), (1, 0), min_bytes=3 * one - 50)
             await server.append(rows(10, 10), 0)
             await server.append(rows(0, 1), 0)
             assert server.service.delayed_fetch_count == 1
@@ -145,7 +145,7 @@ def test_a_fetch_that_never_gets_all_it_wants_returns_what_there_is(tmp_path):
 def test_a_waiting_fetch_does_not_block_later_requests_of_its_connection(tmp_path):
     async def main():
         async with serving(tmp_path, make_table(buckets=2)) as server:
-            waiting = await _parked(server, (0, 0))
+            waiting = await _delayed(server, (0, 0))
             for first in range(5):
                 await server.append(rows(first, 1), 1)
             assert ids((await server.fetch((1, 0)))[0].records_view) == [0, 1, 2, 3, 4]
@@ -186,7 +186,7 @@ def test_any_other_error_is_answered_at_once(tmp_path):
 def test_an_answer_of_nothing_but_unknown_buckets_is_held_back(tmp_path):
     async def main():
         async with serving(tmp_path, make_table(), settings=TabletSettings(retry_answer_delay_ms=60_000)) as server:
-            waiting = await _parked(server, (9, 0))
+            waiting = await _delayed(server, (9, 0))
             server.service.drain()
             assert (await waiting)[0].error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
 
@@ -198,7 +198,7 @@ def test_a_fetch_that_waits_sees_batches_of_a_schema_that_came_later(tmp_path):
         table = make_table()
         wider = Schema(pa.schema([*SCHEMA.to_arrow(), ("extra", pa.int64())]))
         async with serving(tmp_path, table) as server:
-            waiting = await _parked(server, (0, 0), columns=[0])
+            waiting = await _delayed(server, (0, 0), columns=[0])
             altered = with_schema(table, wider)
             server.catalog.add(altered)
             server.manager.table_altered(altered)
@@ -214,7 +214,7 @@ def test_a_dropped_table_wakes_those_who_wait_for_it(tmp_path):
     async def main():
         table = make_table(buckets=2)
         async with serving(tmp_path, table, make_table(2, "other")) as server:
-            waiting = await _parked(server, (0, 0), (1, 0))
+            waiting = await _delayed(server, (0, 0), (1, 0))
             server.catalog.remove(table)
             await server.manager.drop_buckets(table, None)
             assert [answer.error_code for answer in await waiting] == [21, 21]
@@ -240,7 +240,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(tmp_path):
 def test_a_server_that_shuts_down_answers_those_who_wait(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:
-            waiting = await _parked(server, (0, 0))
+            waiting = await _delayed(server, (0, 0))
             server.service.drain()
             assert (await waiting)[0].records_view == b""
             assert (await server.fetch_one(0, min_bytes=1, max_wait_ms=LONG_MS)).records_view == b""
@@ -265,9 +265,9 @@ def test_only_durable_records_wake_a_fetch(tmp_path):
     async def main():
         files = _HeldFiles()
         async with serving(tmp_path, make_table(), files=files) as server:
-            waiting = await _parked(server, (0, 0))
+            waiting = await _delayed(server, (0, 0))
             await server.append(rows(0, 1), acks=1)
-            ahead = await _parked(server, (0, 1))
+            ahead = await _delayed(server, (0, 1))
             await asyncio.sleep(0.02)
             assert not waiting.done()
             files.may_sync.set()
@@ -283,7 +283,7 @@ def test_thousands_of_idle_buckets_cost_nothing_while_a_fetch_waits(tmp_path):
     async def main():
         count = 5000
         async with serving(tmp_path, make_table(buckets=count)) as server:
-            waiting = await _parked(server, *((bucket, 0) for bucket in range(count)))
+            waiting = await _delayed(server, *((bucket, 0) for bucket in range(count)))
             await asyncio.sleep(0.05)
             cpu_before = time.thread_time()
             await asyncio.sleep(0.5)

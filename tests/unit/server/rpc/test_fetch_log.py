@@ -1,4 +1,4 @@
-"""Fetches return what they should: from the right offset, below the high watermark, within their limits, to everybody.
+"""Fetches return what they should: from the right offset, below the high watermark, within limits, for every client.
 
 A real server on a real socket; what is returned is decoded and compared with what was written.
 """
@@ -133,7 +133,7 @@ def test_partitions_are_read_by_their_ids(tmp_path):
     run(main())
 
 
-def test_whoever_says_to_be_a_follower_is_read_to_like_a_client(tmp_path):
+def test_a_request_that_names_a_follower_is_answered_like_that_of_a_client(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:
             await server.append(rows(0, 2))
@@ -441,7 +441,7 @@ def test_projected_batches_are_whole_and_within_the_limits(tmp_path):
     run(main())
 
 
-def test_projected_batches_with_statistics_are_readable_by_everybody(tmp_path):
+def test_projected_batches_with_statistics_are_readable_by_every_client(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:
             await server.produce(batch_with_statistics(rows(0, 3)))

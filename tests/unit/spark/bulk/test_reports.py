@@ -9,11 +9,16 @@ import io
 
 import pytest
 
-from fluss.spark.bulk.checksums import Checksum
-from fluss.spark.bulk.progress import (
+from fluss.spark.bulk.reports import (
+    BucketCheck,
+    Checksum,
+    CopyReport,
     Counted,
+    ExportReport,
+    LoadReport,
     Progress,
     ProgressWatch,
+    TableCopyReport,
     TerminalLine,
     format_bytes,
     format_count,
@@ -22,7 +27,6 @@ from fluss.spark.bulk.progress import (
     listener_of,
     quiet,
 )
-from fluss.spark.bulk.reports import BucketCheck, CopyReport, ExportReport, LoadReport, TableCopyReport
 
 
 class Clock:

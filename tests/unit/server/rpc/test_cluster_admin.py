@@ -183,7 +183,7 @@ def test_long_lists_are_combined_quickly_and_do_not_grow_without_end(serve):
     serve(main)
 
 
-def test_whoever_watches_a_key_is_asked_and_told(serve):
+def test_a_part_that_watches_a_key_is_asked_and_told(serve):
     async def main(cluster):
         configs = cluster.coordinator.configs
         told = []

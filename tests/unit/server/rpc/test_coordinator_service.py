@@ -15,7 +15,7 @@ from fluss.net.transport import run
 from fluss.server.rpc.coordinator_service import RunningChanges
 
 
-def test_a_change_goes_on_when_nobody_waits_for_it():
+def test_a_change_goes_on_when_its_client_has_gone():
     async def main():
         may_end, ended = asyncio.Event(), []
 
@@ -60,7 +60,7 @@ def test_too_many_changes_are_sent_away():
 
 
 @pytest.mark.parametrize(("error", "is_logged"), [(RuntimeError("a bug"), True), (FlussError("no"), False)])
-def test_a_bug_that_nobody_is_told_of_is_logged(caplog, error, is_logged):
+def test_a_bug_that_no_client_is_told_of_is_logged(caplog, error, is_logged):
     async def main():
         async def change(context, request):
             await asyncio.sleep(0)

@@ -22,8 +22,8 @@ from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition
 from fluss.testing.waiting import eventually_async
-from tests.unit.server.kv.reading import KvServer, busy_readers, kv_table, quick, serving_kv
 from tests.unit.server.merge.merging import Delete, Row
+from tests.unit.server.rpc.kv_server import KvServer, busy_readers, kv_table, quick, serving_kv
 from tests.unit.server.tablet.support import MemoryCatalog, make_table, run
 
 TTL_MS = 1000
@@ -226,7 +226,7 @@ def test_closing_ends_a_session_and_closing_nothing_is_fine(tmp_path):
     run(main())
 
 
-def test_sessions_that_nobody_uses_expire_and_are_remembered_for_a_while(tmp_path):
+def test_sessions_that_are_not_used_expire_and_are_remembered_for_a_while(tmp_path):
     async def main():
         async with _three_rows(tmp_path) as server:
             clock = server.server.clock
@@ -283,7 +283,7 @@ def test_clients_that_are_gone_do_not_keep_others_from_scanning(tmp_path):
     run(main())
 
 
-def test_sessions_that_have_expired_make_room_before_anybody_has_swept(tmp_path):
+def test_sessions_that_have_expired_make_room_before_they_are_swept(tmp_path):
     async def main():
         async with _three_rows(tmp_path, scanners_max=1) as server:
             expired = await _open(server)
@@ -458,10 +458,10 @@ def test_without_memory_a_call_may_be_made_again(tmp_path):
             memory = server.server.service.fetch_memory
             answer = await _open(server)
             await eventually_async(lambda: server.used_bytes == 0)
-            memory.count(10**12, "somebody who does not take his answers")
+            memory.count(10**12, "a client that does not take its answers")
             refused = await asyncio.gather(_next(server, answer, 1), _open(server))
             assert [answer.error_code for answer in refused] == [ErrorCode.REQUEST_TIME_OUT] * 2
-            memory.give_back(10**12, "somebody who does not take his answers")
+            memory.give_back(10**12, "a client that does not take its answers")
             assert len(server.server.service.scan_sessions) == 1, "the one that could not be opened is not there"
             again = await _next(server, answer, 1)
             assert server.values_of(again.records_view) == [(2, "two")]

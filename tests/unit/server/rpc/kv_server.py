@@ -37,7 +37,7 @@ def kv_table(schema: Schema = SCHEMA, **options: Any) -> Table:
 
 
 def quick(**kv: Any) -> TabletSettings:
-    """Return settings under which nobody is kept waiting who may try again."""
+    """Return settings under which a client that may try again is not kept waiting."""
     return TabletSettings(kv=KvSettings(**kv), retry_answer_delay_ms=1)
 
 

@@ -1,4 +1,4 @@
-"""A lookup can insert rows for keys that have none: one row per key, whoever asks, and numbered if the table says so.
+"""A lookup can insert rows for keys that have none: one for each key, also of many lookups, and numbered if need be.
 
 A real server on a real socket; the changelog shows what was written.
 """
@@ -18,8 +18,8 @@ from fluss.schema.types import DataTypes
 from fluss.server.model import Partition
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import HeldDisk, MemoryIds
-from tests.unit.server.kv.reading import KvServer, kv_table, serving_kv
 from tests.unit.server.merge.merging import Delete
+from tests.unit.server.rpc.kv_server import KvServer, kv_table, serving_kv
 from tests.unit.server.tablet.support import MemoryCatalog, run
 
 NUMBERED = (

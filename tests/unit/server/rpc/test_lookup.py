@@ -25,8 +25,8 @@ from fluss.schema.types import DataTypes
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition
 from fluss.testing.waiting import eventually_async
-from tests.unit.server.kv.reading import KvServer, busy_readers, kv_table, quick, serving_kv
 from tests.unit.server.merge.merging import Delete, with_columns
+from tests.unit.server.rpc.kv_server import KvServer, busy_readers, kv_table, quick, serving_kv
 from tests.unit.server.tablet.support import LOCALHOST, MemoryCatalog, make_table, run
 
 

@@ -160,7 +160,7 @@ MATRIX_THEN_REFUSED = {
     ApiKey.LIST_REBALANCE_PROGRESS: (pb.ListRebalanceProgressRequest(), Operation.DESCRIBE, CLUSTER, 62),
     ApiKey.CANCEL_REBALANCE: (pb.CancelRebalanceRequest(), Operation.WRITE, CLUSTER, 62),
 }
-# These filter, are for everybody, or need more than one case; each has its own test below.
+# These filter, are for every user, or need more than one case; each has its own test below.
 TESTED_ALONE = {
     ApiKey.LIST_DATABASES,
     ApiKey.DATABASE_EXISTS,
@@ -333,7 +333,7 @@ def test_what_may_not_be_seen_does_not_exist(serve):
         table = pb.TableExistsRequest(table_path=path("d.t"))
         assert not await exists(apis.DATABASE_EXISTS, database)
         assert not await exists(apis.TABLE_EXISTS, table)
-        # Everybody knows that there is a default database.
+        # Every user knows that there is a default database.
         assert await exists(apis.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss"))
         _grant(cluster, Operation.WRITE, DATABASE)
         assert await exists(apis.DATABASE_EXISTS, database)

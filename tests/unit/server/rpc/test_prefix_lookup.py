@@ -21,8 +21,8 @@ from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
 from fluss.testing.waiting import eventually_async
-from tests.unit.server.kv.reading import KvServer, kv_table, quick, serving_kv
 from tests.unit.server.merge.merging import Delete
+from tests.unit.server.rpc.kv_server import KvServer, kv_table, quick, serving_kv
 from tests.unit.server.tablet.support import make_table, run
 
 SCHEMA = Schema(

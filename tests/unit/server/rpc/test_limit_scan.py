@@ -106,7 +106,7 @@ def test_partitions_are_scanned_by_their_ids(tmp_path):
     run(main())
 
 
-def test_batches_with_statistics_are_readable_by_everybody(tmp_path):
+def test_batches_with_statistics_are_readable_by_every_client(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:
             await server.produce(batch_with_statistics(rows(0, 2)))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fluss.row.values import arrow_from_internal, internal_from_arrow
 from fluss.schema.types import BigIntType, DataType, StringType
-from fluss.spark.bulk.checksums import Checksum, checksum
+from fluss.spark.bulk.copy_work import checksum
+from fluss.spark.bulk.reports import Checksum
 from fluss.testing.strategies import internal_rows, row_types
 
 

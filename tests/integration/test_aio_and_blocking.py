@@ -50,20 +50,20 @@ def test_the_three_modules_offer_the_same_names() -> None:
         "BatchScanner",
     ],
 )
-def test_a_face_has_every_method_of_what_it_stands_before(module: object, name: str) -> None:
-    original, face = getattr(fluss, name), getattr(module, name)
+def test_a_wrapper_has_every_method_of_what_it_wraps(module: object, name: str) -> None:
+    original, wrapper = getattr(fluss, name), getattr(module, name)
     public = {method for method in dir(original) if not method.startswith("_")}
-    assert public - set(dir(face)) == set()
+    assert public - set(dir(wrapper)) == set()
     for method in public:
-        ours, theirs = getattr(face, method), getattr(original, method)
+        ours, theirs = getattr(wrapper, method), getattr(original, method)
         if callable(theirs):
             assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
     if module is blocking:
-        coroutines = {method for method in public if inspect.iscoroutinefunction(getattr(face, method))}
+        coroutines = {method for method in public if inspect.iscoroutinefunction(getattr(wrapper, method))}
         assert {method for method in coroutines if not method.endswith("_async")} == set()
 
 
-def test_faces_are_made_by_the_client_only() -> None:
+def test_wrappers_are_made_by_the_client_only() -> None:
     for cls in (aio.FlussConnection, aio.LogScanner, blocking.FlussConnection, blocking.FlussAdmin):
         with pytest.raises(TypeError, match="cannot be constructed"):
             cls()

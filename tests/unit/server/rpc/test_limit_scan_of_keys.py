@@ -14,8 +14,8 @@ from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.tablet.manager import TabletSettings
 from fluss.testing.waiting import eventually_async
-from tests.unit.server.kv.reading import KvServer, kv_table, quick, serving_kv
 from tests.unit.server.merge.merging import Delete
+from tests.unit.server.rpc.kv_server import KvServer, kv_table, quick, serving_kv
 from tests.unit.server.tablet.support import make_table, rows, run
 
 
