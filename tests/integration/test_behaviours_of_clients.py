@@ -394,10 +394,13 @@ def test_a_partition_column_may_have_any_scalar_type(
         table.new_lookup().lookup_by(["part", "shop"])
 
 
-def test_a_table_made_again_is_never_taken_for_the_one_before(server: embedded.EmbeddedServer) -> None:
+def test_a_table_made_again_is_never_taken_for_the_one_before(
+    server: embedded.EmbeddedServer, connection: fluss.FlussConnection
+) -> None:
     schema = fluss.Schema(ARROW_SCHEMA, primary_keys=["id"])
-    with wait_for(fluss.FlussConnection.create(server.config(request_timeout_ms=300))) as connection:
-        old = create_table(connection, schema)
+    # Whoever has the old table looks for it as long as a request may take.
+    with wait_for(fluss.FlussConnection.create(server.config(request_timeout_ms=1000))) as impatient:
+        old = create_table(impatient, schema)
         writer, lookuper = old.new_upsert().create_writer(), old.new_lookup().create_lookuper()
         wait_for(writer.upsert([1, "old"]).wait())
         wait_for(connection.get_admin().drop_table(old.table_path))

@@ -452,7 +452,7 @@ def test_a_counting_writer_upserts_and_deletes_in_the_order_of_rows(network: Net
 
 
 def test_a_counting_writer_raises_its_own_failures_and_waits_for_no_one_else(network: Network) -> None:
-    with network.connect(**{"request-timeout": "300"}) as connection:
+    with network.connect(**{"request-timeout": "2000"}) as connection:
         path = network.create().table_path
         gone = network.create().table_path
         lost, fine = (CountedWriter(wait_for(connection.get_table(each))) for each in (gone, path))
