@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from datetime import time as clock_time
@@ -22,6 +21,7 @@ import fluss
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError, embedded
 from fluss.client.kernel.runtime import wait_for
 from fluss.testing.waiting import eventually
+from tests.integration.keyed_tables import poll_rows
 
 ARROW_SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string())])
 SCHEMA = fluss.Schema(ARROW_SCHEMA)
@@ -52,14 +52,6 @@ def write(table: fluss.FlussTable, *rows: Any) -> None:
 
 def batch_scanner(scan: fluss.TableScan) -> fluss.LogScanner:
     return wait_for(scan.create_record_batch_log_scanner())
-
-
-def poll_rows(scanner: fluss.LogScanner, count: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    deadline_s = time.monotonic() + 120
-    while len(rows) < count and time.monotonic() < deadline_s:
-        rows += [record.row for record in scanner.poll(500)]
-    return rows
 
 
 # Keywords
