@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT32_MAX
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.json_node import JsonObject, parse_object
@@ -296,6 +297,6 @@ def _read_id(node: JsonObject, key: str) -> int:
 
 def _read_int32(node: JsonObject, key: str, lowest: int) -> int:
     value = node.integer(key)
-    if not lowest <= value <= 2**31 - 1:
-        raise node.fail(key, f"must be between {lowest} and {2**31 - 1}")
+    if not lowest <= value <= INT32_MAX:
+        raise node.fail(key, f"must be between {lowest} and {INT32_MAX}")
     return value
