@@ -466,7 +466,7 @@ def test_the_index_of_a_full_segment_leaves_the_memory() -> None:
     log = Stepped(segment_bytes_max=10 * BATCH_BYTES, index_interval_bytes=0)
     for _ in range(25):
         log.append()
-    assert [segment.is_live for segment in log.log._visible.segments] == [False, False, True]
+    assert [segment.is_live for segment in log.log._local.segments] == [False, False, True]
     for offset in range(25):
         assert next(read_batches(log.log, offset=offset)).header.base_offset == offset
 
@@ -482,7 +482,7 @@ def test_an_index_that_leads_astray_is_made_again(suffix: str, content: bytes | 
         log.append()
     path = DIRECTORY / f"{0:020d}{suffix}"
     good = log.files.read(path, 0, 1000)
-    log.log._visible.segments[0]._is_index_stored = False
+    log.log._local.segments[0]._is_index_stored = False
     if content is None:
         log.files.remove(path)
     else:
@@ -499,11 +499,11 @@ def test_an_index_that_cannot_be_written_is_kept_in_memory() -> None:
     log.files.fail_next("replace", ".index")
     for _ in range(12):
         log.append()
-    assert [segment.is_live for segment in log.log._visible.segments] == [True, False, True]
+    assert [segment.is_live for segment in log.log._local.segments] == [True, False, True]
     log.files.remove(DIRECTORY / f"{5:020d}.index")
     log.files.fail_next("replace", ".index")
     assert len(bodies(log.log)) == 12
-    assert log.log._visible.segments[1].is_live
+    assert log.log._local.segments[1].is_live
 
 
 def test_times_lead_to_the_first_batch_that_is_not_older() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +15,8 @@ from fluss.client.write.writers import AppendWriter
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TablePath
 from fluss.testing.waiting import eventually
-from tests.unit.client.write.log_server import PATH, Client, Fault, LogServer, client_of, log_server
+from tests.fakes.faulty_server import Fault
+from tests.fakes.write_server import PATH, Client, WriteServer, client_of
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +25,6 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "WRITES", RetryPolicy(0.002, 0.01))
     monkeypatch.setattr(sender, "METADATA", RetryPolicy(0.002, 0.01))
     monkeypatch.setattr(idempotence, "WRITER_IDS", RetryPolicy(0.01, 0.04, retries_max=3))
-
-
-@pytest.fixture
-def server() -> Iterator[LogServer]:
-    with log_server() as running:
-        yield running
 
 
 def write_batches(client: Client, writer: AppendWriter, count: int, first: int = 0) -> list[WriteResultHandle]:
@@ -51,7 +45,7 @@ def outcome_of(handle: WriteResultHandle) -> int:
     return 0
 
 
-def test_several_batches_are_in_flight_and_stay_in_order(server: LogServer) -> None:
+def test_several_batches_are_in_flight_and_stay_in_order(server: WriteServer) -> None:
     server.add_table()
     server.hold()
     with client_of(server) as client:
@@ -66,7 +60,7 @@ def test_several_batches_are_in_flight_and_stay_in_order(server: LogServer) -> N
     assert [header.batch_sequence for header in server.headers[1, None, 0]] == list(range(30))
 
 
-def test_the_number_of_batches_in_flight_is_an_option(server: LogServer) -> None:
+def test_the_number_of_batches_in_flight_is_an_option(server: WriteServer) -> None:
     server.add_table()
     server.hold()
     with client_of(server, writer__max_inflight_requests_per_bucket=2) as client:
@@ -81,7 +75,7 @@ def test_the_number_of_batches_in_flight_is_an_option(server: LogServer) -> None
 @pytest.mark.parametrize("is_stored", [True, False])
 @pytest.mark.parametrize("cut_request", [0, 2])
 def test_a_connection_cut_under_requests_neither_loses_nor_duplicates_nor_reorders(
-    server: LogServer, is_stored: bool, cut_request: int
+    server: WriteServer, is_stored: bool, cut_request: int
 ) -> None:
     server.add_table()
     server.faults.extend([*[Fault()] * cut_request, Fault(is_stored=is_stored, is_cut=True)])
@@ -96,7 +90,7 @@ def test_a_connection_cut_under_requests_neither_loses_nor_duplicates_nor_reorde
     assert server.ids() == list(range(12))
 
 
-def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server: LogServer) -> None:
+def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server: WriteServer) -> None:
     server.add_table(bucket_count=2)
     with client_of(server, writer__bucket__no_key_assigner="round_robin") as client:
         writer = client.writer()
@@ -105,7 +99,7 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server: Log
         server.stop_listening()
         handles += write_batches(client, writer, 20, first=20)
         time.sleep(0.1)
-        server.restart()
+        server.listen_again()
         client.flush(writer)
         assert [outcome_of(handle) for handle in handles] == [0] * 40
     first, second = server.ids(0), server.ids(1)
@@ -115,7 +109,7 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server: Log
 
 
 @pytest.mark.parametrize("code", [3, 14, 26, 29, 70])
-def test_errors_that_may_pass_are_tried_again(server: LogServer, code: int) -> None:
+def test_errors_that_may_pass_are_tried_again(server: WriteServer, code: int) -> None:
     server.add_table()
     server.faults.append(Fault(bucket_code=code))
     with client_of(server) as client:
@@ -126,7 +120,7 @@ def test_errors_that_may_pass_are_tried_again(server: LogServer, code: int) -> N
     assert len(server.requests) == 2
 
 
-def test_an_answer_that_was_late_is_not_stored_twice(server: LogServer) -> None:
+def test_an_answer_that_was_late_is_not_stored_twice(server: WriteServer) -> None:
     server.add_table()
     # The server stores the rows and then says that it took too long.
     server.faults.append(Fault(bucket_code=25, is_stored=True))
@@ -135,7 +129,7 @@ def test_an_answer_that_was_late_is_not_stored_twice(server: LogServer) -> None:
     assert server.ids() == [1]
 
 
-def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout(server: LogServer) -> None:
+def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout(server: WriteServer) -> None:
     server.add_table()
     server.hold()
     with client_of(server, request_timeout=1000) as client:
@@ -151,7 +145,7 @@ def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout(ser
 
 
 @pytest.mark.parametrize("code", [13, 48, 15, -1, 999])
-def test_final_errors_reach_every_handle_of_the_batch_and_no_other(server: LogServer, code: int) -> None:
+def test_final_errors_reach_every_handle_of_the_batch_and_no_other(server: WriteServer, code: int) -> None:
     server.add_table()
     server.faults.append(Fault(bucket_code=code))
     server.hold()
@@ -171,7 +165,7 @@ def test_final_errors_reach_every_handle_of_the_batch_and_no_other(server: LogSe
     assert [header.batch_sequence for header in server.headers[1, None, 0]] == [0, 1, 2, 3]
 
 
-def test_an_error_for_the_whole_request_counts_with_its_own_code(server: LogServer) -> None:
+def test_an_error_for_the_whole_request_counts_with_its_own_code(server: WriteServer) -> None:
     server.add_table()
     server.faults.extend([Fault(request_code=26), Fault(request_code=48)])
     with client_of(server) as client:
@@ -181,14 +175,14 @@ def test_an_error_for_the_whole_request_counts_with_its_own_code(server: LogServ
         assert outcome_of(writer.append([2, "x"])) == 0
 
 
-def test_a_bucket_that_is_missing_in_the_answer_has_failed(server: LogServer) -> None:
+def test_a_bucket_that_is_missing_in_the_answer_has_failed(server: WriteServer) -> None:
     server.add_table()
     server.faults.append(Fault(is_omitted=True))
     with client_of(server) as client:
         assert outcome_of(client.writer().append([1, "x"])) == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_retries_are_counted(server: LogServer) -> None:
+def test_retries_are_counted(server: WriteServer) -> None:
     server.add_table()
     server.default_fault = Fault(bucket_code=10)
     with client_of(server, writer__retries=2) as client:
@@ -196,7 +190,7 @@ def test_retries_are_counted(server: LogServer) -> None:
     assert len(server.requests) == 3
 
 
-def test_pauses_between_retries_grow(server: LogServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_between_retries_grow(server: WriteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert RetryPolicy(0.1, 1.0) == batch.WRITES
     server.add_table()
@@ -208,7 +202,7 @@ def test_pauses_between_retries_grow(server: LogServer, monkeypatch: pytest.Monk
         assert time.monotonic() - began_s >= 0.3
 
 
-def test_a_bucket_that_pauses_delays_no_other(server: LogServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_pauses_delays_no_other(server: WriteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "WRITES", RetryPolicy(3600.0, 3600.0))
     server.add_table(table_id=1)
     other = TablePath("fluss", "other")
@@ -226,9 +220,9 @@ def test_a_bucket_that_pauses_delays_no_other(server: LogServer, monkeypatch: py
 
 
 @pytest.mark.parametrize("code", [12, 21, 44])
-def test_a_leader_that_moved_is_looked_up_and_followed(server: LogServer, code: int) -> None:
+def test_a_leader_that_moved_is_looked_up_and_followed(server: WriteServer, code: int) -> None:
     server.add_table()
-    with log_server() as second:
+    with WriteServer() as second:
         second.add_table()
         peers = {0: server.scripted.port, 1: second.scripted.port}
         server.scripted.peers = second.scripted.peers = peers
@@ -246,7 +240,7 @@ def test_a_leader_that_moved_is_looked_up_and_followed(server: LogServer, code: 
         assert second.requests
 
 
-def test_a_bucket_without_a_leader_waits_for_one(server: LogServer) -> None:
+def test_a_bucket_without_a_leader_waits_for_one(server: WriteServer) -> None:
     server.add_table(bucket_count=1, leaders=[None])
     with client_of(server) as client:
         handle = client.writer().append([1, "x"])
@@ -256,7 +250,7 @@ def test_a_bucket_without_a_leader_waits_for_one(server: LogServer) -> None:
         assert outcome_of(handle) == 0
 
 
-def test_a_bucket_that_never_gets_a_leader_fails_after_the_retries(server: LogServer) -> None:
+def test_a_bucket_that_never_gets_a_leader_fails_after_the_retries(server: WriteServer) -> None:
     server.add_table(bucket_count=1, leaders=[None])
     with client_of(server, writer__retries=1) as client:
         assert outcome_of(client.writer().append([1, "x"])) == ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
@@ -265,7 +259,7 @@ def test_a_bucket_that_never_gets_a_leader_fails_after_the_retries(server: LogSe
 # Partitions
 
 
-def test_a_partition_that_is_created_late_still_gets_its_rows(server: LogServer) -> None:
+def test_a_partition_that_is_created_late_still_gets_its_rows(server: WriteServer) -> None:
     server.add_table(partition_keys=("name",))
     server.add_partition("EU", 11)
     with client_of(server) as client:
@@ -280,7 +274,7 @@ def test_a_partition_that_is_created_late_still_gets_its_rows(server: LogServer)
     assert server.ids(partition_id=12) == [2]
 
 
-def test_a_partition_that_does_not_exist_fails_after_the_request_timeout(server: LogServer) -> None:
+def test_a_partition_that_does_not_exist_fails_after_the_request_timeout(server: WriteServer) -> None:
     server.add_table(partition_keys=("name",))
     with client_of(server, request_timeout=1000) as client:
         began_s = time.monotonic()
@@ -288,7 +282,7 @@ def test_a_partition_that_does_not_exist_fails_after_the_request_timeout(server:
         assert time.monotonic() - began_s >= 1.0
 
 
-def test_a_partition_that_was_dropped_and_created_again_is_written_from_the_start(server: LogServer) -> None:
+def test_a_partition_that_was_dropped_and_created_again_is_written_from_the_start(server: WriteServer) -> None:
     server.add_table(partition_keys=("name",))
     server.add_partition("EU", 11)
     with client_of(server) as client:
@@ -301,7 +295,7 @@ def test_a_partition_that_was_dropped_and_created_again_is_written_from_the_star
     assert server.headers[1, 12, 0][0].batch_sequence == 0
 
 
-def test_a_table_that_was_dropped_fails_after_the_request_timeout(server: LogServer) -> None:
+def test_a_table_that_was_dropped_fails_after_the_request_timeout(server: WriteServer) -> None:
     server.add_table()
     with client_of(server, request_timeout=1000) as client:
         writer = client.writer()
@@ -310,7 +304,7 @@ def test_a_table_that_was_dropped_fails_after_the_request_timeout(server: LogSer
         assert outcome_of(writer.append([1, "x"])) == ErrorCode.TABLE_NOT_EXIST
 
 
-def test_a_table_that_was_created_again_is_another_table(server: LogServer) -> None:
+def test_a_table_that_was_created_again_is_another_table(server: WriteServer) -> None:
     server.add_table()
     with client_of(server, request_timeout=1000) as client:
         writer = client.writer()
@@ -326,7 +320,7 @@ def test_a_table_that_was_created_again_is_another_table(server: LogServer) -> N
 # Writer ids
 
 
-def test_a_writer_id_is_asked_for_once_and_names_the_tables(server: LogServer) -> None:
+def test_a_writer_id_is_asked_for_once_and_names_the_tables(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -339,7 +333,7 @@ def test_a_writer_id_is_asked_for_once_and_names_the_tables(server: LogServer) -
     assert (path.database_name, path.table_name) == ("fluss", "events")
 
 
-def test_a_writer_id_that_is_refused_for_a_moment_is_asked_for_again(server: LogServer) -> None:
+def test_a_writer_id_that_is_refused_for_a_moment_is_asked_for_again(server: WriteServer) -> None:
     server.add_table()
     server.init_writer_codes.extend([26, 26])
     with client_of(server) as client:
@@ -347,7 +341,7 @@ def test_a_writer_id_that_is_refused_for_a_moment_is_asked_for_again(server: Log
     assert len(server.init_writer_requests) == 3
 
 
-def test_without_a_writer_id_pending_rows_fail_and_later_ones_try_again(server: LogServer) -> None:
+def test_without_a_writer_id_pending_rows_fail_and_later_ones_try_again(server: WriteServer) -> None:
     server.add_table()
     server.init_writer_codes.append(48)
     with client_of(server) as client:
@@ -359,7 +353,7 @@ def test_without_a_writer_id_pending_rows_fail_and_later_ones_try_again(server: 
     assert server.ids() == [2]
 
 
-def test_a_server_that_has_forgotten_the_writer_gets_a_new_one(server: LogServer) -> None:
+def test_a_server_that_has_forgotten_the_writer_gets_a_new_one(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -372,7 +366,7 @@ def test_a_server_that_has_forgotten_the_writer_gets_a_new_one(server: LogServer
     assert server.headers[1, None, 0][1].batch_sequence == 0
 
 
-def test_batches_out_under_an_old_writer_id_are_not_sent_again(server: LogServer) -> None:
+def test_batches_out_under_an_old_writer_id_are_not_sent_again(server: WriteServer) -> None:
     server.add_table()
     server.faults.extend([Fault(bucket_code=33), Fault(bucket_code=26)])
     server.hold()
@@ -389,7 +383,7 @@ def test_batches_out_under_an_old_writer_id_are_not_sent_again(server: LogServer
     assert server.ids() == [3]
 
 
-def test_the_server_says_duplicate_and_the_row_is_stored(server: LogServer) -> None:
+def test_the_server_says_duplicate_and_the_row_is_stored(server: WriteServer) -> None:
     server.add_table()
     server.faults.append(Fault(bucket_code=32, is_stored=True))
     with client_of(server) as client:
@@ -401,7 +395,7 @@ def test_the_server_says_duplicate_and_the_row_is_stored(server: LogServer) -> N
 # Without idempotence
 
 
-def test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_order(server: LogServer) -> None:
+def test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_order(server: WriteServer) -> None:
     server.add_table()
     # All that are on the way together are lost together.
     server.faults.extend([Fault(is_cut=True), *[Fault(is_lost=True)] * 4])
@@ -418,7 +412,7 @@ def test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_orde
 
 
 @pytest.mark.parametrize(("acks", "number"), [("0", 0), ("1", 1), ("all", -1)])
-def test_acks_reach_the_server(server: LogServer, acks: str, number: int) -> None:
+def test_acks_reach_the_server(server: WriteServer, acks: str, number: int) -> None:
     server.add_table()
     with client_of(server, writer__enable_idempotence=False, writer__acks=acks) as client:
         assert outcome_of(client.writer().append([1, "x"])) == 0
@@ -428,7 +422,7 @@ def test_acks_reach_the_server(server: LogServer, acks: str, number: int) -> Non
 # Requests
 
 
-def test_one_request_carries_a_batch_of_every_bucket_that_is_ready(server: LogServer) -> None:
+def test_one_request_carries_a_batch_of_every_bucket_that_is_ready(server: WriteServer) -> None:
     server.add_table(bucket_count=8)
     options = {"writer__bucket__no_key_assigner": "round_robin", "writer__batch_timeout_ms": 3_600_000}
     with client_of(server, **options) as client:
@@ -440,7 +434,7 @@ def test_one_request_carries_a_batch_of_every_bucket_that_is_ready(server: LogSe
     assert [len(server.ids(bucket_id)) for bucket_id in range(8)] == [10] * 8
 
 
-def test_requests_stay_below_their_limit_but_a_large_batch_goes_alone(server: LogServer) -> None:
+def test_requests_stay_below_their_limit_but_a_large_batch_goes_alone(server: WriteServer) -> None:
     server.add_table(bucket_count=4)
     options = {"writer__bucket__no_key_assigner": "round_robin", "writer__batch_size": 20_000}
     with client_of(server, writer__request_max_size=20_000, writer__batch_timeout_ms=3_600_000, **options) as client:
@@ -459,7 +453,7 @@ def test_requests_stay_below_their_limit_but_a_large_batch_goes_alone(server: Lo
     assert sum(len(server.ids(bucket_id)) for bucket_id in range(4)) == 41
 
 
-def test_backpressure_of_the_server_pauses_its_bucket(server: LogServer) -> None:
+def test_backpressure_of_the_server_pauses_its_bucket(server: WriteServer) -> None:
     server.add_table()
     server.faults.append(Fault(bucket_code=72))
     with client_of(server, writer__kv_backpressure__max_throttle_ms=300) as client:
@@ -472,7 +466,7 @@ def test_backpressure_of_the_server_pauses_its_bucket(server: LogServer) -> None
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_mixture_of_faults_loses_duplicates_or_reorders_rows(server: LogServer, seed: int) -> None:
+def test_no_mixture_of_faults_loses_duplicates_or_reorders_rows(server: WriteServer, seed: int) -> None:
     rng = random.Random(seed)
     faults = [
         Fault(),
