@@ -19,7 +19,7 @@ from typing import Final
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
-from fluss.client.kernel.runtime import Runtime, run_here
+from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.buffer import ScanBuffer
 from fluss.client.scan.fetch_messages import FetchRequests
@@ -179,7 +179,7 @@ class BoundedRead:
     def runs(self) -> Iterator[RecordRun]:
         """Yield everything, blocking."""
         while not self.is_done:
-            yield from run_here(self.step())
+            yield from run_blocking(self.step())
 
     async def all_runs(self) -> list[RecordRun]:
         """Return everything."""
