@@ -10,9 +10,9 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from fluss.client.lookup.stored_rows import StoredRows
 from fluss.errors import FlussError
 from fluss.record.kv_batch import HEADER_BYTES
-from fluss.record.mutations import StoredValues
 from fluss.row.values import Timestamp
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
@@ -116,7 +116,7 @@ def _row_reader(info: TableInfo) -> Callable[[bytes], object]:
     """Read a stored row as clients do, for itself and together with others."""
 
     def read(data: bytes) -> object:
-        rows = StoredValues(info)
+        rows = StoredRows(info)
         if rows.unknown_schemas([data]):
             raise FlussError("its schema would have to be loaded first")
         return rows.rows([data]), rows.arrow([data, data])

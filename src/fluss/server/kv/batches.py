@@ -19,7 +19,7 @@ from typing import Final
 from fluss.errors import FlussError
 from fluss.record.kv_batch import KvBatch
 from fluss.record.mutations import Mutations
-from fluss.server.kv.preparation import BatchPreparer, Prepared
+from fluss.server.kv.preparation import BatchPreparer, PreparedBatch
 from fluss.server.model import Table
 from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.state import IdBlock, KvState
@@ -101,15 +101,15 @@ class PendingBatch:
         "ids_after",
         "ids_before",
         "memory_bytes",
+        "memtable",
         "row_count_delta",
-        "rows",
         "waiting",
     )
 
-    def __init__(self, append: AppendResult, prepared: Prepared, *, ids_before: IdBlock | None) -> None:
+    def __init__(self, append: AppendResult, prepared: PreparedBatch, *, ids_before: IdBlock | None) -> None:
         self.append = append
-        # The row of each changed key after the batch; an empty one removes the key.
-        self.rows = prepared.rows
+        # The row of each changed key after the batch.
+        self.memtable = prepared.memtable
         self.row_count_delta = prepared.row_count_delta
         # What was left of the reserved ids before and after the batch.
         self.ids_before = ids_before
@@ -143,9 +143,9 @@ class PendingBatches:
     def last(self) -> PendingBatch:
         return self._batches[-1]
 
-    def rows(self) -> tuple[Memtable, ...]:
+    def memtables(self) -> tuple[Memtable, ...]:
         """Return the rows of all batches, newest first, as they are now: threads may keep them."""
-        return tuple(batch.rows for batch in reversed(self._batches))
+        return tuple(batch.memtable for batch in reversed(self._batches))
 
     def add(self, batch: PendingBatch) -> None:
         self._batches.append(batch)
@@ -173,4 +173,4 @@ def state_after(state: KvState, batches: Sequence[PendingBatch]) -> KvState:
 
 def changes_of(batches: Sequence[PendingBatch]) -> list[Mutations]:
     """Return what batches change, in their order."""
-    return [batch.rows.changes for batch in batches]
+    return [batch.memtable.mutations for batch in batches]

@@ -41,9 +41,9 @@ from fluss.server.kv.preparation import (
     QUICK_BYTES_MAX,
     QUICK_RECORDS_MAX,
     NotQuickError,
-    OldValues,
-    Prepared,
-    QuickOldValues,
+    PreparedBatch,
+    current_rows,
+    current_rows_in_memory,
 )
 from fluss.server.kv.runtime import KvRuntime
 from fluss.server.kv.store_life import StoreLife
@@ -189,7 +189,7 @@ class KvBucket:
                 [queued.batch for queued in group],
                 first.put.targets,
                 first.put.is_overwrite,
-                QuickOldValues(self._pending.rows(), store),
+                current_rows_in_memory(store, self._pending.memtables()),
                 self._ids,
             )
         if all_prepared is None:
@@ -235,7 +235,7 @@ class KvBucket:
         else:
             self._appended(queued, prepared, append)
 
-    async def _prepare_quickly(self, queued: QueuedBatch, store: KvStore) -> Prepared | None:
+    async def _prepare_quickly(self, queued: QueuedBatch, store: KvStore) -> PreparedBatch | None:
         """Prepare a batch of a few rows here; None if it has more, if the disk is needed, or if there is no time."""
         budget = self._runtime.loop_budget
         if not queued.preparer.is_quick(queued.batch):
@@ -245,19 +245,18 @@ class KvBucket:
             if not budget.is_left:
                 return None
         with budget.spend(), suppress(NotQuickError):
-            old_values = QuickOldValues(self._pending.rows(), store)
             return self._explained(
                 queued.preparer.prepare,
                 queued.batch,
                 queued.put.targets,
                 queued.put.is_overwrite,
-                old_values,
+                current_rows_in_memory(store, self._pending.memtables()),
                 self._ids,
                 None,
             )
         return None
 
-    async def _prepare_in_thread(self, queued: QueuedBatch, store: KvStore) -> Prepared:
+    async def _prepare_in_thread(self, queued: QueuedBatch, store: KvStore) -> PreparedBatch:
         column, reserve = queued.preparer.auto_increment, None
         if column is not None:
             reserve = self._runtime.id_reserver(queued.put.table.table_id, column.column_id)
@@ -266,12 +265,12 @@ class KvBucket:
             queued.batch,
             queued.put.targets,
             queued.put.is_overwrite,
-            OldValues(self._pending.rows(), store),
+            current_rows(store, self._pending.memtables()),
             self._ids,
             reserve,
         )
 
-    def _appended(self, queued: QueuedBatch, prepared: Prepared, append: AppendResult) -> None:
+    def _appended(self, queued: QueuedBatch, prepared: PreparedBatch, append: AppendResult) -> None:
         self._runtime.memory.change(prepared.memory_bytes - queued.memory_bytes)
         batch = PendingBatch(append, prepared, ids_before=self._ids)
         self._ids = prepared.ids_left
@@ -511,6 +510,6 @@ def _apply_if_quick(store: KvStore, batches: Sequence[PendingBatch]) -> bool:
 
 def _are_few(batches: Sequence[PendingBatch]) -> bool:
     return (
-        sum([len(batch.rows) for batch in batches]) <= _QUICK_ENTRIES_MAX
+        sum([len(batch.memtable) for batch in batches]) <= _QUICK_ENTRIES_MAX
         and sum([batch.memory_bytes for batch in batches]) <= _QUICK_MEMORY_BYTES_MAX
     )

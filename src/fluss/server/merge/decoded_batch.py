@@ -122,10 +122,10 @@ class BatchDecoder:
         put_rows, put_keys = encoded, keys
         if len(puts) < len(is_delete):
             put_rows, put_keys = encoded.some(puts), keys.some(puts)
-        old = batch.old if with_stored_rows else FoundRows.none(len(fold.unique_keys))
+        old = batch.old if with_stored_rows else FoundRows()
         stored, stored_count = np.full(len(fold.unique_keys), NO_ROW), 0
         byte_count = int(put_rows.lengths.sum())
-        if old.parts:
+        if old.groups:
             stored_count = len(old.numbers)
             stored[old.numbers] = np.arange(stored_count)
             byte_count += int(old.value_lengths.sum())
@@ -141,7 +141,7 @@ class BatchDecoder:
 
     def _decode_rows(self, old: FoundRows, rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
         """Decode stored rows, and behind them received ones."""
-        if old.parts and len(old.numbers) + len(rows) <= _FEW_ROWS:
+        if old.groups and len(old.numbers) + len(rows) <= _FEW_ROWS:
             # If that fails, decoding them one after the other tells which of them are to blame.
             with suppress(CorruptRecordError):
                 return self.codec.decode_mixed(*_joined(old, rows, schema_id))
@@ -152,10 +152,10 @@ class BatchDecoder:
             raise self._too_large(error.message) from error
         except CorruptRecordError as error:
             raise self._misfit(error.message) from error
-        if not old.parts:
+        if not old.groups:
             return received
         decoded, byte_count = [], received.get_total_buffer_size()
-        for _, stored in old.parts:
+        for _, stored in old.groups:
             try:
                 decoded.append(self.codec.decode_mixed(stored.rows, stored.schema_ids))
             except SizeLimitError as error:
@@ -212,9 +212,9 @@ def spread(present: EncodedRows, is_present: BoolArray) -> EncodedRows:
 
 def _joined(old: FoundRows, rows: EncodedRows, schema_id: int) -> tuple[EncodedRows, npt.NDArray[np.int16]]:
     """Copy a few rows together, the stored ones first; return them and the schema of each."""
-    parts = [*(stored.rows for _, stored in old.parts), rows]
+    parts = [*(stored.rows for _, stored in old.groups), rows]
     data = np.concatenate([gather_ranges(part.data, part.starts, part.lengths) for part in parts])
     lengths = np.concatenate([part.lengths for part in parts])
     received_ids = np.full(len(rows), schema_id, np.int16)
-    schema_ids = np.concatenate([*(stored.schema_ids for _, stored in old.parts), received_ids])
+    schema_ids = np.concatenate([*(stored.schema_ids for _, stored in old.groups), received_ids])
     return EncodedRows.from_offsets(data, offsets_of(lengths)), schema_ids

@@ -29,6 +29,24 @@ class KvStoreSettings:
     # How long a write waits for flushes and compactions that are behind before it fails.
     stall_ms_max: int = 60_000
 
+    # So few rows are written to RocksDB directly, in microseconds, if the memtable is empty.
+    direct_rows_max: int = 128
+    # A memtable of so many rows is flushed as an SST file, which RocksDB ingests; a smaller one goes through RocksDB's
+    # own write buffer.
+    sst_rows_min: int = 8192
+    # While a memtable is flushed, every write flushes so many of its rows, and so many for each row of its own: the
+    # flush is over long before the next memtable is full.
+    flush_rows_min: int = 1000
+    flush_rows_per_row: int = 2
+    # With so many new keys a store is being loaded, and a filter of its keys is worth its memory.
+    filter_keys_min: int = 8192
+    # While such a filter is built, every write adds so many keys of the store for each row of its own, a step at a
+    # time. RocksDB hands them over with the GIL held: a step takes less than a millisecond.
+    filter_keys_per_row: int = 16
+    filter_step_keys: int = 1000
+    # Rows of one answer to a scan, whatever they weigh: a row takes more memory than it has bytes.
+    scan_rows_max: int = 1_048_576
+
     def __post_init__(self) -> None:
         assert self.write_buffer_bytes >= 64 * _KIB, f"write buffers of {self.write_buffer_bytes} bytes are too small"
         assert self.background_jobs_max >= 2, "a flush must not have to wait for a compaction"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.storage.kv import store as store_module
 from fluss.storage.kv.store import KvResources, KvState, KvStore
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import (
     find,
     find_cached,
@@ -114,9 +114,8 @@ def test_the_largest_value_is_remembered_beside_the_state(tmp_path: Path) -> Non
         assert store.state.value_bytes_max == 102
 
 
-def test_so_many_rows_fit_into_one_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_ROWS_MAX", 10)
-    with open_store(tmp_path) as store:
+def test_so_many_rows_fit_into_one_answer(tmp_path: Path) -> None:
+    with open_store(tmp_path, KvResources(KvStoreSettings(scan_rows_max=10))) as store:
         keys = [b"%02d" % number for number in range(11)]
         write(store, keys, keys, KvState(1, 11))
         assert first_rows(store, 10) == keys[:10]
