@@ -47,7 +47,7 @@ def fluss_server(fluss_server_options: dict[str, str]) -> Iterator[EmbeddedServe
 def fluss_connection(fluss_server: EmbeddedServer) -> Iterator[FlussConnection]:
     """Connect to the server. The connection may be used on any event loop and on none."""
     from fluss import FlussConnection
-    from fluss.net.loop import run
+    from fluss.net.transport import run
 
     with run(FlussConnection.create(fluss_server.config())) as connection:
         yield connection
@@ -56,7 +56,7 @@ def fluss_connection(fluss_server: EmbeddedServer) -> Iterator[FlussConnection]:
 @pytest.fixture
 def fluss_database(fluss_connection: FlussConnection) -> Iterator[str]:
     """Create a database of its own for a test."""
-    from fluss.net.loop import run
+    from fluss.net.transport import run
 
     name = f"test_{secrets.token_hex(6)}"
     admin = fluss_connection.get_admin()

@@ -32,7 +32,7 @@ def test_programs_of_a_page_print_what_their_comments_say(page: Path) -> None:
     program = program_of(page)
     promised = promised_lines(program)
     command = [sys.executable, "-W", "error", "-c", RUNNER, page.name]
-    done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == promised
     assert ast.parse(program).body, "an empty program shows nothing"

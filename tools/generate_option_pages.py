@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fluss.config import Config
-from fluss.option_values import DURATION_MS
+from fluss.options import Option
+from fluss.schema.table_options import TABLE_OPTIONS, Alterable
 from fluss.server.options import ServerOptions
-from fluss.server.table_options import TABLE_OPTIONS, Alterable, TableOption
-from fluss.spark.option_table import SPARK_OPTIONS, USE_NAMES
+from fluss.spark.source_options import SPARK_OPTIONS, USE_NAMES
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -63,7 +63,6 @@ epoch milliseconds, or such as `2026-01-01 12:30:00`.
 """
 
 _ALTERABLE = {Alterable.NEVER: "", Alterable.ALWAYS: "yes", Alterable.PRIMARY_KEY_TABLES: "with a primary key"}
-_DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 
 
 def pages() -> dict[Path, str]:
@@ -73,30 +72,27 @@ def pages() -> dict[Path, str]:
         + _table(
             ("key", "property", "default", "meaning"),
             (
-                (f"`{option.key}`", f"`{option.property_name}`", _default(option.default), option.doc)
+                (f"`{option.key}`", f"`{option.property_name}`", _default(option), option.doc)
                 for option in Config.options()
             ),
         ),
         DIRECTORY / "server-options.md": SERVER_TOP
         + _table(
             ("key", "default", "meaning"),
-            ((f"`{option.key}`", _default(option.default), option.doc) for option in ServerOptions.options()),
+            ((f"`{option.key}`", _default(option), option.doc) for option in ServerOptions.options()),
         ),
         DIRECTORY / "table-options.md": TABLE_TOP
         + _table(
             ("key", "default", "alterable", "meaning"),
             (
-                (f"`{option.key}`", _table_default(option), _ALTERABLE[option.alterable], option.meaning)
+                (f"`{option.key}`", _default(option), _ALTERABLE[option.alterable], option.doc)
                 for option in TABLE_OPTIONS.values()
             ),
         ),
         DIRECTORY / "spark-options.md": SPARK_TOP
         + _table(
             ("key", "default", "for", "meaning"),
-            (
-                (f"`{option.key}`", _default(option.default), USE_NAMES[option.uses], option.meaning)
-                for option in SPARK_OPTIONS
-            ),
+            ((f"`{option.key}`", _default(option), USE_NAMES[option.uses], option.doc) for option in SPARK_OPTIONS),
         ),
     }
 
@@ -110,18 +106,8 @@ def _row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def _default(value: object) -> str:
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    return f"`{value}`" if value not in (None, "") else ""
-
-
-def _table_default(option: TableOption[Any]) -> str:
-    """Show the default as one would write it: durations have a unit."""
-    if option.value_type is not DURATION_MS:
-        return _default(option.default)
-    unit, milliseconds = next(entry for entry in _DURATION_UNITS if option.default % entry[1] == 0)
-    return f"`{option.default // milliseconds} {unit}`"
+def _default(option: Option[Any]) -> str:
+    return f"`{option.default_text}`" if option.default_text else ""
 
 
 def main() -> int:

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.micro.timing import best_seconds
-from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
-from fluss.record.compression import ArrowCompression, CompressionType
-from fluss.record.crc import crc32c
+from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
+from fluss.record.compression import ArrowCompression
+from fluss.record.framing import crc32c
 from fluss.record.log_batch import read_batch
-from fluss.record.projection import ColumnProjection, project_batch
+from fluss.schema.table_options import CompressionType
 
 ROW_COUNT = 12_500
 COLUMN_COUNT = 20

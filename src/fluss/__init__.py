@@ -2,21 +2,16 @@
 
 # ruff: noqa: F403, F405 - the plain values have a list of their own, which three modules offer
 
-from fluss.client.admin import FlussAdmin
+from fluss.client.admin.admin import FlussAdmin
 from fluss.client.connection import FlussConnection
-from fluss.client.lookup.lookuper import Lookuper
-from fluss.client.lookup.prefix_lookuper import PrefixLookuper
-from fluss.client.lookup.table_lookup import TableLookup, TablePrefixLookup
+from fluss.client.lookup.lookupers import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
 from fluss.client.scan.batch_scanner import BatchScanner
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.table_scan import TableScan
 from fluss.client.table import FlussTable
-from fluss.client.write.append_writer import AppendWriter
 from fluss.client.write.result import WriteResultHandle
-from fluss.client.write.table_append import TableAppend
-from fluss.client.write.table_upsert import TableUpsert
-from fluss.client.write.upsert_writer import UpsertWriter
-from fluss.values import *
+from fluss.client.write.writers import AppendWriter, TableAppend, TableUpsert, UpsertWriter
+from fluss.public_names import *
 
 # The name of the same thing in another language.
 RecordBatchLogScanner = LogScanner

@@ -6,75 +6,52 @@ The class body of ``Config`` is the table of options. Each option is a typed pro
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from operator import index
-from typing import Any, Final, Generic, TypeVar, cast, overload
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast, overload
 
 from fluss.errors import FlussError
+from fluss.integers import INT32_MAX, INT64_MAX, UINT64_MAX
+from fluss.options import HIDDEN, TEXT, Option, ValueType, format_value, integer_between, suggestion, word_of
 
 T = TypeVar("T", bound=str | int)
 
-INT32_MAX: Final = 2**31 - 1
-INT64_MAX: Final = 2**63 - 1
-UINT64_MAX: Final = 2**64 - 1
-# Leading zeros are set apart, so that the digits that count can be counted.
-_INTEGER = re.compile(r"(?P<sign>[+-]?)(?=[0-9])0*+(?P<digits>[0-9]*+)")
-_UNSIGNED_INTEGER = re.compile(r"(?P<sign>\+?)(?=[0-9])0*+(?P<digits>[0-9]*+)")
-# More significant digits than any option has; longer numbers are out of range without looking.
-_DIGITS_MAX: Final = 20
-# What is shown instead of a secret.
-HIDDEN: Final = "***"
-_CLOSE_KEY_CHARS_MAX: Final = 100
+
+def _read_boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError
+    return text == "true"
 
 
-class OptionKind(Enum):
-    """The values an option takes."""
-
-    STRING = "text"
-    BOOLEAN = "true or false"
-    INT32 = f"an integer between {-INT32_MAX - 1} and {INT32_MAX}"
-    INT64 = f"an integer between {-INT64_MAX - 1} and {INT64_MAX}"
-    UNSIGNED = f"an integer between 0 and {UINT64_MAX}"
+_BOOLEAN: Final = ValueType("true or false", _read_boolean)
+_INT32: Final = integer_between(-INT32_MAX - 1, INT32_MAX)
+_INT64: Final = integer_between(-INT64_MAX - 1, INT64_MAX)
+_UNSIGNED: Final = integer_between(0, UINT64_MAX)
 
 
-_RANGES: Final = {
-    OptionKind.INT32: (-INT32_MAX - 1, INT32_MAX),
-    OptionKind.INT64: (-INT64_MAX - 1, INT64_MAX),
-    OptionKind.UNSIGNED: (0, UINT64_MAX),
-}
+class ConfigOption(Option[T]):
+    """An option of clients. On a ``Config`` it is the property that reads and sets the value.
 
-
-class ConfigOption(Generic[T]):
-    """One option: key, kind, default and meaning. On a ``Config`` it is the property that reads and sets the value.
-
-    ``aliases`` are keys of older releases that mean the same. ``choices`` are the only values a text may have, in any
-    case. A ``secret`` is never shown.
+    ``aliases`` are keys of older releases that mean the same.
     """
+
+    shown_chars_max: ClassVar[int] = sys.maxsize
 
     def __init__(
         self,
         key: str,
-        kind: OptionKind,
+        value_type: ValueType[T],
         default: T,
         doc: str,
         *,
         aliases: tuple[str, ...] = (),
-        choices: tuple[str, ...] = (),
         secret: bool = False,
     ) -> None:
-        self.key = key
-        self.kind = kind
-        self.default: T = default
-        self.doc = doc
+        super().__init__(key, value_type, default, doc, secret=secret)
         self.aliases = aliases
-        self.choices = choices
-        self.secret = secret
         self.property_name = ""
-        self.__doc__ = doc
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.property_name = name
@@ -91,55 +68,21 @@ class ConfigOption(Generic[T]):
     def __set__(self, config: Config, value: T) -> None:
         config._values[self.key] = self._checked(value)
 
-    def parse(self, text: str) -> T:
-        """Read the value from text, as in a properties file; anything but a clean value is a ``FlussError``."""
-        match self.kind:
-            case OptionKind.STRING:
-                return cast(T, self._chosen(text))
-            case OptionKind.BOOLEAN:
-                if text not in ("true", "false"):
-                    raise self._invalid(text)
-                return cast(T, text == "true")
-        pattern = _UNSIGNED_INTEGER if self.kind is OptionKind.UNSIGNED else _INTEGER
-        integer = pattern.fullmatch(text)
-        if integer is None or len(integer["digits"]) > _DIGITS_MAX:
-            raise self._invalid(text)
-        number = int(f"{integer['sign']}0{integer['digits']}")
-        lowest, highest = _RANGES[self.kind]
-        if not lowest <= number <= highest:
-            raise self._invalid(text)
-        return cast(T, number)
-
     def _checked(self, value: object) -> T:
         """Check a Python value; a wrong class is a TypeError, a number out of range an OverflowError."""
-        if self.kind is OptionKind.STRING:
-            if not isinstance(value, str):
-                raise TypeError(f"{self.property_name} must be str, got {type(value).__name__}")
-            return cast(T, self._chosen(value))
-        if self.kind is OptionKind.BOOLEAN:
-            if not isinstance(value, bool):
-                raise TypeError(f"{self.property_name} must be bool, got {type(value).__name__}")
-            return cast(T, value)
+        expected = type(self.default)
+        if expected is not int:
+            if not isinstance(value, expected):
+                raise TypeError(f"{self.property_name} must be {expected.__name__}, got {type(value).__name__}")
+            return self.parse(format_value(value))
         try:
             number = index(cast(int, value))
         except TypeError:
             raise TypeError(f"{self.property_name} must be int, got {type(value).__name__}") from None
-        lowest, highest = _RANGES[self.kind]
-        if not lowest <= number <= highest:
-            raise OverflowError(f"{self.property_name} must be {self.kind.value}, got {number}")
-        return cast(T, number)
-
-    def _chosen(self, text: str) -> str:
-        if not self.choices:
-            return text
-        if text.lower() not in self.choices:
-            raise self._invalid(text)
-        return text.lower()
-
-    def _invalid(self, text: str) -> FlussError:
-        expected = f"one of {', '.join(self.choices)}" if self.choices else self.kind.value
-        shown = HIDDEN if self.secret else text
-        return FlussError(f"Invalid value '{shown}' for '{self.key}': expected {expected}")
+        try:
+            return self.read(format_value(number))
+        except ValueError:
+            raise OverflowError(f"{self.property_name} must be {self.value_type.expected}, got {number}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,35 +113,35 @@ class Config:
 
     bootstrap_servers = ConfigOption(
         "bootstrap.servers",
-        OptionKind.STRING,
+        TEXT,
         "127.0.0.1:9123",
         "Where to find the cluster: host:port of any server, or several separated by commas, tried in order.",
     )
     connect_timeout_ms = ConfigOption(
         "connect-timeout",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         120_000,
         "How long opening a TCP connection may take, in ms. Two minutes ride out the start of a cluster; 15000 is a "
         "good value where failing fast matters more.",
     )
     request_timeout_ms = ConfigOption(
         "request-timeout",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         30_000,
         "How long to wait for the answer to a request once it is sent, in ms.",
     )
     security_protocol = ConfigOption(
-        "security.protocol", OptionKind.STRING, "PLAINTEXT", "PLAINTEXT, or sasl to log in with name and password."
+        "security.protocol", TEXT, "PLAINTEXT", "PLAINTEXT, or sasl to log in with name and password."
     )
     security_sasl_mechanism = ConfigOption(
-        "security.sasl.mechanism", OptionKind.STRING, "PLAIN", "How to log in; PLAIN is the one mechanism there is."
+        "security.sasl.mechanism", TEXT, "PLAIN", "How to log in; PLAIN is the one mechanism there is."
     )
     security_sasl_username = ConfigOption(
-        "security.sasl.username", OptionKind.STRING, "", "The name to log in with when security.protocol is sasl."
+        "security.sasl.username", TEXT, "", "The name to log in with when security.protocol is sasl."
     )
     security_sasl_password = ConfigOption(
         "security.sasl.password",
-        OptionKind.STRING,
+        TEXT,
         "",
         "The password to log in with when security.protocol is sasl. It is never shown.",
         secret=True,
@@ -206,160 +149,158 @@ class Config:
 
     writer_acks = ConfigOption(
         "writer.acks",
-        OptionKind.STRING,
+        TEXT,
         "all",
         "When a write counts as done: all (or -1) when every in-sync replica has it, 1 when the leader has it, "
         "0 at once.",
     )
     writer_enable_idempotence = ConfigOption(
         "writer.enable-idempotence",
-        OptionKind.BOOLEAN,
+        _BOOLEAN,
         True,
         "Number the batches of a writer, so that a retry is never stored twice and order is kept.",
     )
     writer_retries = ConfigOption(
-        "writer.retries", OptionKind.INT32, INT32_MAX, "How often a failed batch is sent again before it fails."
+        "writer.retries", _INT32, INT32_MAX, "How often a failed batch is sent again before it fails."
     )
     writer_max_inflight_requests_per_bucket = ConfigOption(
         "writer.max-inflight-requests-per-bucket",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         5,
         "How many batches of one bucket may be on the way at once; at most 5 with idempotence.",
     )
     writer_request_max_size = ConfigOption(
         "writer.request-max-size",
-        OptionKind.INT32,
+        _INT32,
         10 * 1024 * 1024,
         "The largest write request in bytes.",
         aliases=("request.max.size",),
     )
     writer_batch_size = ConfigOption(
         "writer.batch-size",
-        OptionKind.INT32,
+        _INT32,
         2 * 1024 * 1024,
         "The size in bytes at which a batch is full and is sent.",
         aliases=("writer.batch.size",),
     )
     writer_batch_timeout_ms = ConfigOption(
-        "writer.batch-timeout-ms", OptionKind.INT64, 100, "How long a batch may wait to fill up before it is sent."
+        "writer.batch-timeout-ms", _INT64, 100, "How long a batch may wait to fill up before it is sent."
     )
     writer_dynamic_batch_size_enabled = ConfigOption(
         "writer.dynamic-batch-size.enabled",
-        OptionKind.BOOLEAN,
+        _BOOLEAN,
         True,
         "Shrink the batch size of tables whose batches are sent half empty, and grow it back.",
     )
     writer_dynamic_batch_size_min = ConfigOption(
         "writer.dynamic-batch-size-min",
-        OptionKind.INT32,
+        _INT32,
         256 * 1024,
         "The smallest batch size that shrinking leads to. Unless set, it is never above writer.batch-size.",
     )
     writer_buffer_memory_size = ConfigOption(
         "writer.buffer.memory-size",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         64 * 1024 * 1024,
         "How many bytes of unsent batches a connection holds; then writers wait.",
     )
     writer_buffer_wait_timeout_ms = ConfigOption(
         "writer.buffer.wait-timeout-ms",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         UINT64_MAX,
         "How long a writer waits for buffer memory before the write fails. The default is no limit.",
     )
     writer_bucket_no_key_assigner = ConfigOption(
         "writer.bucket.no-key-assigner",
-        OptionKind.STRING,
+        word_of("sticky", "round_robin"),
         "sticky",
         "How rows without a bucket key are spread: sticky fills a batch before it changes the bucket, round_robin "
         "changes with every row.",
-        choices=("sticky", "round_robin"),
     )
     writer_kv_backpressure_max_throttle_ms = ConfigOption(
         "writer.kv-backpressure.max-throttle-ms",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         3000,
         "The longest pause before the next write to a bucket whose server says that it is overloaded.",
     )
     client_bucket_hash = ConfigOption(
         "client.bucket-hash",
-        OptionKind.STRING,
+        word_of("java", "rust"),
         "java",
         "Which hash puts rows with a key into buckets. java is what the Java clients and the servers use. rust is "
         "what the pyfluss wheels use: they hash the last one to three bytes of a key differently, when such a byte "
         "is above 0x7f. Rows must be looked up with the hash they were written with, so choose rust only for tables "
         "that pyfluss writes.",
-        choices=("java", "rust"),
     )
 
     scanner_log_max_poll_records = ConfigOption(
-        "scanner.log.max-poll-records", OptionKind.UNSIGNED, 500, "The most records that one poll returns."
+        "scanner.log.max-poll-records", _UNSIGNED, 500, "The most records that one poll returns."
     )
     scanner_log_fetch_max_bytes = ConfigOption(
-        "scanner.log.fetch.max-bytes", OptionKind.INT32, 16 * 1024 * 1024, "The most bytes in one fetch response."
+        "scanner.log.fetch.max-bytes", _INT32, 16 * 1024 * 1024, "The most bytes in one fetch response."
     )
     scanner_log_fetch_max_bytes_for_bucket = ConfigOption(
         "scanner.log.fetch.max-bytes-for-bucket",
-        OptionKind.INT32,
+        _INT32,
         1024 * 1024,
         "The most bytes of one bucket in a fetch response.",
     )
     scanner_log_fetch_min_bytes = ConfigOption(
         "scanner.log.fetch.min-bytes",
-        OptionKind.INT32,
+        _INT32,
         1,
         "How many bytes a server collects before it answers a fetch, unless the wait time is over.",
     )
     scanner_log_fetch_wait_max_time_ms = ConfigOption(
         "scanner.log.fetch.wait-max-time-ms",
-        OptionKind.INT32,
+        _INT32,
         500,
         "How long a server may wait until it has the minimum number of bytes.",
     )
     scanner_remote_log_prefetch_num = ConfigOption(
         "scanner.remote-log.prefetch-num",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         4,
         "How many tiered log segments are downloaded at the same time, ahead of reading.",
     )
     scanner_remote_log_read_concurrency = ConfigOption(
         "scanner.remote-log.read-concurrency",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         4,
         "How many parts of one tiered log segment are read at once.",
     )
     remote_file_download_thread_num = ConfigOption(
-        "remote-file.download-thread-num", OptionKind.UNSIGNED, 3, "How many threads download tiered log segments."
+        "remote-file.download-thread-num", _UNSIGNED, 3, "How many threads download tiered log segments."
     )
 
     lookup_queue_size = ConfigOption(
         "lookup.queue-size",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         25_600,
         "How many lookups may wait to be sent; beyond it, those who want to look something up wait before.",
     )
     lookup_max_batch_size = ConfigOption(
         "lookup.max-batch-size",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         128,
         "The most lookups in one request; a request with so many is sent at once. `lookup_many` makes larger ones.",
     )
     lookup_batch_timeout_ms = ConfigOption(
         "lookup.batch-timeout-ms",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         100,
         "How long a lookup may wait for others to join its request while an answer is due from the same server. "
         "Otherwise it is sent at once.",
     )
     lookup_max_inflight_requests = ConfigOption(
         "lookup.max-inflight-requests",
-        OptionKind.UNSIGNED,
+        _UNSIGNED,
         128,
         "How many lookup requests of a connection may be on the way at once; further lookups wait to be sent.",
     )
     lookup_max_retries = ConfigOption(
         "lookup.max-retries",
-        OptionKind.INT32,
+        _INT32,
         INT32_MAX,
         "How often a lookup that failed for a passing reason is sent again; no longer than `request-timeout`.",
     )
@@ -519,16 +460,6 @@ _OPTION_BY_KEY: Final[dict[str, ConfigOption[Any]]] = {
 
 
 def _property_text(key: str, value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int):
-        return str(value)
-    raise TypeError(f"the value of '{key}' must be str, int or bool, got {type(value).__name__}")
-
-
-def suggestion(key: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown key: the known one that looks most like it, if any does."""
-    if len(key) > _CLOSE_KEY_CHARS_MAX:
-        return ""
-    close = difflib.get_close_matches(key, list(known), n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    if not isinstance(value, str | int):
+        raise TypeError(f"the value of '{key}' must be str, int or bool, got {type(value).__name__}")
+    return format_value(value)

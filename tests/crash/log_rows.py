@@ -71,7 +71,7 @@ class LogRows:
             ends = await admin.list_offsets(self._path, list(range(BUCKETS)), fluss.OffsetSpec.latest())
             scanner = await self._open_scanner(connection)
             while len(found) < sum(ends.values()):
-                batches = await scanner.poll_record_batch_async(5000)
+                batches = await scanner.poll_record_batch_async(120_000)
                 if not batches:
                     raise AssertionError(f"no more rows after {len(found)} of {sum(ends.values())}")
                 for batch in batches:

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 120.0
 
 
 def free_port() -> int:

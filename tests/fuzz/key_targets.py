@@ -10,14 +10,14 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fluss.client.lookup.stored_rows import StoredRows
+from fluss.client.lookup.stored_values import ValueReader
 from fluss.errors import FlussError
 from fluss.record.kv_batch import HEADER_BYTES
 from fluss.row.values import Timestamp
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo, TablePath
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.server.merge.changelog import decode_changelog, store_entries
 from fluss.server.model import Table
 from fluss.storage.kv.state import IdBlock, KvState
@@ -116,7 +116,7 @@ def _row_reader(info: TableInfo) -> Callable[[bytes], object]:
     """Read a stored row as clients do, for itself and together with others."""
 
     def read(data: bytes) -> object:
-        rows = StoredRows(info)
+        rows = ValueReader(info)
         if rows.unknown_schemas([data]):
             raise FlussError("its schema would have to be loaded first")
         return rows.rows([data]), rows.arrow([data, data])

@@ -15,46 +15,46 @@ import pyarrow as pa
 
 from fluss.errors import FlussError
 from fluss.protocol import api as apis
-from fluss.protocol import records
+from fluss.protocol import bulk_messages
 from fluss.protocol.codec import MessageCodec
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_from_pb, predicate_to_pb
 from fluss.protocol.sasl import UserTable
 from fluss.protocol.session import ClientSession, RequestReceived, ResponseReceived, ServerSession
-from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
-from fluss.record.compression import ArrowCompression, CompressionType
+from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
+from fluss.record.compression import ArrowCompression
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
 from fluss.record.log_batch import (
     LogBatch,
     build_batch,
+    decode_row_body,
     downgrade_to_v0,
+    encode_row_body,
     iter_batches,
     measure_batches,
     read_batch,
     verify_crc,
 )
-from fluss.record.projection import ColumnProjection, project_batch
-from fluss.record.row_batch import decode_row_body, encode_row_body
 from fluss.record.statistics import collect_statistics, decode_statistics
 from fluss.record.value_batch import decode_value, decode_value_batch, encode_value, encode_value_batch, split_values
-from fluss.row import compacted, indexed, indexed_columns
-from fluss.row.aligned import decode_aligned_row, encode_aligned_row
+from fluss.row import compacted, indexed
 from fluss.row.compacted_columns import decode_keys, decode_rows, encode_keys, encode_rows
 from fluss.row.encoded import EncodedRows
+from fluss.row.slots import decode_aligned_row, encode_aligned_row
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.schema.arrow import arrow_field, data_type_from_arrow
 from fluss.schema.predicate import col
 from fluss.schema.schema import Schema
 from fluss.schema.serde import database_from_json, schema_from_json, table_from_json
 from fluss.schema.table import TableBucket
-from fluss.schema.type_text import parse_type
+from fluss.schema.table_options import CompressionType
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType
 from fluss.server.merge.roaring import union
 from fluss.storage.log.checkpoint_file import decode_checkpoint, encode_checkpoint
-from fluss.storage.log.offset_index import OffsetIndex, encode_offset_entries
+from fluss.storage.log.index import decode_offset_index, decode_time_index, encode_offset_index, encode_time_index
 from fluss.storage.log.remote_manifest import decode_manifest
-from fluss.storage.log.time_index import TimeIndex, encode_time_entries
-from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
+from fluss.storage.log.writer_state import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
 from tests.fuzz.engine import Target
 from tests.fuzz.key_targets import key_targets
 from tests.golden.vectors import vector
@@ -115,7 +115,7 @@ def _row_targets() -> Iterator[Target]:
         encoded = [compacted.encode_row(types, row) for row in rows]
         yield Target(f"compacted-{name}", encoded, _both_decoders(types, compacted.decode_row, decode_rows))
         encoded = [indexed.encode_row(types, row) for row in rows]
-        yield Target(f"indexed-{name}", encoded, _both_decoders(types, indexed.decode_row, indexed_columns.decode_rows))
+        yield Target(f"indexed-{name}", encoded, _both_decoders(types, indexed.decode_row, indexed.decode_rows))
     for narrow in (slice(3, 4), slice(4, 5), slice(7, 8), slice(9, 10), slice(12, 13), slice(16, 17)):
         # Few columns: most of the damage hits the one codec.
         types, rows = _rows(_SCALARS[narrow])
@@ -288,21 +288,23 @@ def _kv_batch_decoder(types: list[DataType]) -> Callable[[bytes], object]:
 
 def _protocol_targets() -> Iterator[Target]:
     payload = bytes(range(256)) * 2
-    bucket = records.BucketRecords(3, payload, 7)
-    produce = records.ProduceLogRequest(-1, 5, 30000, [bucket, records.BucketRecords(0, b"")])
-    put = records.PutKvRequest(-1, 5, 30000, [0, 2], [bucket], 1)
+    bucket = bulk_messages.BucketRecords(3, payload, 7)
+    produce = bulk_messages.ProduceLogRequest(-1, 5, 30000, [bucket, bulk_messages.BucketRecords(0, b"")])
+    put = bulk_messages.PutKvRequest(-1, 5, 30000, [0, 2], [bucket], 1)
     remote = pb.PbRemoteLogFetchInfo(remote_log_tablet_dir="/remote", first_start_pos=9)
-    fetched = records.FetchedBucket(1, high_watermark=100, log_start_offset=0, records=payload)
-    failed = records.FetchedBucket(2, 8, error_code=19, error_message="out of range", remote_log_fetch_info=remote)
-    fetch = records.FetchLogResponse([records.FetchedTable(5, [fetched, failed])])
-    limit = records.LimitScanResponse(is_log_table=True, records=payload)
-    scan = records.ScanKvResponse(scanner_id=b"id", has_more_results=True, records=payload, log_offset=5)
+    fetched = bulk_messages.FetchedBucket(1, high_watermark=100, log_start_offset=0, records=payload)
+    failed = bulk_messages.FetchedBucket(
+        2, 8, error_code=19, error_message="out of range", remote_log_fetch_info=remote
+    )
+    fetch = bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(5, [fetched, failed])])
+    limit = bulk_messages.LimitScanResponse(is_log_table=True, records=payload)
+    scan = bulk_messages.ScanKvResponse(scanner_id=b"id", has_more_results=True, records=payload, log_offset=5)
     spliced: list[tuple[Any, Any]] = [
-        (records.PRODUCE_LOG_REQUEST, produce),
-        (records.PUT_KV_REQUEST, put),
-        (records.FETCH_LOG_RESPONSE, fetch),
-        (records.LIMIT_SCAN_RESPONSE, limit),
-        (records.SCAN_KV_RESPONSE, scan),
+        (bulk_messages.PRODUCE_LOG_REQUEST, produce),
+        (bulk_messages.PUT_KV_REQUEST, put),
+        (bulk_messages.FETCH_LOG_RESPONSE, fetch),
+        (bulk_messages.LIMIT_SCAN_RESPONSE, limit),
+        (bulk_messages.SCAN_KV_RESPONSE, scan),
     ]
     for codec, message in spliced:
         yield Target(codec.message_name, [b"".join(codec.encode(message))], codec.decode)
@@ -310,8 +312,8 @@ def _protocol_targets() -> Iterator[Target]:
     metadata.coordinator_server.node_id, metadata.coordinator_server.port = 0, 9123
     metadata.coordinator_server.host = "localhost"
     yield Target("MetadataResponse", [metadata.SerializeToString()], apis.GET_METADATA.response.decode)
-    entries = b"".join(records.FETCH_LOG_RESPONSE.encode(fetch))
-    yield Target("fetched-entries", [entries], lambda data: list(records.fetched_entries(data)))
+    entries = b"".join(bulk_messages.FETCH_LOG_RESPONSE.encode(fetch))
+    yield Target("fetched-entries", [entries], lambda data: list(bulk_messages.fetched_entries(data)))
     yield _filter_target()
 
     requests = [
@@ -430,9 +432,9 @@ def _map_types() -> dict[str, Any]:
 def _file_targets() -> Iterator[Target]:
     numbers = np.array([110, 120, 130])
     yield Target(
-        "offset-index", [encode_offset_entries(100, numbers, numbers * 64)], lambda data: OffsetIndex.parse(data, 100)
+        "offset-index", [encode_offset_index(100, numbers, numbers * 64)], lambda data: decode_offset_index(data, 100)
     )
-    yield Target("time-index", [encode_time_entries(100, numbers, numbers)], lambda data: TimeIndex.parse(data, 100))
+    yield Target("time-index", [encode_time_index(100, numbers, numbers)], lambda data: decode_time_index(data, 100))
     yield Target("writer-snapshot", [encode_writer_snapshot([WriterEntry(1, 2, 30, 4, 5)])], decode_writer_snapshot)
     manifests = [vector(f"manifest.json.{kind}")["expected_text"].encode() for kind in ("table", "partition")]
     yield Target("remote-manifest", manifests, decode_manifest)

@@ -16,22 +16,22 @@ import pyarrow as pa
 import pytest
 
 from fluss.errors import ChecksumError, FlussError
-from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
+from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
 from fluss.record.arrow_ipc import parse_message
-from fluss.record.compression import ArrowCompression, CompressionType
-from fluss.record.crc import crc32c
-from fluss.record.kv_batch import HEADER_BYTES, KvBatch, KvBatchBuilder, encode_kv_batch, kv_record_size
+from fluss.record.compression import ArrowCompression
+from fluss.record.framing import crc32c
+from fluss.record.kv_batch import HEADER_BYTES, KvBatch, encode_kv_batch
 from fluss.record.log_batch import (
     HEADER_LAYOUTS,
     LogBatch,
     assign_offset,
     build_batch,
+    decode_row_body,
     encode_header,
+    encode_row_body,
     read_batch,
     verify_crc,
 )
-from fluss.record.projection import ColumnProjection, project_batch
-from fluss.record.row_batch import decode_row_body, encode_row_body
 from fluss.record.statistics import collect_statistics, decode_statistics
 from fluss.record.value_batch import (
     decode_value,
@@ -42,8 +42,6 @@ from fluss.record.value_batch import (
     split_values,
 )
 from fluss.row import compacted, indexed
-from fluss.row.aligned import decode_aligned_row, encode_aligned_row
-from fluss.row.auto_partition import TimePattern, TimeUnit, auto_partition_value
 from fluss.row.bucketing import (
     bucket_for,
     buckets_for,
@@ -64,12 +62,21 @@ from fluss.row.key import (
     hudi_hash,
     primary_key_encoder,
 )
-from fluss.row.partition import partition_value
+from fluss.row.partition_names import TimePattern, auto_partition_value, format_partition_value
+from fluss.row.slots import decode_aligned_row, encode_aligned_row
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
-from fluss.row.varint import decode_varint32, decode_varint64, encode_varint32, encode_varint64
-from fluss.row.varint_columns import read_varints, varint_lengths, write_varints
+from fluss.row.varint import (
+    decode_varint32,
+    decode_varint64,
+    encode_varint32,
+    encode_varint64,
+    read_varints,
+    varint_lengths,
+    write_varints,
+)
 from fluss.schema.arrow import arrow_field, arrow_type
-from fluss.schema.partition import PartitionSpec, partition_name, spec_of_partition_name
+from fluss.schema.table import PartitionSpec, partition_name, spec_of_partition_name
+from fluss.schema.table_options import CompressionType, TimeUnit
 from fluss.schema.types import (
     BigIntType,
     BinaryType,
@@ -79,11 +86,10 @@ from fluss.schema.types import (
     TimestampLtzType,
     TimestampType,
 )
-from fluss.storage.log.names import LogFileKind, LogFileName, TabletLocation, log_file_name
-from fluss.storage.log.offset_index import OffsetIndex, encode_offset_entries
+from fluss.storage.log.file_names import LogFileKind, LogFileName, TabletLocation, log_file_name
+from fluss.storage.log.index import decode_offset_index, decode_time_index, encode_offset_index, encode_time_index
 from fluss.storage.log.remote_manifest import decode_manifest, encode_manifest
-from fluss.storage.log.time_index import TimeIndex, encode_time_entries
-from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
+from fluss.storage.log.writer_state import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
 from tests.golden.vectors import (
     Vector,
     all_vectors,
@@ -382,9 +388,9 @@ def _partition(of: Vector) -> None:
         assert spec_of_partition_name(of["expected"], keys) == spec
     else:
         data_type, value = field_of(of)
-        assert partition_value(value, data_type) == of.get("expected_java", of.get("expected"))
+        assert format_partition_value(value, data_type) == of.get("expected_java", of.get("expected"))
         rust = of.get("expected_rust_client", of.get("expected"))
-        assert partition_value(value, data_type, style="rust") == rust
+        assert format_partition_value(value, data_type, style="rust") == rust
 
 
 # Batches
@@ -561,8 +567,6 @@ def _kv_batch(of: Vector) -> None:
         # A record by itself is what a batch of one has behind its header.
         batch = _kv_batch_of([inputs], schema_id=0, writer_id=-1, batch_sequence=-1)
         assert batch[HEADER_BYTES:] == expected
-        key_bytes, row_bytes = len(inputs["key_hex"]) // 2, len(inputs["row_hex"] or "") // 2
-        assert kv_record_size(key_bytes, row_bytes) == len(expected)
         return
     header = {name: inputs[name] for name in ("schema_id", "writer_id", "batch_sequence")}
     assert _kv_batch_of(inputs["records"], **header) == expected
@@ -578,18 +582,14 @@ def _kv_batch(of: Vector) -> None:
 
 
 def _kv_batch_of(records: list[dict[str, Any]], **header: int) -> bytes:
-    """Build a batch both ways: of whole columns, and record by record."""
     keys = [bytes.fromhex(record["key_hex"]) for record in records]
     rows = [None if record["row_hex"] is None else bytes.fromhex(record["row_hex"]) for record in records]
-    builder = KvBatchBuilder()
-    for key, row in zip(keys, rows, strict=True):
-        assert builder.append(key, row)
     deletes = np.array([row is None for row in rows], np.bool_)
-    columnar = encode_kv_batch(
-        EncodedRows.from_list(keys), EncodedRows.from_list([row or b"" for row in rows]), deletes, **header
+    return bytes(
+        encode_kv_batch(
+            EncodedRows.from_list(keys), EncodedRows.from_list([row or b"" for row in rows]), deletes, **header
+        )
     )
-    assert builder.build(**header) == columnar
-    return bytes(columnar)
 
 
 @checks("kv-value")
@@ -620,16 +620,14 @@ def _log_files(of: Vector) -> None:
     match of["id"].partition(".")[0], of["id"]:
         case _, "index.offset":
             offsets, positions = np.array(inputs["entries"]).T
-            assert encode_offset_entries(inputs["base_offset"], offsets, positions) == expected_bytes(of)
-            index = OffsetIndex.parse(expected_bytes(of), inputs["base_offset"])
-            assert np.stack((index.offsets, index.positions), axis=1).tolist() == inputs["entries"]
-            assert [list(index.lookup(offset)) for offset in offsets.tolist()] == inputs["entries"]
+            assert encode_offset_index(inputs["base_offset"], offsets, positions) == expected_bytes(of)
+            columns = decode_offset_index(expected_bytes(of), inputs["base_offset"])
+            assert np.stack(columns, axis=1).tolist() == inputs["entries"]
         case _, "index.time":
             timestamps, offsets = np.array(inputs["entries"]).T
-            assert encode_time_entries(inputs["base_offset"], timestamps, offsets) == expected_bytes(of)
-            times = TimeIndex.parse(expected_bytes(of), inputs["base_offset"])
-            assert np.stack((times.timestamps_ms, times.offsets), axis=1).tolist() == inputs["entries"]
-            assert [[t, times.lookup(t)] for t in timestamps.tolist()] == inputs["entries"]
+            assert encode_time_index(inputs["base_offset"], timestamps, offsets) == expected_bytes(of)
+            columns = decode_time_index(expected_bytes(of), inputs["base_offset"])
+            assert np.stack(columns, axis=1).tolist() == inputs["entries"]
         case "file", _:
             names = {kind: log_file_name(inputs["offset"], kind) for kind in LogFileKind}
             assert {kind.value.lstrip("."): name for kind, name in names.items()} == of["expected"]

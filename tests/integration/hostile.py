@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from fluss.protocol.api import APIS, ApiKey
 from fluss.protocol.frame import FRAME_BYTES_MAX, FrameReader, ResponseFrame, ResponseType, parse_response
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.server.table_options import TABLE_OPTIONS
+from fluss.schema.table_options import TABLE_OPTIONS
 
 LOCALHOST = "127.0.0.1"
 # What the server says when an exception reached the connection that nobody had expected.
@@ -37,7 +37,7 @@ TEXTS = (
 class RawConnection:
     """A blocking socket that sends whatever it is told and reads frames."""
 
-    def __init__(self, port: int, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, port: int, *, timeout_s: float = 120.0) -> None:
         self._socket = socket.create_connection((LOCALHOST, port), timeout=timeout_s)
         self._reader = FrameReader(frame_bytes_max=FRAME_BYTES_MAX, fields_bytes_min=1)
         self._frames: list[memoryview] = []

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 import fluss
 from fluss import ChangeType, TablePath, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.schema.table import TableBucket
 
 ID_NAME = pa.schema([("id", pa.int32()), ("name", pa.string())])
@@ -164,12 +164,12 @@ def in_background(work: Callable[[Callable[[], bool]], None]) -> Iterator[Callab
         yield thread.is_alive
     finally:
         is_over.set()
-        thread.join(60)
+        thread.join(120)
     if errors:
         raise errors[0]
 
 
-def poll_until(poll: Callable[[], None], is_done: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def poll_until(poll: Callable[[], None], is_done: Callable[[], bool], timeout_s: float = 120.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not is_done():
         assert time.monotonic() < deadline_s, "it did not come"

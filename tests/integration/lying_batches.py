@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from fluss.net.channel import Channel
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest
 from fluss.record.arrow_ipc import BodyCodec, build_metadata, column_layout, parse_message
-from fluss.record.compression import LENGTH_PREFIX, NO_COMPRESSION, ArrowCompression, CompressionType, compress_message
+from fluss.record.compression import LENGTH_PREFIX, NO_COMPRESSION, ArrowCompression, compress_message
 from fluss.record.log_batch import (
     ATTRIBUTE_APPEND_ONLY,
     MAGIC_V1,
@@ -28,6 +28,7 @@ from fluss.record.log_batch import (
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.serde import table_to_json
+from fluss.schema.table_options import CompressionType
 
 ROW_COUNT = 4
 _TIMEOUT_S = 30

@@ -13,13 +13,13 @@ from types import ModuleType
 from typing import Any, Final
 
 from fluss.errors import ErrorCode
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 from fluss.record.kv_batch import RECORDS_MAX
 from fluss.row import compacted, indexed
 from fluss.row.values import Timestamp
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Schema
-from fluss.schema.type_text import parse_type
+from fluss.schema.table_options import KvFormat
+from fluss.schema.type_parser import parse_type
 
 MIB: Final = 1024 * 1024
 COLUMNS: Final = {

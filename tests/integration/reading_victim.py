@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 import fluss
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 
-ROWS_TIMEOUT_S = 10.0
+ROWS_TIMEOUT_S = 120.0
 
 
 def read_all(scan: fluss.TableScan, offset: int = fluss.EARLIEST_OFFSET) -> int:
@@ -33,7 +33,7 @@ def read_rows(scan: fluss.TableScan, row_count: int) -> int:
     read = 0
     deadline = time.monotonic() + ROWS_TIMEOUT_S
     while read < row_count and time.monotonic() < deadline:
-        for record in scanner.poll(1000):
+        for record in scanner.poll(120_000):
             assert len(repr(dict(record.row))) > 0
             read += 1
     return read

@@ -13,8 +13,8 @@ import pytest
 
 from fluss import embedded
 from fluss.client.connection import FlussConnection
-from fluss.client.faces import wait_for
-from fluss.client.write.append_writer import AppendWriter
+from fluss.client.kernel.runtime import wait_for
+from fluss.client.write.writers import AppendWriter
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.schema.descriptor import TableDescriptor
@@ -22,6 +22,7 @@ from fluss.schema.offsets import EARLIEST_OFFSET
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TablePath
 from fluss.schema.types import DataTypes
+from fluss.testing.waiting import eventually
 from tests.integration import every_type
 from tests.integration.every_type import schema_of_every_type
 
@@ -114,7 +115,7 @@ def test_a_partition_that_does_not_exist_is_an_error(server: embedded.EmbeddedSe
     with connect(server, request_timeout=500) as connection:
         path = create_table(connection, "no_regions", schema, partition_keys=["region"])
         with pytest.raises(FlussError) as caught:
-            writer_of(connection, path).append([1, "nowhere"]).result(20)
+            writer_of(connection, path).append([1, "nowhere"]).result(120)
         assert caught.value.error_code == 36
 
 
@@ -127,10 +128,8 @@ def test_rows_are_stored_with_every_kind_of_acknowledgement(server: embedded.Emb
             writer.append([i, "x"])
         wait_for(writer.flush())
         # Without idempotence or with few acks, rows may become visible a moment after the answer.
-        deadline_s = time.monotonic() + 10
-        while len(ids := read(server, path)[0]["id"].to_pylist()) < 100 and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-    assert ids == list(range(100))
+        eventually(lambda: read(server, path)[0].num_rows == 100)
+    assert read(server, path)[0]["id"].to_pylist() == list(range(100))
 
 
 def test_tables_that_ask_for_statistics_get_them(server: embedded.EmbeddedServer) -> None:
@@ -152,7 +151,7 @@ def test_tables_of_other_log_formats_are_written(server: embedded.EmbeddedServer
         handles = [writer.append([i, None if i % 3 else str(i)]) for i in range(100)]
         handles.append(writer.write_arrow_batch(pa.record_batch([[100], ["x"]], schema=SMALL.to_arrow())))
         for handle in handles:
-            handle.result(20)
+            handle.result(120)
         offsets = wait_for(connection.get_admin().list_offsets(path, [0], "latest"))
     assert offsets == {0: 101}
 
@@ -185,7 +184,7 @@ def test_a_server_killed_in_the_middle_of_writing_has_every_row_once_and_in_orde
                 server.restart()
         finally:
             stop.set()
-            thread.join(30)
+            thread.join(120)
         wait_for(writer.flush())
         for handle in handles:
             handle.result(0)

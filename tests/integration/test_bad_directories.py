@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.net.channel import Channel
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.schema.serde import table_to_json
@@ -28,10 +28,11 @@ from fluss.server.__main__ import main
 from fluss.server.options import ServerOptions
 from fluss.server.process import FlussServer
 from fluss.testing.cluster import ServerProcess
+from fluss.testing.waiting import eventually
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string())])
 PATH = fluss.TablePath("fluss", "t")
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120
 
 
 Start: TypeAlias = Callable[[Path], tuple[int, str]]
@@ -281,17 +282,10 @@ def test_a_disk_that_counts_as_full_takes_no_writes_and_lets_reads_go_on(tmp_pat
             admin = connection.get_admin()
             assert run(_produce(server.port, batch, 1)) == [0]
             wait_for(admin.alter_cluster_configs(set_configs=dict(zip(limits, ("0.000001", "0"), strict=True))))
-            until(lambda: run(_produce(server.port, batch, 1)) == [ErrorCode.DISK_WRITE_LOCKED])
+            eventually(lambda: run(_produce(server.port, batch, 1)) == [ErrorCode.DISK_WRITE_LOCKED])
             assert set(read(server)) == {1}
             wait_for(admin.alter_cluster_configs(reset_configs=limits))
-            until(lambda: run(_produce(server.port, batch, 1)) == [0])
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+            eventually(lambda: run(_produce(server.port, batch, 1)) == [0])
 
 
 # Clocks

@@ -20,7 +20,8 @@ import pytest
 
 import fluss
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
+from fluss.testing.waiting import eventually
 
 ARROW_SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string())])
 SCHEMA = fluss.Schema(ARROW_SCHEMA)
@@ -61,7 +62,7 @@ def batch_scanner(scan: fluss.TableScan) -> fluss.LogScanner:
 
 def poll_rows(scanner: fluss.LogScanner, count: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    deadline_s = time.monotonic() + 15
+    deadline_s = time.monotonic() + 120
     while len(rows) < count and time.monotonic() < deadline_s:
         rows += [record.row for record in scanner.poll(500)]
     return rows
@@ -161,13 +162,8 @@ def test_a_poll_without_time_returns_what_has_arrived_and_has_more_fetched(conne
     write(table, [1, "a"])
     scanner = wait_for(table.new_scan().create_log_scanner())
     scanner.subscribe(0, EARLIEST_OFFSET)
-    began_s = time.monotonic()
     assert scanner.poll(0).is_empty(), "nothing was asked for before"
-    assert time.monotonic() - began_s < 0.2
-    deadline_s = time.monotonic() + 10
-    while not (polled := scanner.poll(0)) and time.monotonic() < deadline_s:
-        time.sleep(0.005)
-    assert [record.row for record in polled] == [{"id": 1, "name": "a"}]
+    assert [record.row for record in eventually(lambda: scanner.poll(0))] == [{"id": 1, "name": "a"}]
 
 
 def test_a_column_may_be_wanted_twice(connection: fluss.FlussConnection) -> None:
@@ -191,7 +187,7 @@ def test_a_small_batch_size_needs_no_other_option(server: embedded.EmbeddedServe
         scanner.subscribe(0, EARLIEST_OFFSET)
         batches: list[fluss.RecordBatch] = []
         while sum(batch.num_records for batch in batches) < 100:
-            batches += scanner.poll_record_batch(5000)
+            batches += scanner.poll_record_batch(120_000)
         assert len(batches) > 10
 
 
@@ -211,7 +207,7 @@ def test_without_pandas_a_data_frame_says_what_to_install_and_reads_nothing(
     for read in (scanner.to_pandas, lambda: wait_for(scanner.to_pandas_async()), lambda: wait_for(limited.to_pandas())):
         with pytest.raises(FlussError, match="pip install pandas"):
             read()
-    assert scanner.poll_arrow(5000).num_rows == 1
+    assert scanner.poll_arrow(120_000).num_rows == 1
     assert wait_for(limited.to_arrow()).num_rows == 1
 
 

@@ -4,7 +4,7 @@ Shown with real servers and clients, from the first write to what the last reade
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from fluss import EARLIEST_OFFSET, blocking, embedded
 from fluss.embedded import EmbeddedServer
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.testing.waiting import eventually
 
 ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
 SCHEMA = blocking.Schema(ARROW_SCHEMA)
@@ -51,7 +52,7 @@ def append_each(table: blocking.FlussTable, numbers: range, region: str = "EU") 
 
 def poll_rows(scanner: blocking.LogScanner, count: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    deadline_s = time.monotonic() + 15
+    deadline_s = time.monotonic() + 120
     while len(rows) < count and time.monotonic() < deadline_s:
         rows += [record.row for record in scanner.poll(500)]
     return rows
@@ -60,13 +61,6 @@ def poll_rows(scanner: blocking.LogScanner, count: int) -> list[dict[str, Any]]:
 def ids(scanner: blocking.LogScanner) -> list[int]:
     found: list[int] = scanner.to_arrow()["id"].to_pylist()
     return found
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.005)
 
 
 # Segments
@@ -152,13 +146,13 @@ def test_reading_below_what_has_expired_is_an_error_that_names_the_range(tmp_pat
         assert admin.list_offsets(table.table_path, [0], "earliest") == {0: 0}
 
         admin.alter_table(table.table_path, set_properties={"table.log.ttl": "50ms"})
-        until(lambda: admin.list_offsets(table.table_path, [0], "earliest") == {0: 4})
+        eventually(lambda: admin.list_offsets(table.table_path, [0], "earliest") == {0: 4})
         admin.alter_table(table.table_path, set_properties={"table.log.ttl": "0ms"})
 
         late = table.new_scan().create_record_batch_log_scanner()
         late.subscribe(0, 0)
         with pytest.raises(FlussError, match=r"out of range.* 4 to 5"):
-            late.poll_arrow(5000)
+            late.poll_arrow(120_000)
         late.subscribe(0, EARLIEST_OFFSET)
         assert ids(late) == [4]
         # Whoever was behind the expired records does not notice.
@@ -186,7 +180,7 @@ def test_a_table_may_be_replaced_again_and_again(tmp_path: Path) -> None:
             assert admin.list_tables("fluss") == []
             assert not admin.table_exists(table.table_path)
         assert found == sorted(set(found))
-        until(lambda: not list((server.data_dir / "fluss").glob("again-*")))
+        eventually(lambda: not list((server.data_dir / "fluss").glob("again-*")))
 
 
 def test_a_dropped_partition_is_an_error_and_the_others_go_on(tmp_path: Path) -> None:
@@ -206,7 +200,7 @@ def test_a_dropped_partition_is_an_error_and_the_others_go_on(tmp_path: Path) ->
         append_each(table, range(11, 14), "US")
         seen: list[int] = []
         codes: set[int] = set()
-        deadline_s = time.monotonic() + 15
+        deadline_s = time.monotonic() + 120
         while (len(seen) < 3 or not codes) and time.monotonic() < deadline_s:
             try:
                 seen += [record.row["id"] for record in scanner.poll(200)]
@@ -261,7 +255,7 @@ def test_every_public_request_is_served_on_one_port(tmp_path: Path) -> None:
             async with await Channel.connect("127.0.0.1", server.port) as channel:
                 assert channel.server_type is None, "one port plays both roles"
                 request = pb.ApiVersionsRequest(client_software_name="test", client_software_version="1")
-                response = await channel.request(apis.API_VERSIONS, request, timeout_s=10)
+                response = await channel.request(apis.API_VERSIONS, request, timeout_s=120)
                 served = {ApiKey(version.api_key) for version in response.api_versions}
             assert served == {api.key for api in apis.APIS.values() if api.is_public}
 

@@ -14,7 +14,7 @@ import pytest
 
 import fluss
 from fluss import Column, FlussError, TableScan, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import run_here, wait_for
 from fluss.client.scan.table_read import TableRead
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
@@ -251,7 +251,7 @@ def begun_read(table: fluss.FlussTable) -> TableRead:
     scan = table.new_scan()
     options = scan._read_options(None)
     read = scan._runtime.run(TableRead.begin(scan._cluster, scan._runtime, scan._info, options))
-    first = read._read.step()
+    first = run_here(read._read.step())
     assert first
     read._keep(first)
     return read
@@ -262,13 +262,13 @@ def ids_of(batches: list[pa.RecordBatch]) -> list[int]:
 
 
 def test_a_reader_that_pauses_for_too_long_is_told_so() -> None:
-    options = {"durability": "os", "kv.scanner.ttl": "400 ms", "kv.scanner.expiration-interval": "50 ms"}
+    options = {"durability": "os", "kv.scanner.ttl": "2 s", "kv.scanner.expiration-interval": "50 ms"}
     with embedded.start(options) as server, tables_of(server, **SMALL_ANSWERS) as tables:
         table = tables.create(bucket_count=1)
         upsert_batch(table, id=list(range(40_000)), name=["x" * 20] * 40_000)
         reader = table.new_scan().to_arrow_batch_reader()
         seen = reader.read_next_batch()["id"].to_pylist()
-        time.sleep(0.9)
+        time.sleep(2.5)
         with pytest.raises(FlussError, match="read again") as error:
             read_rest(reader, seen)
         assert error.value.error_code == fluss.ErrorCode.SCANNER_EXPIRED
@@ -278,14 +278,14 @@ def test_a_reader_that_pauses_for_too_long_is_told_so() -> None:
 
 
 def test_sessions_that_expire_while_nobody_reads_are_opened_again() -> None:
-    options = {"durability": "os", "kv.scanner.ttl": "400 ms", "kv.scanner.expiration-interval": "50 ms"}
+    options = {"durability": "os", "kv.scanner.ttl": "2 s", "kv.scanner.expiration-interval": "50 ms"}
     with embedded.start(options) as server, tables_of(server, **SMALL_ANSWERS) as tables:
         table = tables.create(bucket_count=12)
         upsert_batch(table, id=list(range(40_000)), name=["x" * 20] * 40_000)
         read = begun_read(table)
-        time.sleep(0.9)
+        time.sleep(2.5)
         # Some buckets have been read in part, others have only been opened, or not even that.
-        assert sorted(ids_of(read.all_rows())) == list(range(40_000))
+        assert sorted(ids_of(run_here(read.all_rows()))) == list(range(40_000))
 
 
 def test_more_buckets_than_sessions_are_read_one_after_the_other() -> None:
@@ -305,4 +305,4 @@ def test_a_read_survives_a_restart_of_the_server_and_doubles_nothing() -> None:
         upsert_batch(table, id=list(range(40_000)), name=["x" * 20] * 40_000)
         read = begun_read(table)
         server.restart()
-        assert sorted(ids_of(read.all_rows())) == list(range(40_000))
+        assert sorted(ids_of(run_here(read.all_rows()))) == list(range(40_000))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fluss.errors import ErrorCode
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.testing.cluster import ServerProcess
 from tests.integration.lying_batches import (
     ROW_COUNT,
@@ -54,7 +54,7 @@ def read(server: ServerProcess, tables: list[tuple[str, int, int]]) -> Any:
         input=json.dumps(order),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         cwd=Path(__file__).parents[2],
     )
     assert victim.returncode == 0, victim.stderr

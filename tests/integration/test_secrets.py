@@ -16,9 +16,9 @@ import pytest
 
 import fluss
 from fluss import embedded
-from fluss.client.faces import wait_for
-from fluss.config import HIDDEN
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import AuthenticationError
+from fluss.options import HIDDEN
 from fluss.server.__main__ import main
 from fluss.testing.cluster import ServerProcess
 
@@ -121,7 +121,7 @@ def run_server(tmp_path: Path, text: str, *arguments: str) -> subprocess.Complet
     (tmp_path / "server.yaml").write_text(text)
     command = [sys.executable, "-m", "fluss.server", "--data-dir", str(tmp_path / "data"), "--log-level", "debug"]
     command += ["--config", str(tmp_path / "server.yaml"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def test_the_list_of_options_masks_passwords(tmp_path: Path) -> None:

@@ -19,13 +19,14 @@ from fluss import DataTypes
 from fluss.client.bulk.counted_writer import CountedWriter
 from fluss.client.bulk.sequenced_writer import SequencedWriter, new_writer_id
 from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
+from fluss.testing.waiting import eventually
 
 ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 NAMES = count()
@@ -264,11 +265,12 @@ def test_a_writer_waits_for_memory_instead_of_holding_everything(network: Networ
 
             thread = threading.Thread(target=write)
             thread.start()
+            eventually(lambda: progress)
             time.sleep(0.5)
             assert thread.is_alive(), "it waits"
             assert 0 < len(progress) < 20
             network.proxy.faults = Faults()
-            thread.join(20)
+            thread.join(120)
             assert not thread.is_alive()
             writer.flush()
             with pytest.raises(FlussError, match="exceeds total buffer memory"):
@@ -278,7 +280,7 @@ def test_a_writer_waits_for_memory_instead_of_holding_everything(network: Networ
 
 def test_a_flush_ends_when_nothing_is_stored_for_too_long(network: Network) -> None:
     table = network.create(bucket_count=1)
-    with SequencedWriter(table, new_writer_id(table), patience_s=0.3) as writer:
+    with SequencedWriter(table, new_writer_id(table), idle_timeout_s=0.3) as writer:
         network.proxy.faults = Faults(stalls=True)
         writer.append(bucket_of(table), rows(1))
         with pytest.raises(RequestTimeoutError, match=r"none was for 0\.3 s"):
@@ -317,7 +319,7 @@ def test_rows_are_split_as_other_writers_split_them(network: Network) -> None:
     scanner.subscribe_buckets(dict.fromkeys(range(4), 0))
     by_bucket: dict[int, list[int]] = {}
     while sum(map(len, by_bucket.values())) < 400:
-        for bucket, records in scanner.poll(1000).items():
+        for bucket, records in scanner.poll(120_000).items():
             by_bucket.setdefault(bucket.bucket_id, []).extend(record.row["id"] for record in records)
     for ids in by_bucket.values():
         assert ids[: len(ids) // 2] == ids[len(ids) // 2 :]
@@ -465,7 +467,7 @@ def test_a_counting_writer_raises_its_own_failures_and_waits_for_no_one_else(net
 
 def test_a_counting_writer_gives_up_when_nothing_is_stored_for_too_long(network: Network) -> None:
     table = network.create()
-    writer = CountedWriter(table, patience_s=0.3)
+    writer = CountedWriter(table, idle_timeout_s=0.3)
     network.proxy.faults = Faults(stalls=True)
     writer.write(rows(1))
     with pytest.raises(RequestTimeoutError, match=r"none were for 0\.3 s"):

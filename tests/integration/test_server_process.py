@@ -17,7 +17,7 @@ import pytest
 import fluss
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
 from fluss.net.channel import Channel
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials
@@ -27,10 +27,10 @@ from fluss.schema.serde import table_to_json
 from fluss.schema.types import DataTypes
 from fluss.server.__main__ import main
 from fluss.server.data_dir import DataDirectory
-from fluss.storage.log.names import CLEAN_SHUTDOWN_MARKER
+from fluss.storage.log.file_names import CLEAN_SHUTDOWN_MARKER
 from fluss.testing.cluster import ServerProcess, wait_until_ready
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 TWO_LISTENERS = """
 bind.listeners: PLAIN_CLIENT://127.0.0.1:0, CLIENT://127.0.0.1:0
 security.protocol.map: CLIENT:sasl

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import FlussError, Schema, TableDescriptor, TablePath, blocking, embedded
-from fluss.spark.source import FlussDataSource
+from fluss.spark.data_source import FlussDataSource
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def source(server: embedded.EmbeddedServer) -> type[FlussDataSource]:
 
 def test_being_found_by_spark_imports_nothing_of_the_library() -> None:
     program = "import sys, pyspark_fluss; print([name for name in sys.modules if name.split('.')[0] == 'fluss'])"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True)
     assert answer.stdout == "[]\n"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import fluss
 from fluss import DataTypes, FlussError, Schema, TablePath, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.schema.schema import Column
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
@@ -70,7 +70,7 @@ class Cluster:
         scanner.subscribe_buckets(dict.fromkeys(range(bucket_count), fluss.EARLIEST_OFFSET))
         ages: dict[int, list[int]] = {}
         while any(offset < ends[bucket.bucket_id] for bucket, offset in scanner.get_subscribed_buckets()):
-            for record in scanner.poll(1000):
+            for record in scanner.poll(120_000):
                 if record.change_type in (fluss.ChangeType.Insert, fluss.ChangeType.UpdateAfter):
                     ages.setdefault(record.row["id"], []).append(record.row["age"])
         scanner.close()
@@ -267,7 +267,7 @@ def test_a_partition_that_does_not_exist_is_waited_for_and_then_an_error(server:
     writer = table.new_upsert().create_writer()
     for handle in (writer.upsert([1, "EU"]), writer.delete(["EU", 1])):
         with pytest.raises(FlussError) as caught:
-            handle.result(10)
+            handle.result(120)
         assert caught.value.error_code == fluss.ErrorCode.PARTITION_NOT_EXISTS
     cluster.close()
 
@@ -326,15 +326,15 @@ def test_writers_of_an_older_schema_go_on_and_newer_ones_know_more(cluster: Clus
 def test_what_the_server_refuses_reaches_the_handle_and_the_flush(cluster: Cluster) -> None:
     table = cluster.create("undeletable", properties={"table.delete.behavior": "disable"})
     writer = table.new_upsert().create_writer()
-    writer.upsert([1, "a", 1]).result(10)
+    writer.upsert([1, "a", 1]).result(120)
     with pytest.raises(FlussError) as caught:
-        writer.delete([1]).result(10)
+        writer.delete([1]).result(120)
     assert caught.value.error_code == fluss.ErrorCode.DELETION_DISABLED_EXCEPTION
     writer.delete_arrow(pa.table({"id": [1]}))
     with pytest.raises(FlussError) as caught:
         flush(writer)
     assert caught.value.error_code == fluss.ErrorCode.DELETION_DISABLED_EXCEPTION
-    writer.upsert([1, "b", 2]).result(10)
+    writer.upsert([1, "b", 2]).result(120)
     assert cluster.rows("undeletable", [[1]]) == [{"id": 1, "name": "b", "age": 2}]
 
 

@@ -13,7 +13,7 @@ from tests.interop.remote import Api, RemoteFlussError
 
 EARLIEST = -2
 DATABASE = "fluss"
-READ_TIMEOUT_S = 15.0
+READ_TIMEOUT_S = 120.0
 
 
 class Client:

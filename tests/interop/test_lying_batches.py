@@ -3,13 +3,13 @@ Shown with one table per lie, each with a good batch before and behind it, read 
 
 from __future__ import annotations
 
-from fluss.net.loop import run
+from fluss.net.transport import run
 from tests.integration.lying_batches import ROW_COUNT, harmless_lies, hidden_lies, tell_lies
 from tests.interop.client import EARLIEST, Client
 from tests.interop.conftest import Addresses
 from tests.interop.remote import RemoteFaultError, RemoteFlussError
 
-READ_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 120.0
 
 
 def read(client: Client, table: str, row_count: int, start: int = EARLIEST) -> int:

@@ -28,7 +28,7 @@ from fluss.spark.bulk import Progress
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), pa.field("price", pa.float64()), pa.field("name", pa.string())]
@@ -178,7 +178,7 @@ class Driver:
         self._process.communicate()
 
     def report(self) -> dict[str, int]:
-        output, _ = self._process.communicate(timeout=200)
+        output, _ = self._process.communicate(timeout=600)
         assert self._process.returncode == 0
         found: dict[str, int] = json.loads(output.splitlines()[-1])
         return found

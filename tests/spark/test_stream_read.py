@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import fluss
 from fluss import TablePath, blocking
-from fluss.spark.stream_offsets import backlog
+from fluss.spark.read.stream_offsets import backlog
 from fluss.testing.cluster import ServerProcess
 
 _TIMEOUT_S = 120
@@ -187,7 +187,7 @@ def trimming_connection(trimming_server: ServerProcess) -> Iterator[blocking.Flu
 def _expire(table: _Table, days: Sequence[str]) -> None:
     """Have everything deleted that a table holds, and wait for it."""
     table.admin.alter_table(table.path, set_properties={"table.log.ttl": "1ms"})
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 120
     for day in days:
         latest = table.admin.list_partition_offsets(table.path, day, [0, 1], "latest")
         while table.admin.list_partition_offsets(table.path, day, [0, 1], "earliest") != latest:
@@ -197,7 +197,7 @@ def _expire(table: _Table, days: Sequence[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("mode", "keys"),
     [

@@ -19,10 +19,11 @@ import fluss.embedded
 from fluss.embedded import EmbeddedServer
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials
+from fluss.testing.waiting import eventually
 
 both_kinds = pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
 SASL = {
@@ -34,14 +35,14 @@ SASL = {
 
 async def database_names(port: int, credentials: Credentials | None = None) -> list[str]:
     async with await Channel.connect("127.0.0.1", port, credentials=credentials) as channel:
-        response = await channel.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=10)
+        response = await channel.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=120)
         return list(response.database_name)
 
 
 async def create_database(port: int, name: str) -> None:
     async with await Channel.connect("127.0.0.1", port) as channel:
         request = pb.CreateDatabaseRequest(database_name=name, ignore_if_exists=False)
-        await channel.request(apis.CREATE_DATABASE, request, timeout_s=10)
+        await channel.request(apis.CREATE_DATABASE, request, timeout_s=120)
 
 
 def is_running(process_id: int) -> bool:
@@ -54,20 +55,17 @@ def is_running(process_id: int) -> bool:
 
 
 def wait_until_gone(process_id: int) -> None:
-    deadline = time.monotonic() + 20
-    while is_running(process_id):
-        assert time.monotonic() < deadline, "the server is still running"
-        time.sleep(0.02)
+    eventually(lambda: not is_running(process_id), "the end of the server")
 
 
 @both_kinds
 def test_a_server_answers_and_leaves_nothing_behind(process: bool) -> None:
     threads = threading.active_count()
-    begun = time.monotonic()
+    begun = time.process_time()
     with fluss.embedded.start(process=process) as server:
         assert run(database_names(server.port)) == ["fluss"]
-        # Inside this process it takes some milliseconds. How long a child takes depends on what else is running.
-        assert process or time.monotonic() - begun < 1
+        # Inside this process it is the work of some milliseconds.
+        assert process or time.process_time() - begun < 1
         data_dir, process_id = server.data_dir, server.process_id
         assert (data_dir / "metadata.sqlite").exists()
         assert server.bootstrap_servers == f"127.0.0.1:{server.port}"
@@ -258,7 +256,7 @@ def test_a_server_that_nobody_stops_is_stopped_at_the_end_of_the_program(process
         print(temporary.data_dir)
     """
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert (tmp_path / "data" / ".fluss_cleanshutdown").exists()
     assert not Path(answer.stdout.strip()).exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 TESTS = """
 import asyncio
-from fluss.net.loop import run
+from fluss.net.transport import run
 
 names = []
 
@@ -30,7 +30,7 @@ def test_the_connection_works_on_any_loop(fluss_connection):
 def test_a_test_file_uses_server_connection_and_database(tmp_path: Path) -> None:
     (tmp_path / "test_program.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "test_program.py"]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert "3 passed" in answer.stdout, answer.stdout + answer.stderr
 
 

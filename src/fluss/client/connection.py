@@ -8,21 +8,20 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-from fluss.client.admin import FlussAdmin
-from fluss.client.awaitables import StartedCall
-from fluss.client.cluster import Cluster
+from fluss.client.admin.admin import FlussAdmin
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.runtime import Runtime, StartedCall, runtime
 from fluss.client.lookup.lookup_client import LookupClient
-from fluss.client.runtime import Runtime, runtime
 from fluss.client.table import FlussTable, TableContext
 from fluss.client.write.writer_client import WriterClient
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import int64
 from fluss.protocol import api as apis
 from fluss.protocol.convert import pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.integers import int64
-from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.value_objects import ServerMade
 
 logger = logging.getLogger(__name__)
 

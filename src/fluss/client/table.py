@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.runtime import Runtime
 from fluss.client.lookup.lookup_client import LookupClient
-from fluss.client.lookup.table_lookup import TableLookup
-from fluss.client.runtime import Runtime
+from fluss.client.lookup.lookupers import TableLookup
 from fluss.client.scan.table_buckets import PartitionChoices
 from fluss.client.scan.table_scan import TableScan
-from fluss.client.write.append_writer import AppendWriter
-from fluss.client.write.table_append import TableAppend
-from fluss.client.write.table_upsert import TableUpsert
 from fluss.client.write.writer_client import WriterClient
+from fluss.client.write.writers import AppendWriter, TableAppend, TableUpsert
 from fluss.errors import FlussError
-from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.value_objects import ServerMade
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
@@ -32,12 +31,16 @@ import pyarrow as pa
 from fluss.buffers import BytesLike, Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
 from fluss.record.arrow_ipc import BUFFER_ALIGNMENT_BYTES, BodyCodec, RecordBatchMessage, build_metadata, parse_message
+from fluss.schema.table_options import (
+    LOG_ARROW_COMPRESSION_TYPE,
+    LOG_ARROW_COMPRESSION_ZSTD_LEVEL,
+    ZSTD_LEVEL_MAX,
+    ZSTD_LEVEL_MIN,
+    CompressionType,
+)
 
-COMPRESSION_TYPE_KEY = "table.log.arrow.compression.type"
-ZSTD_LEVEL_KEY = "table.log.arrow.compression.zstd.level"
-
-ZSTD_LEVEL_DEFAULT = 3
-ZSTD_LEVEL_MIN, ZSTD_LEVEL_MAX = 1, 22
+COMPRESSION_TYPE_KEY = LOG_ARROW_COMPRESSION_TYPE.key
+ZSTD_LEVEL_KEY = LOG_ARROW_COMPRESSION_ZSTD_LEVEL.key
 
 LENGTH_PREFIX = struct.Struct("<q")
 STORED_AS_IS = -1
@@ -60,20 +63,12 @@ _THREADED_BYTES_MIN = 256 * 1024
 _EXPANSION_MAX = {BodyCodec.LZ4_FRAME: 255, BodyCodec.ZSTD: 32 * 1024}
 
 
-class CompressionType(StrEnum):
-    """The values of the table property, as the property spells them."""
-
-    NONE = "NONE"
-    LZ4_FRAME = "LZ4_FRAME"
-    ZSTD = "ZSTD"
-
-
 @dataclass(frozen=True, slots=True)
 class ArrowCompression:
     """How the Arrow bodies of one table are compressed; all its writers do the same."""
 
     type: CompressionType = CompressionType.ZSTD
-    zstd_level: int = ZSTD_LEVEL_DEFAULT
+    zstd_level: int = LOG_ARROW_COMPRESSION_ZSTD_LEVEL.default
 
     def __post_init__(self) -> None:
         if not ZSTD_LEVEL_MIN <= self.zstd_level <= ZSTD_LEVEL_MAX:
@@ -85,7 +80,7 @@ class ArrowCompression:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ArrowCompression:
         """Read the properties of a table. Case does not matter; the level is read for ZSTD only."""
-        type_text = properties.get(COMPRESSION_TYPE_KEY, CompressionType.ZSTD)
+        type_text = properties.get(COMPRESSION_TYPE_KEY, LOG_ARROW_COMPRESSION_TYPE.default)
         try:
             compression_type = CompressionType(type_text.strip().upper())
         except ValueError:
@@ -95,7 +90,7 @@ class ArrowCompression:
             ) from None
         if compression_type != CompressionType.ZSTD:
             return cls(compression_type)
-        level_text = properties.get(ZSTD_LEVEL_KEY, str(ZSTD_LEVEL_DEFAULT))
+        level_text = properties.get(ZSTD_LEVEL_KEY, str(LOG_ARROW_COMPRESSION_ZSTD_LEVEL.default))
         try:
             return cls(compression_type, int(level_text))
         except ValueError:

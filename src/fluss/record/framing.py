@@ -1,32 +1,49 @@
-"""Records behind a length: the framing that log rows, KV records and stored values have in common.
+"""What batches of all kinds share: the CRC-32C (Castagnoli) checksum, and records behind a length.
 
 | field   | type  | meaning                          |
 |---------|-------|----------------------------------|
 | length  | int32 | bytes of the payload, not its own |
 | payload | bytes | opaque here                      |
 
-Records follow each other without padding; how many there are is written elsewhere. Integers are little-endian.
-Nothing in this module copies a record on the way in, and nothing handles records one by one on the way out.
+Log rows, KV records and stored values are framed so. Records follow each other without padding; how many there are is
+written elsewhere. Integers are little-endian. Nothing in this module copies a record on the way in, and nothing handles
+records one by one on the way out.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c as _crc32c
 
 from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_view
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.row.byte_ranges import gather_ranges, join_rows, large_binary_array, offsets_of
-from fluss.row.encoded import EncodedRows
+from fluss.row.encoded import EncodedRows, gather_ranges, join_rows, large_binary_array, offsets_of
 
 LENGTH_PREFIX_BYTES = 4
 RECORD_BYTES_MAX = 2**31 - 1
 
 _LENGTH = struct.Struct("<i")
+
+
+def crc32c(data: BytesLike | UInt8Array | pa.Buffer, value: int = 0) -> int:
+    """Return the checksum of contiguous bytes as an unsigned 32-bit number, reading them in place.
+
+    ``value`` is the checksum of the bytes before ``data``, when they belong together.
+    """
+    return int(_crc32c(byte_view(data), value))
+
+
+def crc32c_chain(parts: Iterable[BytesLike | UInt8Array | pa.Buffer]) -> int:
+    """Return the checksum of buffers as if they were joined."""
+    value = 0
+    for part in parts:
+        value = int(_crc32c(byte_view(part), value))
+    return value
 
 
 def split_length_prefixed(

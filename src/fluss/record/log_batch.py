@@ -24,6 +24,16 @@ What the leader sets is outside the checksum, so a produced batch is stored afte
 
 A batch without records has no body. It still takes one offset and carries a writer's sequence.
 We write V0, which every client can read; V1 and V2 are read, and rewritten where a V0 reader is served.
+
+In INDEXED and COMPACTED batches the body is records, each with its own change type; record ``i`` has the offset
+``base_offset + i``. Rows stay encoded here, their columns are a matter of ``fluss.row``:
+
+    field          type    meaning
+    length         int32   bytes after this field: 1 + size of the row
+    change_type    uint8   0 +A · 1 +I · 2 -U · 3 +U · 4 -D
+    row            bytes   IndexedRow or CompactedRow of the batch's schema
+
+The body of ARROW batches is described in ``fluss.record.arrow_ipc``.
 """
 
 from __future__ import annotations
@@ -39,8 +49,16 @@ import pyarrow as pa
 
 from fluss.buffers import BytesLike, UInt8Array, byte_array, byte_view
 from fluss.errors import ChecksumError, CorruptRecordError, FlussError, SizeLimitError
-from fluss.record.crc import crc32c, crc32c_chain
-from fluss.schema.change_type import ChangeType
+from fluss.record.framing import (
+    LENGTH_PREFIX_BYTES,
+    crc32c,
+    crc32c_chain,
+    fixed_width_rows,
+    join_length_prefixed,
+    split_length_prefixed,
+)
+from fluss.row.encoded import EncodedRows
+from fluss.schema.offsets import ChangeType
 
 MAGIC_V0, MAGIC_V1, MAGIC_V2 = 0, 1, 2
 MAGIC_NEWEST = MAGIC_V2
@@ -54,6 +72,7 @@ BATCH_BYTES_MAX = 2**31 - 1
 SCHEMA_ID_MAX = 2**15 - 1
 
 ATTRIBUTE_APPEND_ONLY = 0x01
+CHANGE_TYPE_BYTES = 1
 
 # Field name, struct code, first magic that has the field. Everything else about the layout follows from this table.
 _FIELDS = (
@@ -415,3 +434,29 @@ def _check_header(header: LogBatchHeader, position: int) -> None:
             f"{where} has {header.statistics_length} bytes of statistics, "
             f"{header.size - header.header_size} bytes follow its header"
         )
+
+
+# The body of row formats
+
+
+def encode_row_body(rows: EncodedRows, change_types: UInt8Array) -> memoryview:
+    """Frame the rows, each behind its change type."""
+    assert len(rows) == len(change_types), "every row needs a change type"
+    assert change_types.dtype == np.uint8, "change types are bytes"
+    assert change_types.max(initial=0) <= ChangeType.Delete, "change types are 0 to 4"
+    return byte_view(join_length_prefixed(fixed_width_rows(change_types), rows).data)
+
+
+def decode_row_body(body: BytesLike, record_count: int) -> tuple[EncodedRows, UInt8Array]:
+    """Find the rows of a body, in place, and their change types."""
+    data = byte_array(body)
+    starts, ends = split_length_prefixed(data, record_count, what="log record", payload_bytes_min=CHANGE_TYPE_BYTES)
+    change_types = data[starts]
+    unknown = np.flatnonzero(change_types > ChangeType.Delete)
+    if len(unknown):
+        index = int(unknown[0])
+        raise CorruptRecordError(
+            f"The log record {index} of {record_count}, at byte {starts[index] - LENGTH_PREFIX_BYTES}, has the change "
+            f"type {change_types[index]}, only 0 to {int(ChangeType.Delete)} exist"
+        )
+    return EncodedRows(data, starts + CHANGE_TYPE_BYTES, ends), change_types

@@ -1,7 +1,7 @@
 """Statistics of a log batch: per column the number of nulls, the smallest and the largest value.
 
 Writers put them between header and records of a batch; servers use them to skip batches that cannot hold a wanted
-row (``fluss.record.pruning``). Integers are little-endian.
+row. Integers are little-endian.
 
 | field          | type      | meaning                                                        |
 |----------------|-----------|----------------------------------------------------------------|
@@ -14,28 +14,48 @@ row (``fluss.record.pruning``). Integers are little-endian.
 | maximum_size   | int32     |                                                                |
 | maximums       | bytes     | the same                                                       |
 
-Bounds are internal values: TIME in milliseconds of the day, texts compared by their UTF-8 bytes, decimals by value.
+Bounds are internal values: TIME in milliseconds of the day, strings compared by their UTF-8 bytes, decimals by value.
 
 - CHAR columns get no bounds, as in other clients; their nulls are counted.
 - A column of nulls has no bounds.
 - A float column that holds NaN has no bounds, because readers do not agree on where NaN belongs in the order.
 - A bound of zero is written as -0.0 below and 0.0 above: some readers tell the two apart.
+
+A filter may skip a batch only if none of its rows can match. Whenever something is unknown (no statistics, no bounds,
+another type, a literal that does not fit) the batch is kept; the reader looks at its rows anyway.
+
+| function             | keep the batch when                                              |
+|----------------------|------------------------------------------------------------------|
+| =                    | minimum <= literal <= maximum                                    |
+| <>                   | not minimum = maximum = literal                                  |
+| <, <=, >, >=         | minimum < literal, minimum <= literal, maximum > literal, ...    |
+| is null, is not null | it has nulls, it has values that are not null                    |
+| starts with          | minimum, cut to the length of the prefix, <= prefix <= maximum   |
+| contains, ends with  | always                                                           |
+| in, not in           | = holds for some literal, <> holds for every literal             |
+| and, or              | all children, any child                                          |
+
+- A null matches nothing but "is null": in a column of nulls all other functions fail.
+- A null literal matches nothing; in "not in" it is passed over.
+- NaN has no agreed place in the order, so as a literal or a bound it keeps the batch.
+- Some readers say that -0.0 < 0.0: with a zero, "<" keeps what "<=" keeps, and "<>" keeps every batch.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.buffers import BytesLike, byte_view
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.row.aligned import decode_aligned_row, encode_aligned_row
+from fluss.row.slots import decode_aligned_row, encode_aligned_row
 from fluss.row.values import internal_from_arrow
+from fluss.schema.predicate import BoundCompound, BoundLeaf, BoundPredicate, CompoundFunction, LeafFunction
 from fluss.schema.types import CharType, DataType, DoubleType, FloatType, TypeRoot
 
 STATISTICS_VERSION: Final = 1
@@ -112,7 +132,7 @@ def decode_statistics(data: BytesLike, types: Sequence[DataType]) -> BatchStatis
     """Read a block; ``types`` are the types of all columns of the batch's schema.
 
     Returns None for a block that says nothing: empty, without columns, or of an unknown version. Damage raises
-    CorruptRecordError; whoever only wants to skip batches must keep such a batch.
+    CorruptRecordError; a reader that only wants to skip batches must keep such a batch.
     """
     reader = _Reader(byte_view(data))
     if not len(reader.view):
@@ -190,3 +210,105 @@ class _Reader:
                 f"Batch statistics of {len(self.view)} bytes are too short: {what} need {size} bytes at byte "
                 f"{self._position}, {remaining} follow"
             )
+
+
+# Pruning
+
+# Takes the minimum, the maximum and a literal.
+_Test: TypeAlias = Callable[[Any, Any, Any], bool]
+
+
+def may_match(predicate: BoundPredicate, statistics: BatchStatistics | None, record_count: int) -> bool:
+    """Tell whether a batch can hold a row that the predicate accepts. True whenever that is not known."""
+    if statistics is None:
+        return True
+    if isinstance(predicate, BoundLeaf):
+        return _leaf_may_match(predicate, statistics.columns.get(predicate.column_index), record_count)
+    return _compound_may_match(predicate, statistics, record_count)
+
+
+def _compound_may_match(compound: BoundCompound, statistics: BatchStatistics, record_count: int) -> bool:
+    if not compound.children:
+        return True
+    answers = (may_match(child, statistics, record_count) for child in compound.children)
+    return all(answers) if compound.function is CompoundFunction.AND else any(answers)
+
+
+def _leaf_may_match(leaf: BoundLeaf, column: ColumnStatistics | None, record_count: int) -> bool:
+    # The bounds of a column that has changed its type since cannot be compared with the literals.
+    if column is None or column.data_type.not_null() != leaf.data_type.not_null():
+        return True
+    if column.null_count > record_count:
+        return True
+    if leaf.function is LeafFunction.IS_NULL:
+        return column.null_count > 0
+    if column.null_count == record_count:
+        return False
+    test = _TESTS.get(leaf.function)
+    if test is None or not (_has_order(column.minimum) and _has_order(column.maximum)):
+        return True
+    if leaf.function is LeafFunction.NOT_IN:
+        return all(literal is None or _passes(test, column, literal) for literal in leaf.literals)
+    if leaf.function is LeafFunction.IN or leaf.literals:
+        return any(literal is not None and _passes(test, column, literal) for literal in leaf.literals)
+    return True
+
+
+def _passes(test: _Test, column: ColumnStatistics, literal: Any) -> bool:
+    try:
+        return not _has_order(literal) or test(column.minimum, column.maximum, literal)
+    except TypeError:
+        # A filter whose literal is not of the column's type is a fault elsewhere; rows must not get lost by it.
+        return True
+
+
+def _has_order(value: Any) -> bool:
+    """Tell whether a value is known and is not NaN."""
+    return value is not None and value == value
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, float) and value == 0
+
+
+def _may_equal(minimum: Any, maximum: Any, literal: Any) -> bool:
+    return bool(minimum <= literal <= maximum)
+
+
+def _may_differ(minimum: Any, maximum: Any, literal: Any) -> bool:
+    return not (minimum == maximum == literal) or _is_zero(literal)
+
+
+def _may_be_less(minimum: Any, maximum: Any, literal: Any) -> bool:
+    return bool(minimum <= literal if _is_zero(literal) else minimum < literal)
+
+
+def _may_be_less_or_equal(minimum: Any, maximum: Any, literal: Any) -> bool:
+    return bool(minimum <= literal)
+
+
+def _may_be_greater(minimum: Any, maximum: Any, literal: Any) -> bool:
+    return bool(maximum >= literal if _is_zero(literal) else maximum > literal)
+
+
+def _may_be_greater_or_equal(minimum: Any, maximum: Any, literal: Any) -> bool:
+    return bool(maximum >= literal)
+
+
+def _may_start_with(minimum: Any, maximum: Any, literal: Any) -> bool:
+    # Python orders strings by code point, which is the order of their UTF-8 bytes.
+    return bool(minimum[: len(literal)] <= literal <= maximum)
+
+
+# Functions that are not here keep every batch that has a value which is not null.
+_TESTS: Final[dict[LeafFunction, _Test]] = {
+    LeafFunction.EQUAL: _may_equal,
+    LeafFunction.NOT_EQUAL: _may_differ,
+    LeafFunction.LESS_THAN: _may_be_less,
+    LeafFunction.LESS_OR_EQUAL: _may_be_less_or_equal,
+    LeafFunction.GREATER_THAN: _may_be_greater,
+    LeafFunction.GREATER_OR_EQUAL: _may_be_greater_or_equal,
+    LeafFunction.STARTS_WITH: _may_start_with,
+    LeafFunction.IN: _may_equal,
+    LeafFunction.NOT_IN: _may_differ,
+}

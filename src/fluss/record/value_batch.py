@@ -37,9 +37,8 @@ from fluss.record.framing import (
     join_length_prefixed,
     split_length_prefixed,
 )
-from fluss.row.byte_ranges import unaligned
-from fluss.row.encoded import EncodedRows
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import number_array
+from fluss.row.encoded import EncodedRows, unaligned
 
 MAGIC = 0
 BATCH_BYTES_MAX = 2**31 - 1

@@ -13,7 +13,7 @@ was written; its id travels outside the row.
 | the same with more digits | varint64 milliseconds, varint32 nanoseconds in the millisecond |
 | CHAR, STRING, BINARY, BYTES | varint32 length, bytes; CHAR and BINARY are not padded |
 | DECIMAL with more than 18 digits | varint32 length, big-endian unscaled bytes |
-| ARRAY, MAP | varint32 length, see ``fluss.row.binary_array``; rows inside are compacted rows |
+| ARRAY, MAP | varint32 length, see ``fluss.row.slots``; rows inside are compacted rows |
 | ROW | varint32 length, compacted row |
 
     (10, "abc") of (INT, STRING):  00 | 0a | 03 61 62 63
@@ -29,10 +29,10 @@ from typing import Any, Final
 
 from fluss.buffers import BytesLike
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.row import binary_array
-from fluss.row.binary_array import RowCodec
-from fluss.row.cursor import Cursor
+from fluss.row import slots
+from fluss.row.arrow_arrays import null_byte_count
 from fluss.row.scalars import (
+    RowCursor,
     check_decimal,
     check_nanos,
     check_unscaled,
@@ -42,8 +42,8 @@ from fluss.row.scalars import (
     encode_text,
     encode_unscaled,
     fixed_struct,
-    null_byte_count,
 )
+from fluss.row.slots import NestedRowCodec
 from fluss.row.values import NANOS_PER_MILLI, Timestamp
 from fluss.row.varint import encode_varint32, encode_varint64
 from fluss.schema.types import DataType, DecimalType, TypeRoot
@@ -72,7 +72,7 @@ def decode_row(types: Sequence[DataType], data: BytesLike) -> tuple[Any, ...]:
 
     A null in a NOT NULL column and bytes behind the last field are damage, or the wrong schema.
     """
-    cursor = Cursor(data)
+    cursor = RowCursor(data)
     null_bits = cursor.take(null_byte_count(len(types)))
     values: list[Any] = []
     for index, data_type in enumerate(types):
@@ -98,7 +98,7 @@ def encode_fields(types: Sequence[DataType], values: Sequence[Any]) -> bytes:
 
 def decode_fields(types: Sequence[DataType], data: BytesLike) -> tuple[Any, ...]:
     """Decode a key."""
-    cursor = Cursor(data)
+    cursor = RowCursor(data)
     values = tuple(_READERS[data_type.root](cursor, data_type) for data_type in types)
     cursor.finish()
     return values
@@ -106,21 +106,21 @@ def decode_fields(types: Sequence[DataType], data: BytesLike) -> tuple[Any, ...]
 
 def encode_nested(data_type: DataType, value: Any) -> bytes:
     """Encode one ARRAY, MAP or ROW value as it lies in a compacted row, without the length in front."""
-    return binary_array.encode_nested(data_type, value, _ROWS)
+    return slots.encode_nested(data_type, value, _ROWS)
 
 
 def decode_nested(data_type: DataType, data: BytesLike) -> Any:
     """Decode one ARRAY, MAP or ROW value of a compacted row, without the length in front."""
-    return binary_array.decode_nested(data_type, data, _ROWS)
+    return slots.decode_nested(data_type, data, _ROWS)
 
 
 # Rows inside the arrays and maps of a compacted row are compacted, too.
-_ROWS: Final = RowCodec(encode_row, decode_row)
+_ROWS: Final = NestedRowCodec(encode_row, decode_row)
 
 
 # A writer appends a value that is not null; the reader of the same type takes it off again.
 _Writer = Callable[[bytearray, Any, Any], None]
-_Reader = Callable[[Cursor, Any], Any]
+_Reader = Callable[[RowCursor, Any], Any]
 
 
 def _layout(data_type: DataType) -> struct.Struct:
@@ -133,7 +133,7 @@ def _write_number(out: bytearray, value: Any, data_type: DataType) -> None:
     out += encode_fixed(_layout(data_type), value, data_type)
 
 
-def _read_number(cursor: Cursor, data_type: DataType) -> Any:
+def _read_number(cursor: RowCursor, data_type: DataType) -> Any:
     layout = _layout(data_type)
     return layout.unpack(cursor.take(layout.size))[0]
 
@@ -142,7 +142,7 @@ def _write_int(out: bytearray, value: int, data_type: DataType) -> None:
     out += encode_varint32(value)
 
 
-def _read_int(cursor: Cursor, data_type: DataType) -> int:
+def _read_int(cursor: RowCursor, data_type: DataType) -> int:
     return cursor.varint32()
 
 
@@ -150,7 +150,7 @@ def _write_bigint(out: bytearray, value: int, data_type: DataType) -> None:
     out += encode_varint64(value)
 
 
-def _read_bigint(cursor: Cursor, data_type: DataType) -> int:
+def _read_bigint(cursor: RowCursor, data_type: DataType) -> int:
     return cursor.varint64()
 
 
@@ -158,7 +158,7 @@ def _write_text(out: bytearray, value: str, data_type: DataType) -> None:
     _write_bytes(out, encode_text(value), data_type)
 
 
-def _read_text(cursor: Cursor, data_type: DataType) -> str:
+def _read_text(cursor: RowCursor, data_type: DataType) -> str:
     return decode_text(_read_sized(cursor))
 
 
@@ -167,11 +167,11 @@ def _write_bytes(out: bytearray, value: bytes, data_type: DataType) -> None:
     out += value
 
 
-def _read_bytes(cursor: Cursor, data_type: DataType) -> bytes:
+def _read_bytes(cursor: RowCursor, data_type: DataType) -> bytes:
     return bytes(_read_sized(cursor))
 
 
-def _read_sized(cursor: Cursor) -> memoryview:
+def _read_sized(cursor: RowCursor) -> memoryview:
     return cursor.take(cursor.varint32())
 
 
@@ -183,7 +183,7 @@ def _write_decimal(out: bytearray, value: int, data_type: DecimalType) -> None:
         _write_bytes(out, encode_unscaled(value, data_type), data_type)
 
 
-def _read_decimal(cursor: Cursor, data_type: DecimalType) -> int:
+def _read_decimal(cursor: RowCursor, data_type: DecimalType) -> int:
     if data_type.is_compact:
         return check_unscaled(cursor.varint64(), data_type)
     return decode_unscaled(_read_sized(cursor), data_type)
@@ -196,7 +196,7 @@ def _write_timestamp(out: bytearray, value: Timestamp, data_type: Any) -> None:
         out += encode_varint32(value.nanos)
 
 
-def _read_timestamp(cursor: Cursor, data_type: Any) -> Timestamp:
+def _read_timestamp(cursor: RowCursor, data_type: Any) -> Timestamp:
     millis = cursor.varint64()
     return Timestamp(millis, 0 if data_type.is_compact else check_nanos(cursor.varint32(), data_type))
 
@@ -205,7 +205,7 @@ def _write_nested(out: bytearray, value: Any, data_type: DataType) -> None:
     _write_bytes(out, encode_nested(data_type, value), data_type)
 
 
-def _read_nested(cursor: Cursor, data_type: DataType) -> Any:
+def _read_nested(cursor: RowCursor, data_type: DataType) -> Any:
     return decode_nested(data_type, _read_sized(cursor))
 
 

@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fluss.buffers import Int64Array
+from fluss.row.arrow_arrays import BoolArray
 from fluss.row.encoded import EncodedRows
-from fluss.row.null_columns import BoolArray
-from fluss.row.varint_columns import WORD_BYTES, UInt64Array, read_words
+from fluss.row.varint import WORD_BYTES, UInt64Array, read_words
 
 _BITS: Final = 64
 _MASK: Final = 2**_BITS - 1
 _BITS_PER_BYTE: Final = 8
 # The upper half is what depends on all bits below it.
 _FOLD_BITS: Final = _BITS // 2
-# So many keys are dealt with one by one in the time that it takes to begin with all at once.
+# Up to so many keys, a loop over them is faster than setting up operations on arrays.
 _FEW_KEYS: Final = 16
 
 
@@ -62,9 +62,9 @@ class HashedKeys:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def some(self, numbers: Int64Array | slice) -> HashedKeys:
-        """Return the keys with some numbers, in their order."""
-        return HashedKeys(self.keys.some(numbers), self.hashes[numbers])
+    def some(self, indexes: Int64Array | slice) -> HashedKeys:
+        """Return the keys at some indexes, in their order."""
+        return HashedKeys(self.keys.some(indexes), self.hashes[indexes])
 
 
 def hash_of(key: bytes, seeds: HashSeeds = _OF_THIS_PROCESS) -> int:
@@ -108,7 +108,7 @@ def are_equal(some: EncodedRows, others: EncodedRows) -> BoolArray:
     common_words = _word_count(int(lengths.min()))
     for index in range(common_words):
         is_equal &= row_words(some, index) == row_words(others, index)
-    # Those that go on become fewer. The last of them are compared one by one, however long they are.
+    # Fewer and fewer rows have further words. The last few rows are compared one by one, however long they are.
     index, numbers = common_words, np.flatnonzero(is_equal & (lengths > common_words * WORD_BYTES))
     while len(numbers) > _FEW_KEYS:
         differs = row_words(some.some(numbers), index) != row_words(others.some(numbers), index)

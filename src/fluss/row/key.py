@@ -35,14 +35,18 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from fluss.buffers import BytesLike
 from fluss.errors import FlussError
-from fluss.row.aligned import encode_aligned_row
 from fluss.row.compacted import decode_fields, encode_fields
-from fluss.row.java_text import date_time_text, float_text, instant_text
+from fluss.row.compacted_columns import encode_keys
+from fluss.row.encoded import EncodedRows
+from fluss.row.java_format import format_date_time, format_float, format_instant
 from fluss.row.python_values import from_internal
 from fluss.row.scalars import INT64, encode_fixed, encode_text, encode_unscaled, fixed_struct
+from fluss.row.slots import encode_aligned_row
+from fluss.row.values import internal_from_arrow
 from fluss.schema.types import DataType, DecimalType, TypeRoot
 
 KV_FORMAT_VERSION_DEFAULT: Final = 1
@@ -85,6 +89,20 @@ def bucket_key_encoder(types: Sequence[DataType], lake_format: str | None) -> Ke
     """Return the encoder of the bucket-key columns, of log tables, too."""
     _check_lake_format(lake_format)
     return _ENCODERS[lake_format](tuple(types))
+
+
+def encode_key_columns(
+    encoder: KeyEncoder, columns: Sequence[pa.Array], *, one_by_one_rows_max: int = 0
+) -> EncodedRows:
+    """Encode the key columns of a batch, in the order of ``encoder.types`` and with exactly their Arrow types.
+
+    Compacted keys, the default, are encoded a column at a time. The keys of lakes go through their encoders one by one,
+    and so do the keys of up to ``one_by_one_rows_max`` rows, for which setting up columns would take longer.
+    """
+    if isinstance(encoder, CompactedKeyEncoder) and len(columns[0]) > one_by_one_rows_max:
+        return encode_keys(columns, encoder.types)
+    values = [internal_from_arrow(column, data_type) for column, data_type in zip(columns, encoder.types, strict=True)]
+    return EncodedRows.from_list([encoder.encode(row) for row in zip(*values, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +171,7 @@ class IcebergKeyEncoder:
 
 @dataclass(frozen=True, slots=True)
 class HudiKeyEncoder:
-    """A hash of texts, so it only chooses buckets: rows are never stored under such a key."""
+    """A hash of formatted values, so it only chooses buckets: rows are never stored under such a key."""
 
     types: tuple[DataType, ...]
 
@@ -164,27 +182,27 @@ class HudiKeyEncoder:
                 raise FlussError(f"Hudi tables cannot have a bucket key column of type {data_type}")
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        texts = [
-            None if value is None else _hudi_text(value, data_type)
+        formatted = [
+            None if value is None else _hudi_format(value, data_type)
             for data_type, value in zip(self.types, values, strict=True)
         ]
-        return hudi_hash(texts)
+        return hudi_hash(formatted)
 
 
-def hudi_hash(texts: Sequence[str | None]) -> bytes:
-    """Return the four key bytes of the texts of all bucket-key columns."""
-    if len(texts) == 1:
-        texts = [_HUDI_NULL if text is None else text for text in texts]
+def hudi_hash(formatted: Sequence[str | None]) -> bytes:
+    """Return the four key bytes of the formatted values of all bucket-key columns."""
+    if len(formatted) == 1:
+        formatted = [_HUDI_NULL if text is None else text for text in formatted]
     else:
-        for text in texts:
-            _check_hudi_text(text)
+        for text in formatted:
+            _check_hudi_part(text)
     key_hash = 1
-    for text in texts:
+    for text in formatted:
         key_hash = (31 * key_hash + _java_hash(text or "")) & 0xFFFF_FFFF
     return _UINT32_BIG_ENDIAN.pack(key_hash)
 
 
-def _check_hudi_text(text: str | None) -> None:
+def _check_hudi_part(text: str | None) -> None:
     if text is not None and (_HUDI_SEPARATOR in text or text in (_HUDI_NULL, _HUDI_EMPTY)):
         raise FlussError(
             f"The bucket key value {text!r} cannot be told apart in a Hudi record key of several columns: "
@@ -199,20 +217,20 @@ def _java_hash(text: str) -> int:
     return text_hash
 
 
-def _hudi_text(value: Any, data_type: DataType) -> str:
+def _hudi_format(value: Any, data_type: DataType) -> str:
     match data_type.root:
         case TypeRoot.BOOLEAN:
             return "true" if value else "false"
         case TypeRoot.FLOAT:
-            return float_text(value, bits=32)
+            return format_float(value, bits=32)
         case TypeRoot.DOUBLE:
-            return float_text(value, bits=64)
+            return format_float(value, bits=64)
         case TypeRoot.DECIMAL:
             return f"{from_internal(value, data_type):f}"
         case TypeRoot.TIMESTAMP:
-            return date_time_text(value)
+            return format_date_time(value)
         case TypeRoot.TIMESTAMP_LTZ:
-            return instant_text(value)
+            return format_instant(value)
     return str(value)
 
 

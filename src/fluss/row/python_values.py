@@ -3,8 +3,8 @@
 | type | taken from Python | given back |
 |---|---|---|
 | BOOLEAN | bool | bool |
-| TINYINT, SMALLINT, INT, BIGINT | int and whatever is one (``__index__``), in range | int |
-| FLOAT, DOUBLE | float, int, Decimal and whatever turns into one; FLOAT rounds to 32 bits | float |
+| TINYINT, SMALLINT, INT, BIGINT | int and other types with ``__index__``, in range | int |
+| FLOAT, DOUBLE | float, int, Decimal and other types with ``__float__``; FLOAT rounds to 32 bits | float |
 | CHAR, STRING | str without lone surrogates | str |
 | BYTES, BINARY(n) | bytes, bytearray, memoryview; BINARY exactly n of them | bytes |
 | DECIMAL(p, s) | Decimal, rounded half up to s digits | Decimal with s digits |
@@ -18,6 +18,10 @@
 
 numpy scalars and pandas Timestamps are taken where their Python counterparts are. None, NaT and pandas' NA are null
 for every type.
+
+Single values come first, then columns. The plain way of a column is ``from_internal`` over ``internal_from_arrow``,
+value by value. Columns whose values pyarrow or numpy already turn into the right objects take a short cut; both give
+the same.
 """
 
 from __future__ import annotations
@@ -26,15 +30,19 @@ import math
 import operator
 import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
-from fluss.errors import FlussError
-from fluss.row.values import DAY_MS, NANOS_PER_MILLI, Timestamp
+from fluss.buffers import Int64Array
+from fluss.errors import CorruptRecordError, FlussError
+from fluss.row.arrow_arrays import mask_from_arrow
+from fluss.row.values import DAY_MS, NANOS_PER_MILLI, Timestamp, internal_from_arrow
 from fluss.schema.arrow import time_unit
 from fluss.schema.types import (
     DECIMAL_PRECISION_MAX,
@@ -64,6 +72,26 @@ _NOT_A_NUMBER: Final = (str, bytes, np.ndarray, np.datetime64, np.timedelta64, n
 # Years 1 to 9999, the ones that Python can show.
 _MILLIS_LOWEST: Final = (datetime.min - _EPOCH) // timedelta(milliseconds=1)
 _MILLIS_HIGHEST: Final = (datetime.max - _EPOCH) // timedelta(milliseconds=1)
+_MICROS_LOWEST: Final = (datetime.min - _EPOCH) // timedelta(microseconds=1)
+_MICROS_HIGHEST: Final = (datetime.max - _EPOCH) // timedelta(microseconds=1)
+# What pyarrow gives for these is what users get.
+_SAME_IN_ARROW: Final = frozenset(
+    {
+        TypeRoot.BOOLEAN,
+        TypeRoot.TINYINT,
+        TypeRoot.SMALLINT,
+        TypeRoot.INTEGER,
+        TypeRoot.BIGINT,
+        TypeRoot.FLOAT,
+        TypeRoot.DOUBLE,
+        TypeRoot.CHAR,
+        TypeRoot.STRING,
+        TypeRoot.BINARY,
+        TypeRoot.BYTES,
+    }
+)
+_NANOS_PER_MICRO: Final = 1000
+_MICROS_PER_UNIT: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 class _ValueRejectedError(Exception):
@@ -73,7 +101,7 @@ class _ValueRejectedError(Exception):
 def to_internal(value: Any, data_type: DataType, field: str) -> Any:
     """Convert an object of the user to the internal value of a column named ``field``.
 
-    Whatever the type does not take is a FlussError that names the column.
+    A value that the type does not take is a FlussError that names the column.
     """
     try:
         return _convert(value, data_type)
@@ -104,7 +132,7 @@ def _is_missing(value: Any) -> bool:
     """Recognise numpy's and pandas' ways to say null. NaN is a number, not a null."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         return bool(np.isnat(value))
-    # An object of pandas can only exist when somebody else has imported it. Another thread may be doing so right now.
+    # An object of pandas can only exist when the program has imported it. Another thread may be doing so right now.
     pandas = sys.modules.get("pandas")
     return pandas is not None and (value is getattr(pandas, "NaT", None) or value is getattr(pandas, "NA", None))
 
@@ -439,3 +467,75 @@ _GIVERS: Final[dict[TypeRoot, Callable[[Any, Any], Any]]] = {
     TypeRoot.MAP: _give_map,
     TypeRoot.ROW: _give_row,
 }
+
+
+# Columns
+
+
+def python_column(array: pa.Array, data_type: DataType) -> list[Any]:
+    """Convert a column; the array has the Arrow type of ``data_type`` and may be a slice.
+
+    CorruptRecordError: the array is well-formed, its content is not. FlussError: Python has no such date.
+    """
+    if data_type.root in _SAME_IN_ARROW:
+        try:
+            values: list[Any] = array.to_pylist()
+        except UnicodeDecodeError as error:
+            raise CorruptRecordError(f"A string column holds bytes that are not UTF-8: {error}") from error
+        return values
+    if isinstance(data_type, TimestampType | TimestampLtzType):
+        micros = _micros(array)
+        if micros is not None:
+            return _datetimes(array, micros, has_zone=isinstance(data_type, TimestampLtzType))
+    return [from_internal(value, data_type) for value in internal_from_arrow(array, data_type)]
+
+
+def python_rows(names: Sequence[str], columns: Iterable[list[Any]]) -> list[dict[str, Any]]:
+    """Put converted columns together to rows. A name that occurs twice is one key, at its first place."""
+    return _row_maker(tuple(names))(*columns)
+
+
+@lru_cache(maxsize=256)
+def _row_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
+    """Return a function from columns to rows.
+
+    It is compiled for these names, because a dict display with constant keys is several times as fast as anything
+    that learns them at run time, and this is most of the work of reading records.
+    """
+    if not names:
+        return lambda: []
+    variables = [f"value_{index}" for index in range(len(names))]
+    display = ", ".join(f"{name!r}: {variable}" for name, variable in zip(names, variables, strict=True))
+    arguments = ", ".join(f"column_{index}" for index in range(len(names)))
+    code = f"lambda {arguments}: [{{{display}}} for {', '.join(variables)}, in zip({arguments}, strict=True)]"
+    # Nothing a name contains becomes code: repr quotes it.
+    maker: Callable[..., list[dict[str, Any]]] = eval(code)
+    return maker
+
+
+def _micros(array: pa.Array) -> Int64Array | None:
+    """Return timestamps as whole microseconds, nulls as 0; None if there is one that no datetime can be."""
+    # Read from its buffers: pyarrow's own way to numpy imports pandas if that is installed, in the middle of a read.
+    data = array.buffers()[1]
+    numbers: Int64Array = np.frombuffer(data or b"", np.int64)[array.offset : array.offset + len(array)]
+    valid = mask_from_arrow(array)
+    if valid is not None:
+        numbers = np.where(valid, numbers, 0)
+    if array.type.unit == "ns":
+        return numbers // _NANOS_PER_MICRO
+    per_unit = _MICROS_PER_UNIT[array.type.unit]
+    lowest, highest = _MICROS_LOWEST // per_unit, _MICROS_HIGHEST // per_unit
+    if len(numbers) and not (lowest <= numbers.min() and numbers.max() <= highest):
+        return None
+    return numbers * per_unit
+
+
+def _datetimes(array: pa.Array, micros: Int64Array, *, has_zone: bool) -> list[Any]:
+    values: list[Any] = micros.view("datetime64[us]").tolist()
+    if has_zone:
+        values = [value.replace(tzinfo=UTC) for value in values]
+    valid = mask_from_arrow(array)
+    if valid is not None:
+        for index in np.flatnonzero(~valid).tolist():
+            values[index] = None
+    return values

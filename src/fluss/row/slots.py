@@ -1,4 +1,4 @@
-"""Values in slots, with a variable part behind them: the common ground of binary arrays and aligned rows.
+"""Values in slots, with a variable part behind them: ARRAY and MAP values, and aligned rows.
 
 A slot holds one value, starting at its first byte:
 
@@ -17,16 +17,51 @@ A reader trusts offsets and lengths only as far as it can check them. Regions mu
 lengths together must not exceed it. The second rule holds for everything a writer produces, because its regions do
 not overlap; without it, many slots could point at one large nested value, and a few kilobytes could decode to
 gigabytes. With it, each level of nesting reads at most the bytes of the level around it.
+
+A binary array, which is the form of ARRAY values, of n elements; e is the size of a slot (1, 2 or 4 for narrow
+numbers, else 8):
+
+| part | bytes | content |
+|---|---|---|
+| count | 4 | int32 n |
+| null bits | 4 · ceil(n / 32) | element i is bit ``i & 7`` of byte ``4 + (i >> 3)``; 1 is null |
+| slots | n · e | |
+| padding | to a multiple of 8 | zeros |
+| variable part | any | |
+
+The slot of a null may hold anything: some writers leave old bytes there. So nulls are never looked at, and two equal
+arrays need not have equal bytes.
+
+A binary map, which is the form of MAP values: int32 size of the key array, key array, value array. Both arrays have the
+same count; keys are not null. ROW values, and rows inside arrays and maps, are written by the row format around them.
+
+An aligned row of n fields, which holds the bounds in batch statistics, and keys in the layout of Paimon:
+
+| part | bytes | content |
+|---|---|---|
+| null bits | 8 · floor((n + 71) / 64) | the first byte is a header, always 0; field i is bit i + 8; 1 is null |
+| slots | 8 per field | narrow numbers come first in their slot; the slot of a null is zero |
+| variable part | any | |
+
+    (7, "hi") of (INT, STRING):  00 00 00 00 00 00 00 00 | 07 00 00 00 00 00 00 00 | 68 69 00 00 00 00 00 82
+
+Nested types do not occur in aligned rows.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NoReturn
 
-from fluss.errors import CorruptRecordError, FlussError
+from fluss.buffers import BytesLike, byte_view
+from fluss.errors import CorruptRecordError, FlussError, SizeLimitError
+from fluss.integers import INT32_MAX
+from fluss.row.arrow_arrays import slot_bits
 from fluss.row.scalars import (
+    INT32,
     INT64,
     UNSCALED_BYTES_MAX,
     check_nanos,
@@ -39,13 +74,15 @@ from fluss.row.scalars import (
     fixed_struct,
 )
 from fluss.row.values import NANOS_PER_MILLI, Timestamp
-from fluss.schema.integers import INT32_MAX
 from fluss.schema.types import (
+    ArrayType,
     BinaryType,
     BytesType,
     CharType,
     DataType,
     DecimalType,
+    MapType,
+    RowType,
     StringType,
     TimestampLtzType,
     TimestampType,
@@ -58,6 +95,10 @@ _LOCATION: Final = struct.Struct(
     "<i"  # length in bytes, or nanoseconds of a timestamp
     "i"  # offset
 )
+_COUNT_BYTES: Final = INT32.size
+# What an array may take in memory, in bits. A null element is one bit here and can be many bytes there.
+_ARRAY_BITS_MAX: Final = 8 * 256 * 1024 * 1024
+_HEADER_BITS: Final = 8
 
 EncodeNested = Callable[[DataType, Any], bytes]
 DecodeNested = Callable[[DataType, memoryview], Any]
@@ -168,3 +209,160 @@ class SlotReader:
                 "of the variable part: some regions overlap"
             )
         return self._data[offset : offset + length]
+
+
+# Arrays and maps
+
+
+@dataclass(frozen=True, slots=True)
+class NestedRowCodec:
+    """How rows inside arrays and maps, and ROW values themselves, are written and read."""
+
+    encode_row: Callable[[Sequence[DataType], Sequence[Any]], bytes]
+    decode_row: Callable[[Sequence[DataType], BytesLike], tuple[Any, ...]]
+
+
+def encode_nested(data_type: DataType, value: Any, rows: NestedRowCodec) -> bytes:
+    """Encode one ARRAY, MAP or ROW value."""
+    match data_type:
+        case ArrayType():
+            return encode_array(data_type.element_type, value, rows)
+        case MapType():
+            return encode_map(data_type, value, rows)
+        case RowType():
+            return rows.encode_row(data_type.field_types, value)
+    raise AssertionError(f"{data_type} is not a nested type")
+
+
+def decode_nested(data_type: DataType, data: BytesLike, rows: NestedRowCodec) -> Any:
+    """Decode one ARRAY, MAP or ROW value."""
+    match data_type:
+        case ArrayType():
+            return decode_array(data_type.element_type, data, rows)
+        case MapType():
+            return decode_map(data_type, data, rows)
+        case RowType():
+            return rows.decode_row(data_type.field_types, data)
+    raise AssertionError(f"{data_type} is not a nested type")
+
+
+def encode_array(element_type: DataType, values: Sequence[Any], rows: NestedRowCodec) -> bytes:
+    """Encode a binary array."""
+    slots_start, slot_size = _slots_start(len(values)), _slot_size(element_type)
+    writer = SlotWriter(slots_start + len(values) * slot_size, partial(encode_nested, rows=rows))
+    INT32.pack_into(writer.data, 0, len(values))
+    for index, value in enumerate(values):
+        if value is not None:
+            writer.put(slots_start + index * slot_size, element_type, value)
+        elif element_type.nullable:
+            writer.data[_COUNT_BYTES + (index >> 3)] |= 1 << (index & 7)
+        else:
+            raise FlussError(f"Element {index} of an array is null, but its type is {element_type}")
+    return bytes(writer.data)
+
+
+def decode_array(element_type: DataType, data: BytesLike, rows: NestedRowCodec) -> list[Any]:
+    """Decode a binary array. Bytes behind its last region are ignored: they are padding."""
+    view = byte_view(data)
+    count = _leading_int32(view, "an array")
+    slots_start, slot_size = _slots_start(count), _slot_size(element_type)
+    slots_end = slots_start + count * slot_size
+    if count < 0 or slots_end > len(view):
+        raise CorruptRecordError(
+            f"An array of {len(view)} bytes claims {count} elements of type {element_type}, {slot_size} bytes each"
+        )
+    if count * slot_bits(element_type) > _ARRAY_BITS_MAX:
+        raise SizeLimitError(
+            f"An array of {count} elements of type {element_type} takes more than {_ARRAY_BITS_MAX // 8} bytes of "
+            "memory, which is more than a batch of rows may take"
+        )
+    # The padding in front of the variable part may be cut off when there is no variable part.
+    reader = SlotReader(view, min(padded_to_word(slots_end), len(view)), partial(decode_nested, rows=rows))
+    values: list[Any] = []
+    for index in range(count):
+        if not view[_COUNT_BYTES + (index >> 3)] & 1 << (index & 7):
+            values.append(reader.get(slots_start + index * slot_size, element_type))
+        elif element_type.nullable:
+            values.append(None)
+        else:
+            raise CorruptRecordError(f"Element {index} of an array is null, but its type is {element_type}")
+    return values
+
+
+def encode_map(data_type: MapType, entries: Sequence[tuple[Any, Any]], rows: NestedRowCodec) -> bytes:
+    """Encode a binary map."""
+    keys = encode_array(data_type.key_type, [key for key, _ in entries], rows)
+    values = encode_array(data_type.value_type, [value for _, value in entries], rows)
+    return INT32.pack(len(keys)) + keys + values
+
+
+def decode_map(data_type: MapType, data: BytesLike, rows: NestedRowCodec) -> list[tuple[Any, Any]]:
+    """Decode a binary map."""
+    view = byte_view(data)
+    keys_size = _leading_int32(view, "a map")
+    keys_end = _COUNT_BYTES + keys_size
+    if keys_size < 0 or keys_end > len(view):
+        raise CorruptRecordError(f"A map of {len(view)} bytes claims a key array of {keys_size} bytes")
+    keys = decode_array(data_type.key_type, view[_COUNT_BYTES:keys_end], rows)
+    values = decode_array(data_type.value_type, view[keys_end:], rows)
+    if len(keys) != len(values):
+        raise CorruptRecordError(f"A map has {len(keys)} keys and {len(values)} values")
+    return list(zip(keys, values, strict=True))
+
+
+def _slots_start(count: int) -> int:
+    return _COUNT_BYTES + 4 * ((count + 31) // 32)
+
+
+def _slot_size(element_type: DataType) -> int:
+    layout = fixed_struct(element_type)
+    return SLOT_BYTES if layout is None else layout.size
+
+
+def _leading_int32(view: memoryview, what: str) -> int:
+    if len(view) < _COUNT_BYTES:
+        raise CorruptRecordError(f"The data of {what} has {len(view)} bytes; its first field alone has {_COUNT_BYTES}")
+    number: int = INT32.unpack_from(view)[0]
+    return number
+
+
+# Aligned rows
+
+
+def encode_aligned_row(types: Sequence[DataType], values: Sequence[Any]) -> bytes:
+    """Encode one row of internal values. Every field may be null, whatever its type says."""
+    slots_start = _null_byte_count(len(types))
+    writer = SlotWriter(slots_start + SLOT_BYTES * len(types), _refuse_nested)
+    for index, (data_type, value) in enumerate(zip(types, values, strict=True)):
+        if value is None:
+            bit = index + _HEADER_BITS
+            writer.data[bit >> 3] |= 1 << (bit & 7)
+        else:
+            writer.put(slots_start + SLOT_BYTES * index, data_type, value)
+    return bytes(writer.data)
+
+
+def decode_aligned_row(types: Sequence[DataType], data: BytesLike) -> tuple[Any, ...]:
+    """Decode one row. Bytes behind the last region are ignored: they are padding."""
+    view = byte_view(data)
+    slots_start = _null_byte_count(len(types))
+    slots_end = slots_start + SLOT_BYTES * len(types)
+    if slots_end > len(view):
+        raise CorruptRecordError(
+            f"An aligned row of {len(types)} fields has at least {slots_end} bytes; this one has {len(view)}"
+        )
+    reader = SlotReader(view, slots_end, _refuse_nested)
+    values: list[Any] = []
+    for index, data_type in enumerate(types):
+        bit = index + _HEADER_BITS
+        is_null = view[bit >> 3] & 1 << (bit & 7)
+        values.append(None if is_null else reader.get(slots_start + SLOT_BYTES * index, data_type))
+    return tuple(values)
+
+
+def _null_byte_count(field_count: int) -> int:
+    return 8 * ((field_count + 63 + _HEADER_BITS) // 64)
+
+
+def _refuse_nested(data_type: DataType, value: Any) -> NoReturn:
+    raise FlussError(f"An aligned row has no fields of type {data_type}; take a column that is not nested")

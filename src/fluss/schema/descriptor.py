@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fluss.errors import FlussError
-from fluss.schema.formats import KV_FORMAT_PROPERTY, LOG_FORMAT_PROPERTY, KvFormat, LogFormat
-from fluss.schema.frozen_dict import FrozenDict, string_dict
-from fluss.schema.integers import int32
-from fluss.schema.schema import Schema, shown_names, string_list
+from fluss.integers import int32
+from fluss.schema.schema import Schema, shown_names
+from fluss.schema.table_options import KV_FORMAT, LOG_FORMAT, KvFormat, LogFormat
+from fluss.schema.value_objects import FrozenDict, string_dict, string_list
 
 
 class TableDescriptor:
@@ -127,12 +127,12 @@ class TableDescriptor:
     @property
     def log_format(self) -> LogFormat:
         """The format of the log, stated or by default."""
-        return LogFormat.parse(self._properties.get(LOG_FORMAT_PROPERTY, LogFormat.ARROW))
+        return LogFormat.parse(self._properties.get(LOG_FORMAT.key, LogFormat.ARROW))
 
     @property
     def kv_format(self) -> KvFormat:
         """The format of the key-value store, stated or by default."""
-        return KvFormat.parse(self._properties.get(KV_FORMAT_PROPERTY, KvFormat.COMPACTED))
+        return KvFormat.parse(self._properties.get(KV_FORMAT.key, KvFormat.COMPACTED))
 
     @property
     def physical_primary_keys(self) -> list[str]:
@@ -185,9 +185,9 @@ def _with_formats(
 ) -> FrozenDict[str, str]:
     formats: dict[str, str] = {}
     if log_format is not None:
-        formats[LOG_FORMAT_PROPERTY] = LogFormat.parse(log_format).value
+        formats[LOG_FORMAT.key] = LogFormat.parse(log_format).value
     if kv_format is not None:
-        formats[KV_FORMAT_PROPERTY] = KvFormat.parse(kv_format).value
+        formats[KV_FORMAT.key] = KvFormat.parse(kv_format).value
     for key, value in formats.items():
         if properties.get(key, value).upper() != value:
             raise FlussError(f"'{key}' is given twice: as {properties[key]!r} in the properties, and as {value!r}")

@@ -14,7 +14,7 @@ from typing import Final
 
 from fluss._version import __version__
 from fluss.errors import FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.listener_parsing import PORT_MAX, address_text
 from fluss.server.option_sources import Setting
 from fluss.server.options import DEFAULT_LISTENER_NAME, DEFAULT_PORT, Durability, ServerOptions
@@ -145,7 +145,7 @@ async def _serve_until_signal(options: ServerOptions) -> None:
 
     def on_signal(number: int) -> None:
         if stop.is_set():
-            # Whoever asks twice does not want to wait for the order.
+            # A second signal means not to wait for an orderly stop.
             os._exit(128 + number)
         request_stop(stop)
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fluss.config import suggestion
 from fluss.errors import ErrorCode, FlussError
+from fluss.options import suggestion
 from fluss.protocol.sasl import MECHANISM, UserTable
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol, address_text, parse_users
 from fluss.server.options import ServerOption, ServerOptions
@@ -94,7 +94,7 @@ class SharedUsers:
         self.replace(credentials)
 
     def check(self, credentials: str | None) -> None:
-        """Refuse credentials that cannot be read, or that would leave nobody who can log in."""
+        """Refuse credentials that cannot be read, or that would leave no user who can log in."""
         users = {**self._fixed, **parse_users(credentials or "")}
         if self._is_needed and not users:
             raise FlussError("nobody could log in any more")

@@ -1,14 +1,15 @@
-"""A configuration file: YAML with dotted keys, flat or nested, read into texts that know where they come from.
+"""Where server options come from: the value as it was written, the configuration file, and keys of upstream servers.
 
-log.segment.file-size: 512 mb
-log:
-  index.interval-size: 4 kb        # the same as log.index.interval-size
-bind.listeners: [A://localhost:1, B://localhost:2]  # the same as A://localhost:1,B://localhost:2
+A configuration file is YAML with dotted keys, flat or nested:
 
-Options of other servers of this protocol that have no meaning, or no effect, in this one.
+    log.segment.file-size: 512 mb
+    log:
+      index.interval-size: 4 kb        # the same as log.index.interval-size
+    bind.listeners: [A://localhost:1, B://localhost:2]  # the same as A://localhost:1,B://localhost:2
 
-They are about a coordination service, replication, tiering, and a runtime with its threads. A configuration that was
-made for such a server starts here, too.
+Upstream-only options have a meaning in other servers of this protocol and no effect in this one. They are about a
+coordination service, replication, tiering, and a runtime with its threads. A configuration that was made for such a
+server starts here, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fluss.errors import FlussError
 if TYPE_CHECKING:
     import yaml
 
-# Nobody nests deeper; a file that refers to itself does.
+# No configuration nests deeper; a file that refers to itself does.
 _DEPTH_MAX: Final = 16
 _FILE_BYTES_MAX: Final = 1024 * 1024
 _NULL_TAG: Final = "tag:yaml.org,2002:null"
@@ -106,7 +107,9 @@ def _problem(error: Exception) -> str:
     return f"line {mark.line + 1}: {problem}" if mark is not None else problem
 
 
-_PREFIXES: Final = (
+# Upstream-only options
+
+_UPSTREAM_PREFIXES: Final = (
     "client.",
     "coordinator.",
     "env.",
@@ -124,7 +127,7 @@ _PREFIXES: Final = (
     "tablet-server.controlled-shutdown.",
     "zookeeper.",
 )
-_KEYS: Final = frozenset(
+_UPSTREAM_KEYS: Final = frozenset(
     {
         "acl.notification.expiration-time",
         "log.file-preallocate",
@@ -144,6 +147,6 @@ _KEYS: Final = frozenset(
 )
 
 
-def is_of_other_servers(key: str) -> bool:
-    """Whether a key is known to be none of ours."""
-    return key in _KEYS or key.startswith(_PREFIXES)
+def is_upstream_only(key: str) -> bool:
+    """Whether an option is known to have a meaning in upstream servers only."""
+    return key in _UPSTREAM_KEYS or key.startswith(_UPSTREAM_PREFIXES)

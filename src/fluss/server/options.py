@@ -12,24 +12,28 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast, overload
 
-from fluss.config import HIDDEN, INT32_MAX, suggestion
 from fluss.errors import ErrorCode, FlussError
-from fluss.option_values import (
+from fluss.integers import INT32_MAX
+from fluss.options import (
     BOOLEAN,
     DURATION_MS,
+    HIDDEN,
     INT32,
     MEMORY_BYTES,
     RATIO,
     TEXT,
+    Option,
     ValueType,
     choice_of,
+    format_value,
+    suggestion,
 )
 from fluss.protocol.sasl import Principal
 from fluss.server.authorizer import parse_super_users
 from fluss.server.listener_parsing import parse_endpoints, parse_jaas, parse_protocols, parse_users
-from fluss.server.option_sources import Setting, is_of_other_servers, read_options_file
+from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
 
 T = TypeVar("T")
 
@@ -65,35 +69,10 @@ JAAS: Final = ValueType("a JAAS text", parse_jaas)
 NAMES: Final = ValueType("names separated by commas", _comma_separated)
 SUPER_USERS: Final = ValueType("type:name, several separated by semicolons, such as User:admin", _super_users)
 DURABILITY: Final = choice_of(Durability)
-# What the numbers count that are made of texts with units.
-_UNITS: Final[dict[ValueType[Any], str]] = {DURATION_MS: " ms", MEMORY_BYTES: " bytes"}
 
 
-class ServerOption(Generic[T]):
-    """One option: key, type, default as text, and meaning. On ``ServerOptions`` it is the property with the value.
-
-    ``lowest`` and ``highest`` are the bounds of numbers, in the unit of the value. A ``secret`` is never shown.
-    """
-
-    def __init__(
-        self,
-        key: str,
-        value_type: ValueType[T],
-        default: str,
-        doc: str,
-        *,
-        lowest: float | None = None,
-        highest: float | None = None,
-        secret: bool = False,
-    ) -> None:
-        self.key = key
-        self.value_type = value_type
-        self.default = default
-        self.doc = doc
-        self.lowest = lowest
-        self.highest = highest
-        self.secret = secret
-        self.__doc__ = doc
+class ServerOption(Option[T]):
+    """An option of servers, whose default is a text. On ``ServerOptions`` it is the property with the value."""
 
     @overload
     def __get__(self, options: None, owner: type) -> ServerOption[T]: ...
@@ -106,27 +85,21 @@ class ServerOption(Generic[T]):
     def environment_variable(self) -> str:
         return _ENVIRONMENT_PREFIX + re.sub("[.-]", "_", self.key).upper()
 
-    def parse(self, setting: Setting) -> T:
+    def value_of(self, setting: Setting) -> T:
         """Read the value; a text that is none is a FlussError that says where the text stands."""
         try:
-            value = self.value_type.read(setting.text)
+            return self.read(setting.text)
         except FlussError as error:
             raise _invalid(f"'{self.key}' ({setting.origin}): {error.message}") from None
-        except ValueError:
-            raise self._unexpected(setting) from None
-        # Only numbers have bounds.
-        if self.lowest is not None and cast(float, value) < self.lowest:
-            raise self._unexpected(setting, f", not below {self._shown_bound(self.lowest)}")
-        if self.highest is not None and cast(float, value) > self.highest:
-            raise self._unexpected(setting, f", not above {self._shown_bound(self.highest)}")
-        return value
+        except ValueError as error:
+            shown = HIDDEN if self.secret else setting.text
+            raise _invalid(f"'{self.key}' is '{shown}' ({setting.origin}): {error}") from None
 
-    def _unexpected(self, setting: Setting, bound: str = "") -> FlussError:
-        shown = HIDDEN if self.secret else setting.text
-        return _invalid(f"'{self.key}' is '{shown}' ({setting.origin}): expected {self.value_type.expected}{bound}")
+    def _below_lowest(self) -> str:
+        return f"expected {self.value_type.expected}, not below {self.lowest}{self.value_type.unit}"
 
-    def _shown_bound(self, bound: float) -> str:
-        return f"{bound}{_UNITS.get(self.value_type, '')}"
+    def _above_highest(self) -> str:
+        return f"expected {self.value_type.expected}, not above {self.highest}{self.value_type.unit}"
 
 
 class ServerOptions:
@@ -466,7 +439,7 @@ class ServerOptions:
 
     def setting(self, option: ServerOption[Any]) -> Setting:
         """Return the text of an option and where it comes from."""
-        return self._settings.get(option.key) or Setting(option.default, "default", is_default=True)
+        return self._settings.get(option.key) or Setting(option.default_text, "default", is_default=True)
 
     def texts(self) -> dict[str, str]:
         """Return every key that has a text, given or default, with it. There may be passwords among them."""
@@ -477,7 +450,7 @@ class ServerOptions:
     def shown(self) -> list[tuple[str, str, str]]:
         """Return key, text and origin of every option and of all other keys that were given; secrets are hidden."""
         rows = [(option.key, self.setting(option), option.secret) for option in ServerOptions.options()]
-        # Nobody knows which keys of a lake are secret.
+        # Any key of a lake may be a secret.
         rows += [(key, self._settings[key], True) for key in sorted(self._settings.keys() - _OPTION_BY_KEY.keys())]
         return [
             (key, HIDDEN if is_secret and setting.text else setting.text, setting.origin)
@@ -497,20 +470,20 @@ class ServerOptions:
         self._ignored: dict[str, Setting] = {}
         for layer in reversed(layers):
             for key, setting in layer.items():
-                # Some of our own keys begin like those of others.
-                if key not in _OPTION_BY_KEY and is_of_other_servers(key):
+                # Some of our own keys begin like those of upstream servers.
+                if key not in _OPTION_BY_KEY and is_upstream_only(key):
                     self._ignored[key] = setting
                 else:
                     self._take(key, setting)
         self._values: dict[str, Any] = {
-            option.key: option.parse(self.setting(option)) for option in ServerOptions.options()
+            option.key: option.value_of(self.setting(option)) for option in ServerOptions.options()
         }
         self._validate()
 
     def _take(self, key: str, setting: Setting) -> None:
         own_users = _LISTENER_JAAS_KEY.fullmatch(key)
         if own_users is not None:
-            self._listener_users[own_users["listener"].lower()] = ServerOption(key, JAAS, "", "", secret=True).parse(
+            self._listener_users[own_users["listener"].lower()] = ServerOption(key, JAAS, "", "", secret=True).value_of(
                 setting
             )
         elif key not in _OPTION_BY_KEY and not key.startswith(_LAKE_PREFIX):
@@ -551,8 +524,7 @@ def argument_settings(properties: Mapping[str, str | int | float | bool]) -> dic
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
             raise TypeError(f"options are a mapping of texts to texts, numbers or switches, got {key!r}: {type(value)}")
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        settings[key] = Setting(text, "argument")
+        settings[key] = Setting(format_value(value), "argument")
     return settings
 
 

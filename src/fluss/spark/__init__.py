@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fluss.spark.session import session as session
 
 if TYPE_CHECKING:
-    from fluss.spark.face import FlussSpark as FlussSpark
+    from fluss.spark.fluss_spark import FlussSpark as FlussSpark
 
 __all__ = ["FlussSpark", "session"]
 
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
     from fluss.spark.session import check_pyspark
 
     check_pyspark()
-    from fluss.spark.face import FlussSpark
+    from fluss.spark.fluss_spark import FlussSpark
 
     return FlussSpark
 

@@ -1,20 +1,42 @@
-"""Which Fluss databases Spark knows by name, kept up to date."""
+"""Fluss tables by name in Spark SQL: which databases Spark knows, kept up to date.
+
+Spark does not hand over the options of a table in its catalog. So the data source of such a table is a class of its
+own, which knows its table: ``CREATE TABLE sales.orders (...) USING fluss__sales__orders``. An entry in Spark's catalog
+holds the columns of the table as they were when it was attached.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimeType
 
-from fluss.errors import FlussError
-from fluss.schema.names import name_problem
-from fluss.schema.table import TablePath
-from fluss.spark.catalog import FlussCatalog
-from fluss.spark.names import spark_name
-from fluss.spark.option_values import TableName
-from fluss.spark.providers import AttachedDatabase, AttachedTable, describe_tables
-from fluss.spark.sql.text import quoted_name
+from fluss.client.bulk import wait_for
+from fluss.config import Config
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.naming_rules import name_problem
+from fluss.schema.table import TableInfo, TablePath
+from fluss.spark.connections import open_connection
+from fluss.spark.data_source import FlussDataSource
+from fluss.spark.fluss_catalog import FlussCatalog
+from fluss.spark.lexer import quoted_name, quoted_string
+from fluss.spark.naming import TableName, TableView, provider_name, spark_name, spark_table_name
+from fluss.spark.type_mapping import view_schema
+
+_PROVIDER_LINE: Final = re.compile(r"^Provider: (.*)$", re.MULTILINE)
+_TIME_TYPE_ENABLED: Final = "spark.sql.timeType.enabled"
+# Spark compares every name with every part of a pattern; for more names than this, asking for all is faster.
+_PATTERN_NAMES_MAX: Final = 20
+# How many tables are described at a time; each is one request.
+_DESCRIBED_MAX: Final = 16
+# What the names in Spark's catalog stand for now, by application: the catalog is one for all sessions and clusters.
+_current: dict[tuple[str, str], AttachedTable] = {}
 
 
 class Attachments:
@@ -140,5 +162,209 @@ class Attachments:
 
 
 def _hidden_name(database: str) -> str:
-    """Return the name in Spark of a database that nobody has attached, for those of its tables that a query names."""
+    """Return the name in Spark of a database that is not attached, for those of its tables that a query names."""
     return f"fluss__{spark_name(database)}"
+
+
+# One database
+
+
+@dataclass(frozen=True)
+class AttachedTable:
+    """An entry in Spark's catalog, and what it stands for."""
+
+    name: TableName
+    spark_database: str
+    spark_table: str
+    table_id: int
+    schema_id: int
+    comment: str | None
+    # The options of every query on it, the table among them. They may contain a password.
+    options: Mapping[str, str] = field(repr=False)
+
+    @property
+    def sql_name(self) -> str:
+        """The name as a statement has it."""
+        return quoted_name(self.spark_database, self.spark_table)
+
+    @property
+    def provider(self) -> str:
+        return provider_name(self.spark_database, self.spark_table)
+
+
+class AttachedDatabase:
+    """The tables of one Fluss database that Spark knows by name.
+
+    ``options`` says which ones every query on them has, the connection among them. ``spark_database`` is the name of
+    the database in Spark. Not to be used by several threads at a time.
+    """
+
+    def __init__(
+        self, spark: SparkSession, options: Callable[[], Mapping[str, str]], database: str, spark_database: str
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self.database = database
+        self.spark_database = spark_database
+        # By the name in Spark.
+        self.tables: dict[str, AttachedTable] = {}
+        self._application = spark.conf.get("spark.app.id") or ""
+        self.look_around()
+
+    def look_around(self) -> None:
+        """Notice what users have done to the database in Spark: dropped entries of it, or all of it."""
+        name = quoted_name(self.spark_database)
+        self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {name}")
+        if self.tables:
+            present = {row.tableName for row in self._spark.sql(f"SHOW TABLES IN {name}").collect()}
+            self.tables = {table: entry for table, entry in self.tables.items() if table in present}
+
+    def attach(self, infos: Sequence[TableInfo], view: TableView = "") -> list[AttachedTable]:
+        """Make tables known, or a view of each; those that are known and have not changed cost nothing.
+
+        A name that stands for a table of another cluster stands for this one from now on.
+        """
+        options = self._options()
+        entries = [self._entry(info, view, options) for info in infos]
+        changed = [(entry, info) for entry, info in zip(entries, infos, strict=True) if not self.is_current(entry)]
+        self._check_names([entry for entry, _ in changed])
+        present = self._present([entry for entry, _ in changed])
+        for entry, info in changed:
+            self._create(entry, view_schema(info.schema, view), is_present=entry.spark_table in present)
+        return entries
+
+    def is_current(self, entry: AttachedTable) -> bool:
+        """Whether Spark knows a table just like this, in this session and for this cluster."""
+        return self.tables.get(entry.spark_table) == entry == _current.get((self._application, entry.sql_name))
+
+    def check_no_other_cluster(self) -> None:
+        """Refuse to take over names that stand for tables of another cluster."""
+        servers = self._options().get(Config.bootstrap_servers.key)
+        for (application, _), entry in list(_current.items()):
+            other = entry.options.get(Config.bootstrap_servers.key)
+            if application == self._application and entry.spark_database == self.spark_database and other != servers:
+                raise FlussError(
+                    f"Spark's database {self.spark_database} has tables of another cluster, {other}; "
+                    f"attach this one under another name: attach({self.database!r}, name=...)"
+                )
+
+    def _entry(self, info: TableInfo, view: TableView, options: Mapping[str, str]) -> AttachedTable:
+        path = info.table_path
+        name = TableName(path.database_name, path.table_name, view)
+        return AttachedTable(
+            name,
+            self.spark_database,
+            spark_table_name(name),
+            info.table_id,
+            info.schema_id,
+            info.comment,
+            {**options, "table": str(name)},
+        )
+
+    def _check_names(self, entries: Sequence[AttachedTable]) -> None:
+        """Refuse tables whose names Spark cannot tell apart."""
+        taken = {name: entry.name for name, entry in self.tables.items()}
+        for entry in entries:
+            other = taken.setdefault(entry.spark_table, entry.name)
+            if other != entry.name:
+                raise FlussError(
+                    f"{other} and {entry.name} would both be {entry.spark_database}.{entry.spark_table} in Spark; "
+                    "name those to attach with tables=[...]"
+                )
+
+    def _present(self, entries: Sequence[AttachedTable]) -> set[str]:
+        """Return which of these names Spark's catalog has; one that is there for something else is a FlussError."""
+        providers = {entry.spark_table: entry.provider for entry in entries}
+        if not providers:
+            return set()
+        # One statement for all tables. Names of Spark contain nothing that is special in a pattern.
+        pattern = "|".join(providers) if len(providers) <= _PATTERN_NAMES_MAX else "*"
+        rows = self._spark.sql(
+            f"SHOW TABLE EXTENDED IN {quoted_name(self.spark_database)} LIKE {quoted_string(pattern)}"
+        ).collect()
+        present = {r.tableName: r.information for r in rows if r.tableName in providers and not r.isTemporary}
+        for name, information in present.items():
+            line = _PROVIDER_LINE.search(information)
+            found = "a view" if line is None else line[1]
+            if found != providers[name]:
+                raise FlussError(
+                    f"Spark has a table {self.spark_database}.{name} of its own ({found}); drop it, or attach the "
+                    "database under another name: attach(database, name=...)"
+                )
+        return set(present)
+
+    def _create(self, entry: AttachedTable, schema: StructType, *, is_present: bool) -> None:
+        self._spark.dataSource.register(bound_provider(entry.provider, entry.options))
+        if is_present:
+            # To drop an entry, which may be of another session, Spark needs its provider.
+            self._spark.sql(f"DROP TABLE {entry.sql_name}")
+        self.tables.pop(entry.spark_table, None)
+        if _has_time(schema):
+            # Spark reads and writes the type, but does not let it into its catalog unless told so.
+            self._spark.conf.set(_TIME_TYPE_ENABLED, "true")
+        comment = "" if entry.comment is None else f" COMMENT {quoted_string(entry.comment)}"
+        self._spark.sql(
+            f"CREATE TABLE {entry.sql_name} ({schema.toDDL()}) USING {quoted_name(entry.provider)}{comment}"
+        )
+        self.tables[entry.spark_table] = _current[self._application, entry.sql_name] = entry
+
+    def detach(self, entries: Iterable[AttachedTable] | None = None) -> None:
+        """Forget tables, by default all; the tables themselves stay as they are."""
+        for entry in list(self.tables.values() if entries is None else entries):
+            if self.is_current(entry):
+                self._spark.sql(f"DROP TABLE IF EXISTS {entry.sql_name}")
+                del _current[self._application, entry.sql_name]
+            self.tables.pop(entry.spark_table, None)
+
+    def entries_of(self, table: str) -> list[AttachedTable]:
+        """Return what is attached of one Fluss table: itself, and views of it."""
+        return [entry for entry in self.tables.values() if entry.name.table == table]
+
+
+def bound_provider(name: str, options: Mapping[str, str]) -> type[FlussDataSource]:
+    """Make the data source of one table. Spark sends it to its workers whole, not by its name."""
+
+    class BoundProvider(FlussDataSource):
+        """A data source that knows its table."""
+
+        bound_options: ClassVar[Mapping[str, str]] = dict(options)
+
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+    return BoundProvider
+
+
+def describe_tables(settings: Mapping[str, str], paths: Sequence[TablePath]) -> list[TableInfo]:
+    """Ask for many tables at a time. Those that have been dropped in the meantime are left out."""
+    admin = open_connection(settings).get_admin()
+
+    async def describe_all() -> list[TableInfo]:
+        slots = asyncio.Semaphore(_DESCRIBED_MAX)
+
+        async def describe(path: TablePath) -> TableInfo | None:
+            async with slots:
+                try:
+                    return await admin.get_table_info(path)
+                except FlussError as error:
+                    if error.error_code == ErrorCode.TABLE_NOT_EXIST:
+                        return None
+                    raise
+
+        return [info for info in await asyncio.gather(*map(describe, paths)) if info is not None]
+
+    return wait_for(describe_all())
+
+
+def _has_time(data_type: DataType) -> bool:
+    match data_type:
+        case TimeType():
+            return True
+        case StructType():
+            return any(_has_time(field.dataType) for field in data_type)
+        case ArrayType():
+            return _has_time(data_type.elementType)
+        case MapType():
+            return _has_time(data_type.keyType) or _has_time(data_type.valueType)
+    return False

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from fluss.client.connection import FlussConnection
-from fluss.client.faces import wait_for
-from fluss.client.table import FlussTable
+from fluss import FlussConnection, FlussTable
+from fluss.client.bulk import wait_for
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath
@@ -38,7 +37,7 @@ def open_connection(settings: Mapping[str, str]) -> FlussConnection:
             # The one that was used last stands at the end.
             _connections[key] = connection
             return connection
-    # Others need not wait until this cluster answers.
+    # Without the lock: other threads need not wait until this cluster answers.
     opened = wait_for(FlussConnection.create(Config(dict(settings))))
     needless: list[FlussConnection] = []
     with _lock:
@@ -48,7 +47,7 @@ def open_connection(settings: Mapping[str, str]) -> FlussConnection:
         if len(_connections) > _CONNECTIONS_MAX:
             needless.append(_connections.pop(next(iter(_connections))))
     for unused in needless:
-        # It says in the log what it could not send.
+        # The connection logs what it could not send.
         with suppress(FlussError):
             unused.close()
     return connection

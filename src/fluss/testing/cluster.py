@@ -19,7 +19,7 @@ from typing import IO, Final, Self
 
 from fluss.errors import FlussError, NetworkError
 from fluss.net.channel import Channel
-from fluss.net.loop import run
+from fluss.net.transport import run
 
 _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 60.0

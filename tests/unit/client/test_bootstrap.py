@@ -8,14 +8,14 @@ import socket
 
 import pytest
 
-from fluss.client.bootstrap import parse_address, split_addresses
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.servers import parse_address, split_addresses
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import UserTable
-from tests.unit.client.scripted_server import ScriptedServer
+from tests.fakes.scripted_server import ScriptedServer
 
 
 def _free_port() -> int:

@@ -9,17 +9,19 @@ import random
 
 import pytest
 
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import find_leader
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError, RequestTimeoutError
 from fluss.net.listener import RequestContext
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.serde import schema_to_json
 from fluss.schema.table import TableBucket, TablePath
-from tests.unit.client.scripted_server import SCHEMA, ScriptedServer, until
+from fluss.testing.waiting import eventually_async
+from tests.fakes.scripted_server import SCHEMA, ScriptedServer
 
 PATH = TablePath("fluss", "events")
 EXISTS = pb.DatabaseExistsRequest(database_name="fluss")
@@ -37,13 +39,13 @@ def test_one_connection_per_role_serves_all_requests() -> None:
     async def main() -> None:
         async with ScriptedServer() as server:
             cluster = await Cluster.connect(server.config())
-            await until(lambda: server.connection_count == 0)
+            await eventually_async(lambda: server.connection_count == 0)
             await asyncio.gather(*(cluster.request_coordinator(apis.DATABASE_EXISTS, EXISTS) for _ in range(20)))
             assert server.connection_count == 1
             await asyncio.gather(*(cluster.refresh() for _ in range(20)))
             assert server.connection_count == 2
             await cluster.close()
-            await until(lambda: server.connection_count == 0)
+            await eventually_async(lambda: server.connection_count == 0)
 
     run(main())
 
@@ -111,7 +113,7 @@ def test_a_request_without_an_answer_is_code_25_and_the_connection_stays() -> No
             return pb.DatabaseExistsResponse(exists=False)
 
         async with ScriptedServer(handlers={ApiKey.DATABASE_EXISTS: answer}) as server:
-            cluster = await Cluster.connect(Config({"bootstrap.servers": server.address, "request-timeout": 50}))
+            cluster = await Cluster.connect(Config({"bootstrap.servers": server.address, "request-timeout": 1000}))
             with pytest.raises(RequestTimeoutError, match="timed out"):
                 await cluster.request_coordinator(apis.DATABASE_EXISTS, EXISTS)
             with pytest.raises(RequestTimeoutError, match=r"within 0.01 s"):
@@ -151,7 +153,7 @@ def test_requests_that_wait_when_the_cluster_is_closed_fail() -> None:
             server.gate = asyncio.Event()
             waiting = asyncio.create_task(cluster.refresh([PATH]))
             server.add_table(PATH, 1, leaders=[0])
-            await until(lambda: len(server.metadata_requests) == 2)
+            await eventually_async(lambda: len(server.metadata_requests) == 2)
             await cluster.close()
             with pytest.raises(FlussError):
                 await waiting
@@ -167,7 +169,7 @@ def test_a_forgotten_cluster_closes_its_connections() -> None:
             assert server.connection_count == 1
             del cluster
             gc.collect()
-            await until(lambda: server.connection_count == 0)
+            await eventually_async(lambda: server.connection_count == 0)
 
     run(main())
 
@@ -346,7 +348,7 @@ def test_a_leader_that_has_moved_is_found_after_a_refresh() -> None:
                 server.add_table(PATH, 7, leaders=[2])
             cluster.forget_leaders(7)
             assert cluster.leader_of(TableBucket(7, 0)) is None
-            assert await cluster.find_leader(PATH, TableBucket(7, 0)) == 2
+            assert await find_leader(cluster, PATH, TableBucket(7, 0)) == 2
             await cluster.request(2, apis.DATABASE_EXISTS, EXISTS)
             assert second.requests[ApiKey.DATABASE_EXISTS] == 1
             await cluster.close()
@@ -503,11 +505,11 @@ def test_looking_for_a_leader_in_vain_takes_longer_each_time_and_ends_in_code_44
             cluster = await Cluster.connect(server.config(), sleep=sleep)
             server.add_table(PATH, 7, leaders=[0, None])
             with pytest.raises(FlussError, match="No leader found for table bucket") as caught:
-                await cluster.find_leader(PATH, TableBucket(7, 1))
+                await find_leader(cluster, PATH, TableBucket(7, 1))
             assert caught.value.error_code == 44
             assert [round(seconds, 1) for seconds in pauses] == [0.1, 0.2, 0.4]
             server.add_table(PATH, 7, leaders=[0, 0])
-            assert await cluster.find_leader(PATH, TableBucket(7, 1)) == 0
+            assert await find_leader(cluster, PATH, TableBucket(7, 1)) == 0
             # All is well again: no more pauses.
             pauses.clear()
             await cluster.refresh([PATH])

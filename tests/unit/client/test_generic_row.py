@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from fluss.client.generic_row import GenericRow, InternalRow
+from fluss.client.kernel.input_rows import GenericRow, InternalRow
 from fluss.errors import FlussError
 
 

@@ -17,21 +17,21 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.connection import FlussConnection
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan import remote
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.subscription import Subscription
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.record.log_batch import assign_offset
 from fluss.schema.table import TableBucket
-from tests.unit.client.scan import log_server as scanning
-from tests.unit.client.write import log_server as writing
+from tests.fakes import scan_cluster as scanning
+from tests.fakes import write_server as writing
 
 # Connections
 
@@ -57,19 +57,21 @@ def test_connecting_takes_no_longer_than_the_connect_timeout() -> None:
         with pytest.raises(FlussError, match=address) as caught:
             wait_for(FlussConnection.create(config))
         assert caught.value.error_code == ErrorCode.NETWORK_EXCEPTION
-        assert 0.2 <= time.monotonic() - began_s < 5
+        # Twice the timeout, and not twice the two minutes that it is without the option.
+        assert 0.2 <= time.monotonic() - began_s < 100
 
 
 def test_a_fetch_may_take_the_time_to_wait_beside_the_request_timeout(caplog: pytest.LogCaptureFixture) -> None:
-    options = {"request__timeout": 250, "scanner_log_fetch_wait__max__time__ms": 700}
-    with scanning.log_cluster() as servers, scanning.client_of(servers, **options) as client:
+    options = {"request__timeout": 1000, "scanner_log_fetch_wait__max__time__ms": 1500}
+    with scanning.scan_cluster() as servers, scanning.client_of(servers, **options) as client:
         scanner = client.records()
         scanner.subscribe(0, 0)
         with caplog.at_level(logging.INFO, "fluss.client"):
-            assert scanner.poll(1000).is_empty()
+            began_s = time.monotonic()
+            assert scanner.poll(2000).is_empty()
         assert "could not be asked" not in caplog.text
         fetches = servers.call(lambda: len(servers.fetches))
-        assert fetches <= 3, "each one waited"
+        assert fetches <= 2 + (time.monotonic() - began_s) / 1.5, "each one waited"
 
 
 # Batches
@@ -87,7 +89,7 @@ def test_a_fetch_may_take_the_time_to_wait_beside_the_request_timeout(caplog: py
 def test_half_empty_batches_make_later_ones_smaller_down_to_a_limit(
     options: dict[str, int | bool], largest_bytes: range
 ) -> None:
-    with writing.log_server() as server:
+    with writing.WriteServer() as server:
         server.add_table()
         with writing.client_of(
             server, writer__batch_size=100_000, writer__batch_timeout_ms=60_000, **options
@@ -144,7 +146,7 @@ def test_no_more_segments_are_read_at_a_time_than_wanted(tmp_path: Path, count: 
         log = RemoteLog(buffer, Config({"scanner.remote-log.prefetch-num": count}))
         subscriptions = [Subscription(TableBucket(7, number), 0) for number in range(5)]
         reads = [asyncio.ensure_future(log.read(s, info)) for s, info in zip(subscriptions, infos, strict=True)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while open_files() < count:
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.03)
@@ -154,7 +156,7 @@ def test_no_more_segments_are_read_at_a_time_than_wanted(tmp_path: Path, count: 
             while not all(read.done() for read in reads):
                 if (chunk := buffer.take()) is not None:
                     buffer.release(chunk)
-                    log.make_use_of_room()
+                    log.resume()
                 await asyncio.sleep(0.001)
         log.close()
         assert [read.result() for read in reads] == [10_000] * 5
@@ -170,12 +172,15 @@ def test_a_segment_is_read_in_so_many_parts_by_so_many_threads(
     info = segment(tmp_path, 0)
     parts: list[int] = []
     threads: set[str] = set()
+    # The first parts wait for each other, so that no thread is done before the others have begun.
+    all_began = threading.Barrier(min(thread_count, part_count))
     read_exactly = remote._read_exactly
 
     def watched(file: int, memory: memoryview, position: int) -> None:
         parts.append(position)
-        threads.add(threading.current_thread().name)
-        time.sleep(0.02)
+        if threading.current_thread().name not in threads:
+            threads.add(threading.current_thread().name)
+            all_began.wait(120)
         read_exactly(file, memory, position)
 
     monkeypatch.setattr(remote, "_read_exactly", watched)

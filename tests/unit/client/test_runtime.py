@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fluss.client.runtime import Runtime, runtime
+from fluss.client.kernel.runtime import Runtime, is_here, run_here, runtime
 from fluss.errors import FlussError
+from fluss.testing.waiting import eventually
 
 
 async def _thread_name() -> str:
@@ -100,25 +101,29 @@ def test_cancelling_a_bridged_call_leaves_the_work_alone() -> None:
             await asyncio.wait_for(runtime().bridge(work()), 0.01)
 
     asyncio.run(main())
-    assert finished.wait(5)
+    assert finished.wait(120)
 
 
 def test_cancelling_a_bridged_call_cancels_the_work_if_asked_to() -> None:
+    started = threading.Event()
     cancelled = threading.Event()
 
     async def work() -> None:
+        started.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         except asyncio.CancelledError:
             cancelled.set()
             raise
 
     async def main() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(runtime().bridge(work(), cancels=True), 0.01)
+        task = asyncio.create_task(runtime().bridge(work(), cancels=True))
+        assert await asyncio.to_thread(started.wait, 120)
+        task.cancel()
+        await asyncio.wait([task])
 
     asyncio.run(main())
-    assert cancelled.wait(5)
+    assert cancelled.wait(120)
 
 
 def test_work_that_outlives_the_loop_of_its_caller_disturbs_nobody() -> None:
@@ -136,7 +141,7 @@ def test_work_that_outlives_the_loop_of_its_caller_disturbs_nobody() -> None:
 
     asyncio.run(main())
     released.set()
-    assert done.wait(5)
+    assert done.wait(120)
     assert runtime().run(_thread_name()) == "fluss-client"
     gc.collect()
 
@@ -155,23 +160,30 @@ def test_ctrl_c_ends_a_blocking_call_and_cancels_its_work() -> None:
     def press() -> None:
         started.wait()
         # The main thread has to be inside its wait.
-        time.sleep(0.05)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        ident = threading.main_thread().ident or 0
+        eventually(lambda: sys._current_frames()[ident].f_code.co_filename == threading.__file__)
+        time.sleep(0.2)
+        signal.pthread_kill(ident, signal.SIGINT)
 
     threading.Thread(target=press).start()
     with pytest.raises(KeyboardInterrupt):
         runtime().run(work())
-    assert cancelled.wait(5)
+    assert cancelled.wait(120)
     assert runtime().run(_thread_name()) == "fluss-client"
 
 
 def test_other_threads_go_on_while_one_is_blocked() -> None:
-    turns = 0
+    released = threading.Event()
+
+    async def work() -> None:
+        await asyncio.get_running_loop().run_in_executor(None, released.wait)
+
     with ThreadPoolExecutor(1) as caller:
-        blocked = caller.submit(runtime().run, asyncio.sleep(0.1))
-        while not blocked.done():
-            turns += 1
-    assert turns > 1000
+        blocked = caller.submit(runtime().run, work())
+        for _ in range(1000):
+            assert not blocked.done()
+        released.set()
+        blocked.result(120)
 
 
 def test_offloaded_work_leaves_the_loop_free() -> None:
@@ -188,7 +200,7 @@ def test_a_child_process_gets_a_runtime_of_its_own_and_the_parents_is_refused_th
     answer = _python(
         """
         import asyncio, os, sys
-        from fluss.client.runtime import runtime
+        from fluss.client.kernel.runtime import runtime
         async def pid(): return os.getpid()
         before = runtime()
         before.run(pid())
@@ -216,7 +228,7 @@ def test_what_is_registered_is_done_before_the_interpreter_ends() -> None:
     answer = _python(
         """
         import asyncio
-        from fluss.client.runtime import runtime
+        from fluss.client.kernel.runtime import runtime
         async def drain(timeout_s):
             await asyncio.sleep(0.01)
             print("drained", timeout_s)
@@ -234,7 +246,7 @@ def test_what_is_registered_is_done_before_the_interpreter_ends() -> None:
 def test_offloaded_work_is_done_in_place_while_the_interpreter_ends() -> None:
     answer = _python(
         """
-        from fluss.client.runtime import runtime
+        from fluss.client.kernel.runtime import runtime
         here = runtime()
         async def warm_up(): return await here.offload(int, "1")
         here.run(warm_up())
@@ -250,7 +262,7 @@ def test_an_exit_does_not_wait_for_ever() -> None:
     answer = _python(
         """
         import asyncio
-        from fluss.client import runtime as module
+        from fluss.client.kernel import runtime as module
         module.EXIT_DRAIN_S = module._STOP_TIMEOUT_S = 0.1
         async def hang(timeout_s): await asyncio.sleep(3600)
         module.runtime().drain_at_exit(hang)
@@ -265,3 +277,37 @@ def test_a_runtime_that_was_shut_down_refuses_work_with_a_sentence() -> None:
     ended.shut_down(0.1)
     with pytest.raises(FlussError, match="shutting down"):
         ended.run(_thread_name())
+
+
+def test_a_coroutine_can_be_run_here_and_blocks_where_it_would_wait() -> None:
+    async def work() -> tuple[str, str, bool]:
+        # Other threads have nothing to do with it.
+        assert not await runtime().bridge(_is_here())
+        return await runtime().bridge(_thread_name()), await runtime().on_worker(_current_thread), is_here()
+
+    async def main() -> tuple[str, str, bool]:
+        # Also inside a running loop, which is not used.
+        return run_here(work())
+
+    here = _current_thread()
+    assert run_here(work()) == asyncio.run(main()) == ("fluss-client", here, True)
+    assert not is_here()
+    # Awaited, the same coroutine leaves the loop free.
+    name, worker, was_here = asyncio.run(work())
+    assert (name, worker.startswith("fluss-client-worker"), was_here) == ("fluss-client", True, False)
+
+
+def test_a_coroutine_that_fails_or_waits_by_itself_fails_here() -> None:
+    with pytest.raises(FlussError, match="as asked"):
+        run_here(runtime().bridge(_fail()))
+    with pytest.raises(AssertionError, match="waits for an event loop"):
+        run_here(_thread_name())
+    assert not is_here()
+
+
+async def _is_here() -> bool:
+    return is_here()
+
+
+def _current_thread() -> str:
+    return threading.current_thread().name

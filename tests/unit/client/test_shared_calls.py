@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fluss.client.shared_calls import SharedCalls
+from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.errors import FlussError, NetworkError
-from fluss.net.loop import run
+from fluss.net.transport import run
 
 
 class _Work:

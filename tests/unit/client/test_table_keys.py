@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.client.table_keys import TableKeys
+from fluss.client.kernel.placement import TableKeys
 from fluss.errors import FlussError
 from fluss.row.bucketing import HashVariant, bucket_for
 from fluss.row.compacted import encode_fields

@@ -30,7 +30,7 @@ def run(request) -> Callable[[Coroutine[Any, Any, Any]], Any]:
 
 
 async def _without_leftovers(main: Coroutine[Any, Any, Any]) -> Any:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         result = await main
     # Callbacks of finished tasks need a turn.
     await asyncio.sleep(0)

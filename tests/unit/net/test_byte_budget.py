@@ -5,7 +5,7 @@ The budget alone; connections are represented by what they do when there is room
 
 from __future__ import annotations
 
-from fluss.net.byte_budget import ByteBudget
+from fluss.net.limits import ByteBudget
 
 
 def _waiting(budget: ByteBudget, name: str, woken: list[str]):

@@ -18,11 +18,12 @@ from fluss.errors import CorruptMessageError, FlussError, NetworkError, RequestT
 from fluss.net.channel import Channel, ChannelSettings
 from fluss.net.listener import Listener, ListenerSettings
 from fluss.protocol import api as apis
+from fluss.protocol import bulk_messages
 from fluss.protocol import frame as frames
-from fluss.protocol import records
 from fluss.protocol.api import APIS, ApiKey, ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials
+from fluss.testing.waiting import eventually_async
 
 MIB = 1024 * 1024
 LOCALHOST = "127.0.0.1"
@@ -80,11 +81,6 @@ async def _server(behaviour, *, handshake: bool = True):
         await asyncio.sleep(0.01)
 
 
-async def _until(condition) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
 def test_answers_in_any_order_reach_the_right_requests(run):
     async def reversing(reader, writer):
         requests = [await _read_request(reader) for _ in range(50)]
@@ -96,7 +92,7 @@ def test_answers_in_any_order_reach_the_right_requests(run):
     async def main():
         async with _server(reversing) as port, await Channel.connect(LOCALHOST, port) as channel:
             answers = await asyncio.gather(
-                *(channel.request(METADATA, _metadata_named(str(n)), timeout_s=5) for n in range(50))
+                *(channel.request(METADATA, _metadata_named(str(n)), timeout_s=120) for n in range(50))
             )
             assert [answer.tablet_servers[0].host for answer in answers] == [str(n) for n in range(50)]
             assert channel.in_flight_count == 0
@@ -121,7 +117,7 @@ def test_a_timeout_names_what_was_waited_for_and_the_late_answer_is_dropped(run)
                 f"GET_METADATA timed out: no answer to it from 127.0.0.1:{port} within 0.05 s"
             )
             assert (channel.in_flight_count, channel._session.pending_count) == (0, 0)
-            answer = await channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)
+            answer = await channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)
             assert answer.tablet_servers[0].host == "in time"
 
     run(main())
@@ -129,8 +125,12 @@ def test_a_timeout_names_what_was_waited_for_and_the_late_answer_is_dropped(run)
 
 def test_a_cancelled_request_is_forgotten_and_the_channel_goes_on(run):
     async def main():
+        release = asyncio.Event()
+        begun = []
+
         async def wait(context, request):
-            await asyncio.sleep(0.03)
+            begun.append(request)
+            await release.wait()
             return pb.MetadataResponse()
 
         async with (
@@ -138,15 +138,16 @@ def test_a_cancelled_request_is_forgotten_and_the_channel_goes_on(run):
             await Channel.connect(LOCALHOST, listener.port) as channel,
         ):
             tasks = [
-                asyncio.create_task(channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)) for _ in range(10)
+                asyncio.create_task(channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)) for _ in range(10)
             ]
-            await asyncio.sleep(0.005)
+            await eventually_async(lambda: len(begun) == 10)
             for task in tasks[::2]:
                 task.cancel()
+            release.set()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(result) for result in results] == [asyncio.CancelledError, pb.MetadataResponse] * 5
             assert channel.in_flight_count == 0
-            await channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)
+            await channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)
 
     run(main())
 
@@ -162,7 +163,7 @@ def test_a_server_that_dies_in_the_middle_of_a_frame_fails_every_request(run, se
         async with _server(dying) as port:
             channel = await Channel.connect(LOCALHOST, port)
             tasks = [
-                asyncio.create_task(channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)) for _ in range(2)
+                asyncio.create_task(channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)) for _ in range(2)
             ]
             errors = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(error) for error in errors] == [NetworkError, NetworkError]
@@ -170,7 +171,7 @@ def test_a_server_that_dies_in_the_middle_of_a_frame_fails_every_request(run, se
             assert f"127.0.0.1:{port} was closed" in str(errors[0])
             assert not channel.is_open
             with pytest.raises(NetworkError):
-                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)
+                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)
             await channel.close()
 
     run(main())
@@ -188,10 +189,10 @@ def test_a_server_failure_fails_every_request_with_its_code(run):
         async with _server(failing) as port:
             channel = await Channel.connect(LOCALHOST, port)
             with pytest.raises(FlussError, match="disk") as raised:
-                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)
+                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)
             assert raised.value.error_code == 26
             with pytest.raises(FlussError, match="disk"):
-                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)
+                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)
             await channel.close()
 
     run(main())
@@ -209,7 +210,7 @@ def test_nonsense_from_the_server_ends_the_connection(run, nonsense):
         async with _server(babbling) as port:
             channel = await Channel.connect(LOCALHOST, port, settings=settings)
             with pytest.raises(NetworkError, match="given up"):
-                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)
+                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)
             assert not channel.is_open
             await channel.close()
 
@@ -225,8 +226,10 @@ def test_an_undecodable_answer_fails_its_request_only(run):
     async def main():
         async with _server(confused) as port, await Channel.connect(LOCALHOST, port) as channel:
             with pytest.raises(CorruptMessageError):
-                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)
-            assert (await channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)).tablet_servers[0].host == "fine"
+                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)
+            assert (await channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)).tablet_servers[
+                0
+            ].host == "fine"
 
     run(main())
 
@@ -238,14 +241,14 @@ def test_closing_fails_what_waits_and_may_be_repeated(run):
     async def main():
         async with _server(silent) as port:
             channel = await Channel.connect(LOCALHOST, port)
-            task = asyncio.create_task(channel.request(METADATA, pb.MetadataRequest(), timeout_s=5))
+            task = asyncio.create_task(channel.request(METADATA, pb.MetadataRequest(), timeout_s=120))
             await asyncio.sleep(0)
             await asyncio.gather(channel.close(), channel.close())
             await channel.close()
             with pytest.raises(NetworkError, match="closed by this side"):
                 await task
             with pytest.raises(NetworkError, match="closed by this side"):
-                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)
+                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)
             assert "closed" in repr(channel)
 
     run(main())
@@ -338,7 +341,7 @@ def test_an_api_the_server_does_not_announce_is_not_sent(run):
             await Channel.connect(LOCALHOST, listener.port) as channel,
         ):
             with pytest.raises(UnsupportedVersionError, match="GET_METADATA"):
-                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=5)
+                await channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)
             assert channel.in_flight_count == 0
             assert channel.is_open
 
@@ -419,7 +422,8 @@ def test_above_the_limit_requests_wait_and_are_sent_in_their_order(run):
         settings = ChannelSettings(in_flight_requests_max=3)
         async with _server(one_by_one) as port, await Channel.connect(LOCALHOST, port, settings=settings) as channel:
             tasks = [
-                asyncio.create_task(channel.request(METADATA, _metadata_named(str(n)), timeout_s=5)) for n in range(21)
+                asyncio.create_task(channel.request(METADATA, _metadata_named(str(n)), timeout_s=120))
+                for n in range(21)
             ]
             await asyncio.sleep(0)
             assert channel.in_flight_count == 3
@@ -439,11 +443,11 @@ def test_a_newcomer_does_not_overtake_those_that_wait(run, scripted_transport):
         transport = scripted_transport(channel._protocol)
         channel._connected(transport)
         transport.unsent_bytes = 1000
-        tasks = [asyncio.create_task(channel.request(METADATA, _metadata_named("first"), timeout_s=5))]
+        tasks = [asyncio.create_task(channel.request(METADATA, _metadata_named("first"), timeout_s=120))]
         await asyncio.sleep(0)
         # The socket takes bytes without telling; only a drained transport reports.
         transport.unsent_bytes = 500
-        tasks.append(asyncio.create_task(channel.request(METADATA, _metadata_named("second"), timeout_s=5)))
+        tasks.append(asyncio.create_task(channel.request(METADATA, _metadata_named("second"), timeout_s=120)))
         await asyncio.sleep(0)
         assert transport.written == []
         channel._protocol.resume_writing()
@@ -463,7 +467,7 @@ def test_waiting_for_room_counts_towards_the_timeout(run):
     async def main():
         settings = ChannelSettings(in_flight_requests_max=1)
         async with _server(silent) as port, await Channel.connect(LOCALHOST, port, settings=settings) as channel:
-            first = asyncio.create_task(channel.request(METADATA, pb.MetadataRequest(), timeout_s=5))
+            first = asyncio.create_task(channel.request(METADATA, pb.MetadataRequest(), timeout_s=120))
             await asyncio.sleep(0)
             with pytest.raises(RequestTimeoutError, match="no room to send it"):
                 await channel.request(METADATA, pb.MetadataRequest(), timeout_s=0.05)
@@ -484,10 +488,11 @@ def test_a_server_that_does_not_read_holds_requests_back_on_this_side(run):
                 writer.write(_success(await _read_request(reader), pb.ProduceLogResponse()))
             await reader.read()
 
-        request = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, bytes(1 * MIB))])
+        request = bulk_messages.ProduceLogRequest(1, 1, 1, [bulk_messages.BucketRecords(0, bytes(1 * MIB))])
         settings = ChannelSettings(unsent_bytes_max=3 * MIB)
         async with _server(reading_late) as port, await Channel.connect(LOCALHOST, port, settings=settings) as channel:
-            tasks = [asyncio.create_task(channel.request(apis.PRODUCE_LOG, request, timeout_s=5)) for _ in range(30)]
+            tasks = [asyncio.create_task(channel.request(apis.PRODUCE_LOG, request, timeout_s=120)) for _ in range(30)]
+            await eventually_async(lambda: channel.in_flight_count >= 3)
             await asyncio.sleep(0.05)
             assert 3 <= channel.in_flight_count < 25
             release.set()
@@ -520,8 +525,8 @@ def test_a_large_payload_is_sent_without_being_copied(run):
                 )
                 channel = await connecting
                 tracemalloc.start()
-                request = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, payload)])
-                task = asyncio.create_task(channel.request(apis.PRODUCE_LOG, request, timeout_s=5))
+                request = bulk_messages.ProduceLogRequest(1, 1, 1, [bulk_messages.BucketRecords(0, payload)])
+                task = asyncio.create_task(channel.request(apis.PRODUCE_LOG, request, timeout_s=120))
                 await swallow(connection, 32 * MIB)
                 _, peak = tracemalloc.get_traced_memory()
                 tracemalloc.stop()

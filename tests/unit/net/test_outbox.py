@@ -10,7 +10,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.net.outbox import Outbox
+from fluss.net.transport import Outbox
 
 MIB = 1024 * 1024
 

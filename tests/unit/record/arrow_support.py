@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.record.arrow_ipc import BodyCodec, RecordBatchMessage, build_metadata, parse_message
-from fluss.record.compression import ArrowCompression, CompressionType
+from fluss.record.compression import ArrowCompression
+from fluss.schema.table_options import CompressionType
 
 ALL_COMPRESSIONS = [ArrowCompression(type) for type in CompressionType]
 COMPRESSION_IDS = [str(type) for type in CompressionType]

@@ -18,8 +18,9 @@ from fluss.record import arrow_batch
 from fluss.record import compression as compression_module
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
 from fluss.record.arrow_ipc import BodyCodec, parse_message
-from fluss.record.compression import NO_COMPRESSION, ArrowCompression, CompressionType
+from fluss.record.compression import NO_COMPRESSION, ArrowCompression
 from fluss.record.log_batch import build_batch, read_batch, verify_crc
+from fluss.schema.table_options import CompressionType
 from fluss.testing.strategies import arrow_batches
 from tests.damage import count_refusals
 from tests.unit.record.arrow_support import (

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.record.crc import crc32c, crc32c_chain
+from fluss.record.framing import crc32c, crc32c_chain
 
 
 def test_every_kind_of_buffer_gives_the_same_checksum() -> None:

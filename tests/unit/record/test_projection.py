@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record import compression as compression_module
-from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
+from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
 from fluss.record.arrow_ipc import BodyCodec, build_metadata, parse_message
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
 from fluss.record.log_batch import MAGIC_V0, MAGIC_V1, MAGIC_V2, LogBatch, build_batch, read_batch, verify_crc
-from fluss.record.projection import ColumnProjection, project_batch
 from fluss.testing.strategies import arrow_batches
 from tests.damage import count_refusals
 from tests.unit.record.arrow_support import (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError
-from fluss.record.row_batch import decode_row_body, encode_row_body
+from fluss.record.log_batch import decode_row_body, encode_row_body
 from fluss.row.encoded import EncodedRows
 from tests.damage import count_refusals
 

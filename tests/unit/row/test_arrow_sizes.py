@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 
 from fluss.errors import SizeLimitError
-from fluss.row import compacted, compacted_columns, indexed, indexed_columns
-from fluss.row.arrow_sizes import slot_bits, slots_bytes
+from fluss.row import compacted, compacted_columns, indexed
+from fluss.row.arrow_arrays import slot_bits, slots_bytes
 from fluss.row.encoded import EncodedRows
 from fluss.schema.arrow import arrow_type
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType
 from fluss.testing.strategies import data_types
 
-CODECS = [(compacted, compacted_columns), (indexed, indexed_columns)]
+CODECS = [(compacted, compacted_columns), (indexed, indexed)]
 MIB = 1024 * 1024
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.auto_partition import TimePattern, TimeUnit, auto_partition_value
+from fluss.row.partition_names import TimePattern, auto_partition_value
+from fluss.schema.table_options import TimeUnit
 
 CUSTOM = [
     (TimeUnit.YEAR, "uuuu", "2024"),

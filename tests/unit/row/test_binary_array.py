@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.row import compacted, indexed
-from fluss.row.binary_array import RowCodec, decode_array, decode_map, encode_array, encode_map
-from fluss.schema.type_text import parse_type
+from fluss.row.slots import NestedRowCodec, decode_array, decode_map, encode_array, encode_map
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import ArrayType, DataType, IntType, MapType
 from fluss.testing.strategies import data_types, internal_values
 from tests.damage import count_refusals, is_refused
 
-COMPACTED = RowCodec(compacted.encode_row, compacted.decode_row)
-INDEXED = RowCodec(indexed.encode_row, indexed.decode_row)
+COMPACTED = NestedRowCodec(compacted.encode_row, compacted.decode_row)
+INDEXED = NestedRowCodec(indexed.encode_row, indexed.decode_row)
 
 
 def decode(text: str, data: str | bytes) -> list[Any]:
@@ -28,7 +28,7 @@ def decode(text: str, data: str | bytes) -> list[Any]:
 
 @settings(max_examples=80, deadline=None)
 @given(data_types(), st.data(), st.sampled_from([COMPACTED, INDEXED]))
-def test_arrays_of_any_type_survive_a_round_trip(element: DataType, data: st.DataObject, rows: RowCodec) -> None:
+def test_arrays_of_any_type_survive_a_round_trip(element: DataType, data: st.DataObject, rows: NestedRowCodec) -> None:
     values = data.draw(st.lists(internal_values(element), max_size=40))
     encoded = encode_array(element, values, rows)
     assert len(encoded) % 8 == 0
@@ -38,7 +38,7 @@ def test_arrays_of_any_type_survive_a_round_trip(element: DataType, data: st.Dat
 @settings(max_examples=40, deadline=None)
 @given(st.builds(MapType, data_types(nullable=False), data_types()), st.data(), st.sampled_from([COMPACTED, INDEXED]))
 def test_maps_survive_a_round_trip_with_order_and_duplicates(
-    data_type: MapType, data: st.DataObject, rows: RowCodec
+    data_type: MapType, data: st.DataObject, rows: NestedRowCodec
 ) -> None:
     entry = st.tuples(internal_values(data_type.key_type), internal_values(data_type.value_type))
     entries = data.draw(st.lists(entry, max_size=4))
@@ -157,7 +157,7 @@ SAMPLES: list[tuple[str, list[Any]]] = [
 
 @pytest.mark.parametrize("rows", [COMPACTED, INDEXED], ids=["compacted", "indexed"])
 @pytest.mark.parametrize(("text", "values"), SAMPLES)
-def test_truncations_and_bit_flips_decode_or_are_refused(text: str, values: list[Any], rows: RowCodec) -> None:
+def test_truncations_and_bit_flips_decode_or_are_refused(text: str, values: list[Any], rows: NestedRowCodec) -> None:
     element = parse_type(text)
     data = encode_array(element, values, rows)
     assert decode_array(element, data, rows) == values

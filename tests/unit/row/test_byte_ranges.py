@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.row import byte_ranges
-from fluss.row.byte_ranges import gather_ranges, offsets_of, unaligned
+from fluss.row import encoded
+from fluss.row.encoded import gather_ranges, offsets_of, unaligned
 
 DATA = bytes(range(256))
 
@@ -33,7 +33,7 @@ def test_gathered_ranges_are_the_slices_one_after_the_other(block_bytes: int, pa
     starts = np.array([start for start, _ in pairs], dtype=np.int64)
     lengths = np.array([length for _, length in pairs], dtype=np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(byte_ranges, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(encoded, "_BLOCK_BYTES", block_bytes)
         gathered = gather_ranges(np.frombuffer(DATA, np.uint8), starts, lengths)
     assert gathered.tobytes() == b"".join(DATA[start : start + length] for start, length in pairs)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from fluss.row import indexed
 from fluss.row.encoded import EncodedRows
-from fluss.row.indexed_columns import decode_rows
+from fluss.row.indexed import decode_rows
 from fluss.schema.types import CharType, DataType, IntType, StringType
 from fluss.testing.strategies import arrow_batches, row_types
 from tests.damage import bit_flips, truncations

@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fluss.errors import FlussError
-from fluss.row.partition import PartitionStyle, partition_value, read_partition_value, row_partition_name
+from fluss.row.partition_names import PartitionStyle, format_partition_value, parse_partition_value, row_partition_name
 from fluss.row.values import Timestamp
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import TypeRoot
 from fluss.testing.strategies import internal_values, scalar_types
 
@@ -40,10 +40,10 @@ from fluss.testing.strategies import internal_values, scalar_types
 )
 def test_values_at_the_corners(text: str, value: Any, java: str, rust: str) -> None:
     data_type = parse_type(text)
-    assert partition_value(value, data_type) == java
-    assert partition_value(value, data_type, style="rust") == rust
+    assert format_partition_value(value, data_type) == java
+    assert format_partition_value(value, data_type, style="rust") == rust
     if text != "FLOAT":
-        assert {read_partition_value(written, data_type) for written in (java, rust)} == {value}
+        assert {parse_partition_value(written, data_type) for written in (java, rust)} == {value}
 
 
 def test_the_partition_of_a_row_joins_its_values_in_order() -> None:
@@ -54,20 +54,20 @@ def test_the_partition_of_a_row_joins_its_values_in_order() -> None:
 
 def test_null_is_no_partition_value() -> None:
     with pytest.raises(FlussError, match="Partition value shouldn't be null") as caught:
-        partition_value(None, parse_type("INT"))
+        format_partition_value(None, parse_type("INT"))
     assert caught.value.error_code == -2
 
 
 @pytest.mark.parametrize("text", ["DECIMAL(5,2)", "ARRAY<INT>", "MAP<INT,INT>", "ROW<a INT>"])
 def test_other_types_are_no_partition_columns(text: str) -> None:
     with pytest.raises(FlussError, match="cannot be a partition column"):
-        partition_value(0, parse_type(text))
+        format_partition_value(0, parse_type(text))
 
 
 def test_timestamps_outside_four_digit_years_are_refused() -> None:
     for millis in (253_402_300_800_000, -62_135_596_800_001, -(2**63)):
         with pytest.raises(FlussError, match="years 1 to 9999"):
-            partition_value(Timestamp(millis), parse_type("TIMESTAMP(3)"))
+            format_partition_value(Timestamp(millis), parse_type("TIMESTAMP(3)"))
 
 
 @pytest.mark.parametrize("style", ["java", "rust"])
@@ -76,16 +76,16 @@ def test_the_text_of_a_value_is_read_back_in_both_styles(style: PartitionStyle, 
     data_type = data.draw(scalar_types(nullable=False).filter(lambda data_type: data_type.root != TypeRoot.DECIMAL))
     value = data.draw(internal_values(data_type))
     try:
-        text = partition_value(value, data_type, style=style)
+        text = format_partition_value(value, data_type, style=style)
     except FlussError:
         assume(False)
-    read = read_partition_value(text, data_type)
+    read = parse_partition_value(text, data_type)
     assert read == value or (value != value and read != read), "NaN is not equal to itself"
 
 
 def test_floats_are_read_as_the_nearest_of_their_kind() -> None:
-    assert read_partition_value("0_1", parse_type("FLOAT")) == float(np.float32(0.1))
-    assert read_partition_value("0_1", parse_type("DOUBLE")) == 0.1
+    assert parse_partition_value("0_1", parse_type("FLOAT")) == float(np.float32(0.1))
+    assert parse_partition_value("0_1", parse_type("DOUBLE")) == 0.1
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ def test_floats_are_read_as_the_nearest_of_their_kind() -> None:
 )
 def test_texts_that_no_value_has_are_refused(data_type: str, text: str) -> None:
     with pytest.raises(FlussError):
-        read_partition_value(text, parse_type(data_type))
+        parse_partition_value(text, parse_type(data_type))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fluss.row.plain_arrays import bool_array, empty_batch, number_array, text_array
+from fluss.row.arrow_arrays import bool_array, empty_batch, number_array, string_array
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
@@ -30,7 +30,7 @@ def test_booleans_are_those_of_pyarrow(count: int) -> None:
 
 def test_texts_are_those_of_pyarrow() -> None:
     for texts in ([], ["", "grüße", "x"]):
-        assert text_array(texts).equals(pa.array(texts, pa.string()))
+        assert string_array(texts).equals(pa.array(texts, pa.string()))
 
 
 def test_an_empty_batch_has_its_schema() -> None:
@@ -43,8 +43,9 @@ def test_nobody_imports_pandas() -> None:
 import sys
 import numpy as np
 import pyarrow as pa
-from fluss.row.plain_arrays import bool_array, empty_batch, number_array, text_array
-number_array(np.arange(3)), bool_array(np.arange(3) > 1), text_array(["a"]), empty_batch(pa.schema([("a", pa.int8())]))
+from fluss.row.arrow_arrays import bool_array, empty_batch, number_array, string_array
+number_array(np.arange(3)), bool_array(np.arange(3) > 1), string_array(["a"])
+empty_batch(pa.schema([("a", pa.int8())]))
 sys.exit("pandas" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

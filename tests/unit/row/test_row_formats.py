@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.row import aligned, compacted, indexed
+from fluss.row import compacted, indexed, slots
 from fluss.schema.types import DataType
 from fluss.testing.strategies import internal_rows, row_types
 from tests.damage import count_refusals, is_refused, truncations
@@ -32,7 +32,7 @@ KEY = RowFormat(
     [of for of in vectors_of("key-compacted") if "expected_hex" in of],
 )
 INDEXED = RowFormat(indexed.encode_row, indexed.decode_row, vectors_of("indexed-row"))
-ALIGNED = RowFormat(aligned.encode_aligned_row, aligned.decode_aligned_row, vectors_of("aligned-row", "key-paimon"))
+ALIGNED = RowFormat(slots.encode_aligned_row, slots.decode_aligned_row, vectors_of("aligned-row", "key-paimon"))
 
 
 def samples_of(*formats: RowFormat) -> list[Any]:

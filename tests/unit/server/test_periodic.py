@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.periodic import Periodic
 
 

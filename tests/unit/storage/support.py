@@ -14,9 +14,8 @@ from fluss.record.log_batch import HEADER_BYTES_MIN, LogBatch, build_batch, iter
 from fluss.schema.table import TableBucket
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.committer import Committed, Committer
-from fluss.storage.log.loader import LoadResult
-from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.tablet import LogTablet
+from fluss.storage.log.loader import RecoveryReport
+from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import Files
 
 T = TypeVar("T")
@@ -98,7 +97,7 @@ def open_log(
     clock: Callable[[], int] | None = None,
     recovery_offset: int = 0,
     was_clean: bool = False,
-) -> tuple[LogTablet, LoadResult]:
+) -> tuple[LogTablet, RecoveryReport]:
     return LogTablet.open(
         directory,
         BUCKET,

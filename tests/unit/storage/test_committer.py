@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.pending_writes import Round
-from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.tablet import LogTablet
+from fluss.storage.log.pending_writes import CommitRound
+from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import OsFiles
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.support import (
@@ -139,7 +138,7 @@ def test_a_slow_disk_makes_large_rounds(tmp_path: Path) -> None:
 
         def sync(self, path):
             self.is_syncing.set()
-            assert self.may_sync.wait(10)
+            assert self.may_sync.wait(120)
             self.sync_count += 1
             super().sync(path)
 
@@ -396,13 +395,13 @@ def test_a_log_that_breaks_takes_no_other_with_it(caplog: pytest.LogCaptureFixtu
         is_halted = False
         error: OSError | None = None
 
-        def write_pending(self) -> Round:
+        def write_pending(self) -> CommitRound:
             raise ZeroDivisionError("a bug")
 
         def halt(self) -> None:
             self.is_halted = True
 
-        def written(self, written: Round) -> None:
+        def written(self, written: CommitRound) -> None:
             raise AssertionError
 
         durable = written
@@ -435,7 +434,7 @@ def test_a_listener_that_raises_does_not_keep_the_news_from_others(
         logs[0].on_advance(complain)
         results = [log.append(make_batch()) for log in logs]
         for log, result in zip(logs, results, strict=True):
-            await asyncio.wait_for(log.wait_durable(result), 10)
+            await asyncio.wait_for(log.wait_durable(result), 120)
         await committer.stop()
         files.forget(tmp_path)
 

@@ -14,9 +14,8 @@ import pytest
 
 from fluss.errors import CorruptRecordError
 from fluss.record.log_batch import LENGTH_END, iter_batches
-from fluss.storage.log.loader import LoadResult
-from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.tablet import LogTablet
+from fluss.storage.log.loader import RecoveryReport
+from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import Files
 from fluss.testing.faultfs import FaultFiles
 from tests.damage import bit_flips, truncations
@@ -121,7 +120,7 @@ class Found:
     """What a server has of a damaged log."""
 
     refusal: CorruptRecordError | None = None
-    result: LoadResult | None = None
+    result: RecoveryReport | None = None
     times_ms: dict[int, int] | None = None
 
 
@@ -148,7 +147,7 @@ def look(original: Original, start: Start, path: Path, content: bytes) -> Found:
     return found
 
 
-def open_again(files: Files, start: Start) -> tuple[LogTablet, LoadResult]:
+def open_again(files: Files, start: Start) -> tuple[LogTablet, RecoveryReport]:
     return open_log(
         files,
         SteppedCommitter(files, is_synced=start.is_synced),

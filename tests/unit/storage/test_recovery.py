@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import CorruptRecordError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.record.log_batch import assign_offset
-from fluss.storage.log.loader import LoadResult
-from fluss.storage.log.settings import LogSettings
-from fluss.storage.log.tablet import LogTablet
-from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
+from fluss.storage.log.loader import RecoveryReport
+from fluss.storage.log.tablet import LogSettings, LogTablet
+from fluss.storage.log.writer_state import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.support import (
     DATA_DIRECTORY,
@@ -94,7 +93,7 @@ def with_rows(count: int, **options: object) -> Disk:
 def test_a_directory_that_is_missing_or_empty_is_an_empty_log() -> None:
     disk = Disk()
     disk.open()
-    assert disk.result == LoadResult(0, 0, 0, 0, 0, None)
+    assert disk.result == RecoveryReport(0, 0, 0, 0, 0, None)
     assert not disk.files.exists(DIRECTORY)
     disk.files.make_directory(DIRECTORY)
     assert disk.open().offset_next == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fluss.record.log_batch import LENGTH_END, assign_offset, build_batch
-from fluss.storage.log.torn_write import SECTOR_BYTES, is_torn_write
+from fluss.storage.log.loader import SECTOR_BYTES, is_torn_write
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.support import NOW_MS, make_batch
 

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.log_batch import LogBatchHeader, read_header
-from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
-from fluss.storage.log.writer_state import BATCHES_REMEMBERED, WriterState
+from fluss.storage.log.writer_state import (
+    BATCHES_REMEMBERED,
+    WriterEntry,
+    WriterState,
+    decode_writer_snapshot,
+    encode_writer_snapshot,
+)
 from tests.unit.storage.support import make_batch
 
 SEQUENCE_MAX = 2**31 - 1

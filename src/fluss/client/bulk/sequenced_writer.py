@@ -1,8 +1,8 @@
 """Writes batches whose writer id and sequence numbers the caller chooses, so that the caller can go on after a crash.
 
-A normal writer gets an id for itself and numbers its batches as they are sent. Whoever has to know after a crash what
-has been stored keeps the id somewhere safe, makes the same batches again, finds out which numbers the log has
-(``scan.writer_batches``), and sends the others. A server takes the batches of a writer and a bucket only in the order
+A normal writer gets an id for itself and numbers its batches as they are sent. A job that has to know after a crash
+what has been stored keeps the id somewhere safe, makes the same batches again, finds out which numbers the log has
+(``writer_batches``), and sends the others. A server takes the batches of a writer and a bucket only in the order
 of their numbers, and each number once.
 """
 
@@ -23,13 +23,11 @@ from fluss.buffers import Int64Array
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.table import FlussTable, context_of
 from fluss.client.write.batch import Batch
-from fluss.client.write.idempotence import GivenSequences
-from fluss.client.write.kv_encoder import KvEncoder
-from fluss.client.write.log_encoder import LogEncoder, LogRecords
+from fluss.client.write.encoders import EncodedBatch, EncodedLogBatch, KvEncoder, LogEncoder
+from fluss.client.write.idempotence import GivenSequences, allocate_writer_id
 from fluss.client.write.memory import MemoryPool
 from fluss.client.write.sender import Sender, SenderSettings
-from fluss.client.write.table_encoder import EncodedRecords
-from fluss.client.write.writer_id import allocate_writer_id
+from fluss.client.write.writers import checked_targets
 from fluss.errors import FlussError, RequestTimeoutError
 from fluss.record.kv_batch import RECORDS_MAX
 from fluss.record.log_batch import BATCH_BYTES_MAX, MAGIC_V0
@@ -42,7 +40,7 @@ _ACKS_ALL: Final = -1
 
 
 def new_writer_id(table: FlussTable) -> int:
-    """Ask a server for a writer id that nobody has."""
+    """Ask a server for a new writer id."""
     context = context_of(table)
     return context.runtime.run(allocate_writer_id(context.cluster, [table.table_path]))
 
@@ -59,7 +57,7 @@ def upsert_encoder(table: FlussTable, target_columns: Sequence[str] | None = Non
     Unlike those of normal writers it has no limit for the size of a batch but that of the format.
     """
     context = context_of(table)
-    targets = table.new_upsert(columns=target_columns)._checked_targets()
+    targets = checked_targets(context.info, target_columns)
     hash_variant = context.writer_client().hash_variant
     return KvEncoder(context.info, hash_variant, targets=targets, batch_bytes_max=BATCH_BYTES_MAX)
 
@@ -72,8 +70,8 @@ class SequencedWriter:
     sent in the background, again when an answer is lost. After the first failure nothing more is sent, and every call
     raises it: the number of a batch that was not stored is not given to another one.
 
-    ``target_columns`` are for partial updates: calls take these columns only. ``patience_s`` is how long a call waits
-    while not a single batch is stored.
+    ``target_columns`` are for partial updates: calls take these columns only. ``idle_timeout_s`` is how long a call
+    waits while not a single batch is stored.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class SequencedWriter:
         *,
         next_sequences: Mapping[TableBucket, int] | None = None,
         target_columns: Sequence[str] | None = None,
-        patience_s: float = 300.0,
+        idle_timeout_s: float = 300.0,
     ) -> None:
         context = context_of(table)
         config = context.cluster.config
@@ -91,9 +89,9 @@ class SequencedWriter:
         self._client = context.writer_client()
         self._runtime = context.runtime
         self._info = info = context.info
-        self._patience_s = patience_s
+        self._idle_timeout_s = idle_timeout_s
         # Nothing has to be done for memory to become free: everything has been handed to the sender.
-        self._memory = MemoryPool(config.writer_buffer_memory_size, patience_s, lambda: None)
+        self._memory = MemoryPool(config.writer_buffer_memory_size, idle_timeout_s, lambda: None)
         self._encoder: LogEncoder | KvEncoder
         if info.has_primary_key():
             self._encoder = upsert_encoder(table, target_columns)
@@ -127,7 +125,7 @@ class SequencedWriter:
     def append_nothing(self, bucket: TableBucket) -> None:
         """Use up a sequence number of a bucket of a log table: a batch without rows, which takes one offset."""
         assert isinstance(self._encoder, LogEncoder), "a table with a primary key takes upserts"
-        self._send(bucket, LogRecords(self._info.schema_id, 0, MAGIC_V0, b"", b""))
+        self._send(bucket, EncodedLogBatch(self._info.schema_id, 0, MAGIC_V0, b"", b""))
 
     def upsert(self, bucket: TableBucket, rows: pa.RecordBatch, is_delete: npt.NDArray[np.bool_] | None = None) -> None:
         """Upsert rows of a bucket of a table with a primary key, as one batch; ``is_delete`` marks keys to delete.
@@ -152,7 +150,7 @@ class SequencedWriter:
         """Return the rows of each bucket in their order, with their numbers; code 36 if a partition does not exist."""
         return self._splitter.split(rows)
 
-    def _send(self, bucket: TableBucket, records: EncodedRecords) -> None:
+    def _send(self, bucket: TableBucket, records: EncodedBatch) -> None:
         self._raise_failure()
         table = self._client.physical_table(self._encoder, self._splitter.partition_name(bucket))
         batch = Batch(records, bucket.bucket_id, self._ended)
@@ -191,11 +189,11 @@ class SequencedWriter:
         with self._changed:
             waited_from_s, seen_count = monotonic(), self._ended_count
             while self._unsent_count and self._failure is None:
-                left_s = waited_from_s + self._patience_s - monotonic()
+                left_s = waited_from_s + self._idle_timeout_s - monotonic()
                 if left_s <= 0:
                     raise RequestTimeoutError(
                         f"{self._unsent_count} batches for {self._info.table_path} are not stored, and none was for "
-                        f"{self._patience_s:g} s; the server may be slow or away"
+                        f"{self._idle_timeout_s:g} s; the server may be slow or away"
                     )
                 self._changed.wait(left_s)
                 if self._ended_count != seen_count:

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 
-from fluss.client.admin import FlussAdmin
-from fluss.client.admin_tables import partition_infos
-from fluss.client.leader_calls import ask_leaders
-from fluss.client.scan.offsets import bucket_offsets
+from fluss.client.admin.admin import FlussAdmin
+from fluss.client.kernel.leaders import ask_leaders
+from fluss.client.kernel.table_calls import bucket_offsets, leader_row_counts, partition_infos
 from fluss.client.table import FlussTable, TableContext, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec
-from fluss.schema.partition import PartitionInfo
-from fluss.schema.table import TableBucket
+from fluss.schema.table import PartitionInfo, TableBucket
+from fluss.schema.table_options import LAKE_ENABLED
 
 # Partitions whose leaders are asked for with one request.
 _PARTITIONS_PER_REQUEST: Final = 500
 # The lake has nothing of a table: it has no lake, or nothing was written to it yet.
 _NO_LAKE_CODES: Final = frozenset({ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION, ErrorCode.LAKE_SNAPSHOT_NOT_EXIST})
-_LAKE_ENABLED: Final = "table.datalake.enabled"
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +64,7 @@ async def _offsets_of(
 def row_counts_of(table: FlussTable, buckets: Collection[TableBucket]) -> dict[TableBucket, int]:
     """Return how many rows there are in each of these buckets; nothing if a server does not count them."""
     context = context_of(table)
-    admin = FlussAdmin._create(context.cluster, context.runtime)
-    asking = ask_leaders(context.cluster, table.table_path, buckets, admin._row_counts)
+    asking = ask_leaders(context.cluster, table.table_path, buckets, partial(leader_row_counts, context.cluster))
     try:
         return context.runtime.run(asking)
     except FlussError as error:
@@ -76,7 +74,7 @@ def row_counts_of(table: FlussTable, buckets: Collection[TableBucket]) -> dict[T
 
 def lake_snapshot_of(table: FlussTable) -> LakeSnapshot | None:
     """Return how far the lake has a table, None if it has nothing of it."""
-    if table.get_table_info().properties.get(_LAKE_ENABLED, "").lower() != "true":
+    if table.get_table_info().properties.get(LAKE_ENABLED.key, "").lower() != "true":
         return None
     context = context_of(table)
     admin = FlussAdmin._create(context.cluster, context.runtime)

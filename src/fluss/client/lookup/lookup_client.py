@@ -1,12 +1,14 @@
 """Everything that is looked up on one connection, from the callers' keys to their rows.
 
-    caller       key -> partition, bucket, bytes (``key_rows``) -> ``intake``, which waits when too many are in there
+    caller       key -> partition, bucket, bytes (``locator``) -> ``intake``, which waits when too many are in there
     event loop   lookups of all callers -> a queue per table and server -> requests -> answers (``messages``)
                  -> rows (``stored_rows``) -> back to the callers (``pending``)
 
 A lookup is sent at once when no lookup is on the way to its server. Otherwise it waits for others, until an answer
 comes back from there, a request is full, or it has waited long enough. So one lookup alone is as fast as it can be, and
 of thousands at once each request carries many. Threads talk to each other once per burst, not once per lookup.
+
+How many requests may be on the way at once.
 """
 
 from __future__ import annotations
@@ -21,15 +23,13 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from fluss.client.cluster import Cluster
-from fluss.client.lookup.intake import Intake
-from fluss.client.lookup.key_rows import Located
-from fluss.client.lookup.messages import LookupWay, Place
-from fluss.client.lookup.pauses import PAUSE_S_MIN, pause_after
-from fluss.client.lookup.pending import Lookup, LookupTable, fail, hand_over
-from fluss.client.lookup.request_slots import RequestSlots
-from fluss.client.lookup.routes import Route
-from fluss.client.runtime import Runtime
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import BucketKey, TableLeaders
+from fluss.client.kernel.retry import LOOKUPS
+from fluss.client.kernel.runtime import Runtime
+from fluss.client.lookup.keys import Located
+from fluss.client.lookup.messages import LookupWay
+from fluss.client.lookup.pending import Intake, Lookup, LookupTable, fail, hand_over, pause_within
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.schema.table import TableInfo
 
@@ -120,28 +120,30 @@ class LookupClient:
             self._give_up(lookups, _closed())
             return
         queues: dict[_ServerQueue, None] = {}
-        unknown: dict[tuple[LookupTable, Route], list[Lookup]] = {}
+        leaderless: dict[tuple[LookupTable, TableLeaders], list[Lookup]] = {}
         for lookup in lookups:
-            routes = lookup.table.routes
-            route = routes.route(lookup.partition_name)
-            server_id = routes.leader(route, lookup.bucket_id)
+            leaders = lookup.table.leaders(lookup.partition_name)
+            server_id = leaders.leader_of(lookup.bucket_id)
             if server_id is None:
-                unknown.setdefault((lookup.table, route), []).append(lookup)
+                leaderless.setdefault((lookup.table, leaders), []).append(lookup)
                 continue
-            lookup.place = route.places[lookup.bucket_id]
+            lookup.bucket_key = leaders.bucket_keys[lookup.bucket_id]
             queue = self._queues.get((server_id, lookup.table))
             if queue is None:
                 queue = self._queues[server_id, lookup.table] = _ServerQueue(server_id, lookup.table)
             queue.waiting.append(lookup)
             queues[queue] = None
-        for (table, route), homeless in unknown.items():
-            self._start(self._search(table, route, homeless), homeless)
+        for (table, leaders), waiting in leaderless.items():
+            self._start(self._search(table, leaders, waiting), waiting)
         self._send_from(queues)
 
-    async def _search(self, table: LookupTable, route: Route, lookups: Sequence[Lookup]) -> None:
+    async def _search(self, table: LookupTable, leaders: TableLeaders, lookups: Sequence[Lookup]) -> None:
+        by_bucket: dict[int, list[Lookup]] = {}
+        for lookup in lookups:
+            by_bucket.setdefault(lookup.bucket_id, []).append(lookup)
         try:
             async with self._searches:
-                exists = await table.routes.find(route)
+                exists = await table.find_leaders(leaders, by_bucket)
         except FlussError as error:
             self._try_again(lookups, error)
             return
@@ -149,12 +151,9 @@ class LookupClient:
             self._waiting.difference_update(lookups)
             hand_over(lookups, [table.way.nothing() for _ in lookups])
             return
-        by_bucket: dict[int, list[Lookup]] = {}
-        for lookup in lookups:
-            by_bucket.setdefault(lookup.bucket_id, []).append(lookup)
         for bucket_id, group in by_bucket.items():
-            if table.routes.leader(route, bucket_id) is None:
-                self._try_again(group, table.routes.no_leader(route, bucket_id))
+            if leaders.leader_of(bucket_id) is None:
+                self._try_again(group, leaders.no_leader(bucket_id))
             else:
                 self._queue(group)
 
@@ -199,12 +198,12 @@ class LookupClient:
             self._start(self._ask(queue.server_id, queue.table, lookups, now_s), lookups)
 
     async def _ask(self, server_id: int, table: LookupTable, lookups: Sequence[Lookup], now_s: float) -> None:
-        by_place: dict[Place, list[Lookup]] = {}
+        by_bucket: dict[BucketKey, list[Lookup]] = {}
         for lookup in lookups:
-            by_place.setdefault(lookup.place, []).append(lookup)
-        keys = {place: [lookup.key for lookup in group] for place, group in by_place.items()}
+            by_bucket.setdefault(lookup.bucket_key, []).append(lookup)
+        keys = {bucket_key: [lookup.key for lookup in group] for bucket_key, group in by_bucket.items()}
         timeout_s = max(lookup.deadline_s for lookup in lookups) - now_s
-        answers: dict[Place, list[Any] | FlussError]
+        answers: dict[BucketKey, list[Any] | FlussError]
         try:
             answers = await table.way.ask(self.cluster, server_id, table.info, keys, timeout_s)
         except FlussError as error:
@@ -214,8 +213,8 @@ class LookupClient:
             self.free_slot(server_id)
         answered: list[Lookup] = []
         found: list[Any] = []
-        for place, group in by_place.items():
-            answer = answers[place]
+        for bucket_key, group in by_bucket.items():
+            answer = answers[bucket_key]
             if isinstance(answer, FlussError):
                 self._refused(server_id, table, group, answer)
             else:
@@ -274,7 +273,7 @@ class LookupClient:
             self._start(self._ask_in_halves(server_id, table, lookups), lookups)
             return
         if error.stale_metadata:
-            table.routes.forget_leaders(lookups[0].place)
+            table.forget_leaders(lookups[0].bucket_key)
         self._waiting.update(lookups)
         self._try_again(lookups, error)
 
@@ -294,14 +293,14 @@ class LookupClient:
         for lookup in lookups:
             lookup.attempts += 1
             lookup.failure = error
-            may_wait = lookup.attempts <= self.retries_max and lookup.deadline_s - now_s > PAUSE_S_MIN
+            may_wait = lookup.attempts <= self.retries_max and lookup.deadline_s - now_s > LOOKUPS.first_s
             (again if may_wait and error.is_retriable else ended).append(lookup)
         if ended:
             self._give_up(ended, _closed() if self._is_closed else error)
         if again:
             logger.debug("%d lookups in %s are sent again: %s", len(again), again[0].table.info.table_path, error)
             time_left_s = max(lookup.deadline_s for lookup in again) - now_s
-            self._start(self._queue_later(again, pause_after(again[0].attempts, time_left_s)), again)
+            self._start(self._queue_later(again, pause_within(again[0].attempts, time_left_s)), again)
 
     async def _queue_later(self, lookups: Sequence[Lookup], pause_s: float) -> None:
         await asyncio.sleep(pause_s)
@@ -368,3 +367,58 @@ class LookupClient:
 
 def _closed() -> FlussError:
     return FlussError("the connection is closed; create a new one")
+
+
+class RequestSlots:
+    """Counts requests on the way, up to a limit. Belongs to one event loop.
+
+    Those who wait for a slot get it in their order, when ``call_in`` says that nobody else takes it first.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._free_count = count_max
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def has_free(self) -> bool:
+        return self._free_count > 0
+
+    def take(self) -> None:
+        """Take a slot, which must be free."""
+        assert self._free_count > 0, "every slot is taken"
+        self._free_count -= 1
+
+    def give_back(self) -> None:
+        """A request has ended."""
+        self._free_count += 1
+
+    async def wait(self) -> None:
+        """Take a slot as soon as there is one."""
+        if self._free_count > 0 and not self._waiting:
+            self.take()
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                # It was this one's turn already.
+                self.give_back()
+                self.call_in()
+            raise
+
+    def call_in(self) -> None:
+        """Give the slots that are free to those who wait."""
+        while self._waiting and self._free_count > 0:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.take()
+                turn.set_result(None)
+
+    def close(self, error: FlussError) -> None:
+        """Let nobody wait any longer."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(error)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from fluss.client.cluster import Cluster
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import BucketKey
 from fluss.errors import ErrorCode, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket, TableInfo
 
-# The partition id, or None, and the bucket id: how requests and answers name a bucket of their table.
-Place: TypeAlias = tuple[int | None, int]
 AnswerT = TypeVar("AnswerT")
 
 
@@ -25,8 +24,13 @@ class LookupWay(ABC, Generic[AnswerT]):
     api: Api[Any, Any]
 
     async def ask(
-        self, cluster: Cluster, server_id: int, info: TableInfo, keys: Mapping[Place, Sequence[bytes]], timeout_s: float
-    ) -> dict[Place, list[AnswerT] | FlussError]:
+        self,
+        cluster: Cluster,
+        server_id: int,
+        info: TableInfo,
+        keys: Mapping[BucketKey, Sequence[bytes]],
+        timeout_s: float,
+    ) -> dict[BucketKey, list[AnswerT] | FlussError]:
         """Ask a server for keys of buckets that it leads; every bucket has its answers in the order of its keys.
 
         Raises what the request failed with as a whole.
@@ -37,10 +41,15 @@ class LookupWay(ABC, Generic[AnswerT]):
             (entry.partition_id if entry.HasField("partition_id") else None, entry.bucket_id): entry
             for entry in response.buckets_resp
         }
-        return {place: self._checked(info, place, len(wanted), given.get(place)) for place, wanted in keys.items()}
+        return {
+            bucket_key: self._checked(info, bucket_key, len(wanted), given.get(bucket_key))
+            for bucket_key, wanted in keys.items()
+        }
 
-    def _checked(self, info: TableInfo, place: Place, key_count: int, entry: Any) -> list[AnswerT] | FlussError:
-        bucket = TableBucket.new_with_partition(info.table_id, *place)
+    def _checked(
+        self, info: TableInfo, bucket_key: BucketKey, key_count: int, entry: Any
+    ) -> list[AnswerT] | FlussError:
+        bucket = TableBucket.new_with_partition(info.table_id, *bucket_key)
         if entry is None:
             return _confused(f"did not answer about {bucket} of {info.table_path}")
         if entry.error_code:
@@ -63,7 +72,7 @@ class LookupWay(ABC, Generic[AnswerT]):
         """Return the result for a key that nothing was found for."""
 
     @abstractmethod
-    def _request(self, table_id: int, keys: Mapping[Place, Sequence[bytes]]) -> Any: ...
+    def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> Any: ...
 
     @abstractmethod
     def _answers(self, entry: Any) -> list[AnswerT]: ...
@@ -84,7 +93,7 @@ class _ByKey(LookupWay[bytes]):
     def nothing(self) -> None:
         return None
 
-    def _request(self, table_id: int, keys: Mapping[Place, Sequence[bytes]]) -> pb.LookupRequest:
+    def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> pb.LookupRequest:
         entries = [
             pb.PbLookupReqForBucket(partition_id=partition_id, bucket_id=bucket_id, keys=wanted)
             for (partition_id, bucket_id), wanted in keys.items()
@@ -111,7 +120,7 @@ class _ByPrefix(LookupWay[Sequence[bytes]]):
     def nothing(self) -> list[Any]:
         return []
 
-    def _request(self, table_id: int, keys: Mapping[Place, Sequence[bytes]]) -> pb.PrefixLookupRequest:
+    def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> pb.PrefixLookupRequest:
         entries = [
             pb.PbPrefixLookupReqForBucket(partition_id=partition_id, bucket_id=bucket_id, keys=wanted)
             for (partition_id, bucket_id), wanted in keys.items()

@@ -1,19 +1,28 @@
-"""Lookups on their way, and the way of their results back to the callers."""
+"""Lookups on their way, and the way of their results back to the callers.
+
+The way of lookups from their callers, in any thread and on any event loop, to the loop that sends them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
-from fluss.client.cluster import Cluster
-from fluss.client.lookup.key_rows import Located
-from fluss.client.lookup.messages import LookupWay, Place
-from fluss.client.lookup.routes import TableRoutes
-from fluss.client.lookup.stored_rows import StoredRows
-from fluss.errors import FlussError
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import BucketKey, TableLeaders
+from fluss.client.kernel.retry import LOOKUPS
+from fluss.client.kernel.runtime import Runtime
+from fluss.client.lookup.keys import Located
+from fluss.client.lookup.messages import LookupWay
+from fluss.client.lookup.stored_values import ValueReader
+from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableInfo
+
+# Partitions whose leaders are remembered; beyond that many all are forgotten.
+_PARTITIONS_MAX: Final = 10_000
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +33,37 @@ class LookupTable:
     def __init__(self, cluster: Cluster, info: TableInfo, way: LookupWay[Any]) -> None:
         self.info = info
         self.way = way
-        self.routes = TableRoutes(cluster, info)
-        self.rows = StoredRows(info)
+        self.rows = ValueReader(info)
+        self._cluster = cluster
+        self._leaders: dict[str | None, TableLeaders] = {}
+
+    def leaders(self, partition_name: str | None) -> TableLeaders:
+        """Return the leaders of a partition, or of the table if it has none. Belongs to the event loop."""
+        leaders = self._leaders.get(partition_name)
+        if leaders is None:
+            if len(self._leaders) >= _PARTITIONS_MAX:
+                self._leaders.clear()
+            leaders = TableLeaders(self._cluster, self.info, partition_name, purpose="look rows up")
+            self._leaders[partition_name] = leaders
+        return leaders
+
+    async def find_leaders(self, leaders: TableLeaders, bucket_ids: Iterable[int]) -> bool:
+        """Find out who leads some buckets; False if there is no such partition, which is never remembered.
+
+        Raises what ``TableLeaders.find`` raises otherwise.
+        """
+        try:
+            await leaders.find(bucket_ids)
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            self._leaders.pop(leaders.partition_name, None)
+            return False
+        return True
+
+    def forget_leaders(self, bucket_key: BucketKey) -> None:
+        """A server has said that what is known about a bucket is out of date."""
+        self._cluster.forget_leaders(self.info.table_id, bucket_key[0])
 
 
 class Lookup:
@@ -34,18 +72,18 @@ class Lookup:
     __slots__ = (
         "attempts",
         "bucket_id",
+        "bucket_key",
         "deadline_s",
         "failure",
         "future",
         "key",
         "loop",
         "partition_name",
-        "place",
         "table",
     )
 
-    # Set when the bucket is known to be led by somebody.
-    place: Place
+    # Set when the leader of the bucket is known.
+    bucket_key: BucketKey
 
     def __init__(
         self, table: LookupTable, located: Located, deadline_s: float, loop: asyncio.AbstractEventLoop
@@ -59,6 +97,11 @@ class Lookup:
         # The caller waits for it on its own loop, where alone it may be given a result.
         self.loop = loop
         self.future: asyncio.Future[Any] = loop.create_future()
+
+
+def pause_within(failures: int, time_left_s: float) -> float:
+    """Return the pause before a lookup is sent again: half of the time left at most, so that some is for the answer."""
+    return min(LOOKUPS.pause_s(failures), time_left_s / 2)
 
 
 def hand_over(lookups: Iterable[Lookup], results: Iterable[Any]) -> None:
@@ -102,3 +145,91 @@ def _set_errors(futures: Sequence[asyncio.Future[Any]], error: FlussError) -> No
     for future in futures:
         if not future.done():
             future.set_exception(error.copied())
+
+
+class Intake:
+    """Collects lookups, and counts those that wait to be sent. At the limit, callers wait.
+
+    ``on_lookups`` is called on the library's loop when there are some to be taken: once for all that come in a burst.
+    """
+
+    def __init__(self, runtime: Runtime, waiting_max: int, on_lookups: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._waiting_max = waiting_max
+        self._on_lookups = on_lookups
+        # Shared by threads. Adding to a deque and taking from it needs no lock.
+        self._submitted: deque[Lookup] = deque()
+        self._callers: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        self._is_woken = False
+        # Lookups that were taken, and wait to be sent. Belongs to the event loop; other threads look at its size.
+        self.waiting: set[Lookup] = set()
+
+    @property
+    def waiting_count(self) -> int:
+        """Lookups that wait to be sent, also those that were not taken yet."""
+        return len(self.waiting) + len(self._submitted)
+
+    @property
+    def caller_count(self) -> int:
+        """Callers who wait until there is room for their lookups."""
+        return len(self._callers)
+
+    # In any thread
+
+    def is_full(self) -> bool:
+        return self.waiting_count >= self._waiting_max
+
+    async def room(self) -> None:
+        """Wait until it is not full."""
+        while self.is_full():
+            loop = asyncio.get_running_loop()
+            turn: asyncio.Future[None] = loop.create_future()
+            self._callers.append((loop, turn))
+            # There may have been room since somebody looked.
+            self._wake()
+            try:
+                await turn
+            except asyncio.CancelledError:
+                # It may have been its turn: somebody else has to take it.
+                self._wake()
+                raise
+
+    def submit(self, lookup: Lookup) -> None:
+        """Hand in a lookup."""
+        self._runtime.check_process()
+        self._submitted.append(lookup)
+        self._wake()
+
+    def _wake(self) -> None:
+        # Whoever sees the flag has added its lookup before, and the loop takes it off before it looks at the lookups.
+        if not self._is_woken:
+            self._is_woken = True
+            try:
+                self._runtime.loop.call_soon_threadsafe(self._on_lookups)
+            except RuntimeError as error:
+                self._is_woken = False
+                raise FlussError("the client cannot be used any more: the interpreter is shutting down") from error
+
+    # On the event loop
+
+    def take(self) -> list[Lookup]:
+        """Return what was handed in; it is among those that wait from now on."""
+        self._is_woken = False
+        taken: list[Lookup] = []
+        for _ in range(len(self._submitted)):
+            # In both for a moment, and never in none: callers count them.
+            self.waiting.add(self._submitted[0])
+            taken.append(self._submitted.popleft())
+        return taken
+
+    def call_in(self, *, all_of_them: bool = False) -> None:
+        """Let as many callers go on as there is room for."""
+        room = self._waiting_max - self.waiting_count
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+        while self._callers and (room > 0 or all_of_them):
+            loop, turn = self._callers.popleft()
+            if not turn.done():
+                by_loop.setdefault(loop, []).append((turn, None))
+                room -= 1
+        for loop, turns in by_loop.items():
+            call_on(loop, set_results, turns)

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime
-from fluss.client.scan.decode import BatchDecoder, ScanColumns
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
+from fluss.client.kernel.leaders import find_leader
+from fluss.client.kernel.runtime import Runtime
 from fluss.client.scan.records import RecordBatch, require_pandas
-from fluss.client.scan.value_decode import ValueDecoder
 from fluss.errors import CorruptRecordError, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import iter_batches
-from fluss.row.plain_arrays import empty_batch
-from fluss.schema.formats import LogFormat
+from fluss.row.arrow_arrays import empty_batch
 from fluss.schema.schema import Schema
-from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table_options import LogFormat
+from fluss.schema.value_objects import ServerMade
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ class BatchScanner(ServerMade):
         return f"BatchScanner(bucket={self._bucket})"
 
     async def _scan(self) -> tuple[pa.RecordBatch, int]:
-        leader_id = await self._cluster.find_leader(self._info.table_path, self._bucket)
+        leader_id = await find_leader(self._cluster, self._info.table_path, self._bucket)
         request = pb.LimitScanRequest(
             table_id=self._bucket.table_id,
             partition_id=self._bucket.partition_id,

@@ -1,4 +1,4 @@
-"""The buckets of a whole table: of all partitions there are now, or of those that somebody has chosen."""
+"""The buckets of a whole table: of all partitions there are now, or of those that were chosen."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
-from fluss.client.admin_tables import partition_infos
-from fluss.client.cluster import Cluster
-from fluss.client.scan.offsets import bucket_offsets
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableInfo, TablePath
 
 # One partition by name, or those with some values of the partition columns.
 PartitionChoice: TypeAlias = str | PartitionSpec | Mapping[str, str]
@@ -108,5 +106,5 @@ async def _offers(cluster: Cluster, server_id: int) -> bool:
     except FlussError as error:
         if not error.is_retriable:
             raise
-        # It is gone for the moment. Who reads from it tries again, and finds out.
+        # It is gone for the moment. The read tries again, and finds out.
         return True

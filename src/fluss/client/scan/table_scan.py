@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.runtime import Runtime, run_here
 from fluss.client.scan.batch_scanner import BatchScanner
-from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.records import require_pandas
 from fluss.client.scan.table_buckets import PartitionChoices, checked_choices
 from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.errors import FlussError
-from fluss.schema.formats import LogFormat
-from fluss.schema.integers import int32
+from fluss.integers import int32
 from fluss.schema.predicate import BoundPredicate, Predicate
-from fluss.schema.schema import shown_names, string_list
+from fluss.schema.schema import shown_names
 from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table_options import LogFormat
+from fluss.schema.value_objects import string_list
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,16 +145,14 @@ class TableScan:
         before the call is among them. A server before 1.0 cannot return current rows, so all changes are read instead
         and the last of each row counts: that takes longer, and is an error if the oldest changes are no longer there.
         """
-        options = self._read_options(partitions)
-        read = self._runtime.run(TableRead.begin(self._cluster, self._runtime, self._info, options))
-        return pa.Table.from_batches(read.all_rows(), schema=options.columns.arrow_schema)
+        return run_here(self.to_arrow_async(partitions))
 
     async def to_arrow_async(self, partitions: PartitionChoices = None) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
         options = self._read_options(partitions)
         begin = TableRead.begin(self._cluster, self._runtime, self._info, options)
         read = await self._runtime.bridge(begin, cancels=True)
-        return pa.Table.from_batches(await read.all_rows_async(), schema=options.columns.arrow_schema)
+        return pa.Table.from_batches(await read.all_rows(), schema=options.columns.arrow_schema)
 
     def to_pandas(self, partitions: PartitionChoices = None) -> pd.DataFrame:
         """Read as ``to_arrow`` does, and return a pandas DataFrame."""

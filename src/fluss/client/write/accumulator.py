@@ -17,13 +17,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.client.write.assigner import StickyAssigner
-from fluss.client.write.batch_size import FULL_RATIO
-from fluss.client.write.block import Block
+from fluss.client.write.blocks import FULL_RATIO, Block, PhysicalTable, RowDestination, StickyAssigner
+from fluss.client.write.encoders import BY_KEY, TableEncoder
 from fluss.client.write.memory import MemoryPool
-from fluss.client.write.physical_table import Lane, PhysicalTable
-from fluss.client.write.row_slots import PACKED_ROW_OVERHEAD_BYTES
-from fluss.client.write.table_encoder import BY_KEY, TableEncoder
+from fluss.client.write.row_layout import PACKED_ROW_OVERHEAD_BYTES
 from fluss.errors import FlussError
 from fluss.record.log_batch import BATCH_BYTES_MAX
 
@@ -78,7 +75,7 @@ class Accumulator:
 
     # Taking rows in
 
-    def append(self, lane: Lane, packed_row: bytes, hint: Block) -> Block:
+    def append(self, destination: RowDestination, packed_row: bytes, hint: Block) -> Block:
         """Add a row to the block where it belongs, which may have to be opened; wait for memory if there is none.
 
         ``hint`` is the block that had no room. Returns the block that has the row now.
@@ -92,12 +89,12 @@ class Accumulator:
                 news = _News()
                 try:
                     with self._lock:
-                        block = self._block_for(lane, hint.bucket_id, len(packed_row), news)
+                        block = self._block_for(destination, hint.bucket_id, len(packed_row), news)
                         if block.size_bytes + bytes_needed <= block.reserved_bytes + granted_bytes:
                             block.reserved_bytes += granted_bytes
                             self._open_bytes += granted_bytes
                             granted_bytes = 0
-                            self._add(lane, block, packed_row, news)
+                            self._add(destination, block, packed_row, news)
                             return block
                 finally:
                     self._tell(news)
@@ -150,17 +147,17 @@ class Accumulator:
         with self._lock:
             return block.take_late_row(packed_row)
 
-    def _block_for(self, lane: Lane, bucket_id: int | None, row_bytes: int, news: _News) -> Block:
+    def _block_for(self, destination: RowDestination, bucket_id: int | None, row_bytes: int, news: _News) -> Block:
         """Return an open block that is not full."""
         self._check_open()
-        table = lane.table
+        table = destination.table
         sticky = table.assigner if isinstance(table.assigner, StickyAssigner) else None
         if sticky is not None:
             bucket_id = sticky.bucket_id
         block = table.open.get(bucket_id)
         if block is not None:
             is_full = block.rows and _payload_bytes(block) + row_bytes > self._full_bytes_of(block)
-            if block.encoder is lane.encoder and not is_full:
+            if block.encoder is destination.encoder and not is_full:
                 return block
             self._close(block, news)
         if sticky is not None:
@@ -168,7 +165,7 @@ class Accumulator:
             other = table.open.get(bucket_id)
             if other is not None:
                 self._close(other, news)
-        block = Block(table, lane.encoder, bucket_id)
+        block = Block(table, destination.encoder, bucket_id)
         if table.has_primary_key:
             block.full_bytes_max = _FIRST_KEYED_BLOCK_BYTES << min(len(self._incomplete), 8)
         block.open(self._clock())
@@ -177,13 +174,13 @@ class Accumulator:
         self._open[block] = self._incomplete[block] = None
         return block
 
-    def _add(self, lane: Lane, block: Block, packed_row: bytes, news: _News) -> None:
+    def _add(self, destination: RowDestination, block: Block, packed_row: bytes, news: _News) -> None:
         block.rows.append(packed_row)
         block.size_bytes += len(packed_row) + PACKED_ROW_OVERHEAD_BYTES
         # Up to here rows may be added without asking: memory is reserved, and the block cannot be full before.
         room_bytes = max(self._full_bytes_of(block) - _payload_bytes(block), 0)
         block.limit_bytes = min(block.reserved_bytes, block.size_bytes + room_bytes)
-        lane.remember(block)
+        destination.remember(block)
         if self._memory.waiting_count:
             self._close(block, news)
 

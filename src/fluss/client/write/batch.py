@@ -1,17 +1,31 @@
-"""One encoded batch on its way to one bucket."""
+"""An encoded batch on its way to its bucket, and the queue of those that wait to be sent to the same bucket."""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from operator import attrgetter
 
 from fluss.buffers import BytesLike
-from fluss.client.write.table_encoder import EncodedRecords
+from fluss.client.kernel.retry import WRITES, Backoff
+from fluss.client.write.blocks import PhysicalTable
+from fluss.client.write.encoders import EncodedBatch
 from fluss.errors import FlussError
 from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
 
-if TYPE_CHECKING:
-    from fluss.client.write.idempotence import BucketSequences
+_BY_ORDER = attrgetter("order")
+
+
+class BucketSequences:
+    """The numbers of one writer in one bucket."""
+
+    __slots__ = ("acknowledged", "in_flight", "next")
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.acknowledged = NO_BATCH_SEQUENCE
+        # Batches that have a number and no end yet, by number: those on their way, and those to be sent again.
+        self.in_flight: list[Batch] = []
 
 
 class Batch:
@@ -38,7 +52,7 @@ class Batch:
         "writer_id",
     )
 
-    def __init__(self, records: EncodedRecords, bucket_id: int, on_done: Callable[[Batch, FlussError | None], None]):
+    def __init__(self, records: EncodedBatch, bucket_id: int, on_done: Callable[[Batch, FlussError | None], None]):
         self.records = records
         self.bucket_id = bucket_id
         # What its request must say about the columns that are written; None for a log.
@@ -71,3 +85,27 @@ class Batch:
     def end(self, error: FlussError | None = None) -> None:
         """Report the end to the owner of the rows, once."""
         self._on_done(self, error)
+
+
+class BucketQueue:
+    """The batches of one bucket in the order in which they must arrive. Belongs to the event loop."""
+
+    __slots__ = ("_order_next", "backoff", "bucket_id", "table", "waiting")
+
+    def __init__(self, table: PhysicalTable, bucket_id: int) -> None:
+        self.table = table
+        self.bucket_id = bucket_id
+        self.waiting: list[Batch] = []
+        self.backoff = Backoff(WRITES)
+        self._order_next = 0
+
+    def add(self, batch: Batch, now_s: float) -> None:
+        """Put a new batch at the end."""
+        batch.order = self._order_next
+        batch.queued_at_s = now_s
+        self._order_next += 1
+        self.waiting.append(batch)
+
+    def put_back(self, batch: Batch) -> None:
+        """Put a batch that has to be sent again where it was, before all that came after it."""
+        insort(self.waiting, batch, key=_BY_ORDER)

@@ -16,20 +16,26 @@ the oldest of them is sent again: the others would be out of order.
 | a final error | nothing was stored | failure; the numbers after it move down by one |
 
 With a new writer id, numbers begin at 0. Batches that are out under the old id are not sent again: if their answer is
-lost, nobody can say whether they were stored.
+lost, it is not known whether they were stored.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import Enum, auto
 from operator import attrgetter
 
-from fluss.client.write.batch import Batch
-from fluss.errors import ErrorCode
-from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
-from fluss.schema.table import TableBucket
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.retry import WRITER_IDS
+from fluss.client.write.batch import Batch, BucketSequences
+from fluss.errors import ErrorCode, FlussError
+from fluss.protocol import api as apis
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.record.log_batch import NO_WRITER_ID
+from fluss.schema.table import TableBucket, TablePath
 
 _LOST_TRACK = (ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
 _BY_SEQUENCE = attrgetter("sequence")
@@ -41,18 +47,6 @@ class Verdict(Enum):
     STORED = auto()  # It is there, whatever the error says.
     RETRY = auto()  # Sending it again can succeed.
     FINAL = auto()  # Nothing about sequences speaks for sending it again.
-
-
-class BucketSequences:
-    """The numbers of one writer in one bucket."""
-
-    __slots__ = ("acknowledged", "in_flight", "next")
-
-    def __init__(self) -> None:
-        self.next = 0
-        self.acknowledged = NO_BATCH_SEQUENCE
-        # Batches that have a number and no end yet, by number: those on their way, and those to be sent again.
-        self.in_flight: list[Batch] = []
 
 
 class Idempotence:
@@ -165,7 +159,7 @@ class Idempotence:
 
 
 class GivenSequences(Idempotence):
-    """Numbers batches for somebody who keeps account: under a given writer id, from given numbers on.
+    """Numbers batches for a caller that keeps account of them: under a given writer id, from given numbers on.
 
     A number stands for one batch, for ever. So the id is not changed after a failure, and no number moves down: what
     comes after a batch that failed would be out of order, and is refused by the server.
@@ -181,3 +175,33 @@ class GivenSequences(Idempotence):
 
     def failed(self, batch: Batch, error_code: int, *, is_certain: bool) -> None:
         self._leave(batch)
+
+
+logger = logging.getLogger(__name__)
+
+
+async def allocate_writer_id(
+    cluster: Cluster,
+    paths: Collection[TablePath],
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> int:
+    """Ask any tablet server for a writer id; it checks whether these tables may be written.
+
+    Tried a few times. Then, and at once if access is denied, a FlussError says why.
+    """
+    request = pb.InitWriterRequest(
+        table_path=[pb.PbTablePath(database_name=path.database_name, table_name=path.table_name) for path in paths]
+    )
+    for pause_s in (*WRITER_IDS.pauses_s(), None):
+        try:
+            return (await cluster.request_any_tablet(apis.INIT_WRITER, request)).writer_id
+        except FlussError as error:
+            text = f"Writer ID allocation failed: {error.message}"
+            if error.error_code == ErrorCode.AUTHORIZATION_EXCEPTION:
+                raise FlussError(text, error.error_code) from error
+            if pause_s is None:
+                raise FlussError(text) from error
+            logger.info("a writer id cannot be allocated, trying again in %g s: %s", pause_s, error.message)
+        await sleep(pause_s)
+    raise AssertionError("the last try returns or raises")

@@ -6,11 +6,11 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from fluss.client.runtime import outcome
+from fluss.client.kernel.runtime import outcome
 from fluss.errors import FlussError, RequestTimeoutError
 
 
-class Write(Protocol):
+class PendingWrite(Protocol):
     """Rows that were taken together and are on their way."""
 
     @property
@@ -36,13 +36,13 @@ class WriteResultHandle:
 
     __slots__ = ("_is_consumed", "_packed_row", "_write")
 
-    _write: Write
+    _write: PendingWrite
     # Set if the handle stands for one row among others that may end differently.
     _packed_row: bytes
     # Set once somebody has waited.
     _is_consumed: bool
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: PendingWrite) -> None:
         self._write = write
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -110,7 +110,7 @@ class JoinedWrites:
 
     __slots__ = ("_remaining", "_writes", "done")
 
-    def __init__(self, writes: Sequence[Write]) -> None:
+    def __init__(self, writes: Sequence[PendingWrite]) -> None:
         self._writes = writes
         self._remaining = iter(writes)
         self.done: Future[None] = Future()

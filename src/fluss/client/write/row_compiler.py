@@ -1,4 +1,4 @@
-"""Writes, for the schema of a table, the Python function that takes its ordinary rows.
+"""Makes, for the schema of a table, the Python function that takes its ordinary rows.
 
 A row costs well below a microsecond only if nothing is decided per row that could be decided per table, and nothing is
 called that could be written out. So the way of a row into its block is spelled out as source text and compiled once,
@@ -24,19 +24,19 @@ like ``dataclasses`` does it. For ``id BIGINT NOT NULL, name STRING`` the text i
             packed_row = pack(nulls, v0, len(b1)) + b1
         except NOT_ORDINARY:
             return append_any(row)
-        block = lane.block
+        block = destination.block
         size_bytes = block.size_bytes + len(packed_row) + 48
-        if size_bytes > block.limit_bytes: return append_packed(lane, packed_row, block)
+        if size_bytes > block.limit_bytes: return append_packed(destination, packed_row, block)
         block.size_bytes = size_bytes
         block.rows.append(packed_row)
-        if block.limit_bytes < 0: return append_late(lane, packed_row, block)
+        if block.limit_bytes < 0: return append_late(destination, packed_row, block)
         handle = RowHandle()
         handle._write = block
         return handle
 
 An ordinary row has its values in their usual Python classes, or None. ``struct`` checks the ranges of numbers, and
 ``str.encode`` checks texts. Whatever is not ordinary takes the plain way (``RowLayout.pack_any``), which knows every
-class, and says what is wrong with values that nothing takes. ``fluss.client.write.block`` says why no lock is needed.
+class, and says what is wrong with values that nothing takes. ``fluss.client.write.blocks`` says why no lock is needed.
 
 Deletes of a table with a primary key are rows, too: only the key is given, all other columns are null, and a bit behind
 those of the columns says that it is a delete.
@@ -48,20 +48,25 @@ import struct
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from types import CodeType
 from typing import Any, Final
 
 from fluss.client.write.result import RowHandle, WriteResultHandle
-from fluss.client.write.row_slots import PACKED_ROW_OVERHEAD_BYTES, Slot
+from fluss.client.write.row_layout import NULLS_INTEGER_BITS_MAX, PACKED_ROW_OVERHEAD_BYTES, PackedForm, RowLayout, Slot
 from fluss.errors import FlussError
 from fluss.row.python_values import to_internal
 from fluss.schema.arrow import time_unit
-from fluss.schema.types import BinaryType, DataType, TimestampLtzType, TimestampType, TypeRoot
+from fluss.schema.types import (
+    BinaryType,
+    DataType,
+    TimestampLtzType,
+    TimestampType,
+    TypeRoot,
+)
 
 # A wide row joins its bodies in one step; for the few bodies of most rows additions are faster.
 _ADDED_BODIES_MAX: Final = 4
-# ``nulls`` is an integer; up to this many bits ``struct`` packs it itself.
-NULLS_INTEGER_BITS_MAX: Final = 64
 
 _PLAIN_WAY: Final = "return append_any(row)"
 _NOT_ORDINARY: Final = (KeyError, TypeError, ValueError, OverflowError, struct.error, FlussError)
@@ -76,53 +81,61 @@ _DAY_HIGHEST: Final = (datetime.max - _EPOCH).days
 
 @dataclass(frozen=True, slots=True)
 class RowWays:
-    """Where an append function leads. Lanes have a ``block``, which may be another one each time.
+    """Where an append function leads. A destination has a ``block``, which may be another one each time.
 
-    A table without partitions has one lane. Rows of other tables find theirs by the values of their partition columns:
-    in ``lanes``, or else by ``find_lane``.
+    A table without partitions has one destination. Rows of other tables find theirs by the values of their partition
+    columns: in ``destinations``, or else by ``find_destination``.
     """
 
-    lane: Any
-    lanes: dict[Any, Any]
-    find_lane: Callable[[Any], Any]
-    # Rows that are not ordinary; rows for which the block of their lane has no room; and rows that were added to a
-    # block while it was closed.
+    destination: Any
+    destinations: dict[Any, Any]
+    find_destination: Callable[[Any], Any]
+    # Rows that are not ordinary; rows for which the block of their destination has no room; and rows that were added
+    # to a block while it was closed.
     append_any: Callable[[Any], WriteResultHandle]
     append_packed: Callable[[Any, bytes, Any], WriteResultHandle]
     append_late: Callable[[Any, bytes, Any], WriteResultHandle]
 
 
-@dataclass(frozen=True, slots=True)
-class PackedForm:
-    """What packed rows of a schema look like: a slot per column, and what ``struct`` packs before the bodies."""
-
-    names: Sequence[str]
-    slots: Sequence[Slot]
-    head: struct.Struct
-    # One per column, and one more if rows can be deletes.
-    null_bit_count: int
-    # Columns whose values must not be empty; they have bodies.
-    filled_indexes: Set[int] = frozenset()
+def append_function(layout: RowLayout, ways: RowWays) -> Callable[[Any], WriteResultHandle]:
+    """Return the function that packs ordinary rows of a table and adds them to blocks; the others it hands on."""
+    return _append_code(layout).function(ways)
 
 
-class AppendCode:
-    """The compiled text of a schema, of which any number of append functions can be made."""
+def delete_function(layout: RowLayout, ways: RowWays) -> Callable[[Any], WriteResultHandle]:
+    """Return the function that does the same with the keys of rows that are to be deleted."""
+    return _delete_code(layout).function(ways)
 
-    def __init__(
-        self,
-        form: PackedForm,
-        partition_indexes: Sequence[int],
-        *,
-        has_rows_by_key: bool,
-        given_indexes: Sequence[int],
-        null_bits: int = 0,
-        name: str = "append",
-        parameter: str = "row",
-    ) -> None:
-        """Rows give the columns ``given_indexes``, in this order. The others are null: ``null_bits`` has their bits.
+
+# Layouts are few and shared by all writers of a schema, and compiling takes longer than anything else about them.
+
+
+@lru_cache(maxsize=256)
+def _append_code(layout: RowLayout) -> _RowCode:
+    return _RowCode(
+        layout, range(len(layout.form.slots)), name="upsert" if layout.delete_indexes else "append", parameter="row"
+    )
+
+
+@lru_cache(maxsize=256)
+def _delete_code(layout: RowLayout) -> _RowCode:
+    assert layout.delete_indexes, "only tables with a primary key can delete rows"
+    return _RowCode(layout, layout.delete_indexes, name="delete", parameter="pk")
+
+
+class _RowCode:
+    """The compiled text of a schema, of which any number of functions can be made."""
+
+    def __init__(self, layout: RowLayout, given_indexes: Sequence[int], *, name: str, parameter: str) -> None:
+        """Rows give the columns ``given_indexes``, in this order. Of a delete, these are the key.
 
         Users may call the function with its ``parameter`` as a keyword, and meet its ``name`` if they call it wrongly.
         """
+        form = layout.form
+        null_bits = 0
+        if name == "delete":
+            # The bits of all columns but the key, and the one behind them, which marks a delete.
+            null_bits = (1 << form.null_bit_count) - 1 - sum(1 << index for index in given_indexes)
         self._name = name
         self._namespace: dict[str, Any] = {
             "pack": form.head.pack,
@@ -135,22 +148,23 @@ class AppendCode:
             "NOT_ORDINARY": _NOT_ORDINARY,
             **{f"convert{index}": _converter(form.names[index], form.slots[index]) for index in given_indexes},
         }
+        partition_indexes = layout.partition_indexes
         lines = [
             f"def {name}({parameter}):",
             *([] if parameter == "row" else [f"    row = {parameter}"]),
             *("    " + line for line in _packing_source(form, partition_indexes, given_indexes, null_bits)),
-            *("    " + line for line in _adding_source(bool(partition_indexes), has_rows_by_key)),
+            *("    " + line for line in _adding_source(bool(partition_indexes), layout.has_rows_by_key)),
         ]
-        self.source = "\n".join(lines)
-        self._code: CodeType = compile(self.source, f"<{name} of {len(given_indexes)} columns>", "exec")
+        code = "\n".join(lines)
+        self._code: CodeType = compile(code, f"<{name} of {len(given_indexes)} columns>", "exec")
 
     def function(self, ways: RowWays) -> Callable[[Any], WriteResultHandle]:
         """Return the function that appends rows on these ways."""
         namespace = {
             **self._namespace,
-            "lane": ways.lane,
-            "lanes": ways.lanes,
-            "find_lane": ways.find_lane,
+            "destination": ways.destination,
+            "destinations": ways.destinations,
+            "find_destination": ways.find_destination,
             "append_any": ways.append_any,
             "append_packed": ways.append_packed,
             "append_late": ways.append_late,
@@ -302,11 +316,11 @@ def _packed_source(form: PackedForm, given_indexes: Set[int]) -> str:
 
 def _adding_source(is_partitioned: bool, has_rows_by_key: bool) -> Iterator[str]:
     """From ``packed_row`` into a block, and to the handle."""
-    way = "lane"
+    way = "destination"
     if is_partitioned:
-        way = "row_lane"
-        yield "row_lane = lanes.get(key)"
-        yield "if row_lane is None: row_lane = find_lane(key)"
+        way = "row_destination"
+        yield "row_destination = destinations.get(key)"
+        yield "if row_destination is None: row_destination = find_destination(key)"
     yield f"block = {way}.block"
     yield f"size_bytes = block.size_bytes + len(packed_row) + {PACKED_ROW_OVERHEAD_BYTES}"
     yield f"if size_bytes > block.limit_bytes: return append_packed({way}, packed_row, block)"

@@ -2,30 +2,34 @@
 
 A round looks at the buckets that have something to send, takes at most one batch of each, and sends one request per
 server, table and choice of columns. Answers are handled as they come; a bucket is looked at again when a batch was
-added to it, when an answer for it has come, and when a pause is over. Buckets never wait for each other.
+added to it, when an answer for it has come, when its leader was found, and when a pause is over. Buckets never wait for
+each other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from fluss.client.cluster import Cluster
-from fluss.client.write.batch import Batch
-from fluss.client.write.bucket_queue import BucketQueue
-from fluss.client.write.idempotence import Idempotence, Verdict
-from fluss.client.write.physical_table import PhysicalTable
-from fluss.client.write.routes import MISSING_CODES, Route, Routes
-from fluss.client.write.writer_id import allocate_writer_id
-from fluss.config import INT32_MAX, Config
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import TableLeaders
+from fluss.client.kernel.retry import METADATA, Backoff
+from fluss.client.write.batch import Batch, BucketQueue
+from fluss.client.write.blocks import PhysicalTable
+from fluss.client.write.idempotence import Idempotence, Verdict, allocate_writer_id
+from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, error_for_code
+from fluss.integers import INT32_MAX
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.schema.table import TableBucket
+
+# A table or partition that does not exist may be about to be created, or not have reached every server yet.
+_MISSING_CODES: Final = frozenset({int(ErrorCode.TABLE_NOT_EXIST), int(ErrorCode.PARTITION_NOT_EXISTS)})
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +79,7 @@ class Sender:
         self._idempotence = idempotence or Idempotence(
             is_enabled=settings.is_idempotent, in_flight_max=settings.in_flight_max
         )
-        self._routes = Routes(cluster, self._look_at, self._not_routed)
+        self._searches = _LeaderSearches(cluster, self._look_at, self._leaderless)
         self._queues: dict[tuple[PhysicalTable, int], BucketQueue] = {}
         # Buckets to look at in the next round, in the order in which they asked for it.
         self._asking: dict[BucketQueue, None] = {}
@@ -111,7 +115,7 @@ class Sender:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        await self._routes.close()
+        await self._searches.close()
 
     # Rounds
 
@@ -130,7 +134,7 @@ class Sender:
                 continue
             if self._idempotence.is_outdated(queue.waiting[0]):
                 self._fail_outdated(queue)
-            leader = self._routes.leader_of(queue) if queue.waiting else None
+            leader = self._searches.leader_of(queue) if queue.waiting else None
             if leader is None:
                 continue
             server_id, bucket = leader
@@ -196,7 +200,7 @@ class Sender:
             for item in sent:
                 self._refused(item, error)
         except Exception as error:
-            # A fault of the client itself: nobody may be left waiting because of it.
+            # A fault of the client itself: the writers must not be left waiting because of it.
             logger.exception("a write request could not be made")
             text = f"the write request could not be made: {type(error).__name__}: {error}"
             for item in sent:
@@ -233,7 +237,7 @@ class Sender:
     def _stored(self, item: _Sent, pressure: float = 0.0) -> None:
         """A batch has arrived. ``pressure``, from 0 to 1, is how hard the server finds it to keep up."""
         self._idempotence.acknowledged(item.batch)
-        item.queue.backoff.end()
+        item.queue.backoff.succeeded()
         self._end(item.batch, None)
         if pressure > 0:
             self._throttle(item.queue, pressure)
@@ -241,12 +245,12 @@ class Sender:
             self._look_at(item.queue)
 
     def _refused(self, item: _Sent, error: FlussError) -> None:
-        """Decide what happens to a batch that was sent and not stored, or nobody knows."""
+        """Decide what happens to a batch that was sent and not stored, or may have been: its answer was lost."""
         batch, queue = item.batch, item.queue
         if batch not in self._on_the_way:
             return
         if error.stale_metadata:
-            self._routes.forget_leader(item.bucket)
+            self._cluster.forget_leaders(item.bucket.table_id, item.bucket.partition_id)
         verdict = self._idempotence.judge(batch, error.error_code)
         if verdict is Verdict.STORED:
             self._stored(item)
@@ -275,7 +279,7 @@ class Sender:
         batch.attempts += 1
         self._idempotence.put_back(batch)
         queue.put_back(batch)
-        queue.backoff.begin(self._loop.time())
+        queue.backoff.failed(self._loop.time())
         self._come_back(queue)
         if error.error_code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
             self._throttle(queue, 1.0)
@@ -298,12 +302,12 @@ class Sender:
             self._idempotence.failed(batch, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION, is_certain=False)
             self._end(batch, _outdated(batch, None))
 
-    def _not_routed(self, queue: BucketQueue, route: Route, error: FlussError) -> None:
-        """Nobody leads the bucket as far as anybody knows: every batch that waits for it has failed once more."""
+    def _leaderless(self, queue: BucketQueue, search: _LeaderSearch, error: FlussError) -> None:
+        """The bucket has no known leader: every batch that waits for it has failed once more."""
         now_s = self._loop.time()
         kept: list[Batch] = []
         for batch in queue.waiting:
-            if self._may_wait(batch, route, error, now_s):
+            if self._may_wait(batch, search, error, now_s):
                 kept.append(batch)
             else:
                 self._idempotence.failed(batch, error.error_code, is_certain=False)
@@ -312,10 +316,10 @@ class Sender:
         if kept:
             self._look_at(queue)
 
-    def _may_wait(self, batch: Batch, route: Route, error: FlussError, now_s: float) -> bool:
-        if error.error_code in MISSING_CODES:
+    def _may_wait(self, batch: Batch, search: _LeaderSearch, error: FlussError, now_s: float) -> bool:
+        if error.error_code in _MISSING_CODES:
             # Time counts, not attempts: what is missing may be created any moment.
-            since_s = max(batch.queued_at_s, route.missing_since_s or 0.0)
+            since_s = max(batch.queued_at_s, search.missing_since_s or 0.0)
             return now_s - since_s < self._settings.request_timeout_s
         batch.attempts += 1
         return error.is_retriable and batch.attempts <= self._settings.retries
@@ -346,3 +350,101 @@ def _outdated(batch: Batch, cause: FlussError | None) -> FlussError:
         "stored is not known, and it is not sent again",
         ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
     )
+
+
+class _LeaderSearch:
+    """The search for the leaders of one physical table, and the queues that wait for it."""
+
+    __slots__ = ("backoff", "leaders", "missing_since_s", "queues", "task")
+
+    def __init__(self, leaders: TableLeaders) -> None:
+        self.leaders = leaders
+        self.queues: dict[BucketQueue, None] = {}
+        self.task: asyncio.Task[None] | None = None
+        self.backoff = Backoff(METADATA)
+        # Since when the server says that there is no such table or partition.
+        self.missing_since_s: float | None = None
+
+
+class _LeaderSearches:
+    """Looks for leaders in the background. Belongs to the event loop.
+
+    ``on_found`` is called with a queue that was refused a leader when it may ask again, ``on_failed`` when the search
+    failed; it is then repeated, with pauses, as long as batches wait.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        on_found: Callable[[BucketQueue], None],
+        on_failed: Callable[[BucketQueue, _LeaderSearch, FlussError], None],
+    ) -> None:
+        self._cluster = cluster
+        self._on_found = on_found
+        self._on_failed = on_failed
+        self._searches: dict[PhysicalTable, _LeaderSearch] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def leader_of(self, queue: BucketQueue) -> tuple[int, TableBucket] | None:
+        """Return the server that leads a bucket, and the name of the bucket; or None, and begin to look for it."""
+        table = queue.table
+        search = self._searches.get(table)
+        if search is None:
+            leaders = TableLeaders(self._cluster, table.info, table.partition_name, purpose="write to it")
+            search = self._searches[table] = _LeaderSearch(leaders)
+        server_id = search.leaders.leader_of(queue.bucket_id)
+        if server_id is not None:
+            return server_id, search.leaders.buckets[queue.bucket_id]
+        search.queues[queue] = None
+        if search.task is None:
+            search.task = self._loop.create_task(self._search(table, search))
+        return None
+
+    async def close(self) -> None:
+        tasks = [search.task for search in self._searches.values() if search.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _search(self, table: PhysicalTable, search: _LeaderSearch) -> None:
+        pause_s = search.backoff.until_s - self._loop.time()
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
+        error: FlussError | None = None
+        try:
+            await search.leaders.find([queue.bucket_id for queue in search.queues])
+        except FlussError as failure:
+            error = failure
+        except Exception as failure:
+            # A fault of the client itself: the writers must not be left waiting because of it.
+            logger.exception("looking up the leaders of %s failed", table.name)
+            error = FlussError(f"looking up the leaders of {table.name} failed: {type(failure).__name__}: {failure}")
+        if error is None:
+            self._found(table, search)
+        else:
+            self._failed(search, error)
+        queues, search.queues, search.task = list(search.queues), {}, None
+        for queue in queues:
+            if search.leaders.leader_of(queue.bucket_id) is not None:
+                self._on_found(queue)
+            else:
+                self._on_failed(queue, search, error or search.leaders.no_leader(queue.bucket_id))
+
+    def _found(self, table: PhysicalTable, search: _LeaderSearch) -> None:
+        leaders = search.leaders
+        search.missing_since_s = None
+        led = [bucket_id for bucket_id in range(len(leaders.buckets)) if leaders.leader_of(bucket_id) is not None]
+        table.prefer_buckets(led)
+        if len(led) == len(leaders.buckets):
+            search.backoff.succeeded()
+        else:
+            search.backoff.failed(self._loop.time())
+
+    def _failed(self, search: _LeaderSearch, error: FlussError) -> None:
+        now_s = self._loop.time()
+        search.backoff.failed(now_s)
+        if error.error_code not in _MISSING_CODES:
+            search.missing_since_s = None
+        elif search.missing_since_s is None:
+            search.missing_since_s = now_s

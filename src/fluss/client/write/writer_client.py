@@ -25,19 +25,15 @@ from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
-from fluss.client.cluster import Cluster
-from fluss.client.runtime import Runtime, outcome
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.runtime import Runtime, outcome
 from fluss.client.write.accumulator import Accumulator, Callbacks
 from fluss.client.write.arrow_input import slices
 from fluss.client.write.batch import Batch
-from fluss.client.write.batch_size import BatchSize, CompressionRatio
-from fluss.client.write.block import Block
-from fluss.client.write.kv_encoder import KvEncoder
-from fluss.client.write.log_encoder import LogEncoder
+from fluss.client.write.blocks import BatchSize, Block, CompressionRatio, PhysicalTable, RowDestination
+from fluss.client.write.encoders import Encoded, KvEncoder, LogEncoder, TableEncoder
 from fluss.client.write.memory import MemoryPool
-from fluss.client.write.physical_table import Lane, PhysicalTable
 from fluss.client.write.sender import Sender, SenderSettings
-from fluss.client.write.table_encoder import Encoded, TableEncoder
 from fluss.errors import FlussError
 from fluss.row.bucketing import HashVariant
 from fluss.schema.table import TableInfo
@@ -127,9 +123,9 @@ class WriterClient:
                 _keep(self._kv_encoders, key, encoder)
             return encoder
 
-    def lane(self, encoder: TableEncoder, partition_name: str | None) -> Lane:
+    def destination(self, encoder: TableEncoder, partition_name: str | None) -> RowDestination:
         """Return the way in for rows of a table, or of one of its partitions."""
-        return self.physical_table(encoder, partition_name).lane(encoder)
+        return self.physical_table(encoder, partition_name).destination(encoder)
 
     def check_sizes(self, batch: pa.RecordBatch) -> None:
         """Refuse rows that are larger than all memory there is."""

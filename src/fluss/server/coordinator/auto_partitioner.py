@@ -15,22 +15,23 @@ from datetime import datetime, tzinfo
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.auto_partition import TimePattern, TimeUnit, auto_partition_value
+from fluss.row.partition_names import TimePattern, auto_partition_value
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.partition import VALUE_SEPARATOR
-from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.settings import CoordinatorSettings
-from fluss.server.coordinator.table_validation import auto_partition_key, check_bucket_count, check_replicas
-from fluss.server.model import Clock, Table
-from fluss.server.periodic import Periodic
-from fluss.server.table_options import (
+from fluss.schema.table import VALUE_SEPARATOR
+from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,
     AUTO_PARTITION_NUM_PRECREATE,
     AUTO_PARTITION_NUM_RETENTION,
     AUTO_PARTITION_TIME_FORMAT,
     AUTO_PARTITION_TIME_UNIT,
     AUTO_PARTITION_TIME_ZONE,
+    TimeUnit,
 )
+from fluss.server.coordinator.catalog import Catalog
+from fluss.server.coordinator.settings import CoordinatorSettings
+from fluss.server.coordinator.table_validation import auto_partition_key, check_bucket_count, check_replicas
+from fluss.server.model import Clock, Table
+from fluss.server.periodic import Periodic
 
 # Tables by day are not all extended at midnight: each one has its own delay of less than a day.
 _JITTER_MINUTES: Final = 1380
@@ -48,7 +49,7 @@ class AutoPartitionRule:
     has_own_pattern: bool
     pattern: TimePattern
     zone: tzinfo
-    # Which of the values in a partition's name is the time; None if nobody said.
+    # Which of the values in a partition's name is the time; None if the table does not say.
     key_index: int | None
     has_several_keys: bool
     precreate_count: int

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.auto_partition import TimePattern, TimeUnit
+from fluss.row.partition_names import TimePattern
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import KvFormat, LogFormat
-from fluss.schema.names import check_column_name
+from fluss.schema.naming_rules import check_column_name
 from fluss.schema.schema import shown_names
-from fluss.schema.types import TypeRoot
-from fluss.server.coordinator.dynamic_configs import LakeConfig
-from fluss.server.table_options import (
+from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,
     AUTO_PARTITION_KEY,
     AUTO_PARTITION_NUM_PRECREATE,
@@ -41,10 +38,15 @@ from fluss.server.table_options import (
     STATISTICS_COLUMNS,
     ChangelogImage,
     DeleteBehavior,
+    KvFormat,
     LakeFormat,
+    LogFormat,
     MergeEngine,
+    TimeUnit,
     check_properties,
 )
+from fluss.schema.types import TypeRoot
+from fluss.server.coordinator.dynamic_configs import LakeConfig
 
 _NESTED: Final = frozenset({TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW})
 _NOT_FOR_PARTITIONS: Final = _NESTED | {TypeRoot.DECIMAL}
@@ -291,7 +293,7 @@ def _auto_partition_key(descriptor: TableDescriptor, limits: TableLimits) -> Non
 
 
 def auto_partition_key(descriptor: TableDescriptor) -> str | None:
-    """Return which partition key holds the time; None if there are several and nobody said which one."""
+    """Return which partition key holds the time; None if there are several and the table does not say which."""
     keys = descriptor.partition_keys
     return keys[0] if len(keys) == 1 else AUTO_PARTITION_KEY.of(descriptor.properties)
 

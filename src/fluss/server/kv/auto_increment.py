@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.integers import INT32_MAX
+from fluss.integers import INT32_MAX
+from fluss.schema.table_options import AUTO_INCREMENT_CACHE_SIZE
 from fluss.schema.types import TypeRoot
 from fluss.server.model import Table
-from fluss.server.table_options import AUTO_INCREMENT_CACHE_SIZE
 from fluss.storage.kv.state import IdBlock
 
 _INT64_MAX = 2**63 - 1

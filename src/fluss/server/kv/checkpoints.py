@@ -16,7 +16,7 @@ from typing import Final
 
 from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.store import KvStore, remove_store
-from fluss.storage.log.names import OFFSET_DIGITS, TabletKind
+from fluss.storage.log.file_names import OFFSET_DIGITS, TabletKind
 
 _OFFSET_NAME: Final = re.compile(rf"[0-9]{{{OFFSET_DIGITS}}}")
 # A copy that is not complete.

@@ -24,12 +24,12 @@ import pyarrow.compute as pc
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.record.log_batch import LogBatch, iter_batches, verify_crc
 from fluss.record.mutations import Mutations
+from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.auto_increment import AutoIncrement
 from fluss.server.kv.checkpoints import KvDirectories
 from fluss.server.merge.changelog import decode_changelog, store_entries
 from fluss.server.merge.changes import row_count_delta
 from fluss.server.model import Table
-from fluss.server.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvResources, KvStore, remove_store
 from fluss.storage.log.tablet import LogTablet

@@ -38,12 +38,10 @@ import pyarrow.types as pat
 
 from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, KvDamagedError
-from fluss.row.byte_ranges import gather_ranges, join_rows, large_binary_array, offsets_of
-from fluss.row.decimal_columns import DECIMAL_BYTES
-from fluss.row.null_columns import BoolArray, ValidMask, mask_from_arrow, mask_to_arrow, unpacked_bits
-from fluss.row.plain_arrays import number_array
-from fluss.schema.aggregation import AggFunction
-from fluss.schema.schema import Column, Schema
+from fluss.row.arrow_arrays import BoolArray, ValidMask, mask_from_arrow, mask_to_arrow, number_array, unpacked_bits
+from fluss.row.encoded import gather_ranges, join_rows, large_binary_array, offsets_of
+from fluss.row.scalars import UNSCALED_BYTES_MAX
+from fluss.schema.schema import AggFunction, Column, Schema
 from fluss.schema.types import TypeRoot
 from fluss.server.merge.roaring import Bitmap, read_bitmap32, read_bitmap64, union, write_bitmap32, write_bitmap64
 from fluss.server.merge.segments import Segments
@@ -296,7 +294,7 @@ def _from_integers(arrow_type: pa.DataType, states: npt.NDArray[Any]) -> pa.Arra
 
 def _decimal_array(arrow_type: pa.DataType, low: Int64Array, high: Int64Array, valid: ValidMask) -> pa.Array:
     words = np.stack((low, high), axis=1)
-    assert words.itemsize * 2 == DECIMAL_BYTES
+    assert words.itemsize * 2 == UNSCALED_BYTES_MAX
     return pa.Array.from_buffers(arrow_type, len(low), [mask_to_arrow(valid), pa.py_buffer(words)])
 
 

@@ -22,15 +22,14 @@ import pyarrow as pa
 from fluss.buffers import Int64Array
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.mutations import Mutations
+from fluss.row.arrow_arrays import BoolArray, mask_from_arrow, number_array, take_rows
 from fluss.row.encoded import EncodedRows
-from fluss.row.null_columns import BoolArray, mask_from_arrow
-from fluss.row.plain_arrays import number_array, take_rows
+from fluss.schema.table_options import ChangelogImage, DeleteBehavior
 from fluss.server.merge.aggregate_functions import check_states_size, states_function
 from fluss.server.merge.changes import NO_ROW, Changes, MergeInput, NextIds, Transitions
 from fluss.server.merge.column_roles import ColumnRoles, drawn_ids
 from fluss.server.merge.decoded_batch import BatchDecoder, DecodedBatch, spread
 from fluss.server.merge.segments import Segments
-from fluss.server.table_options import ChangelogImage, DeleteBehavior
 
 
 class AggregationMerger:

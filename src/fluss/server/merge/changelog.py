@@ -18,12 +18,11 @@ from fluss.buffers import BytesLike, UInt8Array, byte_array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX, decode_arrow_batch, encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
-from fluss.record.log_batch import LogBatch, build_batch
+from fluss.record.log_batch import LogBatch, build_batch, decode_row_body, encode_row_body
 from fluss.record.mutations import Mutations
-from fluss.record.row_batch import decode_row_body, encode_row_body
-from fluss.row.plain_arrays import bool_array, take_rows
-from fluss.schema.change_type import ChangeType
-from fluss.schema.formats import KvFormat, LogFormat
+from fluss.row.arrow_arrays import bool_array, take_rows
+from fluss.schema.offsets import ChangeType
+from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.server.merge.changes import Changes
 from fluss.server.merge.decoded_batch import spread
 from fluss.server.merge.key_fold import KeyFold

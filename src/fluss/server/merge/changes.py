@@ -22,11 +22,11 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.record.mutations import FoundRows, Mutations
+from fluss.row.arrow_arrays import BoolArray
 from fluss.row.encoded import EncodedRows
-from fluss.row.null_columns import BoolArray
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
+from fluss.schema.table_options import ChangelogImage
 from fluss.server.merge.key_fold import KeyFold
-from fluss.server.table_options import ChangelogImage
 
 # The number of a row that is not there.
 NO_ROW = -1

@@ -15,7 +15,7 @@ import numpy as np
 
 from fluss.record.kv_batch import KvBatch, KvRecords, joined_records
 from fluss.record.mutations import Mutations
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import number_array
 from fluss.server.merge.changes import Changes, row_count_delta
 from fluss.server.merge.key_fold import KeyFold
 

@@ -19,17 +19,15 @@ from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, KvDamagedError, SizeLimitError
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX
 from fluss.record.mutations import FoundRows
-from fluss.row.arrow_sizes import slots_bytes
-from fluss.row.byte_ranges import gather_ranges, offsets_of
-from fluss.row.encoded import EncodedRows
+from fluss.row.arrow_arrays import BoolArray, slots_bytes
+from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
 from fluss.row.hashed_keys import HashedKeys
-from fluss.row.null_columns import BoolArray
+from fluss.schema.table_options import DELETE_BEHAVIOR, DeleteBehavior
 from fluss.server.merge.aggregate_functions import bitmap_format_of, check_bitmaps
 from fluss.server.merge.changes import NO_ROW, MergeInput
 from fluss.server.merge.key_fold import KeyFold
 from fluss.server.merge.table_codec import TableKeyEncoder, TableRowCodec
 from fluss.server.model import Table
-from fluss.server.table_options import DELETE_BEHAVIOR, DeleteBehavior
 
 # Of a key, in messages.
 _SHOWN_BYTES: Final = 64

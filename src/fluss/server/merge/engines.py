@@ -7,14 +7,7 @@ from typing import Protocol
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.schema import shown_names
-from fluss.server.merge.aggregation import AggregationMerger
-from fluss.server.merge.changes import Changes, MergeInput, NextIds
-from fluss.server.merge.column_roles import generated_column
-from fluss.server.merge.decoded_batch import BatchDecoder
-from fluss.server.merge.partial_update import PartialUpdateMerger
-from fluss.server.merge.row_engines import FirstRowMerger, LastRowMerger, VersionedMerger
-from fluss.server.model import Table
-from fluss.server.table_options import (
+from fluss.schema.table_options import (
     CHANGELOG_IMAGE,
     DELETE_BEHAVIOR,
     MERGE_ENGINE,
@@ -23,6 +16,13 @@ from fluss.server.table_options import (
     DeleteBehavior,
     MergeEngine,
 )
+from fluss.server.merge.aggregation import AggregationMerger
+from fluss.server.merge.changes import Changes, MergeInput, NextIds
+from fluss.server.merge.column_roles import generated_column
+from fluss.server.merge.decoded_batch import BatchDecoder
+from fluss.server.merge.partial_update import PartialUpdateMerger
+from fluss.server.merge.row_engines import FirstRowMerger, LastRowMerger, VersionedMerger
+from fluss.server.model import Table
 
 # Engines that look at whole rows.
 _WHOLE_ROW_ENGINES = (MergeEngine.FIRST_ROW, MergeEngine.VERSIONED)

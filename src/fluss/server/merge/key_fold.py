@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fluss.buffers import Int64Array
+from fluss.row.arrow_arrays import BoolArray
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys, are_equal
-from fluss.row.null_columns import BoolArray
 
 NO_RECORD = -1
 

@@ -11,9 +11,9 @@ from fluss.record.kv_batch import encode_kv_batch
 from fluss.row.compacted_columns import decode_keys
 from fluss.row.encoded import EncodedRows
 from fluss.row.key import CompactedKeyEncoder
-from fluss.row.partition import read_partition_value
+from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
-from fluss.schema.partition import VALUE_SEPARATOR
+from fluss.schema.table import VALUE_SEPARATOR
 from fluss.server.merge.table_codec import TableKeyEncoder, TableRowCodec
 from fluss.server.model import Partition, Table
 
@@ -65,7 +65,7 @@ def _partition_values(table: Table, partition: Partition | None) -> dict[str, pa
     for name, text in zip(descriptor.partition_keys, texts, strict=True):
         data_type = descriptor.schema.column(name).data_type
         try:
-            values[name] = arrow_from_internal([read_partition_value(text, data_type)], data_type)[0]
+            values[name] = arrow_from_internal([parse_partition_value(text, data_type)], data_type)[0]
         except FlussError as error:
             raise FlussError(
                 f"A lookup cannot insert rows into partition '{partition.name}' of table {table.path}: {error.message}",

@@ -22,12 +22,11 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array
 from fluss.record.mutations import Mutations
-from fluss.row.null_columns import BoolArray, mask_from_arrow
-from fluss.row.plain_arrays import number_array
+from fluss.row.arrow_arrays import BoolArray, mask_from_arrow, number_array
+from fluss.schema.table_options import ChangelogImage, DeleteBehavior
 from fluss.server.merge.changes import NO_ROW, Changes, MergeInput, NextIds, Transitions
 from fluss.server.merge.column_roles import ColumnRoles, drawn_ids
 from fluss.server.merge.decoded_batch import BatchDecoder, DecodedBatch, spread
-from fluss.server.table_options import ChangelogImage, DeleteBehavior
 
 
 class PartialUpdateMerger:

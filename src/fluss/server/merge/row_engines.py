@@ -16,12 +16,11 @@ import pyarrow as pa
 
 from fluss.buffers import Int64Array
 from fluss.record.mutations import Mutations
-from fluss.row.null_columns import BoolArray, mask_from_arrow
-from fluss.row.plain_arrays import take_rows
+from fluss.row.arrow_arrays import BoolArray, mask_from_arrow, take_rows
+from fluss.schema.table_options import ChangelogImage, DeleteBehavior
 from fluss.server.merge.changes import Changes, MergeInput, NextIds, Transitions
 from fluss.server.merge.decoded_batch import BatchDecoder, DecodedBatch
 from fluss.server.merge.key_fold import KeyFold
-from fluss.server.table_options import ChangelogImage, DeleteBehavior
 
 
 class LastRowMerger:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fluss.buffers import Int64Array
-from fluss.row.null_columns import BoolArray, ValidMask
+from fluss.row.arrow_arrays import BoolArray, ValidMask
 
 
 class Segments:

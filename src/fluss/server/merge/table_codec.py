@@ -11,16 +11,13 @@ import pyarrow as pa
 
 from fluss.errors import CorruptRecordError
 from fluss.record.value_batch import decode_by_schema
-from fluss.row import compacted_columns, indexed_columns
-from fluss.row.byte_ranges import gather_ranges, offsets_of
-from fluss.row.encoded import EncodedRows
-from fluss.row.key import primary_key_encoder
-from fluss.row.key_columns import encode_key_columns
-from fluss.schema.formats import KvFormat
+from fluss.row import compacted_columns, indexed
+from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
+from fluss.row.key import encode_key_columns, primary_key_encoder
 from fluss.schema.schema import Schema
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT, KvFormat
 from fluss.schema.types import DataType
 from fluss.server.model import Table
-from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 
 
 class TableRowCodec:
@@ -85,7 +82,7 @@ class _Decoder(Protocol):
 _Encoder = Callable[[Sequence[pa.Array], Sequence[DataType]], EncodedRows]
 _CODECS: dict[KvFormat, tuple[_Decoder, _Encoder]] = {
     KvFormat.COMPACTED: (compacted_columns.decode_rows, compacted_columns.encode_rows),
-    KvFormat.INDEXED: (indexed_columns.decode_rows, indexed_columns.encode_rows),
+    KvFormat.INDEXED: (indexed.decode_rows, indexed.encode_rows),
 }
 
 

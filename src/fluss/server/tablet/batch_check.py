@@ -1,4 +1,4 @@
-"""What a produced batch must be, so that everybody can read it back.
+"""What a produced batch must be, so that every reader can decode it.
 
 A batch that is stored is stored for good, and one that no reader can decode stops every reader at its offset. So its
 schema must be known, and its body must have the shape of that schema: for ARROW the nodes and buffers of the metadata,
@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
-from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX
+from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX, buffer_bounds
 from fluss.record.arrow_ipc import ColumnLayout, column_layout, parse_message
 from fluss.record.compression import examine_buffers
 from fluss.record.framing import split_length_prefixed
-from fluss.record.log_batch import LogBatch, iter_batches, verify_crc
-from fluss.record.projection import buffer_bounds
-from fluss.record.row_batch import CHANGE_TYPE_BYTES
-from fluss.schema.formats import LogFormat
+from fluss.record.log_batch import CHANGE_TYPE_BYTES, LogBatch, iter_batches, verify_crc
+from fluss.schema.table_options import LogFormat
 from fluss.server.model import Table
 
 

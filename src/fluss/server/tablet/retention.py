@@ -1,4 +1,4 @@
-"""What time takes away: records that have outlived their table's TTL, and writers that have fallen silent.
+"""Retention: what expires are records that have outlived their table's TTL, and writers that have fallen silent.
 
 The changelog of a primary-key table expires only if the table names a TTL: some clients know no other way to all of its
 rows than all of its changes. And it expires only as far as a copy of the rows is on the disk, which is made right
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from fluss.errors import FlussError
+from fluss.schema.table_options import LOG_TTL
 from fluss.server.model import Clock
-from fluss.server.table_options import LOG_TTL
 from fluss.server.tablet.buckets import HostedBucket, HostedTable
 from fluss.storage.log.tablet import LogTablet
 

@@ -7,6 +7,7 @@ what there is. Readers leave out names that begin with an underscore.
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,30 +17,54 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
-from pyarrow.fs import FileSystem
+import pyarrow.parquet as pq
+from pyarrow import fs
+from pyarrow.fs import FileInfo, FileSelector, FileSystem
 
-from fluss.client.table import FlussTable
+from fluss import FlussTable
 from fluss.errors import FlussError
-from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import shown_names
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.types import TypeRoot
-from fluss.spark.bulk.export_target import TEMPORARY_PREFIX, ExportTarget
-from fluss.spark.bulk.handle import FlussOnSpark, context_of
-from fluss.spark.bulk.jobs import Job
-from fluss.spark.bulk.parquet_output import ParquetLayout, ParquetOutput, WrittenFile
-from fluss.spark.bulk.pieces import piece_bytes_for
-from fluss.spark.bulk.progress import Listener, listener_of
-from fluss.spark.bulk.reports import ExportReport
-from fluss.spark.bulk.split_rows import split_rows
+from fluss.spark.bulk.files import file_system, piece_bytes_for
+from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of
+from fluss.spark.bulk.reports import ExportReport, Listener, listener_of
 from fluss.spark.connections import open_table
-from fluss.spark.option_table import Use
-from fluss.spark.options import ReadOptions, read_options
-from fluss.spark.packing import Split, Task
-from fluss.spark.planner import TablePlan, plan_batch
-from fluss.spark.query_options import PartitionLike, columns_text, merged_options, partitions_text
+from fluss.spark.query_options import (
+    PartitionLike,
+    ReadOptions,
+    format_columns,
+    format_partitions,
+    merged_options,
+    read_options,
+)
+from fluss.spark.read.planner import TablePlan, plan_batch
+from fluss.spark.read.splits import Split, Task, split_rows
+from fluss.spark.source_options import Use
 
 _TASKS_MAX: Final = 10_000
+MANIFEST_NAME: Final = "_SUCCESS"
+TEMPORARY_PREFIX: Final = "_temporary-"
+# A row group is kept in memory until it is complete.
+_ROW_GROUP_BYTES_MAX: Final = 128 * 1024 * 1024
+COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
+
+
+@dataclass(frozen=True)
+class ParquetLayout:
+    """How rows are laid out in files. It goes to the executors."""
+
+    compression: str = "zstd"
+    row_group_rows: int = 250_000
+    file_bytes: int = 128 * 1024 * 1024
+    """About how many bytes of rows are in a file, before compression."""
+
+    def __post_init__(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise FlussError(f"compression must be one of {', '.join(COMPRESSIONS)}, got {self.compression!r}")
+        for name, value in (("row_group_rows", self.row_group_rows), ("file_bytes", self.file_bytes)):
+            if value < 1:
+                raise FlussError(f"{name} must be at least 1, got {value}")
 
 
 def export(
@@ -68,9 +93,9 @@ def export(
     layout = ParquetLayout(compression, row_group_rows, file_bytes)
     chosen = {
         "table": str(table),
-        "scan.columns": columns_text(columns),
+        "scan.columns": format_columns(columns),
         "scan.filter": filter,
-        "scan.partitions": partitions_text(partitions),
+        "scan.partitions": format_partitions(partitions),
     }
     merged = merged_options(fs.spark, fs.options, chosen, Use.BATCH_READ)
     options = replace(read_options(merged, is_stream=False), target_task_bytes=file_bytes, max_tasks=_TASKS_MAX)
@@ -112,11 +137,11 @@ def _planned(source: FlussTable, options: ReadOptions, columns: Sequence[str], c
 def _run(fs: FlussOnSpark, work: _ExportWork, plan: TablePlan, listener: Listener) -> list[_ExportResult]:
     splits = [split for task in plan.tasks for split in task]
     weights = [sum(split.weight for split in task) for task in plan.tasks]
-    # A filter leaves out an unknown part of them, and not every server counts the rows of a bucket.
+    # It is not known how many rows a filter leaves out, and not every server counts the rows of a bucket.
     is_known = work.options.filter is None and all(
         split.kind == "log" or split.row_count is not None for split in splits
     )
-    job = Job(
+    job = BulkJob(
         f"export {work.options.table.path}",
         work,
         list(enumerate(plan.tasks)),
@@ -124,6 +149,28 @@ def _run(fs: FlussOnSpark, work: _ExportWork, plan: TablePlan, listener: Listene
         rows_known=sum(weights) if is_known else None,
     )
     return job.run(fs.spark, listener=listener)
+
+
+def _manifest(info: TableInfo, plan: TablePlan, files: Sequence[WrittenFile], layout: ParquetLayout) -> dict[str, Any]:
+    ranges: dict[tuple[str | None, int], tuple[int, int]] = {}
+    for split in (split for task in plan.tasks for split in task):
+        key = split.partition_name, split.bucket_id
+        start, stop = ranges.get(key, (split.start, split.stop))
+        ranges[key] = min(start, split.start), max(stop, split.stop)
+    return {
+        "table": str(info.table_path),
+        "table_id": info.table_id,
+        "schema": [f"{column.name} {column.data_type}" for column in info.schema.columns],
+        "rows": sum(file.rows for file in files),
+        "bytes": sum(file.size_bytes for file in files),
+        "compression": layout.compression,
+        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "files": [{"path": file.place, "rows": file.rows, "bytes": file.size_bytes} for file in files],
+        "log": [
+            {"partition": partition, "bucket": bucket, "start": start, "stop": stop}
+            for (partition, bucket), (start, stop) in ranges.items()
+        ],
+    }
 
 
 # On executors
@@ -156,7 +203,7 @@ class _ExportWork:
         for name in chosen:
             if name not in names:
                 raise FlussError(f"{info.table_path} has no column '{name}'; columns are {shown_names(names)}")
-        # The texts of times of day do not show everything that is in them.
+        # The names of partitions show times of day with fewer digits than the columns have.
         stated = [name for name in info.partition_keys if info.schema.column(name).data_type.root is not TypeRoot.TIME]
         kept = [name for name in chosen if name not in stated] or list(chosen)
         arrow = info.schema.to_arrow()
@@ -169,7 +216,7 @@ class _ExportWork:
         info = table.get_table_info()
         if info.table_id != self.table_id:
             raise FlussError(f"{info.table_path} was dropped and created again while it was exported; begin again")
-        # Attempts that died, or are about to, must not be in the way.
+        # A directory for each attempt: one that has died, or is about to, must not be in the way.
         directory = f"{self.directory}/{number:05d}-{secrets.token_hex(4)}"
         outputs: dict[str | None, ParquetOutput] = {}
         read = self._reader(table)
@@ -215,23 +262,185 @@ def _partition_place(info: TableInfo, partition_name: str | None) -> str:
     return "".join(f"{quote(name, safe='')}={quote(values[name], safe='')}/" for name in info.partition_keys)
 
 
-def _manifest(info: TableInfo, plan: TablePlan, files: Sequence[WrittenFile], layout: ParquetLayout) -> dict[str, Any]:
-    ranges: dict[tuple[str | None, int], tuple[int, int]] = {}
-    for split in (split for task in plan.tasks for split in task):
-        key = split.partition_name, split.bucket_id
-        start, stop = ranges.get(key, (split.start, split.stop))
-        ranges[key] = min(start, split.start), max(stop, split.stop)
-    return {
-        "table": str(info.table_path),
-        "table_id": info.table_id,
-        "schema": [f"{column.name} {column.data_type}" for column in info.schema.columns],
-        "rows": sum(file.rows for file in files),
-        "bytes": sum(file.size_bytes for file in files),
-        "compression": layout.compression,
-        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "files": [{"path": file.place, "rows": file.rows, "bytes": file.size_bytes} for file in files],
-        "log": [
-            {"partition": partition, "bucket": bucket, "start": start, "stop": stop}
-            for (partition, bucket), (start, stop) in ranges.items()
-        ],
-    }
+# The target
+
+
+class ExportTarget:
+    """The directory that files are written to. A context manager, which leaves nothing unfinished behind."""
+
+    def __init__(self, filesystem: FileSystem, base: str, found: list[FileInfo]) -> None:
+        self.filesystem = filesystem
+        self.base = base
+        self.temporary = f"{base}/{TEMPORARY_PREFIX}{secrets.token_hex(6)}"
+        self._found = found
+
+    @classmethod
+    def at(cls, path: str, *, overwrite: bool) -> ExportTarget:
+        filesystem, base = file_system(path)
+        base = base.rstrip("/")
+        info = filesystem.get_file_info(base)
+        if info.is_file:
+            raise FlussError(f"'{path}' is a file; give a directory to export to")
+        found = filesystem.get_file_info(FileSelector(base, allow_not_found=True))
+        for each in found:
+            if not _is_of_an_export(each):
+                raise FlussError(
+                    f"There is '{each.base_name}' in '{path}', which is of no export; choose another place"
+                )
+        if found and not overwrite:
+            is_unfinished = any(each.base_name.startswith(TEMPORARY_PREFIX) for each in found)
+            what = "an export that was not finished" if is_unfinished else "an export"
+            raise FlussError(f"There is {what} in '{path}'; give an empty directory, or overwrite=True to replace it")
+        return cls(filesystem, base, found)
+
+    def __enter__(self) -> None:
+        self.filesystem.create_dir(self.temporary, recursive=True)
+
+    def __exit__(self, *exception: object) -> None:
+        self.filesystem.delete_dir(self.temporary)
+
+    def complete(self, files: Sequence[WrittenFile], manifest: dict[str, Any]) -> None:
+        """Put files in their places, remove what was there before, and then say that all is there."""
+        for info in self._found:
+            if info.base_name == MANIFEST_NAME:
+                self._delete(info)
+        made: set[str] = set()
+        for file in files:
+            place = f"{self.base}/{file.place}"
+            directory = place.rpartition("/")[0]
+            if directory not in made:
+                self.filesystem.create_dir(directory, recursive=True)
+                made.add(directory)
+            self.filesystem.move(file.path, place)
+        self._delete_old({f"{self.base}/{file.place}" for file in files})
+        unfinished = f"{self.temporary}/{MANIFEST_NAME}"
+        with self.filesystem.open_output_stream(unfinished) as stream:
+            stream.write(json.dumps(manifest, indent=1).encode())
+        self.filesystem.move(unfinished, f"{self.base}/{MANIFEST_NAME}")
+
+    def _delete_old(self, new: set[str]) -> None:
+        """Remove what was there before the export; directories may have new files among the old ones."""
+        for info in self._found:
+            if info.base_name == MANIFEST_NAME:
+                continue
+            if not any(path.startswith(f"{info.path}/") for path in new):
+                self._delete(info)
+                continue
+            for inner in self.filesystem.get_file_info(FileSelector(info.path, recursive=True)):
+                if inner.is_file and inner.path not in new:
+                    self._delete(inner)
+
+    def _delete(self, info: FileInfo) -> None:
+        if info.is_file:
+            self.filesystem.delete_file(info.path)
+        else:
+            self.filesystem.delete_dir(info.path)
+
+
+def _is_of_an_export(info: FileInfo) -> bool:
+    """Whether something looks as if an export, or another writer of Parquet files, has made it."""
+    name = info.base_name
+    return name.startswith(("_", ".")) or (name.endswith(".parquet") if info.is_file else "=" in name)
+
+
+# Parquet files of a wanted size
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A complete file: where it is, where it belongs below the target, and what is in it."""
+
+    path: str
+    place: str
+    rows: int
+    size_bytes: int
+
+
+class ParquetOutput:
+    """Writes rows of one schema to one file after the other. Complete it with ``close``; else its last file is not.
+
+    ``name`` is the beginning of file names below ``directory``.
+    """
+
+    def __init__(
+        self,
+        filesystem: fs.FileSystem,
+        directory: str,
+        place: str,
+        name: str,
+        schema: pa.Schema,
+        layout: ParquetLayout,
+    ) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._place = place
+        self._name = name
+        self._schema = schema
+        self._layout = layout
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = self._pending_bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._file_rows = self._file_bytes = 0
+        self.files: list[WrittenFile] = []
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take rows; they are written when a row group is complete."""
+        first = 0
+        while first < rows.num_rows:
+            part = rows.slice(first, self._layout.row_group_rows - self._pending_rows)
+            first += part.num_rows
+            self._pending.append(part)
+            self._pending_rows += part.num_rows
+            self._pending_bytes += part.nbytes
+            is_full = self._file_bytes + self._pending_bytes >= self._layout.file_bytes
+            is_complete = self._pending_rows >= self._layout.row_group_rows
+            if is_full or is_complete or self._pending_bytes >= _ROW_GROUP_BYTES_MAX:
+                self._write_group()
+            if is_full:
+                self._end_file()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._write_group()
+        self._end_file()
+
+    def write_empty(self) -> None:
+        """Write a file without rows."""
+        self._open()
+        self._end_file()
+
+    def _open(self) -> pq.ParquetWriter:
+        if self._writer is None:
+            self._filesystem.create_dir(self._directory, recursive=True)
+            compression = self._layout.compression.upper()
+            self._writer = pq.ParquetWriter(
+                self._path, self._schema, filesystem=self._filesystem, compression=compression
+            )
+        return self._writer
+
+    @property
+    def _path(self) -> str:
+        return f"{self._directory}/{self._file_name}"
+
+    @property
+    def _file_name(self) -> str:
+        return f"{self._name}-{len(self.files)}.parquet"
+
+    def _write_group(self) -> None:
+        if not self._pending_rows:
+            return
+        table = pa.Table.from_batches(self._pending, self._schema)
+        self._open().write_table(table, row_group_size=table.num_rows)
+        self._file_rows += self._pending_rows
+        self._file_bytes += self._pending_bytes
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+    def _end_file(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._writer = None
+        size_bytes = self._filesystem.get_file_info(self._path).size
+        place = f"{self._place}{self._file_name}"
+        self.files.append(WrittenFile(self._path, place, self._file_rows, size_bytes))
+        self._file_rows = self._file_bytes = 0

@@ -14,18 +14,17 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as pat
 
-from fluss.config import suggestion
 from fluss.errors import FlussError
-from fluss.row.partition import read_partition_value
-from fluss.row.plain_arrays import empty_batch
+from fluss.options import suggestion
+from fluss.row.arrow_arrays import empty_batch
+from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
 from fluss.schema.arrow import arrow_type
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.types import DataType
-from fluss.spark.batches import FromSpark
-from fluss.spark.bulk.files import DataFile
-from fluss.spark.bulk.pieces import PlacedBatch
-from fluss.spark.bulk.unfit import UnfitInputError
+from fluss.spark.bulk.files import DataFile, PlacedBatch
+from fluss.spark.bulk.jobs import UnfitInputError
+from fluss.spark.conversion import FromSpark
 
 _TIME_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
@@ -131,7 +130,7 @@ def _target_of(name: str, wanted: Sequence[str], choice: ColumnChoice, names: Se
     if name in choice.renames:
         return choice.renames[name]
     if name in wanted:
-        # Unless another one was renamed to it.
+        # Unless another column of the file was renamed to it.
         return None if name in choice.renames.values() else name
     folded = [target for target in wanted if target.casefold() == name.casefold() and target not in names]
     return folded[0] if len(folded) == 1 and folded[0] not in choice.renames.values() else None
@@ -198,7 +197,7 @@ def _stated_value(text: str | None, data_type: DataType, name: str) -> pa.Array:
     if text is None:
         return pa.nulls(1, target)
     try:
-        return arrow_from_internal([read_partition_value(text, data_type)], data_type)
+        return arrow_from_internal([parse_partition_value(text, data_type)], data_type)
     except FlussError:
         pass
     try:

@@ -1,4 +1,4 @@
-"""Work on executors that moves no rows through the JVM: a task per item, small results back.
+"""Bulk jobs: work on executors that moves no rows through the JVM. A task per item, small results back.
 
 Spark sees a DataFrame of numbers, one per task. A task finds its item by the number, does all its reading and writing
 with Python libraries, and returns its result as bytes. When a task ends, Spark also tells the driver at once, by an
@@ -10,8 +10,7 @@ from __future__ import annotations
 import pickle
 import re
 import secrets
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -20,20 +19,61 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from fluss.errors import FlussError
-from fluss.row.plain_arrays import number_array
-from fluss.spark.bulk.handle import context_of
-from fluss.spark.bulk.progress import Counted, Listener, ProgressWatch, quiet
-from fluss.spark.bulk.unfit import UnfitInputError
+from fluss.row.arrow_arrays import number_array
+from fluss.spark.bulk.reports import Counted, Listener, ProgressWatch, quiet
+from fluss.spark.session.noise import ignored_pandas_warning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
 
 # What tasks return. Spark does not check it, and reads memory that is not there if it is something else.
 _RESULT_SCHEMA: Final = pa.schema([pa.field("task", pa.int64(), nullable=False), pa.field("result", pa.binary())])
 _RESULT_DDL: Final = "task bigint not null, result binary"
-# The last line of a traceback: the class of the error and what it says; and what errors of this library say.
+# The last line of a traceback, with the class of the error and its message; and the messages of this library.
 _PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt): (?P<text>.+)$", re.MULTILINE)
 _FLUSS_ERROR: Final = re.compile(r"FlussError(?:\(code=(?P<code>-?\d+)\))?: (?P<text>.+)")
+
+
+class FlussOnSpark(Protocol):
+    """What every job is given; ``fluss.spark.FlussSpark`` is one."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that runs jobs."""
+        ...
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """How the cluster is reached: ``bootstrap.servers`` and other options of the client."""
+        ...
+
+
+def context_of(spark: SparkSession) -> SparkContext:
+    """Return the context of a session, which only those have that run in this process."""
+    try:
+        return spark.sparkContext
+    except AttributeError:
+        raise FlussError(
+            "Bulk jobs need a session of this process, such as fluss.spark.session() returns; this one is a client of "
+            "Spark Connect"
+        ) from None
+
+
+def refuse_speculation(spark: SparkSession) -> None:
+    """Refuse to write with a session that would run attempts of a task side by side."""
+    if (context_of(spark).getConf().get("spark.speculation") or "false").lower() == "true":
+        raise FlussError(
+            "The session has spark.speculation=true, so that two attempts of a task may write at the same time and "
+            "stop each other; build the session without it"
+        )
+
+
+class UnfitInputError(FlussError):
+    """Something in the input of a job does not fit; the message says where it is and why. The task is not repeated."""
 
 
 class TaskResult(Protocol):
@@ -51,7 +91,7 @@ ResultT = TypeVar("ResultT", bound=TaskResult)
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What a task returns if nobody needs to try again."""
+    """What a task returns that would fail again if it were repeated."""
 
     message: str
     error_code: int
@@ -59,7 +99,7 @@ class _Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Job(Generic[ItemT, ResultT]):
+class BulkJob(Generic[ItemT, ResultT]):
     """What is to be done with each item of a list, on executors. ``work`` and the items are pickled.
 
     An attempt that fails is repeated as often as Spark's settings say, possibly while the one before is still about to
@@ -115,7 +155,7 @@ class _RunningJob(Generic[ItemT, ResultT]):
 
     def __init__(
         self,
-        job: Job[ItemT, ResultT],
+        job: BulkJob[ItemT, ResultT],
         spark: SparkSession,
         rows_done: Callable[[], int] | None,
         on_result: Callable[[int, ResultT], None] | None,
@@ -135,9 +175,7 @@ class _RunningJob(Generic[ItemT, ResultT]):
         job, context = self._job, self._context
         tasks = len(job.items)
         function = _task_function(job.work, [pickle.dumps(item) for item in job.items], self._reported)
-        with warnings.catch_warnings():
-            # Spark looks for pandas, and complains about its version, although nothing here uses it.
-            warnings.filterwarnings("ignore", ".*pandas", FutureWarning)
+        with ignored_pandas_warning():
             results = self._spark.range(0, tasks, 1, tasks).mapInArrow(function, _RESULT_DDL)
         context.addJobTag(self._tag)
         try:
@@ -180,7 +218,7 @@ class _RunningJob(Generic[ItemT, ResultT]):
             if self._on_result is not None:
                 self._on_result(number, result)
         elif self._failure is None:
-            # What the other tasks would do is of no use any more.
+            # The results of the other tasks are of no use any more.
             self._failure = result
             self._context.cancelJobsWithTag(self._tag)
 

@@ -8,33 +8,57 @@ another finds by the id what is there already.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from fluss.client.bulk.sequenced_writer import new_writer_id
-from fluss.client.bulk.table_facts import partitions_of
-from fluss.client.table import FlussTable
+import pyarrow as pa
+from pyspark import TaskContext
+
+from fluss import FlussTable
+from fluss.client.bulk import PartitionSplitter, new_writer_id, partitions_of, wait_for
 from fluss.errors import FlussError
-from fluss.schema.table import TableInfo, TablePath
-from fluss.spark.bulk.csv_files import CsvFormat
-from fluss.spark.bulk.file_read import FileReading
-from fluss.spark.bulk.files import find_files
-from fluss.spark.bulk.fitting import ColumnChoice
-from fluss.spark.bulk.handle import FlussOnSpark, context_of, refuse_speculation
-from fluss.spark.bulk.jobs import Job
-from fluss.spark.bulk.load_state import LoadPlan, LoadResult, LoadState, LoadTask
-from fluss.spark.bulk.load_work import LoadWork
-from fluss.spark.bulk.pieces import FileFacts, cut, pack, piece_bytes_for
-from fluss.spark.bulk.progress import Listener, listener_of
-from fluss.spark.bulk.reports import LoadReport
-from fluss.spark.connections import open_table
-from fluss.spark.names import table_path
+from fluss.schema.schema import Schema
+from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
+from fluss.spark.bulk.file_formats import (
+    CsvFormat,
+    check_csv_types,
+    check_json_types,
+    examine_arrow,
+    examine_csv,
+    examine_json,
+    examine_parquet,
+    read_arrow,
+    read_csv,
+    read_json,
+    read_parquet,
+)
+from fluss.spark.bulk.files import (
+    DataFile,
+    FileFacts,
+    FileFormat,
+    FilePiece,
+    PlacedBatch,
+    cut,
+    find_files,
+    pack,
+    piece_bytes_for,
+)
+from fluss.spark.bulk.fitting import ColumnChoice, ColumnFit, RowFitter
+from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, UnfitInputError, context_of, refuse_speculation
+from fluss.spark.bulk.reports import Listener, LoadReport, listener_of
+from fluss.spark.bulk.states import LoadPlan, LoadState, LoadTask, LoadTaskResult
+from fluss.spark.connections import open_connection, open_table
+from fluss.spark.naming import table_path
 from fluss.spark.query_options import client_settings
-from fluss.spark.writer_record import latest_offsets
+from fluss.spark.write.exactly_once import ExactlyOnceWrite
+from fluss.spark.write.writer_record import WriterRecord, latest_offsets
 
 _TASK_BYTES: Final = 64 * 1024 * 1024
+# Reading footers is mostly waiting for the file system.
+_EXAMINERS_MAX: Final = 16
 
 
 def load(
@@ -149,11 +173,11 @@ def _planned(target: FlussTable, facts: Sequence[FileFacts], cores: int, task_by
 
 def _run(
     fs: FlussOnSpark, work: LoadWork, plan: LoadPlan, state: LoadState | None, listener: Listener
-) -> list[LoadResult]:
+) -> list[LoadTaskResult]:
     """Run the tasks that have not ended in an earlier run."""
     before = {} if state is None else state.results()
     numbers = [number for number in range(len(plan.tasks)) if number not in before]
-    job = Job(
+    job = BulkJob(
         f"load {work.path}",
         work,
         [plan.tasks[number] for number in numbers],
@@ -162,13 +186,127 @@ def _run(
         rows_before=sum(result.rows for result in before.values()),
     )
 
-    def ended(index: int, result: LoadResult) -> None:
+    def ended(index: int, result: LoadTaskResult) -> None:
         if state is not None and numbers[index] not in before:
             state.task_ended(numbers[index], result)
             before[numbers[index]] = result
 
-    found = [LoadResult(result.rows, result.rows) for result in before.values()]
+    found = [LoadTaskResult(result.rows, result.rows) for result in before.values()]
     results = job.run(fs.spark, listener=listener, on_result=ended)
     for index, result in enumerate(results):
         ended(index, result)
     return [*found, *results]
+
+
+# On executors
+
+
+@dataclass(frozen=True)
+class LoadWork:
+    """Loads the files of a task into a table. It goes to the executors."""
+
+    settings: Mapping[str, str] = field(repr=False)
+    path: TablePath
+    table_id: int
+    choice: ColumnChoice
+    csv_format: CsvFormat
+    starts: Mapping[str, int]
+    """Where the logs of all buckets ended before the load."""
+    creates_partitions: bool
+    is_continued: bool
+    """Whether an earlier run may have written something."""
+
+    def __call__(self, task: LoadTask) -> LoadTaskResult:
+        table = open_table(self.settings, self.path)
+        info = table.get_table_info()
+        if info.table_id != self.table_id:
+            raise UnfitInputError(f"{self.path} was dropped and created again while files were loaded; begin anew")
+        reading = FileReading(info.schema, self.choice, self.csv_format)
+        batches: Iterable[pa.RecordBatch] = (batch for piece in task.pieces for batch in reading.read(piece))
+        if info.is_partitioned() and self.creates_partitions:
+            batches = self._with_partitions(table, batches)
+        record = WriterRecord(self.table_id, task.writer_id, self.starts, rows_per_batch=0)
+        write = ExactlyOnceWrite(table, record, is_fresh=self._is_first_attempt())
+        summary = write.write(batches)
+        return LoadTaskResult(summary.rows, summary.rows_found)
+
+    def _is_first_attempt(self) -> bool:
+        context = TaskContext.get()
+        return not self.is_continued and context is not None and context.attemptNumber() == 0
+
+    def _with_partitions(self, table: FlussTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass batches on when the partitions of their rows exist."""
+        info = table.get_table_info()
+        splitter = PartitionSplitter(info.schema, info.partition_keys)
+        admin = open_connection(self.settings).get_admin()
+        known = {partition.partition_name for partition in partitions_of(table)}
+        for batch in batches:
+            splitter.check_keys(batch)
+            for name, _ in splitter.groups(batch):
+                if name not in known:
+                    spec = spec_of_partition_name(name, info.partition_keys)
+                    wait_for(admin.create_partition(self.path, spec, ignore_if_exists=True))
+                    known.add(name)
+            yield batch
+
+
+# Files of all formats
+
+
+@dataclass(frozen=True)
+class FileReading:
+    """How files are read into one table. It goes to the executors."""
+
+    schema: Schema
+    choice: ColumnChoice
+    csv_format: CsvFormat
+
+    def examine(self, files: Sequence[DataFile]) -> list[FileFacts]:
+        """Look at every file, and refuse those whose columns can never fit. Files without any bytes are left out."""
+        filled = [file for file in files if file.size_bytes]
+        with ThreadPoolExecutor(_EXAMINERS_MAX, thread_name_prefix="fluss-bulk-files") as workers:
+            return list(workers.map(self._examine, filled))
+
+    def _examine(self, file: DataFile) -> FileFacts:
+        match file.format:
+            case FileFormat.PARQUET:
+                facts = examine_parquet(file)
+            case FileFormat.ARROW:
+                facts = examine_arrow(file)
+            case FileFormat.CSV:
+                facts = examine_csv(file, self.csv_format, list(self._source_names().values()))
+            case FileFormat.JSON:
+                facts = examine_json(file, self._source_names())
+        fit = self._fit(file, facts.names)
+        if facts.schema is not None:
+            fields = [facts.schema.field(source).with_name(name) for name, source in fit.sources.items()]
+            RowFitter(self.schema, fit).check(file, pa.schema(fields))
+        elif file.format is FileFormat.CSV:
+            check_csv_types(self.schema, fit.targets)
+        else:
+            check_json_types(self.schema, fit.targets)
+        return facts
+
+    def read(self, piece: FilePiece) -> Iterator[pa.RecordBatch]:
+        """Read a piece in the form of the table: the same batches each time. A row that does not fit ends it."""
+        fit = self._fit(piece.file, piece.names)
+        fitted = RowFitter(self.schema, fit)
+        for placed in self._placed(piece, fit):
+            yield fitted(placed)
+
+    def _placed(self, piece: FilePiece, fit: ColumnFit) -> Iterator[PlacedBatch]:
+        match piece.file.format:
+            case FileFormat.PARQUET:
+                return read_parquet(piece, fit)
+            case FileFormat.ARROW:
+                return read_arrow(piece, fit)
+            case FileFormat.CSV:
+                return read_csv(piece, fit, self.schema, self.csv_format)
+            case FileFormat.JSON:
+                return read_json(piece, fit, self.schema, ignore_extra=self.choice.is_extra_ignored)
+
+    def _fit(self, file: DataFile, names: Sequence[str]) -> ColumnFit:
+        return ColumnFit.of(file, names, self.schema, self.choice)
+
+    def _source_names(self) -> dict[str, str]:
+        return self.choice.source_names(self.schema)

@@ -1,13 +1,16 @@
-"""Read a statement about something in Fluss; what cannot be understood is refused, with the place and an example."""
+"""Read a statement about something in Fluss; what cannot be understood is refused, with the place and an example.
+
+Most statements are Spark's and must reach it untouched, right or wrong. So ``head_of`` first reads only what a
+statement is about, enough to decide whose it is, and refuses nothing. ``parse`` then reads those that are about Fluss.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from fluss.spark.sql.create_table import column_of, create_table, properties_of, property_key
-from fluss.spark.sql.cursor import Cursor
-from fluss.spark.sql.head import Head
+from fluss.spark.lexer import Kind, Token
 from fluss.spark.sql.statements import (
     AddColumns,
     AddPartitions,
@@ -19,6 +22,7 @@ from fluss.spark.sql.statements import (
     DropDatabase,
     DropPartitions,
     DropTable,
+    Name,
     SetProperties,
     ShowCreateTable,
     ShowDatabases,
@@ -28,18 +32,129 @@ from fluss.spark.sql.statements import (
     Statement,
     UnsetProperties,
 )
-from fluss.spark.sql.text import Kind, Token
+from fluss.spark.sql.tokens import StatementCursor
 
+_DATABASE: Final = ("DATABASE", "SCHEMA", "NAMESPACE")
+_DATABASES: Final = ("DATABASES", "SCHEMAS", "NAMESPACES")
+_VERBS: Final = ("CREATE", "DROP", "ALTER", "SHOW", "DESCRIBE", "DESC", "DELETE", "UPDATE", "MERGE", "TRUNCATE")
+# Between the verb and the name.
+_BEFORE_NAME: Final = {"ALTER": ("TABLE",), "DELETE": ("FROM",), "MERGE": ("INTO",), "TRUNCATE": ("TABLE",)}
+_TABLE_EXAMPLE: Final = (
+    "CREATE TABLE sales.orders (id BIGINT, price DECIMAL(10, 2) COMMENT 'in euro', day STRING, "
+    "PRIMARY KEY (id, day)) PARTITIONED BY (day) TBLPROPERTIES ('bucket.num' = '4')"
+)
+_QUERY_EXAMPLE: Final = "CREATE TABLE sales.totals TBLPROPERTIES ('primary.key' = 'id') AS SELECT id, total FROM sums"
+_QUERY_BEGINS: Final = ("AS", "SELECT", "VALUES", "FROM", "TABLE", "WITH")
 _ALTER_EXAMPLES: Final = (
     "ALTER TABLE sales.orders ADD COLUMNS (note STRING COMMENT 'free text'), "
     "SET TBLPROPERTIES ('table.log.ttl' = '3 d'), UNSET TBLPROPERTIES ('table.log.ttl'), "
     "ADD PARTITION (day = '2026-01-01'), DROP PARTITION (day = '2026-01-01')"
 )
+_CANNOT: Final = {
+    "DELETE": "rows are deleted with FlussSpark.delete(dataframe_of_keys, table), or by writing rows that "
+    "sink.change-type-column marks with -D",
+    "UPDATE": "rows are changed by writing them again: INSERT INTO, or FlussSpark.upsert(dataframe, table), for some "
+    "columns with target_columns",
+    "MERGE": "rows of a table with a primary key are merged by writing them: INSERT INTO, or "
+    "FlussSpark.upsert(dataframe, table)",
+    "TRUNCATE": "a table is emptied by dropping its partitions, or by dropping and creating it",
+}
+
+
+# What a statement is about
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The beginning of a statement: what it does, and to what.
+
+    ``kind`` is None for ALTER TABLE, of which there are several, and for what cannot be done with Fluss tables, such
+    as UPDATE. ``name`` is None where there is none. ``using`` is the provider of CREATE TABLE.
+    """
+
+    verb: str
+    kind: type[Statement] | None
+    name: Name | None
+    using: str | None = None
+
+
+def head_of(tokens: list[Token]) -> Head | None:
+    """Return the beginning of a statement; None for those that are Spark's in any case."""
+    cursor = StatementCursor("", tokens)
+    verb = cursor.take_word(*_VERBS)
+    match verb:
+        case None:
+            return None
+        case "CREATE":
+            return _create_head(cursor)
+        case "DROP":
+            return _named(cursor, "DROP", {_DATABASE: DropDatabase, ("TABLE",): DropTable}, "IF", "EXISTS")
+        case "SHOW":
+            return _show_head(cursor)
+        case "DESCRIBE" | "DESC":
+            return _describe_head(cursor)
+    if not cursor.take_words(*_BEFORE_NAME.get(verb, ())):
+        return None
+    return Head(verb, None, cursor.peek_name())
+
+
+def _named(
+    cursor: StatementCursor, verb: str, kinds: dict[tuple[str, ...], type[Statement]], *condition: str
+) -> Head | None:
+    for words, kind in kinds.items():
+        if cursor.take_word(*words):
+            cursor.take_words(*condition)
+            return Head(verb, kind, cursor.peek_name())
+    return None
+
+
+def _create_head(cursor: StatementCursor) -> Head | None:
+    head = _named(cursor, "CREATE", {_DATABASE: CreateDatabase, ("TABLE",): CreateTable}, "IF", "NOT", "EXISTS")
+    if head is None or head.kind is not CreateTable:
+        return head
+    depth = 0
+    while not cursor.at_end():
+        token = cursor.take()
+        depth += token.is_symbol("(") - token.is_symbol(")")
+        if depth == 0 and token.is_word("AS", "SELECT"):
+            break
+        if depth == 0 and token.is_word("USING"):
+            return Head("CREATE", CreateTable, head.name, using=cursor.peek().value.lower())
+    return head
+
+
+def _show_head(cursor: StatementCursor) -> Head | None:
+    kind: type[Statement]
+    if cursor.take_word(*_DATABASES):
+        kind = ShowDatabases
+    elif cursor.take_word("TABLES"):
+        kind = ShowTables
+    elif cursor.take_word("PARTITIONS"):
+        return Head("SHOW", ShowPartitions, cursor.peek_name())
+    elif cursor.take_word("TBLPROPERTIES"):
+        return Head("SHOW", ShowProperties, cursor.peek_name())
+    elif cursor.take_words("CREATE", "TABLE"):
+        return Head("SHOW", ShowCreateTable, cursor.peek_name())
+    else:
+        return None
+    return Head("SHOW", kind, cursor.peek_name() if cursor.take_word("FROM", "IN") else None)
+
+
+def _describe_head(cursor: StatementCursor) -> Head | None:
+    if cursor.take_word(*_DATABASE):
+        cursor.take_word("EXTENDED")
+        return Head("DESCRIBE", DescribeDatabase, cursor.peek_name())
+    cursor.take_word("TABLE")
+    cursor.take_word("EXTENDED", "FORMATTED")
+    return Head("DESCRIBE", DescribeTable, cursor.peek_name())
+
+
+# The whole statement
 
 
 def parse(text: str, tokens: list[Token], head: Head) -> Statement:
     """Read a statement about something in Fluss; one that cannot be understood is a FlussError."""
-    cursor = Cursor(text, tokens)
+    cursor = StatementCursor(text, tokens)
     if head.kind is None:
         if head.verb != "ALTER":
             cursor.fail_at(tokens[0], _CANNOT[head.verb])
@@ -52,21 +167,10 @@ def parse(text: str, tokens: list[Token], head: Head) -> Statement:
     return statement
 
 
-_CANNOT: Final = {
-    "DELETE": "rows are deleted with FlussSpark.delete(dataframe_of_keys, table), or by writing rows that "
-    "sink.change-type-column marks with -D",
-    "UPDATE": "rows are changed by writing them again: INSERT INTO, or FlussSpark.upsert(dataframe, table), for some "
-    "columns with target_columns",
-    "MERGE": "rows of a table with a primary key are merged by writing them: INSERT INTO, or "
-    "FlussSpark.upsert(dataframe, table)",
-    "TRUNCATE": "a table is emptied by dropping its partitions, or by dropping and creating it",
-}
-
-
 # Databases
 
 
-def _create_database(cursor: Cursor) -> CreateDatabase:
+def _create_database(cursor: StatementCursor) -> CreateDatabase:
     cursor.example = "CREATE DATABASE IF NOT EXISTS sales COMMENT 'all orders'"
     cursor.skip(2)
     if_not_exists = cursor.take_words("IF", "NOT", "EXISTS")
@@ -77,12 +181,12 @@ def _create_database(cursor: Cursor) -> CreateDatabase:
         if cursor.take_word("COMMENT"):
             comment = cursor.string("a comment")
         elif cursor.take_words("WITH", "DBPROPERTIES") or cursor.take_words("WITH", "PROPERTIES"):
-            properties |= properties_of(cursor)
+            properties |= cursor.properties()
         else:
             return CreateDatabase(name, if_not_exists, comment, properties)
 
 
-def _drop_database(cursor: Cursor) -> DropDatabase:
+def _drop_database(cursor: StatementCursor) -> DropDatabase:
     cursor.example = "DROP DATABASE IF EXISTS sales CASCADE"
     cursor.skip(2)
     if_exists = cursor.take_words("IF", "EXISTS")
@@ -90,7 +194,7 @@ def _drop_database(cursor: Cursor) -> DropDatabase:
     return DropDatabase(name, if_exists, cascade=cursor.take_word("CASCADE", "RESTRICT") == "CASCADE")
 
 
-def _show_databases(cursor: Cursor) -> ShowDatabases:
+def _show_databases(cursor: StatementCursor) -> ShowDatabases:
     cursor.example = "SHOW DATABASES LIKE 'sales*'"
     cursor.skip(2)
     if cursor.take_word("FROM", "IN"):
@@ -98,17 +202,125 @@ def _show_databases(cursor: Cursor) -> ShowDatabases:
     return ShowDatabases(_pattern(cursor))
 
 
-def _describe_database(cursor: Cursor) -> DescribeDatabase:
+def _describe_database(cursor: StatementCursor) -> DescribeDatabase:
     cursor.example = "DESCRIBE DATABASE sales"
     cursor.skip(2)
     cursor.take_word("EXTENDED")
     return DescribeDatabase(cursor.name("the name of a database"))
 
 
-# Tables
+# CREATE TABLE
 
 
-def _drop_table(cursor: Cursor) -> DropTable:
+def _create_table(cursor: StatementCursor) -> CreateTable:
+    cursor.example = _TABLE_EXAMPLE
+    cursor.skip(2)
+    if_not_exists = cursor.take_words("IF", "NOT", "EXISTS")
+    name = cursor.name("the name of a table")
+    columns, primary_keys = _columns_and_key(cursor) if cursor.peek().is_symbol("(") else ([], ())
+    parts = _TableParts()
+    while _table_clause(cursor, parts):
+        pass
+    query = _query(cursor)
+    if query is not None and columns:
+        cursor.example = _QUERY_EXAMPLE
+        cursor.fail("columns and AS SELECT are both given; the query decides about the columns")
+    if query is None and not columns:
+        cursor.fail("a table needs columns, or AS SELECT")
+    return CreateTable(
+        name,
+        tuple(columns),
+        primary_keys,
+        parts.partition_keys,
+        parts.bucket_keys,
+        parts.bucket_count,
+        parts.comment,
+        parts.properties,
+        if_not_exists,
+        query,
+    )
+
+
+class _TableParts:
+    """What follows the columns of CREATE TABLE, in any order."""
+
+    def __init__(self) -> None:
+        self.partition_keys: tuple[str, ...] = ()
+        self.bucket_keys: tuple[str, ...] = ()
+        self.bucket_count: int | None = None
+        self.comment: str | None = None
+        self.properties: dict[str, str] = {}
+
+
+def _table_clause(cursor: StatementCursor, parts: _TableParts) -> bool:
+    """Read one clause; False where there is none."""
+    if cursor.take_word("USING"):
+        cursor.identifier("fluss")
+    elif cursor.take_words("PARTITIONED", "BY"):
+        parts.partition_keys = cursor.names("the name of a column")
+    elif cursor.take_words("CLUSTERED", "BY"):
+        parts.bucket_keys = cursor.names("the name of a column")
+        cursor.expect_words("INTO")
+        parts.bucket_count = _bucket_count(cursor)
+        cursor.expect_words("BUCKETS")
+    elif cursor.take_word("COMMENT"):
+        parts.comment = cursor.string("a comment")
+    elif cursor.peek().is_word("TBLPROPERTIES", "OPTIONS", "WITH") and cursor.peek(1).is_symbol("("):
+        cursor.take()
+        parts.properties |= cursor.properties()
+    else:
+        return False
+    return True
+
+
+def _bucket_count(cursor: StatementCursor) -> int:
+    if not cursor.peek().value.isdigit():
+        cursor.fail(f"expected the number of buckets, found {cursor.shown()}")
+    return int(cursor.take().value)
+
+
+def _query(cursor: StatementCursor) -> str | None:
+    """Return the text of the query at the end of CREATE TABLE, if there is one."""
+    begin = cursor.peek()
+    if not begin.is_word(*_QUERY_BEGINS) and not begin.is_symbol("("):
+        return None
+    if begin.is_word("AS"):
+        cursor.take()
+        begin = cursor.peek()
+    if cursor.at_end():
+        cursor.fail("expected a query after AS, found the end of the statement")
+    while not cursor.at_end():
+        cursor.take()
+    return cursor.text[begin.start :].rstrip().removesuffix(";")
+
+
+def _columns_and_key(cursor: StatementCursor) -> tuple[list[ColumnText], tuple[str, ...]]:
+    columns: list[ColumnText] = []
+    keys: list[tuple[str, ...]] = []
+
+    def column_or_key() -> None:
+        position = cursor.peek()
+        if cursor.take_word("CONSTRAINT"):
+            cursor.identifier("the name of a constraint")
+        if cursor.take_words("PRIMARY", "KEY"):
+            keys.append(cursor.names("the name of a key column"))
+            cursor.skip_not_enforced()
+        else:
+            column, is_key = cursor.column()
+            columns.append(column)
+            if is_key:
+                keys.append((column.name,))
+        if len(keys) > 1:
+            cursor.fail_at(position, "a table has one primary key; name all its columns in PRIMARY KEY (a, b)")
+
+    cursor.listed(column_or_key)
+    return columns, keys[0] if keys else ()
+
+
+# Other statements about tables
+
+
+def _drop_table(cursor: StatementCursor) -> DropTable:
     cursor.example = "DROP TABLE IF EXISTS sales.orders"
     cursor.skip(2)
     if_exists = cursor.take_words("IF", "EXISTS")
@@ -117,16 +329,16 @@ def _drop_table(cursor: Cursor) -> DropTable:
     return DropTable(name, if_exists)
 
 
-def _alter_table(cursor: Cursor) -> Statement:
+def _alter_table(cursor: StatementCursor) -> Statement:
     cursor.example = _ALTER_EXAMPLES
     cursor.skip(2)
     name = cursor.name("the name of a table")
     if cursor.take_words("SET", "TBLPROPERTIES"):
-        return SetProperties(name, properties_of(cursor))
+        return SetProperties(name, cursor.properties())
     if cursor.take_words("UNSET", "TBLPROPERTIES"):
         cursor.take_words("IF", "EXISTS")
         keys: list[str] = []
-        cursor.listed(lambda: keys.append(property_key(cursor)))
+        cursor.listed(lambda: keys.append(cursor.property_key()))
         return UnsetProperties(name, tuple(keys))
     if cursor.take_word("ADD"):
         if cursor.take_word("COLUMN", "COLUMNS"):
@@ -139,11 +351,11 @@ def _alter_table(cursor: Cursor) -> Statement:
     cursor.fail(f"expected ADD, DROP PARTITION, SET or UNSET, found {cursor.shown()}")
 
 
-def _added_columns(cursor: Cursor) -> tuple[ColumnText, ...]:
+def _added_columns(cursor: StatementCursor) -> tuple[ColumnText, ...]:
     columns: list[ColumnText] = []
 
     def column() -> None:
-        added, is_key = column_of(cursor)
+        added, is_key = cursor.column()
         if is_key:
             cursor.fail("the primary key of a table cannot be changed")
         columns.append(added)
@@ -157,7 +369,7 @@ def _added_columns(cursor: Cursor) -> tuple[ColumnText, ...]:
     return tuple(columns)
 
 
-def _partitions(cursor: Cursor) -> tuple[dict[str, str], ...]:
+def _partitions(cursor: StatementCursor) -> tuple[dict[str, str], ...]:
     specs: list[dict[str, str]] = []
     cursor.expect_words("PARTITION")
     specs.append(_partition_spec(cursor))
@@ -168,7 +380,7 @@ def _partitions(cursor: Cursor) -> tuple[dict[str, str], ...]:
         specs.append(_partition_spec(cursor))
 
 
-def _partition_spec(cursor: Cursor) -> dict[str, str]:
+def _partition_spec(cursor: StatementCursor) -> dict[str, str]:
     spec: dict[str, str] = {}
 
     def value() -> None:
@@ -179,9 +391,7 @@ def _partition_spec(cursor: Cursor) -> dict[str, str]:
         # DATE '2026-01-01' says the same as '2026-01-01': the value of a partition is text.
         if cursor.peek(1).kind is Kind.STRING:
             cursor.take_word("DATE")
-        if cursor.peek().kind not in (Kind.STRING, Kind.NUMBER) and not cursor.peek().is_word("TRUE", "FALSE"):
-            cursor.fail(f"expected the value of '{column}', found {cursor.shown()}")
-        spec[column] = cursor.take().value
+        spec[column] = cursor.value(column)
 
     cursor.listed(value)
     return spec
@@ -190,38 +400,38 @@ def _partition_spec(cursor: Cursor) -> dict[str, str]:
 # Show and describe
 
 
-def _show_tables(cursor: Cursor) -> ShowTables:
+def _show_tables(cursor: StatementCursor) -> ShowTables:
     cursor.example = "SHOW TABLES IN sales LIKE 'order*'"
     cursor.skip(2)
     database = cursor.name("the name of a database") if cursor.take_word("FROM", "IN") else None
     return ShowTables(database, _pattern(cursor))
 
 
-def _show_partitions(cursor: Cursor) -> ShowPartitions:
+def _show_partitions(cursor: StatementCursor) -> ShowPartitions:
     cursor.example = "SHOW PARTITIONS sales.orders PARTITION (day = '2026-01-01')"
     cursor.skip(2)
     name = cursor.name("the name of a table")
     return ShowPartitions(name, _partition_spec(cursor) if cursor.take_word("PARTITION") else {})
 
 
-def _show_properties(cursor: Cursor) -> ShowProperties:
+def _show_properties(cursor: StatementCursor) -> ShowProperties:
     cursor.example = "SHOW TBLPROPERTIES sales.orders ('table.log.ttl')"
     cursor.skip(2)
     name = cursor.name("the name of a table")
     if not cursor.take_symbol("("):
         return ShowProperties(name)
-    key = property_key(cursor)
+    key = cursor.property_key()
     cursor.expect_symbol(")")
     return ShowProperties(name, key)
 
 
-def _show_create_table(cursor: Cursor) -> ShowCreateTable:
+def _show_create_table(cursor: StatementCursor) -> ShowCreateTable:
     cursor.example = "SHOW CREATE TABLE sales.orders"
     cursor.skip(3)
     return ShowCreateTable(cursor.name("the name of a table"))
 
 
-def _describe_table(cursor: Cursor) -> DescribeTable:
+def _describe_table(cursor: StatementCursor) -> DescribeTable:
     cursor.example = "DESCRIBE TABLE EXTENDED sales.orders"
     cursor.take()
     cursor.take_word("TABLE")
@@ -229,21 +439,18 @@ def _describe_table(cursor: Cursor) -> DescribeTable:
     return DescribeTable(cursor.name("the name of a table"), is_extended)
 
 
-# Parts of several statements
-
-
-def _pattern(cursor: Cursor) -> str | None:
+def _pattern(cursor: StatementCursor) -> str | None:
     if cursor.take_word("LIKE") or cursor.peek().kind is Kind.STRING:
         return cursor.string("a pattern")
     return None
 
 
-_PARSERS: Final[dict[type[Statement], Callable[[Cursor], Statement]]] = {
+_PARSERS: Final[dict[type[Statement], Callable[[StatementCursor], Statement]]] = {
     CreateDatabase: _create_database,
     DropDatabase: _drop_database,
     ShowDatabases: _show_databases,
     DescribeDatabase: _describe_database,
-    CreateTable: create_table,
+    CreateTable: _create_table,
     DropTable: _drop_table,
     ShowTables: _show_tables,
     ShowPartitions: _show_partitions,

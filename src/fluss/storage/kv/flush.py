@@ -16,11 +16,10 @@ import numpy as np
 from fluss.buffers import Int64Array
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.value_batch import prefix_schema_id
-from fluss.row.byte_ranges import packed_rows
-from fluss.row.encoded import EncodedRows
+from fluss.row.arrow_arrays import BoolArray
+from fluss.row.encoded import EncodedRows, packed_rows
 from fluss.row.hashed_keys import row_words
-from fluss.row.null_columns import BoolArray
-from fluss.row.varint_columns import WORD_BYTES
+from fluss.row.varint import WORD_BYTES
 from fluss.storage.kv import rocks
 from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.state import KvState

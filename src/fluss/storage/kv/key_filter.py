@@ -38,11 +38,11 @@ from typing import Final
 
 import numpy as np
 
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
+from fluss.row.arrow_arrays import BoolArray
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashSeeds, key_hashes
-from fluss.row.null_columns import BoolArray
-from fluss.row.varint_columns import UInt64Array
+from fluss.row.varint import UInt64Array
 from fluss.storage.vfs import Files
 
 FILE_NAME: Final = "keys.filter"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss.errors import KvDamagedError
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 from fluss.storage.vfs import Files
 
 _CURRENT: Final = "CURRENT"

@@ -30,10 +30,9 @@ import numpy.typing as npt
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.record.mutations import FoundGroup, Mutations, StoredValues
 from fluss.record.value_batch import encode_value
-from fluss.row.byte_ranges import packed_rows
-from fluss.row.encoded import EncodedRows
+from fluss.row.encoded import EncodedRows, packed_rows
 from fluss.row.hashed_keys import HashedKeys, are_equal, hash_of
-from fluss.row.varint_columns import UInt64Array
+from fluss.row.varint import UInt64Array
 
 # In a slot: it is free. As the result of a lookup: the key is not there.
 NO_ENTRY: Final = -1

@@ -1,10 +1,10 @@
-"""The thread that writes: everything that all logs have to say goes to the disk in rounds.
+"""Group commit: one thread writes the appends of all logs to the disk, in rounds.
 
-A round takes what is waiting at its beginning, writes it, one call per file, then makes the files durable, and only
-then are writers told. While a round is on its way to the disk the next one collects: the slower the disk, the larger
-the rounds. This is group commit.
+A round takes what is waiting at its beginning, writes it with one call per file, then makes the files durable, and only
+then are the writers told. While a round is on its way to the disk, appends collect for the next one: the slower the
+disk, the larger the rounds.
 
-One event loop adds to the logs and hears of the results; the thread in between touches files only.
+One event loop adds to the logs and hears of the results; the committer thread in between touches files only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from fluss.storage.log.pending_writes import Round
+from fluss.storage.log.pending_writes import CommitRound
 from fluss.storage.vfs import Files
 
 # Files that are made durable at the same time. A disk works on several requests at once.
@@ -31,33 +31,33 @@ logger = logging.getLogger(__name__)
 class Committed(Protocol):
     """A log, as the committer sees it."""
 
-    # In the thread:
+    # In the committer thread:
 
-    def write_pending(self) -> Round:
+    def write_pending(self) -> CommitRound:
         """Write what is waiting. After a failed round the log writes nothing before it has heard of the failure."""
         ...
 
     def halt(self) -> None:
-        """Write nothing more: nobody knows what is on the disk."""
+        """Write nothing more: it is unknown what is on the disk."""
         ...
 
     @property
     def is_written_awaited(self) -> bool:
-        """Whether anybody wants to hear of ``written``, and not only of ``durable``."""
+        """Whether a writer waits for ``written``, and not only for ``durable``."""
         ...
 
     # On the event loop:
 
-    def written(self, written: Round) -> None:
+    def written(self, written: CommitRound) -> None:
         """What a round wrote is in the operating system."""
         ...
 
-    def durable(self, written: Round) -> None:
+    def durable(self, written: CommitRound) -> None:
         """What a round wrote is on the disk."""
         ...
 
     def failed(self, error: OSError, *, is_undone: bool) -> None:
-        """A round failed. If it was not undone, nobody knows what is on the disk."""
+        """A round failed. If it was not undone, it is unknown what is on the disk."""
         ...
 
 
@@ -123,7 +123,7 @@ class Committer:
             return logs
 
     def run_round(self, logs: list[Committed]) -> None:
-        """Write what logs have waiting, make it durable, and report. A log that fails is no matter of the others."""
+        """Write what logs have waiting, make it durable, and report. A failure concerns only the log that it is of."""
         rounds = [(log, _write_pending(log)) for log in logs]
         errors: dict[Path, OSError] = {}
         if self._is_synced:
@@ -132,13 +132,13 @@ class Committer:
             errors = self._sync_all(written for _, written in good)
         self._report([_outcome(log, written, errors) for log, written in rounds])
 
-    def _sync_all(self, rounds: Iterable[Round]) -> dict[Path, OSError]:
+    def _sync_all(self, rounds: Iterable[CommitRound]) -> dict[Path, OSError]:
         """Make files and names durable, and return what went wrong with which."""
         jobs: dict[Path, Callable[[Path], None]] = {}
         for written in rounds:
             jobs.update(dict.fromkeys(written.files, self._files.sync))
             jobs.update(dict.fromkeys(written.directories, self._files.sync_directory))
-        # A few hands share the work; a single file is not worth the way to another thread.
+        # Several threads share the work; a single file is not worth the way to another thread.
         shares = [list(jobs.items())[first::_SYNCS_AT_ONCE] for first in range(min(len(jobs), _SYNCS_AT_ONCE))]
         run = map if len(shares) == 1 else self._syncs.map
         return {path: error for errors in run(_sync_share, shares) for path, error in errors.items()}
@@ -147,16 +147,16 @@ class Committer:
         """Tell the event loop, once for all logs of the round."""
         assert self._loop is not None
         if reports:
-            with suppress(RuntimeError):  # The loop was closed: nobody is left to be told.
+            with suppress(RuntimeError):  # The loop was closed, and no writer waits any more.
                 self._loop.call_soon_threadsafe(_call_all, reports)
 
 
-def _write_pending(log: Committed) -> Round:
+def _write_pending(log: Committed) -> CommitRound:
     try:
         return log.write_pending()
     except Exception as error:  # A bug must not leave writers waiting for ever.
         logger.exception("a log could not be written")
-        return Round(failure=OSError(f"{type(error).__name__}: {error}"))
+        return CommitRound(failure=OSError(f"{type(error).__name__}: {error}"))
 
 
 def _sync_share(jobs: Iterable[tuple[Path, Callable[[Path], None]]]) -> dict[Path, OSError]:
@@ -169,7 +169,7 @@ def _sync_share(jobs: Iterable[tuple[Path, Callable[[Path], None]]]) -> dict[Pat
     return errors
 
 
-def _outcome(log: Committed, written: Round, errors: dict[Path, OSError]) -> Callable[[], None]:
+def _outcome(log: Committed, written: CommitRound, errors: dict[Path, OSError]) -> Callable[[], None]:
     """Return how to tell a log what has become of its round."""
     failure = written.failure
     if failure is None and errors:
@@ -185,30 +185,30 @@ def _call_all(reports: list[Callable[[], None]]) -> None:
     for report in reports:
         try:
             report()
-        except Exception:  # Those behind it have their own writers to tell.
+        except Exception:  # The reports behind it are about other logs, whose writers wait.
             logger.exception("a log could not take in what was committed")
 
 
 class _Marker:
-    """Takes part in a round to find out when it is over."""
+    """Takes part in a round like a log, to find out when the round is over."""
 
     is_written_awaited = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_reached: asyncio.Future[None] = loop.create_future()
 
-    def write_pending(self) -> Round:
-        return Round()
+    def write_pending(self) -> CommitRound:
+        return CommitRound()
 
     def halt(self) -> None:
         """There is nothing to write."""
 
-    def written(self, written: Round) -> None:
+    def written(self, written: CommitRound) -> None:
         """There is nothing to be told."""
 
-    def durable(self, written: Round) -> None:
+    def durable(self, written: CommitRound) -> None:
         if not self.is_reached.done():
             self.is_reached.set_result(None)
 
     def failed(self, error: OSError, *, is_undone: bool) -> None:
-        self.durable(Round())
+        self.durable(CommitRound())

@@ -4,8 +4,8 @@
 2. Segments that were complete before the recovery offset are taken as they are; what is read from them later is
    checked then. After a clean shutdown that is all of them, and of the last one no more than the end is read.
 3. Otherwise segments that go on after the recovery offset are read now, batch by batch.
-4. The last of them may end in the middle of a write. That tail is cut off: nobody was told that it was written. A bad
-   place that cannot be such a tail, or that lies before the recovery offset, or that follows a clean shutdown, is
+4. The last of them may end in the middle of a write. That tail is cut off: no writer was told that it was written. A
+   bad place that cannot be such a tail, or that lies before the recovery offset, or that follows a clean shutdown, is
    refused with the name of the file and the position, because cutting there would lose acknowledged rows in silence.
 5. A segment with another one behind it was durable before the other was begun, so a bad place in it is damage and
    refused. Not so if writes are left to the operating system (``is_synced`` is false): when power was lost, any file
@@ -14,6 +14,10 @@
 6. The state of the writers is the newest snapshot that can be used, and what the log says after it. If all snapshots
    are older than the last segment, a new one is written: when the others expire, it is all that tells.
 7. What was found is made durable, because the server is about to call it so.
+
+How a torn write is told from bytes that have changed: a write that was under way when the machine stopped is the last
+thing in a file, or parts of it never reached the disk and read as zeros. A bad batch without missing sectors and with
+good batches behind it is neither: something changed bytes that had been written.
 """
 
 from __future__ import annotations
@@ -23,28 +27,47 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
+from fluss.buffers import Int64Array, UInt8Array, byte_array
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.record.log_batch import NO_WRITER_ID
+from fluss.record.log_batch import (
+    HEADER_BYTES_MAX,
+    HEADER_BYTES_MIN,
+    HEADER_LAYOUTS,
+    LENGTH_END,
+    MAGIC_NEWEST,
+    NO_WRITER_ID,
+    read_batch,
+    verify_crc,
+)
 from fluss.schema.table import TableBucket
-from fluss.storage.log.names import LogFileKind, LogFileName, directories_above, log_file_name
+from fluss.storage.log.file_names import LogFileKind, LogFileName, directories_above, log_file_name
 from fluss.storage.log.pending_writes import LogEnd
-from fluss.storage.log.scan import ScanResult, damage_at
+from fluss.storage.log.scan import TIMESTAMP_MS_MAX, ScanResult, StoredBatch, damage_at
 from fluss.storage.log.segment import Segment
-from fluss.storage.log.stored_batch import StoredBatch
-from fluss.storage.log.torn_write import is_torn_write
-from fluss.storage.log.writer_snapshot import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
-from fluss.storage.log.writer_state import WriterState
+from fluss.storage.log.writer_state import WriterEntry, WriterState, decode_writer_snapshot, encode_writer_snapshot
 from fluss.storage.vfs import TEMPORARY_SUFFIX, Files
 
 # After a clean shutdown, a last segment up to this size is read whole, and appends go on in it. A larger one is left
 # as it is and a new one is begun: a start must not take longer because there is more to read.
 _WHOLE_BYTES: Final = 64 * 1024
+# Disks and file systems lose writes in units of this size or a multiple of it.
+SECTOR_BYTES: Final = 512
+_WINDOW_BYTES: Final = 1024 * 1024
+# Where fields of a header lie, by magic.
+_POSITIONS: Final = {
+    name: np.array([layout.offsets[name] for layout in HEADER_LAYOUTS])
+    for name in ("length", "commit_timestamp", "last_offset_delta", "record_count")
+}
+_HEADER_BYTES: Final = np.array([layout.size for layout in HEADER_LAYOUTS])
 
 
 @dataclass(frozen=True, slots=True)
-class LoadResult:
+class RecoveryReport:
     """What recovery found and did."""
 
     offset_start: int
@@ -66,10 +89,10 @@ class LoadedLog:
     writers: WriterState
     # Of the snapshots that are kept, ascending.
     snapshot_offsets: list[int]
-    result: LoadResult
+    result: RecoveryReport
 
 
-_EMPTY: Final = LoadResult(0, 0, 0, 0, 0, None)
+_EMPTY: Final = RecoveryReport(0, 0, 0, 0, 0, None)
 _EMPTY_END: Final = LogEnd(None, 0, 0, -1)
 
 
@@ -85,11 +108,11 @@ def load_log(
     writers_since_ms: int,
 ) -> LoadedLog:
     """Load a directory, which need not exist. Raises CorruptRecordError for damage that cannot be repaired."""
-    texts = files.names(directory)
-    if not texts and recovery_offset == 0:
+    file_names = files.names(directory)
+    if not file_names and recovery_offset == 0:
         return LoadedLog([], _EMPTY_END, WriterState(), [], _EMPTY)
     loader = _Loader(files, directory, bucket, recovery_offset, was_clean, is_synced, interval_bytes)
-    return loader.load(texts, writers_since_ms)
+    return loader.load(file_names, writers_since_ms)
 
 
 class _Loader:
@@ -124,8 +147,8 @@ class _Loader:
         # Whether a file was removed or shortened.
         self._is_changed = False
 
-    def load(self, texts: Sequence[str], writers_since_ms: int) -> LoadedLog:
-        names = self._sorted_names(texts)
+    def load(self, file_names: Sequence[str], writers_since_ms: int) -> LoadedLog:
+        names = self._sorted_names(file_names)
         bases = [name.offset for name in names if name.kind is LogFileKind.SEGMENT]
         snapshots = [name for name in names if name.kind is LogFileKind.WRITER_SNAPSHOT]
         if bases:
@@ -136,7 +159,7 @@ class _Loader:
         writers.expire(writers_since_ms)
         self._make_durable(end.offset_next)
         self._save_writers(end.offset_next, writers)
-        result = LoadResult(
+        result = RecoveryReport(
             self._segments[0].base_offset if bases else 0,
             end.offset_next,
             self._segments_scanned,
@@ -158,15 +181,15 @@ class _Loader:
 
     # Names
 
-    def _sorted_names(self, texts: Sequence[str]) -> list[LogFileName]:
+    def _sorted_names(self, file_names: Sequence[str]) -> list[LogFileName]:
         """Return the files of the log by offset, after removing what is left of interrupted work."""
         names = []
-        for text in texts:
-            name = LogFileName.parse(text)
+        for file_name in file_names:
+            name = LogFileName.parse(file_name)
             if name is not None and not name.is_deleted:
                 names.append(name)
-            elif name is not None or text.endswith(TEMPORARY_SUFFIX):
-                self._remove(text)
+            elif name is not None or file_name.endswith(TEMPORARY_SUFFIX):
+                self._remove(file_name)
         names.sort(key=lambda name: name.offset)
         segments = {name.offset for name in names if name.kind is LogFileKind.SEGMENT}
         for name in names:
@@ -368,3 +391,88 @@ def _entry_of(batch: StoredBatch) -> WriterEntry:
     return WriterEntry(
         batch.writer_id, batch.batch_sequence, batch.offset_last, batch.last_offset_delta, batch.commit_timestamp_ms
     )
+
+
+# Torn writes
+
+
+def is_torn_write(files: Files, path: Path, position: int, end: int, offset_next: int) -> bool:
+    """Tell whether a bad place, where a batch with that offset should begin, can be an interrupted write."""
+    # The place may be bad only because of what the checksum leaves out.
+    is_good = _is_good_batch(files, path, position)
+    following = position if is_good else _first_good_batch(files, path, position, end, offset_next)
+    return following is None or _has_lost_sector(files, path, position, following)
+
+
+def _first_good_batch(files: Files, path: Path, position: int, end: int, offset_next: int) -> int | None:
+    """Return where, behind a bad position, a whole batch with a later offset and a right checksum begins."""
+    # Windows overlap by a header, so that none is cut in two.
+    for start in range(position, end - HEADER_BYTES_MIN + 1, _WINDOW_BYTES):
+        window = files.read(path, start, _WINDOW_BYTES + HEADER_BYTES_MAX)
+        for candidate in map(int, _candidates(byte_array(window), offset_next, end - start)):
+            if start + candidate > position and _is_good_batch(files, path, start + candidate):
+                return start + candidate
+    return None
+
+
+def _candidates(window: UInt8Array, offset_next: int, byte_count: int) -> Int64Array:
+    """Return, in ascending order, where a later batch could begin of which no more than so many bytes are left.
+
+    This is strict because it is what keeps the search fast: a column of small numbers looks much like headers.
+    """
+    # A header at the end may be one of the shorter ones.
+    window = np.concatenate((window, np.zeros(HEADER_BYTES_MAX - HEADER_BYTES_MIN, np.uint8)))
+    found = np.sort(np.concatenate([_later_offsets(window, shift, offset_next) for shift in range(8)]))
+    found = found[window[found + LENGTH_END] <= MAGIC_NEWEST]
+    magics = window[found + LENGTH_END]
+    lengths = _integers(window, found + _POSITIONS["length"][magics], "<i4")
+    times_ms = _integers(window, found + _POSITIONS["commit_timestamp"][magics], "<i8")
+    counts = _integers(window, found + _POSITIONS["record_count"][magics], "<i4")
+    deltas = _integers(window, found + _POSITIONS["last_offset_delta"][magics], "<i4")
+    body_lengths = lengths + LENGTH_END - _HEADER_BYTES[magics]
+    is_possible = (body_lengths >= 0) & (lengths <= byte_count - LENGTH_END - found)
+    is_possible &= (times_ms >= 0) & (times_ms <= TIMESTAMP_MS_MAX)
+    # Records need a body, and a body holds records.
+    is_possible &= (counts >= 0) & (deltas >= counts - 1) & (deltas >= 0) & ((counts > 0) == (body_lengths > 0))
+    possible: Int64Array = found[is_possible]
+    return possible
+
+
+def _later_offsets(window: UInt8Array, shift: int, offset_next: int) -> Int64Array:
+    """Return those of every eighth position, from ``shift`` on, that hold an offset which may come later."""
+    offsets = np.frombuffer(window, "<i8", count=(len(window) - shift) // 8, offset=shift)
+    positions = np.flatnonzero((offsets > offset_next) & (offsets <= offset_next + 2**31)) * 8 + shift
+    return positions[positions <= len(window) - HEADER_BYTES_MAX]
+
+
+def _integers(window: UInt8Array, positions: Int64Array, kind: str) -> Int64Array:
+    """Read integers at any positions."""
+    width = np.dtype(kind).itemsize
+    integers: npt.NDArray[Any] = window[positions[:, None] + np.arange(width)].view(kind)
+    return integers.reshape(-1).astype(np.int64)
+
+
+def _is_good_batch(files: Files, path: Path, position: int) -> bool:
+    length = files.read(path, position, LENGTH_END)[LENGTH_END - 4 :]
+    try:
+        verify_crc(read_batch(files.read(path, position, LENGTH_END + int.from_bytes(length, "little"))))
+    except FlussError:
+        return False
+    return True
+
+
+def _has_lost_sector(files: Files, path: Path, position: int, end: int) -> bool:
+    """Tell whether a sector before ``end``, or what follows ``position`` in its own sector, is all zeros.
+
+    A good batch begins at ``end``, so the sector there was written.
+    """
+    position_aligned = -(-position // SECTOR_BYTES) * SECTOR_BYTES
+    head = files.read(path, position, position_aligned - position)
+    if head and not any(head):
+        return True
+    for start in range(position_aligned, end, _WINDOW_BYTES):
+        window = byte_array(files.read(path, start, min(_WINDOW_BYTES, end - start)))
+        sectors = window[: len(window) // SECTOR_BYTES * SECTOR_BYTES].reshape(-1, SECTOR_BYTES)
+        if not sectors.any(axis=1).all():
+            return True
+    return False

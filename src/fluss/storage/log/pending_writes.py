@@ -1,8 +1,8 @@
-"""What was appended to a log and is not on its way to the disk yet, and the way there.
+"""What was appended to a log and is not written yet, and how the committer thread writes it.
 
-The event loop puts appends in, one after the other. The thread of the committer takes them out and writes them, in
-rounds: see ``committer``. A round that cannot be written is undone, so that the files end again where they did before.
-Whatever cannot be undone is left as it is, and the log takes no more writes.
+The event loop puts appends in, one after the other. The committer thread takes them out and writes them, in rounds: see
+``committer``. A round that cannot be written is undone, so that the files end again where they did before. If it cannot
+be undone either, the files are left as they are, and the log takes no more writes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 from fluss.buffers import BytesLike
 from fluss.schema.table import TableBucket
-from fluss.storage.log.names import LogFileKind, directories_above, log_file_name
+from fluss.storage.log.file_names import LogFileKind, directories_above, log_file_name
 from fluss.storage.log.segment import Segment
-from fluss.storage.log.writer_snapshot import WriterEntry, encode_writer_snapshot
+from fluss.storage.log.writer_state import WriterEntry, encode_writer_snapshot
 from fluss.storage.vfs import Files
 
 _SNAPSHOTS_KEPT: Final = 2
@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
     timestamp_max_ms: int
 
 
-class Write(NamedTuple):
+class SegmentWrite(NamedTuple):
     """Bytes on their way to a segment, and where the log ends after them."""
 
     records: BytesLike
@@ -50,18 +50,19 @@ class Write(NamedTuple):
         return self.end.segment
 
 
-class Roll(NamedTuple):
-    """A segment is complete; what the writers had done by then."""
+class SegmentRoll(NamedTuple):
+    """The end of a segment: the next write goes to a new one."""
 
     segment: Segment
     offset_next: int
+    # The last batches of the writers up to here.
     writers: Sequence[WriterEntry]
-    # Whether rows have left the log, so that nothing else tells who wrote them.
+    # Whether rows have expired, so that only the snapshot knows about their writers.
     is_snapshot_needed: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class CommitRound:
     """What one round of the committer wrote, or why it did not."""
 
     # To be made durable.
@@ -76,7 +77,7 @@ class Round:
 
 
 class PendingWrites:
-    """The writes of one log. ``put``, ``clear`` and ``resume`` are for its event loop, the rest for the thread."""
+    """The writes of one log. ``put``, ``clear`` and ``resume`` are for its event loop, the rest for the committer."""
 
     __slots__ = (
         "_bucket",
@@ -109,11 +110,11 @@ class PendingWrites:
         self._is_directory_made = end_written.segment is not None
         # Of the snapshots that exist, ascending.
         self._snapshot_offsets = snapshot_offsets
-        self._items: deque[Write | Roll] = deque()
-        # Set by the thread after a failure, taken back by the event loop when memory and disk agree again.
+        self._items: deque[SegmentWrite | SegmentRoll] = deque()
+        # Set by the committer thread after a failure, cleared by the event loop when memory and disk agree again.
         self._is_halted = False
 
-    def put(self, item: Write | Roll) -> None:
+    def put(self, item: SegmentWrite | SegmentRoll) -> None:
         self._items.append(item)
 
     def clear(self) -> None:
@@ -128,10 +129,10 @@ class PendingWrites:
         """Write nothing more until ``resume``."""
         self._is_halted = True
 
-    def write(self) -> Round:
+    def write(self) -> CommitRound:
         """Write everything that is waiting. OSErrors are part of the result."""
         if self._is_halted:
-            return Round()
+            return CommitRound()
         writer = _RoundWriter(self)
         try:
             while (item := self._next()) is not None:
@@ -139,12 +140,12 @@ class PendingWrites:
             written = writer.complete()
         except OSError as error:
             self.halt()
-            return Round(failure=error, is_undone=writer.undo())
+            return CommitRound(failure=error, is_undone=writer.undo())
         if written.end is not None:
             self.end_written = written.end
         return written
 
-    def _next(self) -> Write | Roll | None:
+    def _next(self) -> SegmentWrite | SegmentRoll | None:
         try:
             return self._items.popleft()
         except IndexError:
@@ -153,9 +154,9 @@ class PendingWrites:
     def write_caches(
         self, segment: Segment, offset: int, writers: Sequence[WriterEntry], *, is_snapshot_needed: bool
     ) -> None:
-        """Write the indexes of a segment that ends at an offset, and what is known about the writers before it.
+        """Write the indexes of a segment that ends at an offset, and a snapshot of the writers before it.
 
-        On a full disk the log does without.
+        Both are caches: on a full disk the log does without.
         """
         try:
             segment.store_index()
@@ -167,7 +168,7 @@ class PendingWrites:
             logger.warning("cannot write what is known about the writers of %s: %s", self._directory, error)
 
     def _write_snapshot(self, offset: int, writers: Sequence[WriterEntry], *, durably: bool) -> None:
-        """Write what is known about the writers before an offset, and remove all but the newest snapshots."""
+        """Write a snapshot of the writers before an offset, and remove all but the newest snapshots."""
         self._files.replace(self._snapshot_path(offset), encode_writer_snapshot(writers), durably=durably)
         if offset not in self._snapshot_offsets:
             self._snapshot_offsets.append(offset)
@@ -197,8 +198,8 @@ class _RoundWriter:
         self._pending = pending
         self._files = pending._files
         # Consecutive writes to one segment are collected here and become one call.
-        self._run: list[Write] = []
-        self._begin: Write | None = None
+        self._run: list[SegmentWrite] = []
+        self._begin: SegmentWrite | None = None
         self._end: LogEnd | None = None
         self._byte_count = 0
         self._segments: dict[Segment, None] = {}
@@ -206,8 +207,8 @@ class _RoundWriter:
         self._unsynced_directories: dict[Path, None] = {}
         self._is_sync_failed = False
 
-    def take(self, item: Write | Roll) -> None:
-        if isinstance(item, Roll):
+    def take(self, item: SegmentWrite | SegmentRoll) -> None:
+        if isinstance(item, SegmentRoll):
             self._write_run()
             self._finish(item)
             return
@@ -216,9 +217,9 @@ class _RoundWriter:
         self._run.append(item)
         self._begin = self._begin or item
 
-    def complete(self) -> Round:
+    def complete(self) -> CommitRound:
         self._write_run()
-        return Round(tuple(self._unsynced_files), tuple(self._unsynced_directories), self._byte_count, self._end)
+        return CommitRound(tuple(self._unsynced_files), tuple(self._unsynced_directories), self._byte_count, self._end)
 
     def _write_run(self) -> None:
         if not self._run:
@@ -242,7 +243,7 @@ class _RoundWriter:
         self._unsynced_directories.update(dict.fromkeys(directories_above(pending._directory, pending._bucket)))
         pending._is_directory_made = True
 
-    def _finish(self, roll: Roll) -> None:
+    def _finish(self, roll: SegmentRoll) -> None:
         """Complete a segment before anything goes to the next one."""
         try:
             self._sync_before_next(roll.segment)
@@ -254,9 +255,9 @@ class _RoundWriter:
         )
 
     def _sync_before_next(self, segment: Segment) -> None:
-        """Have a segment durable before the next one is begun, so that a segment with others behind it is whole.
+        """Make a segment durable before the next one is begun, so that a segment with others behind it is whole.
 
-        Without syncs that is said of its name only: a log may then lose its end, but not its beginning.
+        Without syncs only its name is made durable: a log may then lose its end, but not its beginning.
         """
         if self._pending._is_synced and segment.path in self._unsynced_files:
             self._files.sync(segment.path)
@@ -266,9 +267,9 @@ class _RoundWriter:
             self._unsynced_directories.pop(self._pending._directory, None)
 
     def undo(self) -> bool:
-        """Take back from the disk what this round wrote, and for good; return whether that worked.
+        """Remove from the disk, durably, what this round wrote; return whether that worked.
 
-        A file that came back after a crash would say that the log goes on with it.
+        If a removed file came back after a crash, recovery would take its batches for a part of the log.
         """
         begin = self._begin
         if self._is_sync_failed:

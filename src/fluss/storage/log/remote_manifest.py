@@ -26,23 +26,32 @@ in both. A commit writes a new manifest and then moves the handle, a JSON object
 | version                  | int   | 1                                      |
 | remote_log_manifest_path | text  | where the current manifest is          |
 | remote_log_end_offset    | int64 | end of its last segment                |
+
+Files below the directory of the remote log, ``N`` being an offset as 20 decimal digits:
+
+| path                                              | content                                          |
+|---------------------------------------------------|--------------------------------------------------|
+| ``{segment_id}/N.log``, ``.index``, ``.timeindex``      | copies of the segment's files; N is its start     |
+| ``{segment_id}/N.writer_snapshot``                  | state of the writers; N is the segment's end      |
+| ``metadata/{manifest_id}.manifest``                 | a manifest; every commit writes a new one        |
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from fluss.buffers import BytesLike
-from fluss.schema.integers import INT32_MAX
-from fluss.storage.log.json_file import JsonObject, write_json
-from fluss.storage.log.names import TabletKind, TabletLocation, is_uuid
+from fluss.errors import FlussError
+from fluss.integers import INT32_MAX
+from fluss.json_object import JsonObject, write_json
+from fluss.storage.log.file_names import LogFileKind, TabletKind, TabletLocation, json_file, log_file_name
 
 VERSION = 1
-_WHAT = "remote log manifest"
-_WHAT_HANDLE = "remote log manifest handle"
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,26 +121,8 @@ def encode_manifest(manifest: RemoteManifest) -> bytes:
 
 def decode_manifest(data: BytesLike, file_name: str | None = None) -> RemoteManifest:
     """Read a manifest of either generation. Damage raises a FlussError with the log storage code."""
-    fields = JsonObject.parse(data, _WHAT, file_name, version=VERSION)
-    partition_name = fields.optional_text("partition_name")
-    partition_id = fields.optional_integer("partition_id", lowest=0)
-    if (partition_name is None) != (partition_id is None):
-        raise fields.fault("a partition needs a name and an id, only one of them is there")
-    location = TabletLocation(
-        fields.text("database"),
-        fields.text("table"),
-        fields.integer("table_id", lowest=0),
-        fields.integer("bucket_id", lowest=0, highest=INT32_MAX),
-        partition_name,
-        partition_id,
-    )
-    # Names become part of paths, so they must not be able to lead anywhere else.
-    if TabletLocation.parse(location.path(TabletKind.REMOTE_LOG)) != (location, TabletKind.REMOTE_LOG):
-        raise fields.fault(f"its names cannot be those of a table: {location.path(TabletKind.REMOTE_LOG)[:200]!r}")
-    copied_end_offset = fields.optional_integer("highest_copied_end_offset", lowest=0)
-    segments = tuple(_segment(entry) for entry in fields.objects("remote_log_segments"))
-    _check_ascending(segments, fields)
-    return RemoteManifest(location, segments, copied_end_offset)
+    with json_file(data, "remote log manifest", file_name, version=VERSION) as fields:
+        return _read_manifest(fields)
 
 
 def encode_manifest_handle(handle: ManifestHandle) -> bytes:
@@ -146,8 +137,52 @@ def encode_manifest_handle(handle: ManifestHandle) -> bytes:
 
 def decode_manifest_handle(data: BytesLike, name: str | None = None) -> ManifestHandle:
     """Read a handle. Damage raises a FlussError with the log storage code."""
-    fields = JsonObject.parse(data, _WHAT_HANDLE, name, version=VERSION)
-    return ManifestHandle(fields.text("remote_log_manifest_path"), fields.integer("remote_log_end_offset", lowest=-1))
+    with json_file(data, "remote log manifest handle", name, version=VERSION) as fields:
+        return ManifestHandle(
+            fields.string("remote_log_manifest_path"), fields.integer("remote_log_end_offset", lowest=-1)
+        )
+
+
+def is_uuid(text: str) -> bool:
+    """Tell whether a text has the form of a segment or manifest id. Nothing else may become part of a path."""
+    return _UUID.fullmatch(text) is not None
+
+
+def remote_file_path(segment_id: str, offset: int, kind: LogFileKind) -> str:
+    """Return where a remote log keeps a file of a segment, relative to the tablet.
+
+    ``offset`` is the segment's start for the log and its indexes, and its end for the writer snapshot.
+    """
+    assert is_uuid(segment_id), f"{segment_id!r} is not a segment id"
+    return f"{segment_id}/{log_file_name(offset, kind)}"
+
+
+def manifest_path(manifest_id: str) -> str:
+    """Return where a remote log keeps a manifest, relative to the tablet. Every commit writes a new one."""
+    assert is_uuid(manifest_id), f"{manifest_id!r} is not a manifest id"
+    return f"metadata/{manifest_id}.manifest"
+
+
+def _read_manifest(fields: JsonObject) -> RemoteManifest:
+    partition_name = fields.optional_string("partition_name")
+    partition_id = fields.optional_integer("partition_id", lowest=0)
+    if (partition_name is None) != (partition_id is None):
+        raise FlussError("a partition needs a name and an id, only one of them is there")
+    location = TabletLocation(
+        fields.string("database"),
+        fields.string("table"),
+        fields.integer("table_id", lowest=0),
+        fields.integer("bucket_id", lowest=0, highest=INT32_MAX),
+        partition_name,
+        partition_id,
+    )
+    # Names become part of paths, so they must not be able to lead anywhere else.
+    if TabletLocation.parse(location.path(TabletKind.REMOTE_LOG)) != (location, TabletKind.REMOTE_LOG):
+        raise FlussError(f"its names cannot be those of a table: {location.path(TabletKind.REMOTE_LOG)[:200]!r}")
+    copied_end_offset = fields.optional_integer("highest_copied_end_offset", lowest=0)
+    segments = tuple(_read_segment(entry) for entry in fields.objects("remote_log_segments"))
+    _check_ascending(segments)
+    return RemoteManifest(location, segments, copied_end_offset)
 
 
 def _segment_fields(segment: RemoteSegment) -> dict[str, Any]:
@@ -165,9 +200,9 @@ def _segment_fields(segment: RemoteSegment) -> dict[str, Any]:
     return fields
 
 
-def _segment(fields: JsonObject) -> RemoteSegment:
+def _read_segment(fields: JsonObject) -> RemoteSegment:
     segment = RemoteSegment(
-        segment_id=fields.text("segment_id"),
+        segment_id=fields.string("segment_id"),
         start_offset=fields.integer("start_offset", lowest=0),
         end_offset=fields.integer("end_offset", lowest=0),
         timestamp_ms_max=fields.integer("max_timestamp", lowest=-1),
@@ -177,20 +212,20 @@ def _segment(fields: JsonObject) -> RemoteSegment:
     )
     # It becomes part of a path, too.
     if not is_uuid(segment.segment_id):
-        raise fields.fault(f"the segment id {segment.segment_id[:60]!r} is not a lower-case UUID")
+        raise FlussError(f"the segment id {segment.segment_id[:60]!r} is not a lower-case UUID")
     start, end = segment.logical_start_offset, segment.logical_end_offset
     if not segment.start_offset <= start <= end <= segment.end_offset:
-        raise fields.fault(
+        raise FlussError(
             f"the segment {segment.segment_id} holds the offsets {segment.start_offset} to {segment.end_offset}, of "
             f"which {start} to {end} are said to count"
         )
     return segment
 
 
-def _check_ascending(segments: Sequence[RemoteSegment], fields: JsonObject) -> None:
+def _check_ascending(segments: Sequence[RemoteSegment]) -> None:
     for before, after in pairwise(segments):
         if after.logical_start_offset < before.logical_end_offset:
-            raise fields.fault(
+            raise FlussError(
                 f"the segment {after.segment_id} starts at offset {after.logical_start_offset}, the one before it "
                 f"ends at {before.logical_end_offset}"
             )

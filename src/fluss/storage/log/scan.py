@@ -1,10 +1,14 @@
-"""Reading batches from one end of a file to the other, believing nothing.
+"""Batches in a segment file: one header at a time, or a range of the file from one end to the other.
 
-A batch is accepted when its header makes sense, its checksum is right, its offset follows the one before it, and its
-commit time is not before the one before it. Base offset and commit time are set by the server and lie outside the
-checksum: the order of its neighbours is what protects them. A changed commit time that keeps the order goes unnoticed;
-a changed row does not. The magic lies outside as well: a batch of version 1 that has become one of version 0 shows
-only to those who decode its rows.
+A ``StoredBatch`` has no more of a header than storing it needs. What the server wrote to a file was checked when it was
+appended. All that can be wrong with it now is that bytes have changed, which the checksum tells. So this reads a
+fraction of what ``LogBatchHeader`` has, many times faster.
+
+A scan trusts nothing. It accepts a batch when its header makes sense, its checksum is right, its offset follows the one
+before it, and its commit time is not before the one before it. Base offset and commit time are set by the server and
+lie outside the checksum: the order of its neighbours is what protects them. A changed commit time that keeps the order
+goes unnoticed; a changed row does not. The magic lies outside as well: a batch of version 1 that was changed into one
+of version 0 shows only when its rows are decoded.
 """
 
 from __future__ import annotations
@@ -12,18 +16,92 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from fluss.buffers import BytesLike, byte_view
-from fluss.errors import CorruptRecordError, FlussError
-from fluss.storage.log.stored_batch import StoredBatch, read_stored_batch, verify_stored_batch
+from fluss.errors import ChecksumError, CorruptRecordError, FlussError
+from fluss.record.framing import crc32c
+from fluss.record.log_batch import HEADER_LAYOUTS, LENGTH_END, MAGIC_NEWEST, MAGIC_V1
 from fluss.storage.vfs import Files
 
-# The end of the year 9999. A later commit time is damage; taken seriously, it would date everything after it.
+# The end of the year 9999. A later commit time is damage: if it were believed, no later batch could be earlier.
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
+_UNPACK: Final = tuple(layout.packer.unpack_from for layout in HEADER_LAYOUTS)
+_HEADER_BYTES: Final = tuple(layout.size for layout in HEADER_LAYOUTS)
+# The checksum covers everything from here on.
+_CHECKED_FROM: Final = tuple(layout.offsets["schema_id"] for layout in HEADER_LAYOUTS)
+# The indexes of fields in what is unpacked; a later layout has one more before them.
+_FIELDS: Final = tuple(
+    tuple(list(layout.offsets).index(name) for name in ("crc", "last_offset_delta", "writer_id", "batch_sequence"))
+    for layout in HEADER_LAYOUTS
+)
+
+
+class StoredBatch(NamedTuple):
+    """Where a batch lies in its segment, and the facts of its header."""
+
+    position: int
+    size: int
+    magic: int
+    base_offset: int
+    last_offset_delta: int
+    commit_timestamp_ms: int
+    writer_id: int
+    batch_sequence: int
+    crc: int
+
+    @property
+    def offset_last(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def offset_next(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
 
 Visit = Callable[[StoredBatch], None]
+
+
+def read_stored_batch(window: memoryview, start: int, position: int) -> StoredBatch | None:
+    """Read the header at ``start`` of a window; ``position`` is where that is in the file. None: it is not whole.
+
+    A header that cannot be one raises CorruptRecordError.
+    """
+    remaining = len(window) - start
+    if remaining <= LENGTH_END:
+        return None
+    magic = window[start + LENGTH_END]
+    if magic > MAGIC_NEWEST:
+        raise CorruptRecordError(f"the batch has the magic {magic}, this version reads 0 to {MAGIC_NEWEST}")
+    if remaining < _HEADER_BYTES[magic]:
+        return None
+    fields = _UNPACK[magic](window, start)
+    size = LENGTH_END + fields[1]
+    if size < _HEADER_BYTES[magic]:
+        raise CorruptRecordError(f"the batch has {size} bytes, a header alone has {_HEADER_BYTES[magic]}")
+    # The magic lies outside the checksum. This is what gives away a changed one, as far as anything does.
+    if magic >= MAGIC_V1 and not 0 <= fields[-1] <= size - _HEADER_BYTES[magic]:
+        raise CorruptRecordError(f"the batch has {fields[-1]} bytes of statistics, more than follow its header")
+    crc, delta, writer_id, batch_sequence = _FIELDS[magic]
+    return StoredBatch(
+        position,
+        size,
+        magic,
+        fields[0],
+        fields[delta],
+        fields[3],
+        fields[writer_id],
+        fields[batch_sequence],
+        fields[crc],
+    )
+
+
+def verify_stored_batch(batch: StoredBatch, window: memoryview, start: int) -> None:
+    """Raise ``ChecksumError`` unless the bytes of a batch, which are whole in the window, are the right ones."""
+    found = crc32c(window[start + _CHECKED_FROM[batch.magic] : start + batch.size])
+    if found != batch.crc:
+        raise ChecksumError(f"the batch has the checksum {batch.crc:#010x}, its bytes give {found:#010x}")
 
 
 @dataclass(frozen=True, slots=True)

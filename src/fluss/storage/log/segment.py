@@ -1,7 +1,7 @@
 """One segment of a log: a file of batches whose name says its first offset.
 
 The last segment is live: batches are added at its end, and its index is in memory. When the next one has taken over,
-its index lives on in files. A segment that was found on disk is not believed: what is read from it is checked first.
+its index lives on in files. A segment that was found on disk is not trusted: what is read from it is checked first.
 """
 
 from __future__ import annotations
@@ -13,21 +13,18 @@ from typing import Final
 
 from fluss.buffers import BytesLike
 from fluss.errors import CorruptRecordError, FlussError
+from fluss.integers import INT32_MAX
 from fluss.record.log_batch import HEADER_BYTES_MAX
-from fluss.schema.integers import INT32_MAX
-from fluss.storage.log.names import LogFileKind, log_file_name
-from fluss.storage.log.offset_index import OffsetEntry
-from fluss.storage.log.scan import BatchChain, ScanResult, Visit, damage_at, scan
-from fluss.storage.log.sparse_index import SparseIndex
-from fluss.storage.log.stored_batch import StoredBatch, read_stored_batch
-from fluss.storage.log.stored_index import StoredIndex
-from fluss.storage.log.tail import scan_tail
-from fluss.storage.log.time_index import TimeEntry
+from fluss.storage.log.file_names import LogFileKind, log_file_name
+from fluss.storage.log.index import OffsetEntry, SparseIndex, StoredIndex, TimeEntry
+from fluss.storage.log.scan import BatchChain, ScanResult, StoredBatch, Visit, damage_at, read_stored_batch, scan
 from fluss.storage.vfs import Files
 
 # Read at once while looking for a batch: the distance of two index entries, and a header.
 _WALK_BYTES: Final = 8 * 1024
-# Indexes are made again one at a time: whoever waits for the same one finds it done.
+# A batch begins with its base offset.
+_OFFSET_BYTES: Final = 8
+# Indexes are built again one at a time: a reader that waited for the same one finds it done.
 _rebuilding: Final = threading.Lock()
 
 
@@ -129,7 +126,7 @@ class Segment:
     # Loading
 
     def load(self, visit: Visit) -> ScanResult:
-        """Read and check a segment that was found on disk. Whatever is good of it may be added to."""
+        """Read and check a segment that was found on disk. Appends may go on behind what is good of it."""
         index = SparseIndex(self.base_offset, self._interval_bytes)
 
         def visit_and_index(batch: StoredBatch) -> None:
@@ -142,11 +139,31 @@ class Segment:
         return result
 
     def scan(self, visit: Visit) -> ScanResult:
-        return scan(self._files, self.path, start=0, end=self.size_bytes, offset_next=self.base_offset, visit=visit)
+        """Check the segment from its first batch on."""
+        return self._scan(visit, position=0, offset_next=self.base_offset)
+
+    def _scan(self, visit: Visit, *, position: int, offset_next: int) -> ScanResult:
+        return scan(self._files, self.path, start=position, end=self.size_bytes, offset_next=offset_next, visit=visit)
 
     def scan_tail(self) -> ScanResult:
         """Read no more of a segment that was found on disk than is needed to know its end."""
-        return scan_tail(self._files, self.path.parent, self.base_offset, self.size_bytes)
+        try:
+            entry = StoredIndex(self._files, self.path.parent, self.base_offset).last()
+        except FileNotFoundError:
+            entry = OffsetEntry(self.base_offset, 0)
+        if 0 < entry.position <= self.size_bytes - _OFFSET_BYTES:
+            is_confirmed = False
+
+            def compare(batch: StoredBatch) -> None:
+                nonlocal is_confirmed
+                is_confirmed |= batch.offset_last == entry.offset
+
+            first = int.from_bytes(self._files.read(self.path, entry.position, _OFFSET_BYTES), "little", signed=True)
+            result = self._scan(compare, position=entry.position, offset_next=first)
+            if is_confirmed:
+                return result
+        # An index that does not lead to the batch it names is worth nothing.
+        return self.scan(lambda batch: None)
 
     def load_timestamp_max(self) -> int:
         """Return the commit time of the last batch, reading the end of a segment that was found on disk."""

@@ -2,25 +2,60 @@
 
 A writer numbers the batches it sends to a bucket 0, 1, 2, ..., and may have five of them on the way. After a lost
 answer it sends a batch again; the log recognises it by its number and answers what it answered first. Per writer the
-last five batches are remembered. Their snapshots are files beside the log: see ``writer_snapshot``.
+last five batches are remembered.
+
+Snapshots of this are files beside the log, so that a restart need not read it all again. A snapshot is a JSON object,
+UTF-8, no white space:
+
+| field               | meaning                                                       |
+|---------------------|---------------------------------------------------------------|
+| version             | 1                                                             |
+| writer_id_entries   | list, one entry per remembered batch:                         |
+| · writer_id                | int64                                                  |
+| · last_batch_sequence      | int32                                                  |
+| · last_batch_base_offset   | int64, the **last** offset of the batch: see below     |
+| · offset_delta             | int32, last offset of the batch minus its first        |
+| · last_batch_timestamp     | int64, commit time of the batch in milliseconds        |
+
+The field ``last_batch_base_offset`` does not hold what its name says. It is written with the last offset, and readers
+get the base by subtracting ``offset_delta``. The name is part of the format; in ``WriterEntry`` the value has the
+right one. A reader that knows one batch per writer takes the last entry, which is its newest batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT32_MAX
+from fluss.json_object import JsonObject, write_json
 from fluss.record.log_batch import NO_WRITER_ID, LogBatchHeader
-from fluss.schema.integers import INT32_MAX
-from fluss.storage.log.names import OFFSET_MAX
-from fluss.storage.log.writer_snapshot import WriterEntry
+from fluss.storage.log.file_names import OFFSET_MAX, json_file
 
 BATCHES_REMEMBERED: Final = 5
+SNAPSHOT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WriterEntry:
+    """One batch of a writer."""
+
+    writer_id: int
+    batch_sequence: int
+    offset_last: int
+    offset_delta: int
+    commit_time_ms: int
+
+    @property
+    def offset_base(self) -> int:
+        return self.offset_last - self.offset_delta
 
 
 class WriterState:
-    """The latest batches per writer id. Not idempotent writers (id -1) leave no trace. Belongs to one thread."""
+    """The latest batches per writer id; writers that are not idempotent (id -1) leave none. Belongs to one thread."""
 
     __slots__ = ("_batches",)
 
@@ -90,10 +125,7 @@ class WriterState:
         return len(expired)
 
     def entries(self) -> list[WriterEntry]:
-        """Return what a snapshot holds: the remembered batches of every writer, oldest first.
-
-        A reader that knows one batch per writer takes the last of them, which is right.
-        """
+        """Return what a snapshot holds: the remembered batches of every writer, oldest first."""
         return [entry for known in self._batches.values() for entry in _recent(known)]
 
 
@@ -117,3 +149,40 @@ def _check_next(writer_id: int, sequence: int, latest: int | None) -> None:
             f"Out of order batch sequence {sequence} of writer {writer_id}, which {known}; {expected} is expected",
             ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
         )
+
+
+# Snapshots
+
+
+def encode_writer_snapshot(entries: Iterable[WriterEntry]) -> bytes:
+    """Write the entries in the given order."""
+    fields = [
+        {
+            "writer_id": entry.writer_id,
+            "last_batch_sequence": entry.batch_sequence,
+            "last_batch_base_offset": entry.offset_last,
+            "offset_delta": entry.offset_delta,
+            "last_batch_timestamp": entry.commit_time_ms,
+        }
+        for entry in entries
+    ]
+    return write_json({"version": SNAPSHOT_VERSION, "writer_id_entries": fields})
+
+
+def decode_writer_snapshot(data: BytesLike, file_name: str | None = None) -> list[WriterEntry]:
+    """Read the entries in file order; of two entries of one writer the later counts.
+
+    Damage raises a FlussError with the log storage code. The snapshot is a cache: the log itself has it all.
+    """
+    with json_file(data, "writer snapshot", file_name, version=SNAPSHOT_VERSION) as snapshot:
+        return [_read_entry(fields) for fields in snapshot.objects("writer_id_entries")]
+
+
+def _read_entry(fields: JsonObject) -> WriterEntry:
+    return WriterEntry(
+        writer_id=fields.integer("writer_id", lowest=0),
+        batch_sequence=fields.integer("last_batch_sequence", lowest=-1, highest=INT32_MAX),
+        offset_last=fields.integer("last_batch_base_offset", lowest=-1),
+        offset_delta=fields.integer("offset_delta", lowest=0, highest=INT32_MAX),
+        commit_time_ms=fields.integer("last_batch_timestamp", lowest=-1),
+    )

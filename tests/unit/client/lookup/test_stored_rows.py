@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.client.lookup.stored_rows import StoredRows
+from fluss.client.lookup.stored_values import ValueReader
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.value_batch import encode_value
 from fluss.row import compacted, indexed
 from fluss.row.python_values import from_internal
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.table_options import KvFormat
 from fluss.schema.types import DataType, DataTypes
 from fluss.testing.strategies import internal_rows, row_types
 
@@ -61,7 +61,7 @@ def test_rows_of_all_types_come_back_singly_and_in_columns(
         return
     if None in expected:
         return
-    rows = StoredRows(info_of(schema, kv_format=kv_format))
+    rows = ValueReader(info_of(schema, kv_format=kv_format))
     assert not rows.unknown_schemas(stored)
     # repr, because a NaN is not equal to itself.
     assert repr(rows.rows(stored)) == repr(expected)
@@ -76,7 +76,7 @@ def test_rows_older_than_a_column_have_none_and_newer_columns_are_left_out() -> 
         encode_value(1, compacted.encode_row(old.data_types, (1, "a"))),
         encode_value(2, compacted.encode_row(new.data_types, (2, "b", "x", 9))),
     ]
-    of_new, of_old = StoredRows(info_of(new, 2)), StoredRows(info_of(old, 1))
+    of_new, of_old = ValueReader(info_of(new, 2)), ValueReader(info_of(old, 1))
     assert (of_new.unknown_schemas(values), of_old.unknown_schemas(values)) == ([1], [2])
     of_new.add_schema(1, old)
     of_old.add_schema(2, new)
@@ -91,13 +91,13 @@ def test_rows_older_than_a_column_have_none_and_newer_columns_are_left_out() -> 
 def test_some_columns_in_any_order() -> None:
     schema = schema_of([STRING, INT])
     values = [encode_value(1, compacted.encode_row(schema.data_types, (1, "a", 5)))]
-    batch = StoredRows(info_of(schema), [2, 0]).arrow(values)
+    batch = ValueReader(info_of(schema), [2, 0]).arrow(values)
     assert batch.schema.names == ["c1", "id"]
     assert batch.to_pylist() == [{"c1": 5, "id": 1}]
 
 
 def test_no_values_are_no_rows() -> None:
-    rows = StoredRows(info_of(schema_of([STRING])))
+    rows = ValueReader(info_of(schema_of([STRING])))
     assert rows.rows([]) == []
     assert rows.arrow([]) == pa.RecordBatch.from_pylist([], schema=rows.arrow_schema)
 
@@ -105,7 +105,7 @@ def test_no_values_are_no_rows() -> None:
 @pytest.mark.parametrize("value", [b"\x01", b"\x01\x00", b"\x01\x00\x00\xff", b"\x01\x00\x00\x01\x05ab"])
 @pytest.mark.parametrize("count", [1, 50])
 def test_damage_is_an_error_of_the_client(value: bytes, count: int) -> None:
-    rows = StoredRows(info_of(schema_of([STRING])))
+    rows = ValueReader(info_of(schema_of([STRING])))
     for read in (rows.rows, rows.arrow):
         with pytest.raises(FlussError, match=r"A stored row of fluss.t cannot be read") as caught:
             read([value] * count)
@@ -115,7 +115,7 @@ def test_damage_is_an_error_of_the_client(value: bytes, count: int) -> None:
 def test_a_required_column_that_a_row_does_not_have_is_damage() -> None:
     schema = schema_of([STRING.not_null()])
     only_key = Schema._create([Column("id", INT)], ["id"])
-    rows = StoredRows(info_of(schema, 2))
+    rows = ValueReader(info_of(schema, 2))
     rows.add_schema(1, only_key)
     value = encode_value(1, compacted.encode_row(only_key.data_types, (1,)))
     for count in (1, 50):
@@ -128,13 +128,13 @@ def test_reading_rows_does_not_import_pandas() -> None:
     code = """
 import sys
 from fluss import DataTypes, Schema, TableDescriptor, TableInfo, TablePath
-from fluss.client.lookup.stored_rows import StoredRows
+from fluss.client.lookup.stored_values import ValueReader
 from fluss.row.compacted import encode_row
 columns = Schema.builder().column("id", DataTypes.int()).column("name", DataTypes.string())
 schema = columns.column("at", DataTypes.timestamp(6)).column("score", DataTypes.double()).primary_key(["id"]).build()
 info = TableInfo._create(TablePath("d", "t"), 1, 1, TableDescriptor(schema, bucket_count=1), 0, 0)
 value = bytes([1, 0]) + encode_row(schema.data_types, (1, "a", None, 0.5))
-print(len(StoredRows(info).rows([value] * 100)), "pandas" in sys.modules)
+print(len(ValueReader(info).rows([value] * 100)), "pandas" in sys.modules)
 """
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "100 False\n"

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fluss.client.kernel.decode import ScanColumns
 from fluss.client.scan import changelog_fold
 from fluss.client.scan.changelog_fold import ChangelogFold
-from fluss.client.scan.decode import ScanColumns
 from fluss.client.scan.records import RecordRun
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableBucket

@@ -11,18 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.client.scan.decode import BatchDecoder, DecodedBatch, ScanColumns
+from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ScanColumns
 from fluss.errors import ChecksumError, CorruptRecordError, ErrorCode, FlussError
-from fluss.record.arrow_batch import encode_arrow_batch
-from fluss.record.compression import NO_COMPRESSION, ArrowCompression, CompressionType
-from fluss.record.log_batch import LogBatch, build_batch, read_batch
-from fluss.record.projection import ColumnProjection, project_batch
-from fluss.record.row_batch import encode_row_body
+from fluss.record.arrow_batch import ColumnProjection, encode_arrow_batch, project_batch
+from fluss.record.compression import NO_COMPRESSION, ArrowCompression
+from fluss.record.log_batch import LogBatch, build_batch, encode_row_body, read_batch
 from fluss.row import compacted_columns, indexed
 from fluss.row.encoded import EncodedRows
 from fluss.row.values import internal_from_arrow
-from fluss.schema.formats import LogFormat
 from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import CompressionType, LogFormat
 from fluss.schema.types import DataTypes
 from fluss.testing.strategies import arrow_batches
 

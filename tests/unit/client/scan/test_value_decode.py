@@ -9,14 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.scan.decode import ScanColumns
-from fluss.client.scan.value_decode import ValueDecoder
+from fluss.client.kernel.decode import ScanColumns, ValueDecoder
 from fluss.errors import CorruptRecordError
 from fluss.record.value_batch import encode_value, encode_value_batch
 from fluss.row import compacted, indexed
 from fluss.row.encoded import EncodedRows
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import KvFormat
 from fluss.schema.types import DataTypes
 
 OLD = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from fluss.client.write.assigner import RoundRobinAssigner, StickyAssigner
+from fluss.client.write.blocks import RoundRobinAssigner, StickyAssigner
 
 
 def test_round_robin_visits_every_bucket_in_turn_from_a_random_start() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluss.client.write.batch_size import BatchSize, CompressionRatio
+from fluss.client.write.blocks import BatchSize, CompressionRatio
 
 
 def test_half_empty_batches_shrink_the_target_and_full_ones_grow_it_back() -> None:

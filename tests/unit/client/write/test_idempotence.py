@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from fluss.client.write.batch import Batch
+from fluss.client.write.encoders import EncodedLogBatch
 from fluss.client.write.idempotence import Idempotence, Verdict
-from fluss.client.write.log_encoder import LogRecords
 from fluss.record.log_batch import NO_WRITER_ID, read_batch, verify_crc
 from fluss.schema.table import TableBucket
 
@@ -16,7 +16,7 @@ OTHER = TableBucket(1, 1)
 
 
 def new_batch() -> Batch:
-    return Batch(LogRecords(1, 1, 0, b"", b"body"), 0, lambda batch, error: None)
+    return Batch(EncodedLogBatch(1, 1, 0, b"", b"body"), 0, lambda batch, error: None)
 
 
 def sent(idempotence: Idempotence, count: int, bucket: TableBucket = BUCKET) -> list[Batch]:

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.client.write import kv_encoder
+from fluss.client.write import encoders
 from fluss.client.write.batch import Batch
-from fluss.client.write.kv_encoder import KvEncoder
-from fluss.client.write.rows import DELETE_MARK
-from fluss.client.write.table_encoder import BY_KEY, EncodedRecords
+from fluss.client.write.encoders import BY_KEY, EncodedBatch, KvEncoder
+from fluss.client.write.row_layout import DELETE_MARK
 from fluss.errors import FlussError
 from fluss.record.kv_batch import KvBatch
-from fluss.row import compacted_columns, indexed_columns
+from fluss.row import compacted_columns, indexed
 from fluss.row.bucketing import bucket_for
 from fluss.row.key import bucket_key_encoder, primary_key_encoder
 from fluss.row.python_values import from_internal, to_internal
@@ -41,7 +40,7 @@ def encoder_of(schema: Schema, targets: tuple[int, ...] = (), bytes_max: int = B
     return KvEncoder(info_of(schema, **table), "java", targets=targets, batch_bytes_max=bytes_max)
 
 
-def read_back(records: EncodedRecords) -> KvBatch:
+def read_back(records: EncodedBatch) -> KvBatch:
     """Seal a batch like the sender does it, and read it from its bytes."""
     sealed = Batch(records, 0, lambda batch, error: None)
     sealed.writer_id, sealed.sequence = 77, 3
@@ -92,7 +91,7 @@ def test_puts_and_deletes_of_any_table_are_found_again(data: st.DataObject, kv_f
     assert deletes.tolist() == [is_delete for _, is_delete in internal]
     expected_keys = [arrow_from_internal([row[i] for row, _ in internal], types[i]) for i in key_indexes]
     assert compacted_columns.decode_keys(keys, [types[i] for i in key_indexes]) == expected_keys
-    codec = indexed_columns if kv_format == "INDEXED" else compacted_columns
+    codec = indexed if kv_format == "INDEXED" else compacted_columns
     puts = [row for row, is_delete in internal if not is_delete]
     kept = type(rows)(rows.data, rows.starts[~deletes], rows.ends[~deletes])
     expected = [arrow_from_internal([row[i] for row in puts], t) for i, t in enumerate(types)]
@@ -197,7 +196,7 @@ def test_batches_stay_within_their_size_and_are_as_full_as_they_can_be(bytes_max
 
 
 def test_no_batch_has_more_records_than_a_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_encoder, "RECORDS_MAX", 30)
+    monkeypatch.setattr(encoders, "RECORDS_MAX", 30)
     ids = list(range(100))
     batch = pa.RecordBatch.from_pydict({"id": ids, "name": ["a"] * 100, "age": ids}, schema=USERS.to_arrow())
     encoded = [read_back(records) for _, records in encoder_of(USERS).encode(batch, 0)]

@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss.client.write.batch import Batch
-from fluss.client.write.log_encoder import LogEncoder
-from fluss.client.write.table_encoder import BY_KEY, EncodedRecords
+from fluss.client.write.encoders import BY_KEY, EncodedBatch, LogEncoder
 from fluss.errors import FlussError
 from fluss.record.arrow_batch import decode_arrow_batch
-from fluss.record.log_batch import MAGIC_V0, MAGIC_V1, LogBatch, read_batch, verify_crc
-from fluss.record.row_batch import decode_row_body
+from fluss.record.log_batch import MAGIC_V0, MAGIC_V1, LogBatch, decode_row_body, read_batch, verify_crc
 from fluss.record.statistics import decode_statistics
 from fluss.row.compacted_columns import decode_rows
 from fluss.row.indexed import decode_row
@@ -35,7 +33,7 @@ def info_of(schema: Schema, **arguments: Any) -> TableInfo:
     return TableInfo._create(TablePath("fluss", "t"), 1, 4, descriptor, 1, 1)
 
 
-def read_back(records: EncodedRecords) -> LogBatch:
+def read_back(records: EncodedBatch) -> LogBatch:
     """Read a batch from its bytes."""
     sealed = Batch(records, 0, lambda batch, error: None)
     sealed.writer_id, sealed.sequence = 77, 3

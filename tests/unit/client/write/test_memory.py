@@ -12,10 +12,10 @@ import pytest
 
 from fluss.client.write.memory import MemoryPool
 from fluss.errors import FlussError
-from tests.unit.client.write.log_server import eventually
+from fluss.testing.waiting import eventually
 
 
-def pool_of(bytes_max: int, wait_timeout_s: float = 60.0, on_wait: Callable[[], None] = lambda: None) -> MemoryPool:
+def pool_of(bytes_max: int, wait_timeout_s: float = 120.0, on_wait: Callable[[], None] = lambda: None) -> MemoryPool:
     return MemoryPool(bytes_max, wait_timeout_s, on_wait)
 
 
@@ -34,7 +34,7 @@ def test_what_is_reserved_never_exceeds_the_limit() -> None:
     with ThreadPoolExecutor() as threads:
         third = waiting(pool, threads, 200)
         pool.release(100)
-        assert third.result(5) == 200
+        assert third.result(120) == 200
     assert pool.used_bytes == 1000
     pool.release(1000)
     assert pool.used_bytes == 0
@@ -55,7 +55,7 @@ def test_those_who_wait_are_served_in_their_order_even_if_a_later_one_would_fit(
         assert not large.done()
         assert not small.done()
         pool.release(500)
-        assert [large.result(5), small.result(5)] == [800, 10]
+        assert [large.result(120), small.result(120)] == [800, 10]
 
 
 def test_what_is_wanted_is_given_as_far_as_it_is_there() -> None:
@@ -77,7 +77,7 @@ def test_who_begins_something_large_waits_until_it_is_worth_while() -> None:
         pool.release(100)
         assert not patient.done()
         pool.release(100)
-        assert patient.result(5) == 20
+        assert patient.result(120) == 20
     assert pool.used_bytes == held - 200 + 40
 
 
@@ -87,7 +87,7 @@ def test_nobody_waits_for_more_than_there_is() -> None:
     with ThreadPoolExecutor() as threads:
         patient = waiting(pool, threads, 50, free_bytes_min=10_000)
         pool.release(held)
-        assert patient.result(5) == 50
+        assert patient.result(120) == 50
 
 
 def test_waiting_ends_with_an_error_when_nothing_becomes_free_in_time() -> None:
@@ -111,8 +111,8 @@ def test_who_gives_up_makes_way_for_those_behind() -> None:
         small = waiting(pool, threads, 40)
         now_s[0] = 11.0
         with pytest.raises(FlussError, match="buffer exhausted"):
-            large.result(5)
-        assert small.result(5) == 40
+            large.result(120)
+        assert small.result(120) == 40
 
 
 def test_a_waiting_thread_asks_for_memory_to_become_free_without_holding_the_lock() -> None:
@@ -152,7 +152,7 @@ def test_closing_refuses_those_who_wait_and_those_who_come_later() -> None:
         late = waiting(pool, threads, 10)
         pool.close()
         with pytest.raises(FlussError, match="writer closed"):
-            late.result(5)
+            late.result(120)
     with pytest.raises(FlussError, match="writer closed"):
         pool.reserve(1)
     pool.release(100)
@@ -168,5 +168,5 @@ def test_many_threads_share_a_small_pool_without_losing_a_byte() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         for future in [threads.submit(use, seed) for seed in range(8)]:
-            future.result(20)
+            future.result(120)
     assert pool.used_bytes == 0

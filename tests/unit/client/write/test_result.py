@@ -84,7 +84,7 @@ def test_a_thread_waits_while_another_one_ends_the_write() -> None:
         waiting = threads.submit(handle.result, 5)
         assert not waiting.done()
         write.end()
-        waiting.result(5)
+        waiting.result(120)
 
 
 def test_ignoring_a_handle_never_warns() -> None:

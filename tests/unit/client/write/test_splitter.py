@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.client.write.splitter import BucketSplitter, PartitionSplitter
+from fluss.client.kernel.placement import BucketSplitter, PartitionSplitter
 from fluss.errors import FlussError
 from fluss.row.bucketing import bucket_for
 from fluss.row.key import bucket_key_encoder
-from fluss.row.partition import row_partition_name
+from fluss.row.partition_names import row_partition_name
 from fluss.row.values import arrow_from_internal
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataType, DataTypes

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TablePath

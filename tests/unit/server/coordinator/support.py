@@ -120,7 +120,7 @@ class Cluster:
         return channel
 
     async def ask(self, api: Any, message: Any, *, channel: Channel | None = None) -> Any:
-        return await (channel or self.channel).request(api, message, timeout_s=10)
+        return await (channel or self.channel).request(api, message, timeout_s=120)
 
     async def refused(self, api: Any, message: Any, *, channel: Channel | None = None) -> FlussError:
         """Ask for something that must not work, and return the error."""

@@ -10,14 +10,15 @@ import pyarrow as pa
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
 from fluss.server.kv.bucket import KvPut
 from fluss.server.kv.kv_settings import KvSettings
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import TABLE, HeldDisk, hosting, kv_batch
 from tests.unit.server.merge.merging import Delete, make_table, with_columns
-from tests.unit.server.tablet.support import run, until
+from tests.unit.server.tablet.support import run
 
 
 def code_of(error: pytest.ExceptionInfo[FlussError]) -> ErrorCode:
@@ -89,7 +90,7 @@ def test_a_batch_that_is_sent_again_is_not_answered_before_the_first_is_visible(
             await bucket.put((1, "a"), writer=1, sequence=0)
             disk.hold()
             first = bucket.begin((1, "b"), writer=1, sequence=1)
-            await until(lambda: bucket.log.offset_next >= 3)
+            await eventually_async(lambda: bucket.log.offset_next >= 3)
             again = bucket.begin((1, "b"), writer=1, sequence=1)
             await asyncio.sleep(0.05)
             assert not first.done()
@@ -122,7 +123,7 @@ def test_a_batch_sees_the_one_before_it_that_is_not_on_the_disk_yet(tmp_path):
             await bucket.put((1, "a"), (2, "a"), (3, "a"))
             disk.hold()
             answers = [bucket.begin((1, "b"), Delete((2, None))), bucket.begin((1, "c"), (2, "c"), (3, "c"))]
-            await until(lambda: bucket.log.offset_next == 11)
+            await eventually_async(lambda: bucket.log.offset_next == 11)
             assert await bucket.rows() == [(1, "a"), (2, "a"), (3, "a")]
             disk.release()
             await asyncio.gather(*answers)
@@ -276,7 +277,7 @@ def test_buckets_do_not_wait_for_each_other(tmp_path):
 
             def slow(store):
                 loop.call_soon_threadsafe(started.set)
-                asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(10)
+                asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(120)
                 return store.state.row_count
 
             reading = asyncio.create_task(kv.read(bucket.manager.readers, slow))
@@ -295,7 +296,7 @@ def test_a_server_that_stops_finishes_what_is_in_the_changelog(tmp_path):
             await bucket.put((1, "a"))
             disk.hold()
             appended = bucket.begin((2, "b"))
-            await until(lambda: bucket.log.offset_next == 2)
+            await eventually_async(lambda: bucket.log.offset_next == 2)
             waiting = [bucket.begin((number, "c")) for number in range(3, 6)]
             asyncio.get_running_loop().call_later(0.05, disk.release)
         assert (await appended).log_end_offset == 2
@@ -318,7 +319,7 @@ def test_a_table_that_is_dropped_ends_what_is_under_way(tmp_path):
             kv = bucket.kv
             disk.hold()
             answers = [bucket.begin((number, "b")) for number in range(5)]
-            await until(lambda: bucket.log.offset_next >= 3)
+            await eventually_async(lambda: bucket.log.offset_next >= 3)
             await bucket.manager.drop_buckets(bucket.table, None)
             disk.release()
             outcomes = await asyncio.gather(*answers, return_exceptions=True)
@@ -327,7 +328,7 @@ def test_a_table_that_is_dropped_ends_what_is_under_way(tmp_path):
                 with pytest.raises(FlussError) as error:
                     await call
                 assert code_of(error) == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
-            await until(lambda: not (tmp_path / "db").exists())
+            await eventually_async(lambda: not (tmp_path / "db").exists())
             assert bucket.manager.kv_runtime.memory.held_bytes == 0
 
     run(main())

@@ -18,7 +18,8 @@ from fluss.server.kv.recovery import Recovery
 from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.kv.store import KvResources
 from fluss.storage.kv.store_settings import KvStoreSettings
-from fluss.storage.log.settings import LogSettings
+from fluss.storage.log.tablet import LogSettings
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import (
     KV_DIRECTORY,
     SCHEMA,
@@ -30,7 +31,7 @@ from tests.unit.server.kv.bucket_support import (
     hosting,
 )
 from tests.unit.server.merge.merging import Delete, make_table
-from tests.unit.server.tablet.support import Clock, run, until
+from tests.unit.server.tablet.support import Clock, run
 
 DAY_MS = 86_400_000
 # A segment for every batch or two, so that there is something to expire.
@@ -246,7 +247,7 @@ def test_whoever_comes_while_a_store_is_being_built_is_told_to_try_again(tmp_pat
             assert error.value.error_code == ErrorCode.KV_STORAGE_EXCEPTION
             outcomes = await asyncio.gather(*answers, return_exceptions=True)
             assert {outcome.error_code for outcome in outcomes} == {ErrorCode.KV_STORAGE_EXCEPTION}
-            await until(lambda: bucket.kv._life.current is not None)
+            await eventually_async(lambda: bucket.kv._life.current is not None)
             assert len(await bucket.rows()) == 10
 
     run(main())
@@ -395,7 +396,7 @@ def test_a_dropped_table_takes_its_copies_with_it(tmp_path):
             await write_history(bucket)
             await expire(bucket)
             await bucket.manager.drop_buckets(bucket.table, None)
-            await until(lambda: not (tmp_path / "db").exists())
+            await eventually_async(lambda: not (tmp_path / "db").exists())
 
     run(main())
 
@@ -408,7 +409,7 @@ def test_copies_of_tables_that_were_dropped_while_the_server_was_down_are_remove
         other = replace(TABLE, table_id=2)
         async with hosting(tmp_path, other, settings=SMALL_SEGMENTS) as bucket:
             await bucket.put((1, "a"))
-            await until(lambda: not (tmp_path / "db/t-1").exists())
+            await eventually_async(lambda: not (tmp_path / "db/t-1").exists())
             assert await bucket.rows() == [(1, "a")]
 
     run(main())

@@ -16,9 +16,10 @@ from fluss.row.hashed_keys import HashedKeys
 from fluss.server.kv.preparation import QUICK_BYTES_MAX, NotQuickError, current_rows, current_rows_in_memory
 from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.store import KvResources, KvState, KvStore
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import HeldDisk, hosting
 from tests.unit.server.merge.merging import Delete, Row
-from tests.unit.server.tablet.support import run, until
+from tests.unit.server.tablet.support import run
 
 Changed = dict[bytes, bytes | None]
 
@@ -131,7 +132,7 @@ def test_large_batches_build_on_what_is_pending_in_memory_and_on_the_disk(tmp_pa
             answers = [bucket.begin(*batch(f"pending {number}")) for number in range(4)]
             answers += [bucket.begin((number, "small")) for number in range(3)]
             model.update(dict.fromkeys(range(3), "small"))
-            await until(lambda: len(bucket.kv._pending) == len(answers))
+            await eventually_async(lambda: len(bucket.kv._pending) == len(answers))
             disk.release()
             ends = [(await answer).log_end_offset for answer in answers]
             assert ends == sorted(ends)
@@ -168,7 +169,7 @@ def test_a_batch_that_replaces_pending_rows_is_itself_replaced_while_it_waits(tm
             answers = [bucket.begin(*((key, "b") for key in keys))]
             answers.append(bucket.begin(*(Delete((key, None)) for key in keys)))
             answers.append(bucket.begin(*((key, "c") for key in keys[::2])))
-            await until(lambda: len(bucket.kv._pending) == 3)
+            await eventually_async(lambda: len(bucket.kv._pending) == 3)
             assert await bucket.rows() == [(key, "a") for key in keys]
             disk.release()
             await asyncio.gather(*answers)

@@ -19,8 +19,9 @@ from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.model import Table
 from fluss.storage.kv import rocks
 from fluss.storage.log.tablet import LogTablet
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import TABLE, Bucket, hosting, kv_batch
-from tests.unit.server.tablet.support import run, until
+from tests.unit.server.tablet.support import run
 
 
 def with_buckets(count: int) -> Table:
@@ -64,11 +65,11 @@ def test_of_too_many_open_stores_those_that_were_used_least_recently_are_closed(
             kvs, runtime = buckets_of(bucket), bucket.manager.kv_runtime
             for number, kv in enumerate(kvs):
                 await put(kv, (number, "a"))
-            await until(lambda: len(runtime.open_stores) == 3)
+            await eventually_async(lambda: len(runtime.open_stores) == 3)
             assert [kv._life.current is not None for kv in kvs] == [False] * 3 + [True] * 3
             first = await kvs[3].store()
             assert await kvs[0].row_count() == 1, "it is opened again, with everything in it"
-            await until(lambda: len(runtime.open_stores) == 3)
+            await eventually_async(lambda: len(runtime.open_stores) == 3)
             assert first is kvs[3]._life.current, "it was used a moment ago"
             assert kvs[4]._life.current is None
             for number, kv in enumerate(kvs):
@@ -88,7 +89,7 @@ def test_a_store_that_is_in_use_is_not_closed(tmp_path):
 
             def slow(store):
                 loop.call_soon_threadsafe(started.set)
-                assert may_end.wait(10)
+                assert may_end.wait(120)
                 return store.state.row_count
 
             reading = asyncio.create_task(read.read(bucket.manager.readers, slow))
@@ -101,7 +102,7 @@ def test_a_store_that_is_in_use_is_not_closed(tmp_path):
             snapshot.close()
             del snapshot
             await put(other, (2, "b"))
-            await until(lambda: len(bucket.manager.kv_runtime.open_stores) == 1)
+            await eventually_async(lambda: len(bucket.manager.kv_runtime.open_stores) == 1)
 
     run(main())
 
@@ -112,7 +113,7 @@ def test_a_store_that_was_closed_while_somebody_had_it_says_so(tmp_path):
             one, other = buckets_of(bucket)
             store = await one.store()
             await put(other, (1, "a"))
-            await until(lambda: one._life.current is None and one._life._changing is None)
+            await eventually_async(lambda: one._life.current is None and one._life._changing is None)
             with pytest.raises(FlussError, match="closed") as error:
                 store.get_many([b"x"])
             assert error.value.is_retriable
@@ -135,7 +136,7 @@ def test_a_rush_on_all_stores_opens_few_of_them_at_the_same_time(tmp_path):
             # Whoever waits for a place when the server stops does not keep it from stopping.
             rush = [asyncio.create_task(kv.row_count()) for kv in kvs]
             await asyncio.sleep(0)
-        assert await asyncio.wait_for(asyncio.wait(rush), 10)
+        assert await asyncio.wait_for(asyncio.wait(rush), 120)
         assert not locks_held(tmp_path)
 
     run(main())
@@ -157,7 +158,7 @@ def test_a_store_that_is_being_built_again_does_not_keep_others_from_being_opene
             may_read, read = threading.Event(), bucket.log.read
 
             def held(*arguments, **options):
-                assert may_read.wait(10)
+                assert may_read.wait(120)
                 return read(*arguments, **options)
 
             monkeypatch.setattr(LogTablet, "read", lambda log, *arguments, **options: held(*arguments, **options))
@@ -186,7 +187,7 @@ def test_a_store_that_is_opened_while_the_server_stops_is_closed_again(tmp_path)
     async def main():
         async with hosting(tmp_path, with_buckets(20)) as bucket:
             opening = [asyncio.create_task(kv.row_count()) for kv in buckets_of(bucket)]
-            await until(lambda: len(locks_held(tmp_path)) > 0)
+            await eventually_async(lambda: len(locks_held(tmp_path)) > 0)
         await asyncio.wait(opening)
         assert not locks_held(tmp_path)
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from fluss.record.crc import crc32c
+from fluss.record.framing import crc32c
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
 from fluss.record.log_batch import LogBatch, read_batch, verify_crc
 from fluss.record.mutations import FoundRows, Mutations, StoredValues
@@ -24,11 +24,11 @@ from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.row.key import KeyEncoder, primary_key_encoder
 from fluss.row.values import internal_from_arrow
-from fluss.schema.change_type import ChangeType
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.formats import KvFormat
+from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TablePath
+from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT, KvFormat
 from fluss.schema.types import DataType
 from fluss.server.merge import decoded_batch
 from fluss.server.merge.changelog import decode_changelog, encode_changelog, store_entries
@@ -36,7 +36,6 @@ from fluss.server.merge.changes import Changes, MergeInput
 from fluss.server.merge.engines import check_targets, merger_of
 from fluss.server.merge.key_fold import KeyFold
 from fluss.server.model import Table
-from fluss.server.table_options import KV_FORMAT_VERSION, LAKE_FORMAT
 
 Row: TypeAlias = tuple[Any, ...]
 Change: TypeAlias = tuple[str, Row]

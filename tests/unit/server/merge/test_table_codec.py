@@ -10,8 +10,8 @@ import pytest
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.mutations import StoredValues
 from fluss.row.encoded import EncodedRows
-from fluss.schema.formats import KvFormat
 from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import KvFormat
 from fluss.schema.types import BigIntType, IntType, StringType
 from fluss.server.merge.table_codec import TableRowCodec
 from tests.unit.server.merge.merging import encode_row, make_table, rows_of, with_columns

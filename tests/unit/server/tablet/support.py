@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from fluss.net.channel import Channel
 from fluss.net.listener import Listener, ListenerSettings
-from fluss.net.loop import run as run_on_loop
+from fluss.net.transport import run as run_on_loop
 from fluss.protocol import api as apis
-from fluss.protocol import records
+from fluss.protocol import bulk_messages
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
@@ -29,9 +29,10 @@ from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition, Table
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.tablet.manager import TabletManager, TabletSettings
+from fluss.testing.waiting import eventually_async
 
 LOCALHOST = "127.0.0.1"
-TIMEOUT_S = 10.0
+TIMEOUT_S = 120
 NOW_MS = 1_700_000_000_000
 SCHEMA = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]))
 
@@ -196,8 +197,8 @@ class Server:
         timeout_ms: int = 30_000,
     ) -> Any:
         """Write to one bucket and return its answer."""
-        entry = records.BucketRecords(bucket, payload, partition_id)
-        request = records.ProduceLogRequest(acks, table_id, timeout_ms, [entry])
+        entry = bulk_messages.BucketRecords(bucket, payload, partition_id)
+        request = bulk_messages.ProduceLogRequest(acks, table_id, timeout_ms, [entry])
         (answer,) = (await self.request(apis.PRODUCE_LOG, request)).buckets_resp
         return answer
 
@@ -207,13 +208,13 @@ class Server:
         assert not answer.HasField("error_code"), answer
         return answer.base_offset
 
-    async def fetch(self, *buckets: tuple[int, int], **options: Any) -> list[records.FetchedBucket]:
+    async def fetch(self, *buckets: tuple[int, int], **options: Any) -> list[bulk_messages.FetchedBucket]:
         """Fetch (bucket, offset) pairs of one table and return the answers in the order of the buckets."""
         response = await self.request(apis.FETCH_LOG, fetch_request(*buckets, **options))
         (table,) = response.tables
         return sorted(table.buckets, key=lambda bucket: bucket.bucket_id)
 
-    async def fetch_one(self, offset: int = 0, **options: Any) -> records.FetchedBucket:
+    async def fetch_one(self, offset: int = 0, **options: Any) -> bulk_messages.FetchedBucket:
         (answer,) = await self.fetch((0, offset), **options)
         return answer
 
@@ -277,6 +278,8 @@ async def serving(
     clock = clock or Clock()
     manager = TabletManager(data_dir, catalog, settings, clock=clock, **options)
     await manager.start()
+    # Recovered offsets are noted in the background; tests write checkpoints of their own.
+    await eventually_async(lambda: not manager._background)
     try:
         service = TabletService(
             manager, catalog, authorizer or Authorizer.disabled(), clock=clock, rng=random.Random(7)
@@ -294,17 +297,11 @@ async def serving(
         await manager.stop()
 
 
-async def until(condition: Any) -> None:
-    """Wait for something that happens elsewhere on this loop."""
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
 def run(main: Any) -> Any:
     """Run a test's coroutine; it must not hang, and must not leave tasks behind."""
 
     async def guarded() -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             result = await main
         await asyncio.sleep(0)
         leftovers = asyncio.all_tasks() - {asyncio.current_task()}

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.record.compression import ArrowCompression, CompressionType
-from fluss.record.crc import crc32c
-from fluss.record.log_batch import HEADER_LAYOUTS, MAGIC_V0, build_batch, iter_batches
-from fluss.record.projection import ColumnProjection, project_batch
-from fluss.record.row_batch import encode_row_body
+from fluss.record.arrow_batch import ColumnProjection, project_batch
+from fluss.record.compression import ArrowCompression
+from fluss.record.framing import crc32c
+from fluss.record.log_batch import HEADER_LAYOUTS, MAGIC_V0, build_batch, encode_row_body, iter_batches
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import Schema
+from fluss.schema.table_options import CompressionType
 from fluss.server.tablet.batch_check import BatchCheck
 from tests.damage import bit_flips, truncations
 from tests.unit.server.tablet.support import arrow_batch, make_table

@@ -11,7 +11,7 @@ import shutil
 import pytest
 
 from fluss.errors import FlussError
-from fluss.net.loop import run
+from fluss.net.transport import run
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.store_settings import KvStoreSettings
+from fluss.testing.waiting import eventually
 from tests.unit.storage.kv.support import (
     SMALL,
     Rows,
@@ -20,7 +21,6 @@ from tests.unit.storage.kv.support import (
     open_store,
     rows_of,
     sorted_values,
-    wait_until,
     write,
     write_batch,
 )
@@ -75,7 +75,7 @@ def test_full_memory_goes_to_the_disk_by_itself_and_the_offset_follows(
             assert flushed_offset <= number
             if number % 40 == 0:
                 copy = tmp_path / f"copy-{number}"
-                wait_until(
+                eventually(
                     lambda copy=copy, expected=number - lag: (
                         state_after_a_crash(tmp_path / "store", copy).applied_offset >= expected
                     )
@@ -140,8 +140,8 @@ def test_many_removals_do_not_stay_in_the_write_buffer(tmp_path: Path, row_count
             write(store, keys[start : start + row_count], [None] * row_count, KvState(start + row_count, 0))
             # Whoever scans has them in the write buffer first.
             assert first_rows(store, 1) == []
-        wait_until(lambda: any((tmp_path / "store").glob("*.sst")))
-        wait_until(lambda: state_after_a_crash(tmp_path / "store", tmp_path / "copy").applied_offset >= 50_000)
+        eventually(lambda: any((tmp_path / "store").glob("*.sst")))
+        eventually(lambda: state_after_a_crash(tmp_path / "store", tmp_path / "copy").applied_offset >= 50_000)
 
 
 def test_many_removals_at_once_are_a_table(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.store_settings import KvStoreSettings
+from fluss.testing.waiting import eventually
 from tests.unit.storage.kv.support import (
     copy_as_after_a_crash,
     find,
@@ -20,7 +21,6 @@ from tests.unit.storage.kv.support import (
     get_many,
     open_store,
     rows_of,
-    wait_until,
     write,
 )
 
@@ -104,7 +104,7 @@ def test_rows_that_reached_the_disk_before_any_state_are_told_like_others(tmp_pa
         pauses.append(seconds)
         # The second part of the rows finds the write buffer full.
         if len(pauses) == 2:
-            wait_until(lambda: store.size_bytes() > store.buffered_bytes())
+            eventually(lambda: store.size_bytes() > store.buffered_bytes())
             copy_as_after_a_crash(tmp_path / "store", copy)
 
     settings = KvStoreSettings(write_buffer_bytes=64 * 1024)

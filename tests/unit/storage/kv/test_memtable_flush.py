@@ -18,6 +18,7 @@ from fluss.storage.kv import flush, rocks
 from fluss.storage.kv.flush import UNFINISHED_NAME
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.store_settings import KvStoreSettings
+from fluss.testing.waiting import eventually
 from tests.unit.storage.kv.support import (
     SMALL,
     Rows,
@@ -29,7 +30,6 @@ from tests.unit.storage.kv.support import (
     read,
     rows_of,
     sorted_values,
-    wait_until,
     write,
 )
 
@@ -431,7 +431,7 @@ def test_writes_during_a_flush_come_after_it(tmp_path: Path, way: str) -> None:
         store.flush()
         is_writing = False
         assert number > 4
-        wait_until(lambda: store.flushed_offset >= 1)
+        eventually(lambda: store.flushed_offset >= 1)
         assert rows_of(store) == [b"%d" % number] * 300 + [b"1"] * 4700
         assert store.state == KvState(number, 5000)
     with open_store(tmp_path / "store") as store:

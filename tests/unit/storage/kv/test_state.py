@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import KvDamagedError
-from fluss.record.crc import crc32c
-from fluss.schema.integers import INT32_MAX, INT64_MAX
+from fluss.integers import INT32_MAX, INT64_MAX
+from fluss.record.framing import crc32c
 from fluss.storage.kv.state import IdBlock, KvState
 
 OFFSETS = st.integers(0, INT64_MAX)

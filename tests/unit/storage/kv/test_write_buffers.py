@@ -14,7 +14,8 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.kv.write_buffers import BufferOwner, WriteBuffers
-from tests.unit.storage.kv.support import find, get_many, open_store, rows_of, wait_until, write
+from fluss.testing.waiting import eventually
+from tests.unit.storage.kv.support import find, get_many, open_store, rows_of, write
 
 MIB = 1 << 20
 LIMIT = 16 * MIB
@@ -41,9 +42,9 @@ def test_the_fullest_store_is_flushed_whoever_writes(tmp_path: Path, together: i
             assert (full.flushed_offset, other.flushed_offset, busy.flushed_offset) == (0, 0, 0)
             write(busy, [b"%06d" % number for number in range(together)], [ROW] * together, KvState(1, None))
         write(busy, [b"a"], [b"1"], KvState(2, None))
-        wait_until(lambda: full.flushed_offset == full.state.applied_offset)
-        wait_until(lambda: full.buffered_bytes() < MIB)
-        wait_until(resources.write_buffers.has_room)
+        eventually(lambda: full.flushed_offset == full.state.applied_offset)
+        eventually(lambda: full.buffered_bytes() < MIB)
+        eventually(resources.write_buffers.has_room)
         assert (busy.flushed_offset, other.flushed_offset) == (0, 0)
 
 
@@ -53,7 +54,7 @@ def test_a_few_rows_make_room_as_well(tmp_path: Path) -> None:
         fill(full, 13)
         assert full.flushed_offset == 0
         write(busy, [b"a"], [b"1"], KvState(1, 1))
-        wait_until(lambda: full.flushed_offset == 1)
+        eventually(lambda: full.flushed_offset == 1)
         assert get_many(busy, [b"a"]) == [b"1"]
 
 
@@ -144,7 +145,7 @@ class SlowStore(Store):
 
     def release(self) -> None:
         self.has_begun.set()
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(120)
         super().release()
 
 
@@ -156,7 +157,7 @@ def test_the_fullest_are_flushed_one_by_one_until_there_is_room() -> None:
         buffers.add(owner)
     assert not buffers.has_room()
     buffers.make_room()
-    wait_until(buffers.has_room)
+    eventually(buffers.has_room)
     # The largest leaves nine of fourteen MiB, the next one five.
     assert [owner.release_count for owner in owners] == [0, 1, 0, 1, 0]
     buffers.make_room()
@@ -183,7 +184,7 @@ def test_below_the_limit_nobody_waits_for_a_flush_and_beyond_it_everybody_does()
     buffers.add(slow)
     flusher = threading.Thread(target=buffers.make_room)
     flusher.start()
-    assert slow.has_begun.wait(10)
+    assert slow.has_begun.wait(120)
     # More than three quarters: somebody is at it, and this returns.
     buffers.make_room()
     buffers.note(7 * MIB)
@@ -193,8 +194,8 @@ def test_below_the_limit_nobody_waits_for_a_flush_and_beyond_it_everybody_does()
     assert waiting.is_alive()
     buffers.note(-7 * MIB)
     slow.may_end.set()
-    flusher.join(10)
-    waiting.join(10)
+    flusher.join(120)
+    waiting.join(120)
     assert not flusher.is_alive()
     assert not waiting.is_alive()
     assert slow.release_count == 1
@@ -212,7 +213,7 @@ def test_when_no_thread_can_be_started_the_next_write_tries_again(monkeypatch: p
         patch.setattr(threading.Thread, "start", fail)
         buffers.make_room()
     buffers.make_room()
-    wait_until(buffers.has_room)
+    eventually(buffers.has_room)
     assert owner.release_count == 1
 
 
@@ -248,6 +249,12 @@ def test_a_write_that_flushes_cannot_follow_waits_and_then_fails(tmp_path: Path)
         assert get_many(store, keys) == find(store, keys) == [b"%d %s" % (offset, ROW)] * 200
         is_patient = True
         store.flush()
-        write(store, [b"a"], [b"1"], KvState(offset + 1, 201))
+
+        def is_written() -> bool:
+            with suppress(FlussError):
+                write(store, [b"a"], [b"1"], KvState(offset + 1, 201))
+            return store.state.applied_offset == offset + 1
+
+        eventually(is_written)
         assert get_many(store, [b"a"]) == [b"1"]
         assert rows_of(store) == [b"%d %s" % (offset, ROW)] * 200 + [b"1"]

@@ -1,0 +1,238 @@
+"""Log batches to record batches: the columns a scan asked for, whatever schema and format the batch was written with.
+
+A batch names its schema. When that is not the scan's own, its columns are matched by column id: columns it does not
+have yet are null, columns the scan does not know are left out. A scan that is not aligned gets the columns of the
+batch as they were written instead. Column positions are the same in all schemas of a table, as far as they have them:
+columns are only ever added at the end.
+
+Value batches to record batches: rows of a primary-key table as they are stored, with the columns of a scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from fluss.buffers import UInt8Array
+from fluss.errors import CorruptRecordError
+from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, project_batch
+from fluss.record.log_batch import LogBatch, decode_row_body, read_batch, verify_crc
+from fluss.record.value_batch import decode_by_schema, decode_value_batch, split_values
+from fluss.row import compacted_columns, indexed
+from fluss.row.arrow_arrays import empty_batch
+from fluss.row.encoded import EncodedRows
+from fluss.schema.schema import Column, Schema
+from fluss.schema.table_options import KvFormat, LogFormat
+from fluss.schema.types import DataType
+
+# Schemas of one table are few; this many are remembered, then all are forgotten.
+_READINGS_MAX: Final = 256
+# What the rows of one batch may take in memory besides their own bytes. Nulls are small in rows, and not in Arrow.
+_ARRAYS_BYTES_MAX: Final = 1 << 30
+
+
+class ScanColumns:
+    """The columns a scan returns, in the order asked for, taken from the schema the table had when it began."""
+
+    def __init__(self, schema_id: int, schema: Schema, positions: Sequence[int] | None = None) -> None:
+        self.schema_id = schema_id
+        self.schema = schema
+        # None stands for all columns; otherwise any order, and columns may occur twice.
+        self.positions = None if positions is None else tuple(positions)
+        columns = schema.columns
+        chosen = columns if positions is None else [columns[position] for position in positions]
+        self.columns: tuple[Column, ...] = tuple(chosen)
+        full = schema.to_arrow()
+        self.arrow_schema: pa.Schema = (
+            full if positions is None else pa.schema([full.field(position) for position in positions])
+        )
+
+    def with_columns(self, names: Sequence[str]) -> ScanColumns:
+        """Return these columns and, behind them, those of the names that are not among them."""
+        if self.positions is None:
+            return self
+        positions = map(self.schema.index_of, names)
+        added = [position for position in positions if position not in self.positions]
+        return ScanColumns(self.schema_id, self.schema, [*self.positions, *added])
+
+    @property
+    def pushdown(self) -> tuple[int, ...]:
+        """The positions a server is asked for: ascending, each once; empty when all columns are wanted."""
+        return () if self.positions is None else tuple(sorted(set(self.positions)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedBatch:
+    """The rows of one log batch. Row ``i`` has the offset ``base_offset + i``; without change types all are +A."""
+
+    base_offset: int
+    timestamp_ms: int
+    rows: pa.RecordBatch
+    data_types: tuple[DataType, ...]
+    change_types: UInt8Array | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """How batches of one schema are read."""
+
+    # The columns in the payload, and for each output column which of them it is; None is a column of nulls.
+    payload_columns: tuple[Column, ...]
+    payload_schema: pa.Schema
+    sources: tuple[int | None, ...]
+    output_types: tuple[DataType, ...]
+    output_schema: pa.Schema
+    # Whether the output is the payload as it is.
+    is_payload: bool
+    # Cuts unwanted columns out of a whole Arrow batch before anything is decoded.
+    cut: ColumnProjection | None
+
+
+class BatchDecoder:
+    """Decodes the batches of one table for one scan. Used by one thread at a time.
+
+    ``load_schema`` returns the schema with an id other than the scan's own; it may block, and what it raises passes
+    through. Damage is a CorruptRecordError.
+    """
+
+    def __init__(self, columns: ScanColumns, log_format: LogFormat, load_schema: Callable[[int], Schema]) -> None:
+        self._columns = columns
+        self._log_format = log_format
+        self._load_schema = load_schema
+        self._readings: dict[tuple[int, bool, bool], _Reading] = {}
+
+    def decode(self, batch: LogBatch, *, is_projected: bool, aligned: bool = True) -> DecodedBatch:
+        """Return the rows of a batch. ``is_projected`` says that the server has cut out the pushed-down columns.
+
+        A server does not renew the checksum of what it cuts, so only whole batches are verified.
+        """
+        reading = self._reading(batch.header.schema_id, is_projected, aligned)
+        if not is_projected:
+            verify_crc(batch)
+        if self._log_format is LogFormat.ARROW:
+            change_types = batch.change_types
+            payload = self._arrow_payload(batch, reading, trusted=not is_projected)
+        else:
+            payload, change_types = self._row_payload(batch, reading)
+        return DecodedBatch(
+            base_offset=batch.header.base_offset,
+            timestamp_ms=batch.header.commit_timestamp,
+            rows=payload if reading.is_payload else _chosen(payload, reading),
+            data_types=reading.output_types,
+            # Copied: a view would keep everything that was received with this batch in memory.
+            change_types=None if change_types is None else change_types.copy(),
+        )
+
+    def _arrow_payload(self, batch: LogBatch, reading: _Reading, *, trusted: bool) -> pa.RecordBatch:
+        if reading.cut is not None and batch.header.record_count:
+            batch = read_batch(b"".join(project_batch(batch, reading.cut, recompute_crc=False)))
+        return decode_arrow_batch(batch, reading.payload_schema, trusted=trusted)
+
+    def _row_payload(self, batch: LogBatch, reading: _Reading) -> tuple[pa.RecordBatch, UInt8Array | None]:
+        rows, change_types = decode_row_body(batch.records, batch.header.record_count)
+        return self._decoded_rows(rows, reading), None if batch.header.is_append_only else change_types
+
+    def decode_rows(self, rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
+        """Return encoded rows of one schema as columns; the format must be one of rows."""
+        reading = self._reading(schema_id, is_projected=False, aligned=True)
+        payload = self._decoded_rows(rows, reading)
+        return payload if reading.is_payload else _chosen(payload, reading)
+
+    def _decoded_rows(self, rows: EncodedRows, reading: _Reading) -> pa.RecordBatch:
+        types = [column.data_type for column in reading.payload_columns]
+        codec = indexed if self._log_format is LogFormat.INDEXED else compacted_columns
+        columns = codec.decode_rows(rows, types, arrays_bytes_max=_ARRAYS_BYTES_MAX)
+        return pa.RecordBatch.from_arrays(columns, schema=reading.payload_schema)
+
+    def _reading(self, schema_id: int, is_projected: bool, aligned: bool) -> _Reading:
+        key = (schema_id, is_projected, aligned)
+        reading = self._readings.get(key)
+        if reading is None:
+            if len(self._readings) >= _READINGS_MAX:
+                self._readings.clear()
+            reading = self._readings[key] = self._new_reading(schema_id, is_projected, aligned)
+        return reading
+
+    def _new_reading(self, schema_id: int, is_projected: bool, aligned: bool) -> _Reading:
+        wanted = self._columns
+        written = wanted.schema if schema_id == wanted.schema_id else self._load_schema(schema_id)
+        full, fields = written.columns, written.to_arrow()
+        output, output_schema = wanted.columns, wanted.arrow_schema
+        if not aligned and wanted.positions is None:
+            output, output_schema = tuple(full), fields
+        pushdown = wanted.pushdown
+        cut = None
+        if pushdown and (is_projected or self._log_format is LogFormat.ARROW):
+            present = [position for position in pushdown if position < len(full)]
+            if present and not is_projected:
+                cut = ColumnProjection.of(fields, present)
+            if present:
+                full, fields = [full[p] for p in present], pa.schema([fields.field(p) for p in present])
+        index_by_id = {column.column_id: index for index, column in enumerate(full)}
+        sources = tuple(index_by_id.get(column.column_id) for column in output)
+        return _Reading(
+            payload_columns=tuple(full),
+            payload_schema=fields,
+            sources=sources,
+            output_types=tuple(column.data_type for column in output),
+            output_schema=output_schema,
+            is_payload=sources == tuple(range(len(full))) and output_schema.equals(fields),
+            cut=cut,
+        )
+
+
+def _chosen(payload: pa.RecordBatch, reading: _Reading) -> pa.RecordBatch:
+    arrays = [
+        _null_column(payload.num_rows, field) if source is None else _fitted(payload.column(source), field)
+        for source, field in zip(reading.sources, reading.output_schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=reading.output_schema)
+
+
+def _null_column(row_count: int, field: pa.Field) -> pa.Array:
+    if not field.nullable:
+        raise CorruptRecordError(f"A log batch has no column '{field.name}', which must not be null")
+    return pa.nulls(row_count, field.type)
+
+
+def _fitted(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Return the array with the type of the scan's schema, from which it may differ in what is nullable inside."""
+    if array.type.equals(field.type):
+        return array
+    try:
+        return array.cast(field.type)
+    except pa.ArrowException as error:
+        raise CorruptRecordError(f"Column '{field.name}' was written as {array.type}: {error}") from error
+
+
+class ValueDecoder:
+    """Decodes the value batches of one table for one scan. Used by one thread at a time.
+
+    Every row is decoded with the schema it was written with, and then has the columns of the scan, null where it is
+    older than a column. ``load_schema`` and errors are as for ``BatchDecoder``.
+    """
+
+    def __init__(self, columns: ScanColumns, kv_format: KvFormat, load_schema: Callable[[int], Schema]) -> None:
+        row_format = LogFormat.INDEXED if kv_format is KvFormat.INDEXED else LogFormat.COMPACTED
+        self._columns = columns
+        self._decoder = BatchDecoder(columns, row_format, load_schema)
+
+    @property
+    def data_types(self) -> tuple[DataType, ...]:
+        """The types of the columns, in their order."""
+        return tuple(column.data_type for column in self._columns.columns)
+
+    def decode(self, records: memoryview) -> pa.RecordBatch:
+        """Return the rows of a value batch in their order; no bytes at all are no rows."""
+        return self.decode_values(decode_value_batch(records)) if records else self._nothing()
+
+    def decode_values(self, values: EncodedRows) -> pa.RecordBatch:
+        """Return the rows of stored values in their order."""
+        schema_ids, rows = split_values(values)
+        return decode_by_schema(rows, schema_ids, self._decoder.decode_rows) if len(rows) else self._nothing()
+
+    def _nothing(self) -> pa.RecordBatch:
+        return empty_batch(self._columns.arrow_schema)

@@ -1,0 +1,216 @@
+"""Which servers lead the buckets of a table. Whatever the client asks of a bucket, it learns here whom to ask.
+
+``Cluster.leader_of`` says what is known. The rest of this module finds out what is not, each in its way:
+
+- ``find_leader`` for one bucket, ``ask_leaders`` for a question to many, which is asked again when leaders move.
+- ``TableLeaders`` for writers and lookups, which know partitions by name and keep coming back.
+- ``find_leaders`` for scanners, which know partitions by id and want to hear about each bucket that has no leader.
+
+Everything here runs on the loop of the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final, TypeAlias, TypeVar
+
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.retry import LEADER_CALLS
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.table import TableBucket, TableInfo, TablePath
+
+T = TypeVar("T")
+
+# How requests and answers name a bucket of their table: by the id of its partition, or None, and its own id.
+BucketKey: TypeAlias = tuple[int | None, int]
+
+# How often the leader of one bucket is looked for; the cluster pauses in between.
+_REFRESHES_MAX: Final = 4
+# Partitions that are asked for one by one at the same time, after a question for all of them has failed.
+_QUESTIONS_MAX: Final = 16
+
+
+async def find_leader(cluster: Cluster, path: TablePath, bucket: TableBucket) -> int:
+    """Return the leader of a bucket, and look for it a few times if need be; then code 44."""
+    for _ in range(_REFRESHES_MAX):
+        leader_id = cluster.leader_of(bucket)
+        if leader_id is not None:
+            return leader_id
+        await _refresh(cluster, path, [bucket])
+    leader_id = cluster.leader_of(bucket)
+    if leader_id is None:
+        raise _no_leader(path, bucket)
+    return leader_id
+
+
+async def ask_leaders(
+    cluster: Cluster,
+    path: TablePath,
+    buckets: Collection[TableBucket],
+    ask: Callable[[int, list[TableBucket]], Awaitable[Mapping[TableBucket, T]]],
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> dict[TableBucket, T]:
+    """Ask every leader about its buckets, all at once, and put the answers together; the first error wins.
+
+    Buckets whose leader is unknown or has moved are looked up again a few times.
+    """
+    pauses_s = LEADER_CALLS.pauses_s()
+    while True:
+        by_leader: dict[int | None, list[TableBucket]] = {}
+        for bucket in buckets:
+            by_leader.setdefault(cluster.leader_of(bucket), []).append(bucket)
+        leaderless = by_leader.pop(None, [])
+        if leaderless:
+            error = FlussError(
+                f"No leader found for table bucket {leaderless[0]} of {path}; it may be starting, try again"
+            )
+        else:
+            try:
+                answers = await asyncio.gather(
+                    *(ask(leader, group) for leader, group in by_leader.items() if leader is not None)
+                )
+                return _put_together(path, buckets, answers)
+            except FlussError as failure:
+                if not failure.stale_metadata:
+                    raise
+                error = failure
+        pause_s = next(pauses_s, None)
+        if pause_s is None:
+            raise error
+        await sleep(pause_s)
+        await _refresh(cluster, path, buckets)
+
+
+def _put_together(
+    path: TablePath, buckets: Collection[TableBucket], answers: Iterable[Mapping[TableBucket, T]]
+) -> dict[TableBucket, T]:
+    results = {bucket: value for answer in answers for bucket, value in answer.items()}
+    missing = [bucket for bucket in buckets if bucket not in results]
+    if missing:
+        raise FlussError(f"the server did not answer about {missing[0]} of {path}", ErrorCode.UNKNOWN_SERVER_ERROR)
+    return results
+
+
+async def _refresh(cluster: Cluster, path: TablePath, buckets: Collection[TableBucket]) -> None:
+    partition_ids = {(path, bucket.partition_id) for bucket in buckets if bucket.partition_id is not None}
+    await cluster.refresh([path], partition_ids=partition_ids)
+
+
+def _no_leader(path: TablePath, bucket: TableBucket) -> FlussError:
+    return FlussError(f"No leader found for table bucket {bucket} of {path}", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
+
+
+async def find_leaders(
+    cluster: Cluster, info: TableInfo, buckets: Collection[TableBucket]
+) -> dict[TableBucket, FlussError]:
+    """Have the cluster know the leaders of some buckets of a table; return what is wrong with those that have none."""
+    path = info.table_path
+    partition_ids = {bucket.partition_id for bucket in buckets if bucket.partition_id is not None}
+    found = await _refresh_partitions(cluster, path, partition_ids)
+    errors = {}
+    for bucket in buckets:
+        error = found.get(bucket.partition_id) or found.get(None)
+        if error is None and cluster.leader_of(bucket) is None:
+            error = _why_leaderless(cluster, info, bucket)
+        if error is not None:
+            errors[bucket] = error
+    return errors
+
+
+async def _refresh_partitions(
+    cluster: Cluster, path: TablePath, partition_ids: Collection[int]
+) -> dict[int | None, FlussError]:
+    """Read metadata; return what went wrong by partition, under None if it concerns all of them."""
+    try:
+        await cluster.refresh([path], partition_ids=[(path, partition_id) for partition_id in partition_ids])
+    except FlussError as error:
+        if error.error_code != ErrorCode.PARTITION_NOT_EXISTS or not partition_ids:
+            return {None: error}
+        if len(partition_ids) == 1:
+            return dict.fromkeys(partition_ids, error)
+    else:
+        return {}
+    # One missing partition spoils the question for all of them, so each is asked for alone.
+    found: dict[int | None, FlussError] = {}
+    limit = asyncio.Semaphore(_QUESTIONS_MAX)
+
+    async def refresh(partition_id: int) -> None:
+        async with limit:
+            found.update(await _refresh_partitions(cluster, path, [partition_id]))
+
+    await asyncio.gather(*map(refresh, partition_ids))
+    return found
+
+
+def _why_leaderless(cluster: Cluster, info: TableInfo, bucket: TableBucket) -> FlussError:
+    known = cluster.table_info(info.table_path)
+    if known is not None and known.table_id != info.table_id:
+        return FlussError(
+            f"{info.table_path} was dropped and created again; get the table again to read the new one",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+    return _no_leader(info.table_path, bucket)
+
+
+class TableLeaders:
+    """The leaders of the buckets of one table, or of one of its partitions, which is known by name.
+
+    A partition that does not exist, or a table that has been created again, is found out anew each time: it may be
+    created any moment.
+    """
+
+    __slots__ = ("_cluster", "_info", "_purpose", "bucket_keys", "buckets", "partition_name")
+
+    def __init__(self, cluster: Cluster, info: TableInfo, partition_name: str | None, *, purpose: str) -> None:
+        """``purpose`` ends the advice to get a table anew that was created again."""
+        self._cluster = cluster
+        self._info = info
+        self._purpose = purpose
+        self.partition_name = partition_name
+        # By bucket id; empty until the id of the partition is known.
+        self.buckets: list[TableBucket] = []
+        self.bucket_keys: list[BucketKey] = []
+        if partition_name is None:
+            self._set_partition(None)
+
+    def leader_of(self, bucket_id: int) -> int | None:
+        """Return the server that leads a bucket, or None if that has to be found out."""
+        return self._cluster.leader_of(self.buckets[bucket_id]) if self.buckets else None
+
+    async def find(self, bucket_ids: Iterable[int]) -> None:
+        """Find out about the partition, and about the leaders of these buckets if one is not known.
+
+        Afterwards some leaders may still be unknown. Raises code 36 if there is no such partition, 7 if the table is
+        gone or another one, and what asking failed with.
+        """
+        path, name = self._info.table_path, self.partition_name
+        if name is not None:
+            # Known already, if another part of the client has asked for it.
+            self._set_partition(await self._cluster.partition_id(path, name))
+        if any(self.leader_of(bucket_id) is None for bucket_id in bucket_ids):
+            await self._cluster.refresh([path], partitions=[] if name is None else [(path, name)])
+            if name is not None:
+                self._set_partition(await self._cluster.partition_id(path, name))
+        info = self._cluster.table_info(path)
+        if info is None or info.table_id != self._info.table_id:
+            raise FlussError(
+                f"Table '{path}' was dropped and created again; get it anew to {self._purpose}",
+                ErrorCode.TABLE_NOT_EXIST,
+            )
+
+    def _set_partition(self, partition_id: int | None) -> None:
+        """Note which partition it is now; one that was created again has another id."""
+        if not self.buckets or self.buckets[0].partition_id != partition_id:
+            ids = range(self._info.num_buckets)
+            self.buckets = [TableBucket.new_with_partition(self._info.table_id, partition_id, id_) for id_ in ids]
+            self.bucket_keys = [(partition_id, id_) for id_ in ids]
+
+    def no_leader(self, bucket_id: int) -> FlussError:
+        """Return the error of a bucket without a known leader; trying again later can help."""
+        partition = "" if self.partition_name is None else f" partition '{self.partition_name}'"
+        return FlussError(
+            f"bucket {bucket_id} of {self._info.table_path}{partition} has no leader at the moment",
+            ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+        )

@@ -1,0 +1,156 @@
+"""What a client knows about a cluster: its servers, the tables it has met, and who leads their buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fluss.protocol.convert import server_node, table_info, table_path
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.cluster_info import ServerNode, ServerType
+from fluss.schema.schema import Schema
+from fluss.schema.table import TableBucket, TableInfo, TablePath
+
+
+@dataclass(slots=True)
+class _KnownTable:
+    info: TableInfo
+    # The JSON the info was made of: most answers repeat it, and need not be read again.
+    table_json: bytes
+    schemas: dict[int, Schema] = field(default_factory=dict)
+    partition_ids: dict[str, int] = field(default_factory=dict)
+    # Leaders by bucket id, per partition; None stands for the table without partitions.
+    leaders: dict[int | None, dict[int, int]] = field(default_factory=dict)
+
+
+class Metadata:
+    """Merges metadata answers. New facts replace old ones; what an answer does not mention stays.
+
+    A table that was dropped and created again has a new id: with it, everything known about the old one goes.
+    """
+
+    def __init__(self) -> None:
+        self.coordinator: ServerNode | None = None
+        self.tablet_servers: dict[int, ServerNode] = {}
+        self._tables: dict[TablePath, _KnownTable] = {}
+        self._path_by_id: dict[int, TablePath] = {}
+        self._partition_names: dict[int, str] = {}
+
+    def merge(self, response: pb.MetadataResponse) -> None:
+        """Take in an answer. Every answer lists all living tablet servers, so that list is replaced."""
+        if response.HasField("coordinator_server"):
+            self.coordinator = server_node(response.coordinator_server, ServerType.COORDINATOR_SERVER)
+        nodes = (server_node(node, ServerType.TABLET_SERVER) for node in response.tablet_servers)
+        self.tablet_servers = {node.id: node for node in nodes}
+        for table in response.table_metadata:
+            self._merge_table(table)
+        for partition in response.partition_metadata:
+            self._merge_partition(partition)
+
+    def _merge_table(self, table: pb.PbTableMetadata) -> None:
+        path = table_path(table.table_path)
+        known = self._tables.get(path)
+        if known is not None and known.info.table_id > table.table_id:
+            # Ids only grow: this answer was on its way while the table was created anew.
+            return
+        if known is not None and known.info.table_id < table.table_id:
+            self.forget_table(path)
+            known = None
+        if known is None:
+            known = self._tables[path] = _KnownTable(table_info(path, table), table.table_json)
+            self._path_by_id[table.table_id] = path
+        elif not _is_same(known, table):
+            known.info, known.table_json = table_info(path, table), table.table_json
+        known.schemas[table.schema_id] = known.info.schema
+        known.leaders[None] = _leaders(table.bucket_metadata)
+
+    def _merge_partition(self, partition: pb.PbPartitionMetadata) -> None:
+        path = self._path_by_id.get(partition.table_id)
+        if path is None:
+            # An answer about a table that has been created anew since.
+            return
+        known = self._tables[path]
+        previous_id = known.partition_ids.get(partition.partition_name)
+        if previous_id is not None and previous_id != partition.partition_id:
+            self._forget_partition(known, previous_id)
+        known.partition_ids[partition.partition_name] = partition.partition_id
+        known.leaders[partition.partition_id] = _leaders(partition.bucket_metadata)
+        self._partition_names[partition.partition_id] = partition.partition_name
+
+    def forget_table(self, path: TablePath) -> None:
+        known = self._tables.pop(path, None)
+        if known is None:
+            return
+        del self._path_by_id[known.info.table_id]
+        for partition_id in known.partition_ids.values():
+            self._partition_names.pop(partition_id, None)
+
+    def _forget_partition(self, known: _KnownTable, partition_id: int) -> None:
+        known.leaders.pop(partition_id, None)
+        self._partition_names.pop(partition_id, None)
+
+    def forget_partition(self, path: TablePath, partition_name: str) -> None:
+        known = self._tables.get(path)
+        if known is not None and partition_name in known.partition_ids:
+            self._forget_partition(known, known.partition_ids.pop(partition_name))
+
+    def forget_leaders(self, table_id: int, partition_id: int | None) -> None:
+        known = self._table_by_id(table_id)
+        if known is not None:
+            known.leaders.pop(partition_id, None)
+
+    def table_info(self, path: TablePath) -> TableInfo | None:
+        known = self._tables.get(path)
+        return None if known is None else known.info
+
+    def leader_of(self, bucket: TableBucket) -> int | None:
+        """Return the id of a living tablet server; a leader that is not in the server list counts as unknown."""
+        known = self._table_by_id(bucket.table_id)
+        leader_id = None if known is None else known.leaders.get(bucket.partition_id, {}).get(bucket.bucket_id)
+        return leader_id if leader_id in self.tablet_servers else None
+
+    def has_all_leaders(self, path: TablePath, partition_id: int | None) -> bool:
+        """Whether the leader of every bucket of a table, or of one of its partitions, is known."""
+        known = self._tables.get(path)
+        if known is None:
+            return False
+        leaders = known.leaders.get(partition_id, {})
+        return all(leaders.get(bucket_id) in self.tablet_servers for bucket_id in range(known.info.num_buckets))
+
+    def partition_id(self, path: TablePath, partition_name: str) -> int | None:
+        known = self._tables.get(path)
+        return None if known is None else known.partition_ids.get(partition_name)
+
+    def partition_name(self, partition_id: int) -> str | None:
+        return self._partition_names.get(partition_id)
+
+    def schema(self, path: TablePath, schema_id: int) -> Schema | None:
+        known = self._tables.get(path)
+        return None if known is None else known.schemas.get(schema_id)
+
+    def put_schema(self, path: TablePath, schema_id: int, schema: Schema) -> None:
+        known = self._tables.get(path)
+        if known is not None:
+            known.schemas[schema_id] = schema
+
+    def _table_by_id(self, table_id: int) -> _KnownTable | None:
+        path = self._path_by_id.get(table_id)
+        return None if path is None else self._tables[path]
+
+
+def _is_same(known: _KnownTable, table: pb.PbTableMetadata) -> bool:
+    info = known.info
+    return (info.schema_id, info.modified_time, known.table_json) == (
+        table.schema_id,
+        table.modified_time,
+        table.table_json,
+    )
+
+
+def _leaders(buckets: Iterable[pb.PbBucketMetadata]) -> dict[int, int]:
+    # An absent leader id reads as 0, which is a server id; some servers say -1 instead.
+    return {
+        bucket.bucket_id: bucket.leader_id
+        for bucket in buckets
+        if bucket.HasField("leader_id") and bucket.leader_id >= 0
+    }

@@ -1,0 +1,87 @@
+"""How long the client waits before it tries again what has failed: all of its retry policies.
+
+Pauses double from the first to the longest. What differs is how much of a hurry there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+# Beyond this many doublings every policy has reached its longest pause by far.
+_DOUBLINGS_MAX: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Pauses between attempts, and how many there are. Without ``retries_max`` the caller has a limit of its own."""
+
+    first_s: float
+    longest_s: float
+    retries_max: int | None = None
+    # The first retry comes at once: what is wrong may be no more than what the client knows.
+    is_first_immediate: bool = False
+
+    def pause_s(self, failures: int) -> float:
+        """Return the pause after so many failures in a row, at least one."""
+        if self.is_first_immediate:
+            failures -= 1
+            if not failures:
+                return 0.0
+        return min(self.first_s * (1 << min(failures - 1, _DOUBLINGS_MAX)), self.longest_s)
+
+    def pauses_s(self) -> Iterator[float]:
+        """Return the pauses in their order, one for each retry."""
+        return map(self.pause_s, count(1) if self.retries_max is None else range(1, self.retries_max + 1))
+
+
+# A single bootstrap address that does not answer: there is no other one to ask.
+BOOTSTRAP: Final = RetryPolicy(0.1, 1.0, retries_max=3)
+# Buckets without a leader: elections take a moment, and thousands of clients that ask all the time make them longer.
+METADATA: Final = RetryPolicy(0.1, 1.0)
+# Questions to the leaders of buckets, which may be missing or move while they are asked.
+LEADER_CALLS: Final = RetryPolicy(0.1, 1.0, retries_max=5, is_first_immediate=True)
+# Batches that were not stored; ``writer.retries`` is their limit.
+WRITES: Final = RetryPolicy(0.1, 1.0)
+# The id under which a writer numbers its batches.
+WRITER_IDS: Final = RetryPolicy(0.2, 1.0, retries_max=3)
+# Fetches of a bucket that failed: as long as the scanner is subscribed to it.
+FETCHES: Final = RetryPolicy(0.05, 1.0)
+# Segments in remote storage, which is slower to recover than a server.
+DOWNLOADS: Final = RetryPolicy(0.1, 5.0)
+# Lookups: a caller waits for each of them. ``request-timeout`` and ``lookup.max-retries`` are their limits.
+LOOKUPS: Final = RetryPolicy(0.02, 1.0)
+# Questions of long-running jobs, which wait while servers are away; ``request-timeout`` is their limit.
+JOBS: Final = RetryPolicy(0.1, 1.0, is_first_immediate=True)
+
+
+class Backoff:
+    """Until when to leave something alone: longer after each failure, until something succeeds."""
+
+    __slots__ = ("_failures", "_policy", "until_s")
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._failures = 0
+        self.until_s = 0.0
+
+    def failed(self, now_s: float) -> None:
+        """Something failed. Failures during a pause belong to the one that began it."""
+        if now_s >= self.until_s:
+            self.extend(now_s)
+
+    def extend(self, now_s: float) -> None:
+        """Begin the next pause now."""
+        self._failures += 1
+        self.until_s = now_s + self._policy.pause_s(self._failures)
+
+    def hold(self, until_s: float) -> None:
+        """Pause at least that long, whether or not something failed."""
+        self.until_s = max(self.until_s, until_s)
+
+    def succeeded(self) -> None:
+        """Something succeeded: there is no pause, and the next one is short again."""
+        self._failures = 0
+        self.until_s = 0.0

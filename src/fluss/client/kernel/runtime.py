@@ -1,0 +1,300 @@
+"""The library's own event loop, and the ways to wait for what it does.
+
+One background thread per process does all network work of the client. Because of it the synchronous calls of the API
+work inside a running event loop, in notebooks and from any thread, and objects may be used on another loop than the
+one they were made on.
+
+    await runtime.bridge(...)    for a coroutine on any other loop
+    run_here(...)                for a thread that blocks, and runs the coroutine of an ``_async`` method itself
+    wait_for(...)                for a thread that blocks while the library's loop runs anything awaitable
+    AwaitsItself, StartedCall    results for which ``x = f()`` and ``x = await f()`` mean the same
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, Generic, ParamSpec, Self, TypeVar
+
+from fluss.errors import FlussError
+from fluss.net.transport import new_event_loop
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# How long the end of the program waits for open connections to send what was written.
+EXIT_DRAIN_S: Final = 5.0
+# How long a loop that was told to stop may take.
+_STOP_TIMEOUT_S: Final = 2.0
+# Conversions and compression that would hold up the loop; numpy, pyarrow and zlib release the lock, so threads help.
+_WORKERS_MAX: Final = 4
+
+logger = logging.getLogger(__name__)
+
+
+class Runtime:
+    """One event loop on a daemon thread. Get the one of this process from ``runtime()``."""
+
+    def __init__(self) -> None:
+        self._process_id = os.getpid()
+        self._drains: dict[object, Callable[[float], Awaitable[None]]] = {}
+        self._workers: ThreadPoolExecutor | None = None
+        self.loop = new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="fluss-client", daemon=True)
+        self._thread.start()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine and return at once. Any thread may call this."""
+        try:
+            self.check_process()
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        except FlussError:
+            coroutine.close()
+            raise
+        except RuntimeError as error:
+            coroutine.close()
+            raise FlussError("the client cannot be used any more: the interpreter is shutting down") from error
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine and block the calling thread until it is done; other threads go on.
+
+        When the wait is interrupted, for instance by Ctrl-C, the coroutine is cancelled.
+        """
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a blocking call was made on the event loop of the library, which would wait for itself")
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            # Does nothing if the coroutine itself has failed.
+            future.cancel()
+            raise
+
+    async def bridge(self, coroutine: Coroutine[Any, Any, T], *, cancels: bool = False) -> T:
+        """Await a coroutine of the library's loop from any loop, or from ``run_here``.
+
+        The coroutine starts when this is first awaited. When the caller is cancelled, the coroutine goes on unless
+        ``cancels`` says otherwise.
+        """
+        if is_here():
+            return self.run(coroutine)
+        if asyncio.get_running_loop() is self.loop:
+            return await coroutine
+        return await outcome(self.submit(coroutine), cancels=cancels)
+
+    async def offload(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function on a worker thread, so that the loop stays free.
+
+        While the interpreter shuts down there are no worker threads any more, and the function is called in place.
+        """
+        try:
+            if self._workers is None:
+                count = min(_WORKERS_MAX, os.cpu_count() or 1)
+                self._workers = ThreadPoolExecutor(count, thread_name_prefix="fluss-client-worker")
+            work = self.loop.run_in_executor(self._workers, partial(function, *args, **kwargs))
+        except RuntimeError:
+            return function(*args, **kwargs)
+        return await work
+
+    async def on_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function that would hold up the caller's event loop on a worker thread; in ``run_here``, in place."""
+        if is_here():
+            return function(*args, **kwargs)
+        return await self.bridge(self.offload(function, *args, **kwargs))
+
+    def drain_at_exit(self, drain: Callable[[float], Awaitable[None]]) -> Callable[[], None]:
+        """Have something done on the loop before the interpreter ends; return "not any more".
+
+        It is called with the seconds that it may take.
+        """
+        key = object()
+        self._drains[key] = drain
+
+        def forget() -> None:
+            self._drains.pop(key, None)
+
+        return forget
+
+    def shut_down(self, drain_timeout_s: float) -> None:
+        """Do what is left to be done, for at most ``drain_timeout_s``, and end the thread."""
+        self.run(self._wind_up(drain_timeout_s))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_STOP_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+    async def _wind_up(self, drain_timeout_s: float) -> None:
+        drains = [asyncio.ensure_future(drain(drain_timeout_s)) for drain in self._drains.values()]
+        if drains:
+            # Whoever keeps to the time gets a moment more to close its sockets.
+            done, unfinished = await asyncio.wait(drains, timeout=drain_timeout_s + _STOP_TIMEOUT_S)
+            for failure in filter(None, (drain.exception() for drain in done)):
+                logger.warning("a connection was not closed cleanly at exit: %s", failure)
+            if unfinished:
+                logger.warning("%d connections had unsent data at exit; it is lost", len(unfinished))
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_STOP_TIMEOUT_S)
+
+    def check_process(self) -> None:
+        """Raise if this is a forked process, in which the thread of the loop does not exist."""
+        if self._process_id != os.getpid():
+            raise FlussError(
+                "this object was made before the process forked and cannot be used in the child; "
+                "create a new connection here"
+            )
+
+
+class _ThisThread(threading.local):
+    # Whether it is inside ``run_here``.
+    is_here = False
+
+
+_this_thread = _ThisThread()
+
+
+def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the calling thread, without an event loop: where the coroutine waits, the thread blocks.
+
+    So a method and its ``_async`` twin are one piece of code, and the blocking one costs no change of threads. The
+    coroutine has to ask ``is_here`` before it waits, which ``bridge`` and ``on_worker`` do.
+    """
+    was_here, _this_thread.is_here = _this_thread.is_here, True
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        _this_thread.is_here = was_here
+    coroutine.close()
+    raise AssertionError("a coroutine waits for an event loop where there is none")
+
+
+def is_here() -> bool:
+    """Whether the running coroutine has to block instead of waiting on an event loop."""
+    return _this_thread.is_here
+
+
+async def outcome(future: Future[T], *, cancels: bool = False) -> T:
+    """Wait on any event loop for something that another thread finishes.
+
+    When the caller is cancelled, the future stays as it is unless ``cancels`` says that it is to be cancelled, too.
+    """
+    if not future.done():
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        future.add_done_callback(partial(_wake, loop, waiter))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if cancels:
+                future.cancel()
+            raise
+    return future.result()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _future: Future[Any]) -> None:
+    try:
+        loop.call_soon_threadsafe(_settle, waiter)
+    except RuntimeError:
+        # The loop that waited is closed, so nobody waits any more.
+        logger.debug("the event loop of a caller was closed before its call was finished")
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+_lock = threading.Lock()
+_current: Runtime | None = None
+# Runtimes of the parent process: their threads do not exist here. They are kept so that nothing tries to close
+# their loops, which would disturb the parent.
+_inherited: list[Runtime] = []
+
+
+def runtime() -> Runtime:
+    """Return the runtime of this process, and start it first if need be."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = Runtime()
+        return _current
+
+
+def wait_for(awaitable: Awaitable[T]) -> T:
+    """Block the calling thread until something of the library is done, on its loop. Ctrl-C ends the wait."""
+    return runtime().run(_awaited(awaitable))
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _forget_parents_runtime() -> None:
+    global _current, _lock
+    # The parent may have held the lock in a thread that does not exist here.
+    _lock = threading.Lock()
+    if _current is not None:
+        _inherited.append(_current)
+        _current = None
+
+
+def _shut_down_at_exit() -> None:
+    global _current
+    with _lock:
+        ending, _current = _current, None
+    if ending is not None:
+        ending.shut_down(EXIT_DRAIN_S)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parents_runtime)
+atexit.register(_shut_down_at_exit)
+
+
+class AwaitsItself:
+    """Base of results that are complete when they are returned; awaiting one returns the same object.
+
+    ``asyncio.gather`` and ``asyncio.wait_for`` take such objects, ``asyncio.create_task`` does not.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        # An await needs an iterator; this one is over at once.
+        yield from ()
+        return self
+
+
+class StartedCall(Generic[T]):
+    """Something that began when it was called. It may be awaited any number of times, on any loop, or not at all."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: Future[T]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return outcome(self._future).__await__()
+
+    def wait(self) -> T:
+        """Block the calling thread until it is done."""
+        return self._future.result()
+
+    def done(self) -> bool:
+        return self._future.done()

@@ -1,0 +1,192 @@
+"""Connections to servers: first to those of ``bootstrap.servers``, then one to each server of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from fluss.client.kernel.retry import BOOTSTRAP
+from fluss.client.kernel.shared_calls import SharedCalls
+from fluss.config import Config
+from fluss.errors import FlussError, NetworkError
+from fluss.net.channel import Channel, ChannelSettings
+from fluss.protocol import api as apis
+from fluss.protocol import sasl
+from fluss.protocol.api import ServerRole
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.cluster_info import ServerNode, ServerType
+
+_PORT_MAX: Final = 65535
+_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>[0-9]{1,5})")
+
+logger = logging.getLogger(__name__)
+
+Connect: TypeAlias = Callable[[str, int], Awaitable[Channel]]
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+class _InvalidAddressError(FlussError):
+    """No connection was tried, because the address cannot be one."""
+
+
+def split_addresses(bootstrap_servers: str) -> list[str]:
+    """Take the option apart: comma separated, blanks and empty items do not count."""
+    addresses = [item.strip() for item in bootstrap_servers.split(",")]
+    addresses = [address for address in addresses if address]
+    if not addresses:
+        raise FlussError("No bootstrap servers configured; set 'bootstrap.servers' to host:port")
+    return addresses
+
+
+def parse_address(text: str) -> Address:
+    """Read ``host:port`` or ``[ipv6]:port``."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        raise _InvalidAddressError(f"Invalid bootstrap address '{text}': expected host:port")
+    port = int(match["port"])
+    if not 0 < port <= _PORT_MAX:
+        raise _InvalidAddressError(f"Invalid bootstrap address '{text}': the port must be between 1 and {_PORT_MAX}")
+    return Address(match["bracketed"] or match["host"], port)
+
+
+class Bootstrap:
+    """Asks the bootstrap servers for metadata. The real addresses are in the answer, so the connection ends with it."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        connect: Connect,
+        *,
+        connect_timeout_s: float,
+        request_timeout_s: float,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._addresses = split_addresses(bootstrap_servers)
+        self._connect = connect
+        self._connect_timeout_s = connect_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._sleep = sleep
+
+    async def ask(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        """Return the first answer. Raises the last failure to connect, or why no address is one."""
+        pauses_s = BOOTSTRAP.pauses_s() if len(self._addresses) == 1 else iter(())
+        while True:
+            try:
+                return await self._ask_in_order(request)
+            except FlussError as error:
+                pause_s = next(pauses_s, None)
+                if pause_s is None or not error.is_retriable:
+                    raise
+                logger.info("%s does not answer (%s); trying again", self._addresses[0], error.message)
+            await self._sleep(pause_s)
+
+    async def _ask_in_order(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        failures: list[FlussError] = []
+        for text in self._addresses:
+            try:
+                return await self._ask_one(text, request)
+            except FlussError as error:
+                logger.info("bootstrap server %s: %s", text, error.message)
+                failures.append(error)
+        for failure in reversed(failures):
+            if not isinstance(failure, _InvalidAddressError):
+                raise failure
+        raise FlussError("; ".join(failure.message for failure in failures))
+
+    async def _ask_one(self, text: str, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        address = parse_address(text)
+        await self._check_resolvable(text, address)
+        async with await self._connect(*address) as channel:
+            return await channel.request(apis.GET_METADATA, request, timeout_s=self._request_timeout_s)
+
+    async def _check_resolvable(self, text: str, address: Address) -> None:
+        """Tell a name that does not exist, which is a mistake, from a server that is down."""
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await asyncio.get_running_loop().getaddrinfo(*address)
+        except TimeoutError:
+            raise NetworkError(f"{text} was not resolved within {self._connect_timeout_s:g} s") from None
+        except (OSError, UnicodeError) as error:
+            raise _InvalidAddressError(f"Invalid bootstrap address '{text}': cannot resolve it: {error}") from None
+
+
+_ROLES = {
+    ServerType.COORDINATOR_SERVER.value: ServerRole.COORDINATOR,
+    ServerType.TABLET_SERVER.value: ServerRole.TABLET_SERVER,
+}
+
+
+class ServerPool:
+    """Channels to servers, by server uid. Belongs to one event loop.
+
+    A server gets one channel for each of its roles. A channel that has failed, or leads to an address where the
+    server is no longer, is replaced at the next use; callers who need it at the same time share one attempt.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        rng: random.Random | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._settings = ChannelSettings(
+            connect_timeout_s=config.connect_timeout_ms / 1000, handshake_timeout_s=config.request_timeout_ms / 1000
+        )
+        self._credentials = _credentials(config)
+        self._rng = rng or random.Random()
+        self._sleep = sleep
+        self._channels: dict[str, tuple[ServerNode, Channel]] = {}
+        self._connects = SharedCalls()
+
+    async def channel(self, node: ServerNode) -> Channel:
+        """Return an open channel. Raises NetworkError, AuthenticationError or the like."""
+        known = self._channels.get(node.uid)
+        if known is not None and known[0] == node and known[1].is_open:
+            return known[1]
+        return await self._connects.join(node, partial(self._replace, node))
+
+    async def connect(self, host: str, port: int, role: ServerRole | None = None) -> Channel:
+        """Make a channel that is not part of the pool."""
+        return await Channel.connect(
+            host,
+            port,
+            settings=self._settings,
+            credentials=self._credentials,
+            expected_server_type=role,
+            rng=self._rng,
+            sleep=self._sleep,
+        )
+
+    async def _replace(self, node: ServerNode) -> Channel:
+        channel = await self.connect(node.host, node.port, _ROLES.get(node.server_type))
+        previous = self._channels.pop(node.uid, None)
+        # Servers come and go; those that have gone must not pile up here.
+        self._channels = {uid: known for uid, known in self._channels.items() if known[1].is_open}
+        self._channels[node.uid] = (node, channel)
+        if previous is not None:
+            await previous[1].close()
+        return channel
+
+    async def close(self) -> None:
+        """Close all channels; requests that wait on them fail."""
+        await self._connects.close()
+        channels = [channel for _, channel in self._channels.values()]
+        self._channels.clear()
+        for channel in channels:
+            await channel.close()
+
+
+def _credentials(config: Config) -> sasl.Credentials | None:
+    if config.security_protocol.lower() != "sasl":
+        return None
+    return sasl.Credentials(config.security_sasl_username, config.security_sasl_password)

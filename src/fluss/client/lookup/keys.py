@@ -1,0 +1,201 @@
+"""The keys that callers look up: rows of key columns, and where in the cluster the rows they stand for are.
+
+Many keys at once, as Arrow: from whatever callers have them in, to the partitions and buckets they belong to.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pat
+
+from fluss.buffers import Int64Array
+from fluss.client.kernel.input_rows import internal_values
+from fluss.client.kernel.placement import PartitionSplitter, TableKeys
+from fluss.errors import FlussError
+from fluss.row.arrow_arrays import number_array
+from fluss.row.bucketing import split_by_bucket
+from fluss.row.partition_names import row_partition_name
+from fluss.row.values import arrow_from_internal
+from fluss.schema.arrow import arrow_type
+from fluss.schema.normalize import normalize_array
+from fluss.schema.schema import Column, shown_names
+from fluss.schema.table import TableInfo
+
+
+class Located(NamedTuple):
+    """Where a key is looked for: a partition, if the table has some, one of its buckets, and the bytes there."""
+
+    partition_name: str | None
+    bucket_id: int
+    key: bytes
+
+
+class KeyLocator:
+    """Takes apart the keys of one table. Has no state: it may be shared by threads.
+
+    Callers give the columns ``names``, in this order: all partition columns, and all columns of ``keys``.
+    """
+
+    def __init__(self, info: TableInfo, names: Sequence[str], keys: TableKeys) -> None:
+        self.columns = [info.schema.column(name) for name in names]
+        self.keys = keys
+        self.key_indexes = [names.index(name) for name in keys.key_names]
+        self._partition_indexes = [names.index(name) for name in info.partition_keys]
+        self._partition_types = [self.columns[index].data_type for index in self._partition_indexes]
+
+    def locate(self, row: Any) -> Located:
+        """Find out where a key is: a dict by column name, or a list or tuple. What does not fit is a FlussError."""
+        values = internal_values(row, self.columns)
+        partition_name = None
+        if self._partition_indexes:
+            partition_name = row_partition_name(
+                self._partition_types, [values[index] for index in self._partition_indexes]
+            )
+        key_values = [values[index] for index in self.key_indexes]
+        key = self.keys.encode_row(key_values)
+        return Located(partition_name, self.keys.bucket(key_values, key), key)
+
+
+# The number of each row, beside the key columns; no column of a table can have this name.
+_ROW_NUMBER = ""
+
+
+@dataclass(slots=True, eq=False)
+class KeyRun:
+    """Keys of one bucket that are asked for together, and which rows of their batch they are."""
+
+    partition_name: str | None
+    bucket_id: int
+    keys: list[bytes]
+    rows: Int64Array
+
+    def pieces(self, keys_max: int) -> list[KeyRun]:
+        """Cut it into runs of at most so many keys."""
+        if len(self.keys) <= keys_max:
+            return [self]
+        starts = range(0, len(self.keys), keys_max)
+        return [
+            KeyRun(
+                self.partition_name,
+                self.bucket_id,
+                self.keys[start : start + keys_max],
+                self.rows[start : start + keys_max],
+            )
+            for start in starts
+        ]
+
+
+class KeyBatches:
+    """Takes apart the keys that callers have for one table. Has no state: it may be shared by threads."""
+
+    def __init__(self, info: TableInfo, locator: KeyLocator) -> None:
+        self._keys = locator.keys
+        self._key_indexes = locator.key_indexes
+        self._columns: list[Column] = locator.columns
+        self._names = [column.name for column in self._columns]
+        self._bucket_count = info.num_buckets
+        self._partitions: PartitionSplitter | None = None
+        if info.is_partitioned():
+            self._partitions = PartitionSplitter(info.schema, info.partition_keys)
+
+    # From callers to columns
+
+    def batches(self, keys: Any, rows_max: int) -> list[pa.RecordBatch]:
+        """Return the key columns in batches of at most so many rows, checked, with exactly the types of the table.
+
+        Keys that do not fit are a FlussError. What cannot be keys at all is a TypeError.
+        """
+        columns = self._columns_of(keys)
+        table = pa.Table.from_arrays(
+            [self._fitted(*pair) for pair in zip(columns, self._columns, strict=True)], self._names
+        )
+        return list(table.combine_chunks().to_batches(max_chunksize=rows_max))
+
+    def _columns_of(self, keys: Any) -> Sequence[pa.ChunkedArray | pa.Array]:
+        pandas = sys.modules.get("pandas")
+        if pandas is not None and isinstance(keys, pandas.DataFrame):
+            self._check_names(keys.columns)
+            return [self._from_pandas(keys[column.name], column) for column in self._columns]
+        if isinstance(keys, list | tuple):
+            return self._columns_of_rows(keys)
+        table = _arrow_table(keys)
+        self._check_names(table.column_names)
+        return [table.column(name) for name in self._names]
+
+    def _columns_of_rows(self, rows: Sequence[Any]) -> list[pa.Array]:
+        converted = []
+        for index, row in enumerate(rows):
+            try:
+                converted.append(internal_values(row, self._columns))
+            except FlussError as error:
+                raise FlussError(f"Key {index}: {error.message}") from error
+        by_column = zip(*converted, strict=True) if converted else ((),) * len(self._columns)
+        return [
+            arrow_from_internal(list(values), column.data_type)
+            for values, column in zip(by_column, self._columns, strict=True)
+        ]
+
+    def _from_pandas(self, series: Any, column: Column) -> pa.Array:
+        try:
+            return pa.Array.from_pandas(series, type=arrow_type(column.data_type))
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise FlussError(f"Field '{column.name}': {error}") from error
+
+    def _fitted(self, values: pa.ChunkedArray | pa.Array, column: Column) -> pa.ChunkedArray:
+        """Return a key column with its physical type. Integers may have another width, as long as they fit."""
+        target = arrow_type(column.data_type)
+        if pat.is_integer(values.type) and pat.is_integer(target):
+            try:
+                values = values.cast(target)
+            except pa.ArrowInvalid as error:
+                raise FlussError(f"Field '{column.name}': {error}") from error
+        chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+        return pa.chunked_array(
+            [normalize_array(chunk, column.data_type.not_null(), column.name) for chunk in chunks], target
+        )
+
+    def _check_names(self, given: Iterable[Any]) -> None:
+        counts = [sum(name == other for other in given) for name in self._names]
+        for name, count in zip(self._names, counts, strict=True):
+            if count != 1:
+                problem = "is missing" if count == 0 else f"occurs {count} times"
+                raise FlussError(f"The key column '{name}' {problem}; keys have the columns {shown_names(self._names)}")
+
+    # From columns to buckets
+
+    def runs(self, batch: pa.RecordBatch) -> list[KeyRun]:
+        """Encode the keys of a batch, and sort them by bucket."""
+        key_columns = [batch.column(index) for index in self._key_indexes]
+        encoded = self._keys.encode(key_columns)
+        buckets = self._keys.buckets(key_columns, encoded)
+        keys = encoded.to_list()
+        runs = []
+        for partition_name, rows in self._by_partition(batch):
+            for bucket_id, places in split_by_bucket(buckets[rows], self._bucket_count):
+                found = rows[places]
+                runs.append(KeyRun(partition_name, bucket_id, [keys[row] for row in found.tolist()], found))
+        return runs
+
+    def _by_partition(self, batch: pa.RecordBatch) -> list[tuple[str | None, Int64Array]]:
+        numbers = np.arange(batch.num_rows)
+        if self._partitions is None:
+            return [(None, numbers)]
+        numbered = pa.RecordBatch.from_arrays([*batch.columns, number_array(numbers)], [*self._names, _ROW_NUMBER])
+        return [(name, part.column(_ROW_NUMBER).to_numpy()) for name, part in self._partitions.split(numbered)]
+
+
+def _arrow_table(data: Any) -> pa.Table:
+    if isinstance(data, pa.RecordBatch) or (hasattr(data, "__arrow_c_array__") and not isinstance(data, pa.Array)):
+        return pa.Table.from_batches([pa.record_batch(data)])
+    if hasattr(data, "__arrow_c_stream__") and not isinstance(data, pa.ChunkedArray):
+        return data if isinstance(data, pa.Table) else pa.table(data)
+    raise TypeError(
+        "keys must be a list of dicts, lists or tuples, a pandas DataFrame, or Arrow data such as a pyarrow Table, got "
+        f"{type(data).__name__}"
+    )

@@ -1,0 +1,512 @@
+"""The writers that users hold: they take rows and Arrow data, and hand them to the writer of the connection.
+
+    TableAppend  -> AppendWriter   appends to a log table
+    TableUpsert  -> UpsertWriter   upserts and deletes rows of a table with a primary key, or some of their columns
+
+What both writers have in common, the ways of rows and of Arrow data, is in ``WriterBase``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from fluss.client.kernel.runtime import AwaitsItself
+from fluss.client.write import arrow_input
+from fluss.client.write.blocks import Block, RowDestination
+from fluss.client.write.encoders import BY_KEY, TableEncoder
+from fluss.client.write.result import CompletedWrite, JoinedWrites, WriteResultHandle
+from fluss.client.write.row_compiler import RowWays, append_function, delete_function
+from fluss.client.write.row_layout import DELETE_MARK
+from fluss.client.write.writer_client import WriterClient
+from fluss.errors import FlussError
+from fluss.row.arrow_arrays import empty_batch
+from fluss.schema.normalize import normalize_array, normalize_batch
+from fluss.schema.schema import Schema, shown_names
+from fluss.schema.table import TableInfo
+from fluss.schema.types import TypeRoot
+from fluss.schema.value_objects import string_list
+
+# Partitions that a writer finds by the values of its last rows. More than this many are looked up by name.
+_DESTINATIONS_MAX: Final = 10_000
+# Equal values of these types can have different texts (0.0 and -0.0), so values do not lead to partitions.
+_UNEQUAL_ROOTS: Final = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+
+
+class TableAppend:
+    """Makes writers for one log table; see ``FlussTable.new_append``."""
+
+    def __init__(self, writer_client: Callable[[], WriterClient], table_info: TableInfo) -> None:
+        self._writer_client = writer_client
+        self._info = table_info
+
+    def create_writer(self) -> AppendWriter:
+        """Return a new writer. It needs no closing: closing the connection sends what was written."""
+        return AppendWriter(self._writer_client(), self._info)
+
+    def __repr__(self) -> str:
+        return "TableAppend()"
+
+
+class TableUpsert:
+    """Makes writers for one table with a primary key; see ``FlussTable.new_upsert``.
+
+    It never changes: the methods that choose columns return a new one. It can also be used as a writer itself, with
+    all methods of ``UpsertWriter``; the writer is made by the first of them.
+    """
+
+    def __init__(
+        self,
+        writer_client: Callable[[], WriterClient],
+        table_info: TableInfo,
+        columns: Sequence[str] | None = None,
+        column_indices: Sequence[int] | None = None,
+    ) -> None:
+        """``columns`` or ``column_indices`` choose what a partial update writes; without them, it is the whole row."""
+        if columns is not None and column_indices is not None:
+            raise FlussError("Give the columns of a partial update by name or by index, not both")
+        self._writer_client = writer_client
+        self._info = table_info
+        self._targets: tuple[int, ...] | None = None
+        if columns is not None:
+            self._targets = _indexes_of(columns, table_info.schema)
+        elif column_indices is not None:
+            self._targets = _checked_indexes(column_indices, table_info.schema)
+        self._own_writer: UpsertWriter | None = None
+
+    # Choosing columns
+
+    def partial_update_by_name(self, columns: Sequence[str]) -> TableUpsert:
+        """Return a builder whose writers write these columns only; the others keep their values.
+
+        The primary key must be among them, and all other columns of the table must be able to be null. A column that
+        is named twice counts once.
+        """
+        return TableUpsert(self._writer_client, self._info, columns=columns)
+
+    def partial_update_by_index(
+        self, column_indices: Sequence[int] | None = None, *, indices: Sequence[int] | None = None
+    ) -> TableUpsert:
+        """Return a builder whose writers write the columns at these positions only; as by name.
+
+        Guides call the argument ``indices``, releases ``column_indices``; one of the two is needed.
+        """
+        chosen = column_indices if indices is None else indices
+        if chosen is None or None not in (column_indices, indices):
+            raise TypeError("partial_update_by_index() takes column_indices, which may also be named indices, once")
+        return TableUpsert(self._writer_client, self._info, column_indices=chosen)
+
+    def partial_update(self, column_indices: Sequence[int] | None = None) -> TableUpsert:
+        """Return a builder for the columns at these positions, or for whole rows."""
+        return TableUpsert(self._writer_client, self._info, column_indices=column_indices)
+
+    def partial_update_with_column_names(self, columns: Sequence[str]) -> TableUpsert:
+        """Return a builder for these columns: another name of ``partial_update_by_name``."""
+        return self.partial_update_by_name(columns)
+
+    def create_writer(self) -> UpsertWriter:
+        """Return a new writer. It needs no closing: closing the connection sends what was written."""
+        return UpsertWriter(self._writer_client(), self._info, _checked_targets(self._info.schema, self._targets))
+
+    # As a writer
+
+    def _writer(self) -> UpsertWriter:
+        # Two threads may make one each; both work, and one of them stays.
+        writer = self._own_writer
+        if writer is None:
+            writer = self._own_writer = self.create_writer()
+        return writer
+
+    def upsert(self, row: Any) -> WriteResultHandle:
+        """Insert or update a row; see ``UpsertWriter.upsert``."""
+        return self._writer().upsert(row)
+
+    def delete(self, pk: Any) -> WriteResultHandle:
+        """Delete the row of a key; see ``UpsertWriter.delete``."""
+        return self._writer().delete(pk)
+
+    def upsert_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        """Upsert an Arrow batch; see ``UpsertWriter.upsert_arrow_batch``."""
+        return self._writer().upsert_arrow_batch(batch)
+
+    def upsert_arrow(self, data: Any) -> None:
+        """Upsert Arrow data; see ``UpsertWriter.upsert_arrow``."""
+        self._writer().upsert_arrow(data)
+
+    def delete_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        """Delete the rows of many keys; see ``UpsertWriter.delete_arrow_batch``."""
+        return self._writer().delete_arrow_batch(batch)
+
+    def delete_arrow(self, keys: Any) -> None:
+        """Delete the rows of many keys; see ``UpsertWriter.delete_arrow``."""
+        self._writer().delete_arrow(keys)
+
+    def write_pandas(self, df: Any) -> None:
+        """Upsert a pandas data frame; see ``UpsertWriter.write_pandas``."""
+        self._writer().write_pandas(df)
+
+    async def flush(self) -> None:
+        """Send everything that was written on this connection, and wait until it is stored."""
+        await self._writer().flush()
+
+    async def __aenter__(self) -> Self:
+        self._writer()
+        return self
+
+    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> bool:
+        return await self._writer().__aexit__(exception_type, *exception)
+
+    def __repr__(self) -> str:
+        return "TableUpsert()"
+
+
+class WriterBase:
+    """Base of the writers of one table. May be shared by threads and event loops."""
+
+    def __init__(self, client: WriterClient, encoder: TableEncoder) -> None:
+        self._client = client
+        self._info = info = encoder.info
+        self._encoder = encoder
+        # The way in, or the ways into the partitions that rows were written to, by name and by partition values.
+        self._destination = None if info.is_partitioned() else client.destination(encoder, None)
+        self._destinations_by_name: dict[str, RowDestination] = {}
+        self._destinations_by_values: dict[Any, RowDestination] = {}
+        key_roots = [info.schema.column(name).data_type.root for name in info.partition_keys]
+        self._values_name_partitions = not any(root in _UNEQUAL_ROOTS for root in key_roots)
+        self._failures_seen = client.failure_count
+
+    # Rows
+
+    def _row_ways(self, pack_any: Callable[[Any], tuple[bytes, str | None]]) -> RowWays:
+        """Return where a compiled function leads; ``pack_any`` is the plain way for its rows."""
+        return RowWays(
+            destination=self._destination,
+            destinations=self._destinations_by_values,
+            find_destination=self._find_destination,
+            append_any=partial(self._append_any, pack_any),
+            append_packed=self._append_packed,
+            append_late=self._append_late,
+        )
+
+    def _append_any(self, pack_any: Callable[[Any], tuple[bytes, str | None]], row: Any) -> WriteResultHandle:
+        packed_row, partition_name = pack_any(row)
+        destination = self._destination if partition_name is None else self._destination_of(partition_name)
+        assert destination is not None, "a row has a partition, or the table has none"
+        return self._append_packed(destination, packed_row, destination.block)
+
+    def _append_packed(self, destination: RowDestination, packed_row: bytes, hint: Block) -> WriteResultHandle:
+        return _row_handle(self._client.accumulator.append(destination, packed_row, hint), packed_row)
+
+    def _append_late(self, destination: RowDestination, packed_row: bytes, block: Block) -> WriteResultHandle:
+        """Go on with a row that was added to a block while somebody closed it."""
+        if self._client.accumulator.take_back_late(block, packed_row):
+            return self._append_packed(destination, packed_row, block)
+        return _row_handle(block, packed_row)
+
+    def _find_destination(self, values: Any) -> RowDestination:
+        """Find the way into the partition of a row by its partition values."""
+        destination = self._destination_of(self._encoder.layout.partition_name(values))
+        if self._values_name_partitions:
+            if len(self._destinations_by_values) >= _DESTINATIONS_MAX:
+                self._destinations_by_values.clear()
+            self._destinations_by_values[values] = destination
+        return destination
+
+    def _destination_of(self, partition_name: str) -> RowDestination:
+        destination = self._destinations_by_name.get(partition_name)
+        if destination is None:
+            if len(self._destinations_by_name) >= _DESTINATIONS_MAX:
+                self._destinations_by_name.clear()
+            destination = self._destinations_by_name[partition_name] = self._client.destination(
+                self._encoder, partition_name
+            )
+        return destination
+
+    # Arrow
+
+    def _write_batch(self, batch: Any, checked: Callable[[pa.RecordBatch], pa.RecordBatch]) -> WriteResultHandle:
+        """Write one batch, if ``checked`` can bring it into the form that the encoder takes."""
+        blocks = self._write([checked(part) for part in arrow_input.record_batch(batch)])
+        if not blocks:
+            return WriteResultHandle(CompletedWrite())
+        return WriteResultHandle(blocks[0] if len(blocks) == 1 else JoinedWrites(blocks))
+
+    def _write_data(self, data: Any, checked: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+        """Write Arrow data of any kind. What is all there is checked before the first row is written."""
+        if not arrow_input.is_stream(data):
+            self._write([checked(batch) for batch in arrow_input.record_batches(data)])
+            return
+        with arrow_input.record_batch_stream(data) as reader:
+            checked(empty_batch(reader.schema))
+            for batch in reader:
+                self._write([checked(batch)])
+
+    def _write(self, batches: Sequence[pa.RecordBatch]) -> list[Block]:
+        for batch in batches:
+            self._client.check_sizes(batch)
+        return [block for batch in batches for block in self._client.write_arrow(self._encoder, batch)]
+
+    # The end
+
+    async def flush(self) -> None:
+        """Send everything that was written on this connection, and wait until it is stored.
+
+        Raises the first failure, also of rows of this table whose handles nobody asked; it waits for all rows even
+        so. Rows that are written in the meantime are not waited for.
+        """
+        flush = self._client.flush(self._info.table_id, self._failures_seen)
+        self._failures_seen = self._client.failure_count
+        await self._client.runtime.bridge(flush)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> bool:
+        try:
+            await self.flush()
+        except FlussError:
+            if exception_type is None:
+                raise
+        return False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def _row_handle(block: Block, packed_row: bytes) -> WriteResultHandle:
+    handle = WriteResultHandle(block)
+    if block.bucket_id is BY_KEY:
+        # The block has rows of several buckets, and each of them can fail alone.
+        handle._packed_row = packed_row
+    return handle
+
+
+class AppendWriter(AwaitsItself, WriterBase):
+    """Appends to one log table. May be shared by threads and event loops; it may also be awaited.
+
+    Calls return as soon as the rows are taken; they are sent in the background, in batches. Rows of one thread stay in
+    order within their bucket. When the memory for unsent rows is full, calls wait. A row that does not fit the table is
+    refused, and does not affect others.
+    """
+
+    def __init__(self, client: WriterClient, table_info: TableInfo) -> None:
+        encoder = client.log_encoder(table_info)
+        super().__init__(client, encoder)
+        layout = encoder.layout
+        self._append = append_function(layout, self._row_ways(layout.pack_any))
+        # The same as the method below, with a call less per row.
+        self.append = self._append  # type: ignore[method-assign,assignment]  # it hides the method on purpose
+
+    def append(self, row: Any) -> WriteResultHandle:
+        """Append a row: a dict by column name, or a list or tuple in the order of the columns.
+
+        Columns that may be null can be left out of a dict. A row that does not fit is a FlussError, and nothing is
+        written.
+        """
+        return self._append(row)
+
+    def write_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        """Append an Arrow batch, whose columns must be those of the table, in name, order and type.
+
+        Large batches are sent in pieces; the handle waits for all of them. A batch that does not fit is a FlussError,
+        and nothing is written.
+        """
+        return self._write_batch(batch, self._checked)
+
+    def append_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        """Append an Arrow batch: another name of ``write_arrow_batch``."""
+        return self.write_arrow_batch(batch)
+
+    def write_arrow(self, table: Any) -> None:
+        """Append Arrow data: a Table, a RecordBatch, a RecordBatchReader, or what polars, duckdb and others have.
+
+        Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` will do. Data that is all there, such as a table
+        or a data frame, is checked before the first row is written. Of a stream only the schema can be; its batches
+        are checked one by one, so that those before a bad one have been written.
+        """
+        self._write_data(table, self._checked)
+
+    def write_pandas(self, df: Any) -> None:
+        """Append a pandas data frame. Columns are found by name and converted as long as no value changes.
+
+        The index and columns that the table does not have are left out. pyarrow's own errors say what does not fit;
+        nothing is written then.
+        """
+        self.write_arrow(pa.Table.from_pandas(df, schema=self._info.schema.to_arrow(), preserve_index=False))
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch in the physical form of the table, or refuse it."""
+        normalized = normalize_batch(batch, self._info.schema)
+        self._encoder.check_keys(normalized)
+        return normalized
+
+
+class UpsertWriter(WriterBase):
+    """Writes to one table with a primary key: whole rows, or some of their columns.
+
+    May be shared by threads and event loops. Calls return as soon as the rows are taken; they are sent in the
+    background, in batches. What one thread writes to a key takes effect in the order of the calls, whichever writers of
+    the connection it uses. When the memory for unsent rows is full, calls wait. A row that does not fit the table is
+    refused, and does not affect others.
+
+    ``TableUpsert`` has checked the ``targets``: the positions of the columns that are written, none for all of them.
+    """
+
+    def __init__(self, client: WriterClient, table_info: TableInfo, targets: tuple[int, ...] = ()) -> None:
+        encoder = client.kv_encoder(table_info, targets)
+        super().__init__(client, encoder)
+        self._kv_encoder = encoder
+        self._columns = encoder.columns
+        self._columns_holder = "the partial update" if targets else "the table"
+        layout = encoder.layout
+        self._upsert = append_function(layout, self._row_ways(layout.pack_any))
+        self._delete = delete_function(layout, self._row_ways(layout.pack_delete))
+        # The same as the methods below, with a call less per row.
+        self.upsert = self._upsert  # type: ignore[method-assign,assignment]  # it hides the method on purpose
+        self.delete = self._delete  # type: ignore[method-assign,assignment]  # it hides the method on purpose
+
+    # Rows
+
+    def upsert(self, row: Any) -> WriteResultHandle:
+        """Insert a row, or update the one that has its key: a dict by column name, or a list or tuple.
+
+        The columns are those of the table, or those of the partial update, in their order. Columns that may be null can
+        be left out of a dict; they become null then, also where there was a value. A row that does not fit is a
+        FlussError, and nothing is written.
+        """
+        return self._upsert(row)
+
+    def delete(self, pk: Any) -> WriteResultHandle:
+        """Delete the row of a key: a dict with exactly the key columns, or a list or tuple in the order of the key.
+
+        A key that does not exist is no error. With a partial update, only its columns are set to null; the row goes
+        when nothing but the key is left.
+        """
+        return self._delete(pk)
+
+    # Arrow
+
+    def upsert_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        """Upsert an Arrow batch, whose columns must be those of the table, in name, order and type.
+
+        With a partial update these are its columns, in the order in which it names them. If a key is in the batch
+        several times, the last row wins. Large batches are sent in pieces; the handle waits for all of them. A batch
+        that does not fit is a FlussError, and nothing is written.
+        """
+        return self._write_batch(batch, self._checked)
+
+    def upsert_arrow(self, data: Any) -> None:
+        """Upsert Arrow data: a Table, a RecordBatch, a RecordBatchReader, or what polars, duckdb and others have.
+
+        The columns are as in ``upsert_arrow_batch``. Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` will
+        do. Data that is all there, such as a table or a data frame, is checked before the first row is written. Of a
+        stream only the schema can be; its batches are checked one by one, so that those before a bad one have been
+        written.
+        """
+        self._write_data(data, self._checked)
+
+    def delete_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        """Delete the rows of many keys: an Arrow batch of exactly the key columns, in any order; like ``delete``."""
+        return self._write_batch(batch, self._checked_keys)
+
+    def delete_arrow(self, keys: Any) -> None:
+        """Delete the rows of many keys: Arrow data, as ``upsert_arrow`` takes it, of exactly the key columns."""
+        self._write_data(keys, self._checked_keys)
+
+    def write_pandas(self, df: Any) -> None:
+        """Upsert a pandas data frame. Columns are found by name and converted as long as no value changes.
+
+        The index and columns that are not written are left out. pyarrow's own errors say what does not fit; nothing is
+        written then.
+        """
+        self.upsert_arrow(pa.Table.from_pandas(df, schema=self._columns.to_arrow(), preserve_index=False))
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch in the physical form of the columns that are written, or refuse it."""
+        return self._kv_encoder.checked(batch, holder=self._columns_holder)
+
+    def _checked_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch of keys as a batch of deletes, or refuse it."""
+        names = self._info.primary_keys
+        if sorted(batch.schema.names) != sorted(names):
+            raise FlussError(
+                f"A delete takes exactly the primary-key columns {shown_names(names)}, in any order; the data has "
+                f"{shown_names(batch.schema.names)}. Select the key columns, for instance with select({names})"
+            )
+        arrays = [normalize_array(batch.column(name), self._info.schema.column(name).data_type, name) for name in names]
+        marks = pa.array(np.ones(batch.num_rows, np.bool_))
+        deletes = pa.RecordBatch.from_arrays([*arrays, marks], names=[*names, DELETE_MARK])
+        self._encoder.check_keys(deletes)
+        return deletes
+
+
+def checked_targets(info: TableInfo, columns: Sequence[str] | None) -> tuple[int, ...]:
+    """Return the positions of the columns that are written, none for all of them; columns by name, None for all.
+
+    Columns that cannot be written are a FlussError.
+    """
+    return _checked_targets(info.schema, None if columns is None else _indexes_of(columns, info.schema))
+
+
+def _checked_targets(schema: Schema, targets: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the positions of the columns that are written, none for all of them, or say why they cannot be."""
+    if targets is None:
+        _check_whole_rows(schema)
+        return ()
+    _check_targets(targets, schema)
+    return targets
+
+
+def _indexes_of(names: Sequence[str], schema: Schema) -> tuple[int, ...]:
+    known = schema.column_names
+    for name in string_list("columns", names):
+        if name not in known:
+            raise FlussError(f"Cannot find target column '{name}'; columns are {shown_names(known)}")
+    return tuple(dict.fromkeys(map(schema.index_of, names)))
+
+
+def _checked_indexes(column_indices: Sequence[int], schema: Schema) -> tuple[int, ...]:
+    indexes = [operator.index(index) for index in column_indices]
+    count = len(schema.column_names)
+    for index in indexes:
+        if index < 0:
+            raise OverflowError(f"a target column index cannot be negative, got {index}")
+        if index >= count:
+            raise FlussError(f"Invalid target column index: {index}; the table has {count} columns")
+    return tuple(dict.fromkeys(indexes))
+
+
+def _check_whole_rows(schema: Schema) -> None:
+    for name in schema.get_auto_increment_columns():
+        others = [other for other in schema.column_names if other != name]
+        raise FlussError(
+            f"'{name}' is an auto increment column, whose values the server makes up; write the other columns with "
+            f"partial_update_by_name({others})"
+        )
+
+
+def _check_targets(targets: Sequence[int], schema: Schema) -> None:
+    names = [schema.column_names[index] for index in targets]
+    primary_key = schema.get_primary_keys()
+    missing = [name for name in primary_key if name not in names]
+    if missing:
+        raise FlussError(
+            f"The target columns of a partial update must contain the primary key columns; {shown_names(missing)} "
+            "is not among them"
+        )
+    for name in schema.get_auto_increment_columns():
+        if name in names:
+            raise FlussError(
+                f"'{name}' is an auto increment column, whose values the server makes up; it cannot be a target column"
+            )
+    for column in schema.columns:
+        if not column.data_type.nullable and column.name not in primary_key:
+            raise FlussError(
+                f"A partial update needs all columns but the primary key to be nullable, and '{column.name}' is "
+                f"{column.data_type}; write whole rows"
+            )

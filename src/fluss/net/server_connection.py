@@ -1,0 +1,541 @@
+"""The server's end of one client's connection: requests in, handlers started in order, answers out, within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+from fluss.errors import AuthenticationError, ErrorCode, FlussError
+from fluss.net.limits import ByteBudget, LoginThrottle
+from fluss.net.transport import Outbox
+from fluss.protocol.api import Api, ApiKey, ServerRole
+from fluss.protocol.codec import Parts
+from fluss.protocol.frame import REQUEST_FRAME_BYTES_MAX
+from fluss.protocol.sasl import CredentialsChecker, Principal
+from fluss.protocol.session import AnswerReady, RequestReceived, ServerSession
+
+# How long a client may take to read the last word and to close its side.
+_LINGER_S = 1.0
+# After so many wrong passwords a client has to connect again. Otherwise one packet could carry hundreds of guesses.
+_FAILED_LOGINS_MAX = 5
+# How long one connection may keep the event loop busy before others have their turn.
+_TURN_S = 0.005
+# What is read at once unless a large request is arriving. It can be a thousand requests.
+_SMALL_READ_BYTES = 16 * 1024
+_REFUSALS_LOGGED_MAX = 10
+_NO_BODY = memoryview(b"")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Where a request comes from."""
+
+    api_key: ApiKey
+    api_version: int
+    principal: Principal
+    listener_name: str
+    peer_address: str
+    # Whether the client is gone by now: what is kept for it alone can be dropped.
+    is_gone: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A response whose handler wants to know when its bytes have left, or never will; both are told once."""
+
+    response: Any
+    on_sent: Callable[[], None]
+
+
+# Carries out the requests of one API. It returns the response message (or an Answer), or an awaitable of it.
+Handler: TypeAlias = Callable[[RequestContext, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """One address to listen on, who may come in, and the limits for each connection.
+
+    limit                     what happens when it is reached
+    frame_bytes_max           the client gets a server failure, and the connection is closed
+    connections_max           a further client gets a server failure, and its connection is closed
+    in_flight_requests_max    no further request of the connection is started, then none is read
+    in_flight_bytes_max       of all connections: those that have sent some of it are not read; half of it is for
+                              requests that are being carried out, half for large ones that are arriving
+    unsent_bytes_max          no further request of the connection is started or read
+    unsent_bytes_total_max    of all connections: those that leave some of it untaken are treated in the same way
+    stalled_timeout_s         a client that takes none of its waiting answers for so long is disconnected, and so is
+                              one that has not logged in by then where it has to, and, when memory for requests is
+                              short, one that takes so long to send a request
+    idle_timeout_s            a connection without traffic for so long is closed
+    """
+
+    name: str = "FLUSS"
+    host: str = "127.0.0.1"
+    port: int = 0
+    server_type: ServerRole | None = None
+    # Without it the listener is a plaintext one, and all clients are anonymous.
+    check_credentials: CredentialsChecker | None = field(default=None, repr=False)
+    frame_bytes_max: int = REQUEST_FRAME_BYTES_MAX
+    connections_max: int = 1000
+    in_flight_requests_max: int = 500
+    in_flight_bytes_max: int = 512 * 1024 * 1024
+    unsent_bytes_max: int = 64 * 1024 * 1024
+    unsent_bytes_total_max: int = 512 * 1024 * 1024
+    stalled_timeout_s: float = 60.0
+    idle_timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the connections of one listener have in common."""
+
+    handlers: Mapping[ApiKey, Handler]
+    served: Mapping[int, Api[Any, Any]]
+    # The bytes of large requests that are arriving, of those that are being carried out, and of unsent answers.
+    arriving_memory: ByteBudget
+    request_memory: ByteBudget
+    answer_memory: ByteBudget
+    throttle: LoginThrottle
+    clock: Callable[[], float]
+
+
+class _Phase(Enum):
+    OPEN = auto()
+    DRAINING = auto()  # Nothing more is read; what was received is carried out and answered.
+    SILENT = auto()  # Nothing more is written; what still arrives is thrown away until the client closes its side.
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """Reads requests, calls their handlers, and writes the answers in the order in which they are ready.
+
+    Handlers are started in the order of arrival, one at a time: each has run up to its first ``await``, or to its end
+    if it is a plain function, before the next one is started. So the work of handlers before they first wait is in
+    order, and a handler that waits holds up no other request. The waiting part of a handler is cancelled when the
+    client disconnects; work that must not be left half done belongs before it or into a task of its own.
+    """
+
+    def __init__(
+        self,
+        settings: ListenerSettings,
+        shared: Shared,
+        on_connected: Callable[[ServerConnection], FlussError | None],
+        on_disconnected: Callable[[ServerConnection], None],
+    ) -> None:
+        self._settings = settings
+        self._handlers = shared.handlers
+        self._arriving_memory = shared.arriving_memory
+        self._request_memory = shared.request_memory
+        self._answer_memory = shared.answer_memory
+        self._throttle = shared.throttle
+        self._clock = shared.clock
+        self._on_connected = on_connected
+        self._on_disconnected = on_disconnected
+        self._loop = asyncio.get_running_loop()
+        self._session = ServerSession(
+            shared.served,
+            server_type=settings.server_type,
+            check_credentials=None if settings.check_credentials is None else self._check_credentials,
+            frame_bytes_max=settings.frame_bytes_max,
+        )
+        self._transport: asyncio.Transport
+        self._outbox: Outbox
+        self._peer_address = "unknown"
+        self._phase = _Phase.OPEN
+        self._queue: deque[RequestReceived] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_start_scheduled = False
+        self._is_reading = True
+        self._is_resting = False
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._failed_login_count = 0
+        # While answers are held back, nothing is read.
+        self._held_back: Parts = []
+        self._held_back_s = 0.0
+        self._held_back_timer: asyncio.TimerHandle | None = None
+        self._refusal_count = 0
+        # What this connection has of the shared memory: of a frame that is not whole yet, of requests, of answers.
+        self._partial_bytes = 0
+        self._request_bytes = 0
+        self._unsent_bytes = 0
+        self._connected_at = self._active_at = self._clock()
+        self._progressed_at = self._active_at
+        self._frame_began_at = self._active_at
+        self._sent_bytes_seen = 0
+
+    @property
+    def tasks(self) -> frozenset[asyncio.Task[None]]:
+        """The handlers that wait for something."""
+        return frozenset(self._tasks)
+
+    # What the transport reports
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._outbox = Outbox(self._loop, self._transport, self._proceed)
+        self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._peer_address = _address_text(self._transport.get_extra_info("peername"))
+        refusal = self._on_connected(self)
+        if refusal is not None:
+            logger.warning("refused the connection of %s: %s", self._peer_address, refusal)
+            self._end_with(self._session.failure(refusal))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer = self._session.get_buffer()
+        return buffer if self._partial_bytes else buffer[:_SMALL_READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._active_at = self._clock()
+        if self._phase is not _Phase.OPEN:
+            return
+        turn_ends_at = time.monotonic() + _TURN_S
+        try:
+            events = self._session.buffer_updated(nbytes)
+        except Exception:
+            # Only the credentials checker is foreign code in there.
+            logger.exception("checking the credentials of %s failed", self._peer_address)
+            self.abort()
+            return
+        for event in events:
+            if isinstance(event, RequestReceived):
+                self._hold_request(len(event.body))
+                self._queue.append(event)
+            elif isinstance(event, AnswerReady):
+                if event.error is not None:
+                    self._log_refusal(event.error)
+                if self._held_back_s:
+                    self._hold_back(event.parts)
+                else:
+                    self._write(event.parts)
+            else:
+                logger.warning("gave up the connection of %s: %s", self._peer_address, event.error)
+                self._end_with(event.parts)
+        self._count_partial_frame()
+        self._start_requests()
+        if time.monotonic() > turn_ends_at:
+            self._rest()
+        self.regulate_reading()
+
+    def pause_writing(self) -> None:
+        self._outbox.pause()
+
+    def resume_writing(self) -> None:
+        self._outbox.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._phase = _Phase.SILENT
+        for timer in (self._linger_timer, self._held_back_timer):
+            if timer is not None:
+                timer.cancel()
+        self._outbox.clear()
+        self._answer_memory.give_back(self._unsent_bytes)
+        self._request_memory.leave(self.regulate_reading)
+        self._arriving_memory.leave(self.regulate_reading)
+        self._arriving_memory.give_back(self._partial_bytes)
+        self._unsent_bytes = self._partial_bytes = 0
+        self._give_up_requests()
+        self._on_disconnected(self)
+
+    def _log_refusal(self, error: FlussError) -> None:
+        """Log the first refusals; what a client repeats for ever must not fill the log."""
+        self._refusal_count += 1
+        if self._refusal_count <= _REFUSALS_LOGGED_MAX:
+            logger.info("refused a request of %s: %s", self._peer_address, error)
+            if self._refusal_count == _REFUSALS_LOGGED_MAX:
+                logger.info("further requests of %s that are refused are not logged", self._peer_address)
+
+    # Logging in
+
+    def _check_credentials(self, username: str, password: str) -> bool:
+        assert self._settings.check_credentials is not None, "only a listener with users asks for them"
+        if self._failed_login_count >= _FAILED_LOGINS_MAX:
+            raise AuthenticationError("too many failed logins; connect again")
+        is_right = self._settings.check_credentials(username, password)
+        if not is_right:
+            self._failed_login_count += 1
+            self._held_back_s = self._throttle.failed(self._peer_address.rpartition(":")[0])
+        return is_right
+
+    def _hold_back(self, parts: Parts) -> None:
+        """Answer after a delay, and read nothing more until then."""
+        self._held_back.extend(parts)
+        if self._held_back_timer is None:
+            self._held_back_timer = self._loop.call_later(self._held_back_s, self._answer_held_back)
+
+    def _answer_held_back(self) -> None:
+        parts, self._held_back = self._held_back, []
+        self._held_back_s, self._held_back_timer = 0.0, None
+        if not self._is_silent():
+            self._write(parts)
+        self.regulate_reading()
+
+    # Carrying out requests
+
+    def _start_requests(self) -> None:
+        """Start requests until a handler waits for something; the next one follows when that handler has started.
+
+        Handlers that wait for nothing are called one after the other, until it is time to let others have their turn.
+        """
+        turn_ends_at = time.monotonic() + _TURN_S
+        while self._queue and not self._is_start_scheduled and self._may_start():
+            if self._start(self._queue.popleft()) or time.monotonic() > turn_ends_at:
+                # The new task takes its first step before this callback is called.
+                self._is_start_scheduled = True
+                self._loop.call_soon(self._continue_starting)
+
+    def _continue_starting(self) -> None:
+        self._is_start_scheduled = False
+        self._proceed()
+
+    def _may_start(self) -> bool:
+        return len(self._tasks) < self._settings.in_flight_requests_max and not self._has_too_much_unsent()
+
+    def _has_too_much_unsent(self) -> bool:
+        unsent_bytes = self._outbox.unsent_bytes
+        if self._answer_memory.is_exhausted:
+            return unsent_bytes > 0
+        return unsent_bytes >= self._settings.unsent_bytes_max
+
+    def _start(self, request: RequestReceived) -> bool:
+        """Call the handler; return whether it goes on in a task."""
+        try:
+            message = request.decode()
+            if not request.api.request.keeps_body:
+                # While the handler waits, only its message is in memory, not the encoded request.
+                self._release_request(request)
+            result = self._handlers[request.api.key](self._context(request), message)
+        except Exception as error:
+            self._answer_error(request, error)
+        else:
+            if isinstance(result, Awaitable):
+                task = self._loop.create_task(self._finish(request, result))
+                self._tasks.add(task)
+                task.add_done_callback(partial(self._finished, request, result))
+                return True
+            self._answer(request, result)
+        self._release_request(request)
+        return False
+
+    async def _finish(self, request: RequestReceived, result: Awaitable[Any]) -> None:
+        try:
+            response = await result
+        except asyncio.CancelledError as error:
+            if self._is_silent():
+                raise
+            # Not this task was cancelled, but something the handler waited for.
+            self._answer_error(request, error)
+        except Exception as error:
+            self._answer_error(request, error)
+        else:
+            self._answer(request, response)
+
+    def _finished(self, request: RequestReceived, result: Awaitable[Any], task: asyncio.Task[None]) -> None:
+        if isinstance(result, Coroutine):
+            # A task that is cancelled before its first step leaves the handler's coroutine untouched.
+            result.close()
+        self._tasks.discard(task)
+        self._release_request(request)
+        self._proceed()
+
+    def _context(self, request: RequestReceived) -> RequestContext:
+        principal = self._session.principal
+        assert principal is not None, "the session refuses requests of clients that have not authenticated"
+        return RequestContext(
+            *(request.api.key, request.api_version, principal, self._settings.name, self._peer_address),
+            is_gone=self._is_silent,
+        )
+
+    def _answer(self, request: RequestReceived, response: Any) -> None:
+        on_sent = None
+        if isinstance(response, Answer):
+            response, on_sent = response.response, response.on_sent
+        try:
+            parts = [] if self._is_silent() else self._session.response(request, response)
+        except Exception as error:
+            self._answer_error(request, error)
+            parts = []
+        if parts:
+            self._write(parts, on_sent)
+        elif on_sent is not None:
+            on_sent()
+
+    def _answer_error(self, request: RequestReceived, error: BaseException) -> None:
+        if self._is_silent():
+            return
+        if not isinstance(error, FlussError):
+            logger.error("%s of %s failed", request.api.name, self._peer_address, exc_info=error)
+            text = f"{request.api.name} failed inside the server ({type(error).__name__}); its log has the details"
+            error = FlussError(text, ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._write(self._session.error(request.request_id, error))
+
+    def _give_up_requests(self) -> None:
+        for request in self._queue:
+            self._release_request(request)
+        self._queue.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    # Memory
+
+    def _hold_request(self, byte_count: int) -> None:
+        self._request_memory.take(byte_count)
+        self._request_bytes += byte_count
+
+    def _release_request(self, request: RequestReceived) -> None:
+        """Let go of the encoded request. May be called again."""
+        byte_count = len(request.body)
+        request.body = _NO_BODY
+        self._request_bytes -= byte_count
+        self._request_memory.give_back(byte_count)
+
+    def _count_partial_frame(self) -> None:
+        byte_count = self._session.partial_frame_bytes
+        if byte_count == self._partial_bytes:
+            return
+        if not self._partial_bytes:
+            self._frame_began_at = self._clock()
+        self._arriving_memory.replace(self._partial_bytes, byte_count)
+        self._partial_bytes = byte_count
+        if not byte_count:
+            self._arriving_memory.leave(self.regulate_reading)
+
+    def _write(self, parts: Parts, on_sent: Callable[[], None] | None = None) -> None:
+        self._outbox.write(parts, on_sent)
+        self._count_unsent()
+
+    def _count_unsent(self) -> None:
+        unsent_bytes = self._outbox.unsent_bytes
+        self._answer_memory.replace(self._unsent_bytes, unsent_bytes)
+        self._unsent_bytes = unsent_bytes
+
+    # Flow
+
+    def _proceed(self) -> None:
+        """Something has been finished or sent: see what can go on."""
+        if not self._transport.is_closing():
+            self._count_unsent()
+        self._start_requests()
+        self.regulate_reading()
+        if self._phase is _Phase.DRAINING and not self._queue and not self._tasks:
+            self._outbox.when_empty(self._half_close)
+
+    def regulate_reading(self) -> None:
+        """Read from the socket only while there is room for more."""
+        if self._transport.is_closing():
+            return
+        should_read = self._phase is _Phase.SILENT or (self._phase is _Phase.OPEN and self._has_room())
+        if should_read and not self._is_reading:
+            self._transport.resume_reading()
+        elif self._is_reading and not should_read:
+            self._transport.pause_reading()
+        self._is_reading = should_read
+
+    def _rest(self) -> None:
+        """Read nothing until others had their turn: some loops read one socket many times in a row."""
+        if not self._is_resting:
+            self._is_resting = True
+            self._loop.call_soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._is_resting = False
+        self.regulate_reading()
+
+    def _has_room(self) -> bool:
+        if self._held_back_timer is not None or self._is_resting:
+            return False
+        if not self._has_memory():
+            return False
+        return (
+            len(self._queue) + len(self._tasks) < self._settings.in_flight_requests_max
+            and not self._has_too_much_unsent()
+        )
+
+    def _has_memory(self) -> bool:
+        """Whether there is memory for what may arrive. Small requests of those who hold nothing are always read."""
+        if self._request_memory.is_exhausted and self._partial_bytes + self._request_bytes > 0:
+            self._request_memory.wait(self.regulate_reading)
+            return False
+        if not self._partial_bytes or not self._arriving_memory.is_exhausted:
+            return True
+        if self._arriving_memory.may_be_first(self.regulate_reading):
+            return True
+        self._arriving_memory.wait(self.regulate_reading)
+        return False
+
+    def check_time(self) -> None:
+        """Disconnect a client that is idle or does not take its answers. The listener calls this now and then."""
+        now = self._clock()
+        if self._outbox.sent_bytes > self._sent_bytes_seen:
+            self._sent_bytes_seen = self._outbox.sent_bytes
+            self._active_at = self._progressed_at = now
+        elif self._outbox.unsent_bytes == 0:
+            self._progressed_at = now
+        if now - self._progressed_at > self._settings.stalled_timeout_s:
+            logger.warning("disconnected %s: it does not take its answers", self._peer_address)
+            self.abort()
+        elif self._holds_up_others(now):
+            logger.warning("disconnected %s: it takes too long to send a request", self._peer_address)
+            self.abort()
+        elif self._session.principal is None and now - self._connected_at > self._settings.stalled_timeout_s:
+            logger.info("disconnected %s: it has not logged in", self._peer_address)
+            self.abort()
+        elif now - self._active_at > self._settings.idle_timeout_s:
+            logger.info("closed the idle connection of %s", self._peer_address)
+            self.abort()
+
+    def _holds_up_others(self, now: float) -> bool:
+        """Whether a request has been arriving for long whose memory others need."""
+        is_late = now - self._frame_began_at > self._settings.stalled_timeout_s
+        return is_late and self._partial_bytes > 0 and self._arriving_memory.is_exhausted
+
+    # The end
+
+    def _is_silent(self) -> bool:
+        return self._phase is _Phase.SILENT or self._transport.is_closing()
+
+    def drain(self) -> None:
+        """Take nothing more in, finish what was received, then close."""
+        if self._phase is _Phase.OPEN:
+            self._phase = _Phase.DRAINING
+            self._proceed()
+
+    def abort(self) -> None:
+        """Close at once; what is unsent is lost."""
+        self._transport.abort()
+
+    def _end_with(self, last_word: Parts) -> None:
+        """Write a last answer and close."""
+        self._write(last_word)
+        self._phase = _Phase.SILENT
+        self._give_up_requests()
+        self._outbox.when_empty(self._half_close)
+
+    def _half_close(self) -> None:
+        """Say that nothing more will come, and leave the client a moment to read it.
+
+        Closing a socket on which bytes have arrived unread would make the system throw away our last bytes too.
+        """
+        self._phase = _Phase.SILENT
+        if self._transport.is_closing():
+            return
+        try:
+            self._transport.write_eof()
+        except OSError:
+            # The client has reset the connection, and the loop is about to find out.
+            self.abort()
+            return
+        self.regulate_reading()
+        self._linger_timer = self._loop.call_later(_LINGER_S, self.abort)
+
+
+def _address_text(address: Any) -> str:
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) >= 2 else "unknown"

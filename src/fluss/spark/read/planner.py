@@ -1,0 +1,373 @@
+"""Plans of reads: which splits of a table are read, up to which offsets, and by how many tasks.
+
+A plan is made once, on the driver. From then on it says exactly which records or rows are read, however much the
+table grows.
+
+    view       of                     splits                                   a bucket may be cut
+    log        log tables             the log                                  yes
+    changelog  all tables             the log, with what each record means     yes
+    binlog     primary-key tables     the log, updates as one record           yes
+    rows       primary-key tables     the rows after all changes so far        no
+    upserts    primary-key tables     the last changes of keys in a time       no
+
+1. Pruning: the partitions that were chosen, and the partitions and buckets in which the filter may hold.
+2. Offsets: where the log of each bucket begins and ends. With a time range (``scan.incremental``) only those records
+   count whose commit time is in it. Where it begins and ends in the logs is asked of the servers, whose answer may be
+   too early; so the start is exact only because tasks look at the time of every record, and the end is checked here
+   against the record that is there.
+3. Sizes: what a row costs, measured on a few rows if it decides about the number of tasks; then the splits are packed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
+
+import pyarrow as pa
+
+from fluss import FlussTable
+from fluss.client.bulk import (
+    LogRange,
+    checked_choices,
+    chosen_partitions,
+    lake_format,
+    lake_snapshot_of,
+    offsets_of,
+    partitions_of,
+    read_ranges,
+    row_counts_of,
+)
+from fluss.errors import ErrorCode, FlussError
+from fluss.row.arrow_arrays import estimated_row_bytes, narrowest_column
+from fluss.row.bucketing import HashVariant, bucket_for
+from fluss.row.key import bucket_key_encoder
+from fluss.row.values import internal_from_arrow
+from fluss.schema.offsets import OffsetSpec
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableInfo
+from fluss.schema.table_options import LOG_TTL
+from fluss.schema.types import TypeRoot
+from fluss.spark.query_options import ReadOptions
+from fluss.spark.read.splits import Split, Task, pack
+
+if TYPE_CHECKING:
+    from fluss.spark.filter.row_filter import RowFilter
+
+
+ReadView: TypeAlias = Literal["rows", "log", "upserts", "changelog", "binlog"]
+# Unless an option limits them: so many tasks for each processor of the driver, or more if tasks would otherwise be
+# larger than so many times their target size.
+_TASKS_PER_PROCESSOR: Final = 16
+_TASK_SIZE_MAX: Final = 8
+# What a row costs Spark besides its bytes, as a number of bytes.
+_ROW_COST_BYTES: Final = 24
+# How many times larger rows may be than their types suggest.
+_GUESS_FACTOR_MAX: Final = 16
+# How often a plan is begun again because partitions are dropped while it is made.
+_TRIES_MAX: Final = 3
+logger = logging.getLogger(__name__)
+# With more keys than this that a filter names, all buckets are read.
+_KEYS_MAX: Final = 1000
+# Types of which equal values have equal keys. Times may have more digits than they show, and zeros two signs.
+_EXACT_ROOTS: Final = frozenset(
+    {
+        TypeRoot.BOOLEAN,
+        TypeRoot.TINYINT,
+        TypeRoot.SMALLINT,
+        TypeRoot.INTEGER,
+        TypeRoot.BIGINT,
+        TypeRoot.CHAR,
+        TypeRoot.STRING,
+        TypeRoot.BINARY,
+        TypeRoot.BYTES,
+        TypeRoot.DECIMAL,
+        TypeRoot.DATE,
+    }
+)
+# Rows that are measured at most.
+_SAMPLE_ROWS: Final = 1000
+
+
+class PlannedBucket(NamedTuple):
+    """A bucket that is read, and the name of its partition if it has one."""
+
+    bucket: TableBucket
+    partition_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """A read of a table: what its tasks read."""
+
+    table_id: int
+    view: ReadView
+    tasks: tuple[Task, ...]
+
+
+def read_view(info: TableInfo, options: ReadOptions) -> ReadView:
+    """Return what is read of a table; FlussError for what this table does not have."""
+    has_key = info.has_primary_key()
+    match options.view:
+        case "changelog":
+            return "changelog"
+        case "binlog" if has_key:
+            return "binlog"
+        case "binlog":
+            raise FlussError(f"{info.table_path} is a log table: its rows never change, so it has no $binlog")
+    if not has_key:
+        return "log"
+    return "rows" if options.incremental_start_ms is None else "upserts"
+
+
+def plan_batch(
+    table: FlussTable,
+    options: ReadOptions,
+    columns: Sequence[str],
+    row_filter: RowFilter | None = None,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> TablePlan:
+    """Plan a batch read of these columns. ``row_filter`` is on columns of the table."""
+    view = read_view(table.get_table_info(), options)
+    splits = _splits(table, options, view, row_filter, clock)
+    may_split = view in ("log", "changelog", "binlog")
+    bytes_per_row = _bytes_per_row(table, splits, columns, options.target_task_bytes)
+    tasks = pack(
+        splits,
+        bytes_per_row,
+        target_task_bytes=options.target_task_bytes,
+        tasks_max=options.max_tasks or _default_tasks_max(splits, bytes_per_row, options),
+        may_split=may_split,
+        task_rows_max=options.max_records_per_partition,
+    )
+    return TablePlan(table.get_table_info().table_id, view, tuple(tasks))
+
+
+# Pruning
+
+
+def planned_buckets(
+    table: FlussTable, options: ReadOptions, row_filter: RowFilter | None = None
+) -> list[PlannedBucket]:
+    """Return the buckets that have to be read now: of the partitions chosen, and where the filter may hold."""
+    info = table.get_table_info()
+    bucket_ids = matching_buckets(info, row_filter)
+    if not info.is_partitioned():
+        # A table without partitions refuses a choice of them.
+        matching_partitions(info, [], options.partitions, None)
+        return [PlannedBucket(TableBucket(info.table_id, bucket_id), None) for bucket_id in bucket_ids]
+    partitions = matching_partitions(info, partitions_of(table), options.partitions, row_filter)
+    return [
+        PlannedBucket(
+            TableBucket.with_partition(info.table_id, partition.partition_id, bucket_id), partition.partition_name
+        )
+        for partition in partitions
+        for bucket_id in bucket_ids
+    ]
+
+
+def matching_partitions(
+    info: TableInfo,
+    existing: Sequence[PartitionInfo],
+    choices: Iterable[str | PartitionSpec] | None,
+    row_filter: RowFilter | None,
+) -> list[PartitionInfo]:
+    """Return the partitions that were chosen and may have rows for which the filter holds.
+
+    A choice that no partition fits is a FlussError (code 36); a filter that fits none leaves none.
+    """
+    chosen = chosen_partitions(info, existing, checked_choices(info, choices))
+    if row_filter is None:
+        return chosen
+    return [each for each in chosen if row_filter.may_match(each.get_partition_spec().spec_map)]
+
+
+def matching_buckets(info: TableInfo, row_filter: RowFilter | None) -> list[int]:
+    """Return the buckets that may have rows for which the filter holds.
+
+    These are all of them, unless the filter says what the columns of the bucket key are equal to.
+    """
+    everywhere = list(range(info.num_buckets))
+    keys = info.bucket_keys
+    if row_filter is None or not keys:
+        return everywhere
+    types = [info.schema.column(name).data_type for name in keys]
+    choices = row_filter.choices()
+    if any(name not in choices for name in keys) or any(each.root not in _EXACT_ROOTS for each in types):
+        return everywhere
+    values = [internal_from_arrow(choices[name].drop_null(), type_) for name, type_ in zip(keys, types, strict=True)]
+    if prod(map(len, values)) > _KEYS_MAX:
+        return everywhere
+    lake = lake_format(info)
+    encode = bucket_key_encoder(types, lake).encode
+    encoded = [encode(key) for key in product(*values)]
+    # Writers of other languages hash differently, and a table does not say which writers it had.
+    variants = get_args(HashVariant)
+    return sorted({bucket_for(key, info.num_buckets, lake, variant) for key in encoded for variant in variants})
+
+
+# Offsets
+
+
+def fluss_ranges(
+    table: FlussTable, options: ReadOptions, view: ReadView, buckets: Collection[TableBucket]
+) -> dict[TableBucket, tuple[int, int]]:
+    """Decide what of a table is read from Fluss: from where to where in the log of each bucket.
+
+    This is the place that knows of lakes. All there is to read has to come from Fluss, so that whatever is only in a
+    lake is a FlussError instead of rows that are missing.
+    """
+    path = table.table_path
+    if options.view == "lake" or options.mode in ("lake", "snapshot"):
+        wanted = "$lake" if options.view == "lake" else f"'scan.mode'={options.mode}"
+        raise FlussError(f"{wanted} reads what the lake has of a table, which cannot be read yet; read {path} itself")
+    latest = offsets_of(table, buckets, OffsetSpec.latest())
+    earliest = offsets_of(table, buckets, OffsetSpec.earliest())
+    if options.mode == "union" and view in ("log", "rows") and options.incremental_start_ms is None:
+        _check_not_in_lake(table, options, view, earliest)
+    return {bucket: (min(earliest[bucket], stop), stop) for bucket, stop in latest.items()}
+
+
+def _check_not_in_lake(
+    table: FlussTable, options: ReadOptions, view: ReadView, earliest: Mapping[TableBucket, int]
+) -> None:
+    """Refuse a table of which older records, or whole partitions, are only in its lake."""
+    snapshot = lake_snapshot_of(table)
+    if snapshot is None:
+        return
+    partition_ids: set[int | None] = {None}
+    if table.get_table_info().is_partitioned():
+        partition_ids = {partition.partition_id for partition in partitions_of(table)}
+    for bucket in snapshot.get_table_buckets():
+        # Partitions that were chosen by name exist: that was checked.
+        is_gone = options.partitions is None and bucket.partition_id not in partition_ids
+        if is_gone or (view == "log" and earliest.get(bucket, 0) > 0):
+            missing = f"partition {bucket.partition_id}" if is_gone else f"the oldest records of {bucket}"
+            raise FlussError(
+                f"{table.table_path} has {missing} in its lake only, and a lake cannot be read yet; set "
+                "'scan.mode'=fluss to read what Fluss still has"
+            )
+
+
+def _splits(
+    table: FlussTable,
+    options: ReadOptions,
+    view: ReadView,
+    row_filter: RowFilter | None,
+    clock: Callable[[], float],
+) -> list[Split]:
+    for tries_left in reversed(range(_TRIES_MAX)):
+        planned = planned_buckets(table, options, row_filter)
+        try:
+            return _splits_of(table, options, view, planned, clock)
+        except FlussError as error:
+            # A partition that is dropped right now is not read; one that is missing for good was not chosen.
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS or not tries_left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _splits_of(
+    table: FlussTable,
+    options: ReadOptions,
+    view: ReadView,
+    planned: Sequence[PlannedBucket],
+    clock: Callable[[], float],
+) -> list[Split]:
+    names = dict(planned)
+    ranges = fluss_ranges(table, options, view, names)
+    if options.incremental_start_ms is not None:
+        _warn_of_expired(table, options.incremental_start_ms, clock)
+        ranges = _in_time(table, ranges, options.incremental_start_ms, options.incremental_end_ms)
+    counts = row_counts_of(table, names) if view == "rows" else {}
+    return [
+        Split(
+            bucket.partition_id,
+            names[bucket],
+            bucket.bucket_id,
+            start,
+            stop,
+            "rows" if view == "rows" else "log",
+            counts.get(bucket),
+        )
+        for bucket, (start, stop) in ranges.items()
+        if (stop if view == "rows" else stop - start) > 0
+    ]
+
+
+def _in_time(
+    table: FlussTable, ranges: Mapping[TableBucket, tuple[int, int]], start_ms: int, end_ms: int | None
+) -> dict[TableBucket, tuple[int, int]]:
+    """Narrow ranges to those records whose time may be in a range of times."""
+    starts = offsets_of(table, ranges, OffsetSpec.timestamp(start_ms))
+    stops = {bucket: stop for bucket, (_, stop) in ranges.items()}
+    if end_ms is not None:
+        stops |= _stops_at(table, stops, end_ms)
+    return {
+        bucket: (max(start, starts[bucket]), max(start, starts[bucket], stops[bucket]))
+        for bucket, (start, _) in ranges.items()
+    }
+
+
+def _stops_at(table: FlussTable, latest: Mapping[TableBucket, int], end_ms: int) -> dict[TableBucket, int]:
+    """Return for each bucket an offset from which on everything is of a time or later, and as little else as may be."""
+    try:
+        stops = offsets_of(table, latest, OffsetSpec.timestamp(end_ms))
+    except FlussError as error:
+        if error.error_code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
+            raise
+        # The time is yet to come.
+        return {}
+    probes = [LogRange(bucket, stop, stop + 1) for bucket, stop in stops.items() if stop < latest[bucket]]
+    columns = [narrowest_column(table.get_table_info().schema)]
+    times_ms = {run.bucket: run.timestamp_ms for run in read_ranges(table, probes, columns=columns)}
+    # An offset that was found in a coarse index may have older records behind it.
+    return {bucket: stop if times_ms.get(bucket, 0) >= end_ms else latest[bucket] for bucket, stop in stops.items()}
+
+
+def _warn_of_expired(table: FlussTable, start_ms: int, clock: Callable[[], float]) -> None:
+    ttl_ms = LOG_TTL.of(table.get_table_info().properties)
+    if ttl_ms > 0 and start_ms < clock() * 1000 - ttl_ms:
+        logger.warning(
+            "records of %s are kept for %d ms ('%s'); of those since %d ms some may be gone",
+            table.table_path,
+            ttl_ms,
+            LOG_TTL.key,
+            start_ms,
+        )
+
+
+# Sizes
+
+
+def _bytes_per_row(table: FlussTable, splits: Sequence[Split], columns: Sequence[str], target_task_bytes: int) -> float:
+    """Return what a row costs, measured if it decides about the number of tasks."""
+    guessed = estimated_row_bytes(table.get_table_info().schema, columns)
+    if sum(split.weight for split in splits) * guessed * _GUESS_FACTOR_MAX < target_task_bytes:
+        return guessed + _ROW_COST_BYTES
+    largest = max(splits, key=lambda split: split.weight)
+    log = LogRange(largest.bucket(table.get_table_info().table_id), largest.start, largest.stop)
+    return (measured_row_bytes(table, log, columns) or guessed) + _ROW_COST_BYTES
+
+
+def measured_row_bytes(table: FlussTable, log: LogRange, columns: Sequence[str]) -> float | None:
+    """Return what the last rows of a part of a log take on average; None if they cannot be read now."""
+    last = log._replace(start=max(log.start, log.stop - _SAMPLE_ROWS))
+    try:
+        batches: list[pa.RecordBatch] = [run.batch for run in read_ranges(table, [last], columns=columns)]
+    except FlussError:
+        return None
+    row_count = sum(batch.num_rows for batch in batches)
+    return sum(batch.nbytes for batch in batches) / row_count if row_count else None
+
+
+def _default_tasks_max(splits: Sequence[Split], bytes_per_row: float, options: ReadOptions) -> int:
+    row_count = sum(split.weight for split in splits)
+    by_size = round(row_count * bytes_per_row / (options.target_task_bytes * _TASK_SIZE_MAX))
+    by_rows = -(-row_count // (options.max_records_per_partition or row_count or 1))
+    return max(_TASKS_PER_PROCESSOR * (os.cpu_count() or 1), by_size, by_rows)

@@ -1,0 +1,55 @@
+"""A Spark session that is right for Fluss tables: ``fluss.spark.session()``.
+
+Importing this costs nothing: PySpark and everything else is imported when a session is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def session(
+    app_name: str = "fluss",
+    *,
+    cores: int | None = None,
+    master: str | None = None,
+    config: Mapping[str, object] | None = None,
+) -> SparkSession:
+    """Return the running Spark session, or start one on this machine.
+
+    A new one uses ``cores`` of this machine (all if not given), or ``master``, and retries tasks that fail. Python
+    workers run with this interpreter and talk through Unix sockets; there is no web page, no progress bar and nothing
+    in the log but errors; files that Spark needs go below the system's directory for temporary files. ``config`` has
+    the last word in everything. Started by spark-submit, it leaves the master and the log as they are.
+
+    Of a running one it is checked that Fluss tables can be used in it; a FlussError says what is wrong. Settings that
+    make it slow are a warning. ``config`` is applied to it as far as that is possible while it runs.
+
+    Without Java 17 or newer there is a FlussError, without PySpark an ImportError; both say what to install.
+    """
+    if cores is not None and master is not None:
+        raise ValueError("give cores, for a session on this machine, or a master, not both")
+    check_pyspark()
+    from fluss.spark.session.running import adapted, running_session
+    from fluss.spark.session.start import start
+
+    found = running_session()
+    if found is not None:
+        return adapted(found, cores=cores, master=master, config=config or {})
+    return start(app_name, cores=cores, master=master, config=config or {})
+
+
+def check_pyspark() -> None:
+    """Raise an ImportError that says how to install PySpark if it is not there."""
+    try:
+        import pyspark  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        if error.name != "pyspark":
+            raise
+        raise ImportError(
+            'Fluss tables in Spark need PySpark. Install it with: pip install "flussbett[spark]"'
+        ) from None

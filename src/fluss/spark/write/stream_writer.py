@@ -1,0 +1,90 @@
+"""Streaming writes: ``df.writeStream.format("fluss")``.
+
+A micro-batch that fails, or whose driver dies, is repeated by Spark with the same number and the same rows. Its tasks
+find their records below the checkpoint (``sink_state``), and go on where their predecessors ended (``exactly_once``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from fluss.errors import FlussError
+from fluss.spark.query_options import WriteOptions
+from fluss.spark.session.noise import ShortTracebacks
+from fluss.spark.write.exactly_once import write_at_least_once, write_exactly_once
+from fluss.spark.write.overwrite import check_complete_output
+from fluss.spark.write.sink import SinkPlan, WriteSummary
+from fluss.spark.write.sink_state import SinkState
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class StreamTaskCommit(WriterCommitMessage):
+    """What a task tells the driver, which does not know its query otherwise."""
+
+    query: str
+    summary: WriteSummary
+
+
+class FlussStreamWriter(DataSourceStreamArrowWriter):
+    """Writes one micro-batch. Spark makes one for the tasks and another one for the commit."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        self._plan = SinkPlan.of(options, schema)
+        if overwrite:
+            check_complete_output(self._plan)
+        self._state: SinkState | None = None
+        if options.delivery_guarantee == "exactly-once":
+            self._state = SinkState.open(options.checkpoint_location)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamTaskCommit:
+        with ShortTracebacks():
+            query, batch, partition = _identity()
+            table = self._plan.open_table()
+            rows = self._plan.rows(table, iterator)
+            if self._state is None:
+                return StreamTaskCommit(query, write_at_least_once(table, self._plan, rows))
+            records = self._state.task(query, batch, partition)
+            return StreamTaskCommit(query, write_exactly_once(table, self._plan, rows, records))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        with ShortTracebacks():
+            written = [message for message in messages if isinstance(message, StreamTaskCommit)]
+            total = WriteSummary.total(message.summary for message in written)
+            logger.info(
+                "micro-batch %d wrote %d rows to %s, %d of them before it was tried again",
+                batchId,
+                total.rows,
+                self._plan.options.table,
+                total.rows_found,
+            )
+            if self._state is not None:
+                for query in {message.query for message in written}:
+                    # The records of this one stay: if the driver dies now, Spark repeats it.
+                    self._state.forget_before(query, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        # What was written stays, and so do the records: the micro-batch will be repeated.
+        logger.warning("micro-batch %d of a stream into %s was aborted", batchId, self._plan.options.table)
+
+
+def _identity() -> tuple[str, int, int]:
+    """Return what is the same in all attempts of a task: its query, its micro-batch, and its number in there."""
+    task = TaskContext.get()
+    assert task is not None, "tasks run in tasks"
+    query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+    if query is None or batch is None:
+        raise FlussError("Spark does not say which query and which micro-batch this task belongs to")
+    return query, int(batch), task.partitionId()

@@ -1,0 +1,171 @@
+"""The files of a log as readers see them: its segments, and the point up to which they may be read.
+
+The owner of a log replaces both as a whole, so that any thread may look at them at any time. A reader that was on its
+way to rows which have expired meanwhile is told so.
+
+Below it, the work on these files that takes time and belongs into a thread: expiry, syncs, deletion. Those functions
+block and raise OSError.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Final
+
+from fluss.errors import CorruptRecordError, ErrorCode, FlussError
+from fluss.schema.table import TableBucket
+from fluss.storage.log.file_names import DELETED_SUFFIX, directories_above
+from fluss.storage.log.pending_writes import LogEnd, PendingWrites
+from fluss.storage.log.segment import Segment
+from fluss.storage.vfs import Files
+
+# What was written so recently is in the page cache: reading it takes no longer than asking another thread to.
+_CACHED_BYTES: Final = 1024 * 1024
+_CACHED_READ_BYTES: Final = 256 * 1024
+_base_offset: Final = attrgetter("base_offset")
+
+
+class LocalLog:
+    """The segments of one log and the end that readers see. Any thread may call; methods that read files block."""
+
+    __slots__ = ("bucket", "directory", "end", "segments")
+
+    def __init__(self, bucket: TableBucket, directory: Path, segments: tuple[Segment, ...], end: LogEnd) -> None:
+        self.bucket = bucket
+        self.directory = directory
+        # They may hold more than lies before the end: what is on its way to the disk.
+        self.segments = segments
+        self.end = end
+
+    @property
+    def offset_start(self) -> int:
+        segments = self.segments
+        return segments[0].base_offset if segments else 0
+
+    def segments_until(self, end: LogEnd) -> tuple[Segment, ...]:
+        """Return the segments up to the one with the end in it."""
+        last = end.segment
+        return tuple(segment for segment in self.segments if last and segment.base_offset <= last.base_offset)
+
+    def read(self, offset: int, bytes_max: int, *, offset_max: int, at_least_one_batch: bool) -> memoryview:
+        """See ``LogTablet.read``. Between the end and ``offset_max`` there is nothing yet."""
+        end = self.end
+        if not self.offset_start <= offset <= max(offset_max, end.offset_next):
+            raise self._out_of_range(offset, end)
+        if offset >= end.offset_next:
+            return memoryview(b"")
+        try:
+            return self._read_segment(self._segment_with(offset), end, offset, bytes_max, at_least_one_batch)
+        except FileNotFoundError as error:
+            if offset < self.offset_start:
+                raise self._out_of_range(offset, end) from None
+            raise CorruptRecordError(f"{error.filename} is missing; offset {offset} was in it") from error
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _segment_with(self, offset: int) -> Segment:
+        segments = self.segments
+        index = bisect_right(segments, offset, key=_base_offset) - 1
+        return segments[max(index, 0)]
+
+    def _read_segment(
+        self, segment: Segment, end: LogEnd, offset: int, bytes_max: int, at_least_one_batch: bool
+    ) -> memoryview:
+        if segment.base_offset > offset:
+            raise self._out_of_range(offset, end)
+        position_end = end.position if segment is end.segment else segment.size_bytes
+        first = segment.find(offset, position_end)
+        if at_least_one_batch:
+            bytes_max = max(bytes_max, first.size)
+        return memoryview(segment.read(first, min(bytes_max, position_end - first.position)))
+
+    def is_cached(self, offset: int, bytes_max: int) -> bool:
+        """See ``LogTablet.is_cached``."""
+        end = self.end
+        if end.segment is None or offset < end.segment.base_offset or offset >= end.offset_next:
+            return offset >= end.offset_next
+        position = end.segment.position_before(offset)
+        return (
+            position is not None
+            and end.position - position <= _CACHED_BYTES
+            and min(bytes_max, end.position - position) <= _CACHED_READ_BYTES
+        )
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int:
+        """See ``LogTablet.offset_for_timestamp``."""
+        # In this order: what was there before the end was looked at lies before the end, or is where it lies.
+        segments, end = self.segments, self.end
+        if end.segment is None:
+            return end.offset_next
+        for segment in segments:
+            try:
+                if segment is end.segment:
+                    if end.timestamp_max_ms >= timestamp_ms and end.position:
+                        return segment.find_time(timestamp_ms, end.position).base_offset
+                    break
+                if segment.load_timestamp_max() >= timestamp_ms:
+                    return segment.find_time(timestamp_ms, segment.size_bytes).base_offset
+            except OSError as error:
+                # It may have expired meanwhile; then the answer is in a later one.
+                if segment.base_offset >= self.offset_start:
+                    raise self._unreadable(error) from error
+        return end.offset_next
+
+    def _out_of_range(self, offset: int, end: LogEnd) -> FlussError:
+        return FlussError(
+            f"offset {offset} of {self.bucket} is out of range: the log has {self.offset_start} to {end.offset_next}",
+            ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+        )
+
+    def _unreadable(self, error: OSError) -> FlussError:
+        return FlussError(f"cannot read {self.directory}: {error}", ErrorCode.LOG_STORAGE_EXCEPTION)
+
+
+# Work for threads
+
+
+def count_expired(segments: Sequence[Segment], expired_before_ms: int) -> int:
+    """Count the segments at the start of a log in which everything is older. An empty one has no age."""
+    for count, segment in enumerate(segments):
+        if segment.load_timestamp_max() >= expired_before_ms or not segment.size_bytes:
+            return count
+    return len(segments)
+
+
+def remove_expired(files: Files, directory: Path, pending: PendingWrites, segments: Sequence[Segment]) -> None:
+    """Remove segments at the start of a log, so that a crash finds the log whole, whenever it happens."""
+    # From now on the log alone no longer tells what the writers have done.
+    pending.sync_snapshot()
+    files.sync_directory(directory)
+    for segment in segments:
+        segment.remove()
+        # One after the other: a log whose middle is gone and whose beginning came back could not be opened.
+        files.sync_directory(directory)
+
+
+def sync_segments(files: Files, log: LocalLog, segments: Sequence[Segment], *, is_first: bool) -> None:
+    """Make segments durable, and the names in their directory; the first time the directories above it as well."""
+    for segment in segments:
+        try:
+            files.sync(segment.path)
+        except FileNotFoundError:
+            # It may have expired meanwhile.
+            if segment.base_offset >= log.offset_start:
+                raise
+    files.sync_directory(log.directory)
+    if is_first:
+        for directory in directories_above(log.directory, log.bucket):
+            files.sync_directory(directory)
+
+
+def remove_log(files: Files, directory: Path) -> None:
+    """Remove the directory of a log. A missing one is not an error."""
+    # The new name first: a start after a crash sees by it that the directory was to go.
+    doomed = directory.with_name(directory.name + DELETED_SUFFIX)
+    files.remove_tree(doomed)
+    if files.exists(directory):
+        files.rename(directory, doomed)
+        files.remove_tree(doomed)
