@@ -1,4 +1,4 @@
-"""KV batches, stored values, row bodies and recent rows: 100,000 records of a small table, built and taken apart."""
+"""KV batches, stored values, row bodies and memtables: 100,000 records of a small table, built and taken apart."""
 
 from __future__ import annotations
 

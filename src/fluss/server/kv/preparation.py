@@ -83,7 +83,7 @@ class BatchPreparer:
         self.auto_increment = AutoIncrement.of(table)
         self._merger = merger_of(table)
         self._keys = TableKeyEncoder(table)
-        # Whoever reserves ids waits for the coordinator.
+        # Reserving ids waits for the coordinator, which an event loop must not.
         self._may_be_quick = self.auto_increment is None and len(table.descriptor.schema.columns) <= _QUICK_COLUMNS_MAX
 
     def is_quick(self, batch: KvBatch) -> bool:
@@ -171,10 +171,10 @@ class BatchPreparer:
             )
         except FlussError:
             return None
-        parts = joined.split(changes, self._keys.encode(changes.rows).to_list())
-        if parts is None:
+        split = joined.split(changes, self._keys.encode(changes.rows).to_list())
+        if split is None:
             return None
-        return [self._prepared(batch, part, ids) for batch, part in zip(batches, parts, strict=True)]
+        return [self._prepared(batch, changes, ids) for batch, changes in zip(batches, split, strict=True)]
 
     def _merged(
         self,
@@ -200,6 +200,6 @@ class BatchPreparer:
             self.table, changes, writer_id=batch.writer_id, batch_sequence=batch.batch_sequence
         )
         memtable = Memtable.over(changes.changed)
-        # Keys, and rows that stay as they came, are parts of the batch and keep the whole of it.
+        # Keys, and rows that stay as they came, lie in the batch and keep the whole of it in memory.
         memory_bytes = len(changelog) + len(batch.data) + memtable.byte_count
         return PreparedBatch(memtable, changes.row_count_delta, changelog, ids_left, memory_bytes)

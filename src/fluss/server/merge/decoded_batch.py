@@ -31,7 +31,7 @@ from fluss.server.model import Table
 
 # Of a key, in messages.
 _SHOWN_BYTES: Final = 64
-# So many rows are copied together in less time than it takes to decode those of each place by themselves.
+# Copying so few rows into one piece and decoding that takes less time than decoding those of each source by itself.
 _FEW_ROWS: Final = 64
 
 
@@ -199,7 +199,7 @@ def _shown(key: bytes) -> str:
 
 
 def spread(present: EncodedRows, is_present: BoolArray) -> EncodedRows:
-    """Put rows at the places that have one, empty rows at the others."""
+    """Return present rows where there are some, and empty rows between them."""
     if len(present) == len(is_present):
         return present
     starts, ends = np.zeros((2, len(is_present)), np.int64)
@@ -209,10 +209,10 @@ def spread(present: EncodedRows, is_present: BoolArray) -> EncodedRows:
 
 
 def _joined(old: FoundRows, rows: EncodedRows, schema_id: int) -> tuple[EncodedRows, npt.NDArray[np.int16]]:
-    """Copy a few rows together, the stored ones first; return them and the schema of each."""
-    parts = [*(stored.rows for _, stored in old.groups), rows]
-    data = np.concatenate([gather_ranges(part.data, part.starts, part.lengths) for part in parts])
-    lengths = np.concatenate([part.lengths for part in parts])
+    """Copy a few rows into one piece, the stored ones first; return them and the schema of each."""
+    sources = [*(stored.rows for _, stored in old.groups), rows]
+    data = np.concatenate([gather_ranges(source.data, source.starts, source.lengths) for source in sources])
+    lengths = np.concatenate([source.lengths for source in sources])
     received_ids = np.full(len(rows), schema_id, np.int16)
     schema_ids = np.concatenate([*(stored.schema_ids for _, stored in old.groups), received_ids])
     return EncodedRows.from_offsets(data, offsets_of(lengths)), schema_ids

@@ -130,17 +130,17 @@ class KvResources:
         # A filter in front of the write buffer, ten bits for a row of a hundred bytes: most keys are not in it.
         options.set_memtable_whole_key_filtering(True)
         options.set_memtable_prefix_bloom_ratio(0.01)
-        # Writes never slow down, they go on or wait, see ``is_stall``: with three buffers to flush, or with 36 young
-        # tables to merge.
+        # Writes never slow down, they go on or wait, see ``is_stall``: with three buffers to flush, or with 36 SST
+        # files at level 0 to merge.
         options.set_max_write_buffer_number(4)
         options.set_level_zero_slowdown_writes_trigger(36)
         options.set_level_zero_stop_writes_trigger(36)
         options.set_level_compaction_dynamic_level_bytes(True)
-        # A scan has to step over removed keys one by one: tables with runs of them are merged soon.
+        # A scan has to step over removed keys one by one: SST files with runs of them are merged soon.
         options.add_compact_on_deletion_collector_factory(10_000, 5_000, 0.5)
         options.set_max_background_jobs(settings.background_jobs_max)
         options.set_bytes_per_sync(_MIB)
-        # The list of tables, which is read as a whole before RocksDB reads it: see ``check_files``.
+        # The list of SST files, which is read as a whole before RocksDB reads it: see ``check_files``.
         options.set_max_manifest_file_size(256 * _KIB)
         options.set_max_open_files(settings.open_files_max)
         options.set_max_file_opening_threads(1)
@@ -157,7 +157,7 @@ class KvResources:
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, False)
-        # Indexes and filters share the cache with the rows, so that memory does not grow with the table. They are cut
+        # Indexes and filters share the cache with the rows, so that memory does not grow with the store. They are cut
         # into pieces: the cache has 64 shards and cannot keep what is larger than one of them.
         table.set_cache_index_and_filter_blocks(True)
         table.set_index_type(BlockBasedIndexType.two_level_index_search())

@@ -12,7 +12,7 @@ _MIB = 1024 * _KIB
 class KvStoreSettings:
     """Sizes and times that hold for all stores of a server together, and for each of them."""
 
-    # All stores together: blocks of the tables as they were before compression, with their indexes and filters.
+    # All stores together: blocks of SST files as they were before compression, with their indexes and filters.
     block_cache_bytes: int = 64 * _MIB
     # All stores together: what was written and is not on the disk yet, or only just. From three quarters of it on the
     # store with the most gives its memory back; beyond it writes wait. Stores with less than one MiB are left alone.
@@ -22,7 +22,7 @@ class KvStoreSettings:
     write_buffer_bytes: int = 32 * _MIB
     # All stores together: filters that tell new keys from those that are there.
     key_filters_bytes_max: int = 64 * _MIB
-    # One store: tables that are kept open. Others are opened when they are read.
+    # One store: SST files that are kept open. Others are opened when they are read.
     open_files_max: int = 64
     # The whole process: flushes and compactions at the same time.
     background_jobs_max: int = 2

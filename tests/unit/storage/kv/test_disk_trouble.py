@@ -137,7 +137,7 @@ while len(kept) < 5:
         write(store, keys[:500], keys[:500], KvState(offset + 1, 20_000))
         offset += 1
     except FlussError as error:
-        # Whoever keeps an error keeps what it has to do with, also the file.
+        # An error that is kept keeps what it has to do with, also the file.
         kept.append(error)
         print("write", type(error).__name__, error.error_code, error.message)
 print("before", has(rows if offset == 1 else changed), store.state.applied_offset == offset, store.flushed_offset)

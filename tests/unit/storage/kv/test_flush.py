@@ -138,7 +138,7 @@ def test_many_removals_do_not_stay_in_the_write_buffer(tmp_path: Path, row_count
             if start == 50_000:
                 assert list((tmp_path / "store").glob("*.sst")) == []
             write(store, keys[start : start + row_count], [None] * row_count, KvState(start + row_count, 0))
-            # Whoever scans has them in the write buffer first.
+            # A scan has them in the write buffer first.
             assert first_rows(store, 1) == []
         eventually(lambda: any((tmp_path / "store").glob("*.sst")))
         eventually(lambda: state_after_a_crash(tmp_path / "store", tmp_path / "copy").applied_offset >= 50_000)

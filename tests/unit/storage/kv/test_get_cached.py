@@ -59,7 +59,7 @@ def test_memory_tells_the_same_as_the_disk_or_nothing(tmp_path: Path) -> None:
 
 
 def test_a_row_in_the_memtable_is_told_whatever_the_disk_has(tmp_path: Path) -> None:
-    """The newest level that knows a key tells, also that it was removed; tables that nobody has read do not matter."""
+    """The newest memtable that has a key tells, also that it was removed; unread SST files do not matter."""
     keys = [b"%05d" % number for number in range(600)]
     with open_store(tmp_path) as store:
         write(store, keys, keys, KvState(1, 600))

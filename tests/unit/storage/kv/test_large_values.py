@@ -95,7 +95,7 @@ def test_large_values_are_not_copied_in_passing(tmp_path: Path, row_count: int) 
     write(store, [b"c"], [bytes(2 * MIB)], KvState(2, row_count + 1))
     for look_up in (get_cached, find_cached):
         assert look_up(store, [b"c"]) is None
-        assert look_up(store, [b"b"]) is None, "nobody knows before"
+        assert look_up(store, [b"b"]) is None, "that is not known before"
     assert get_many(store, [b"c", b"b"]) == find(store, [b"c", b"b"]) == [bytes(2 * MIB), bytes(8)]
     store.close()
 

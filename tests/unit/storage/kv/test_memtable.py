@@ -115,7 +115,7 @@ def test_entries_and_bytes_grow_without_end() -> None:
         add(memtable, changes)
         model |= changes
         byte_counts.append(memtable.byte_count)
-        # Entries never change: whoever has found one still has its row.
+        # Entries never change: a reader that has found one still has its row.
         assert memtable.values(entries_before).to_list() == rows_before
         assert all(memtable.get(key) == value for key, value in before.items() if key not in changes)
     assert_has(memtable, model, [rng.randbytes(7) for _ in range(1000)])

@@ -219,7 +219,7 @@ def test_a_checkpoint_has_nothing_unfinished(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("finish", [KvStore.flush, rows_of, KvStore.snapshot, KvStore.close])
-def test_whoever_needs_all_rows_finishes_a_flush_that_is_half_way(
+def test_a_call_that_needs_all_rows_finishes_a_flush_that_is_half_way(
     tmp_path: Path, finish: Callable[[KvStore], object]
 ) -> None:
     keys = [b"%05d" % number for number in range(20_000)]
@@ -349,7 +349,7 @@ def test_with_too_many_files_at_level_0_a_flush_waits_and_then_fails(
         assert rows_of(store) == keys
 
 
-def test_an_error_that_somebody_keeps_does_not_spoil_the_next_table(tmp_path: Path) -> None:
+def test_an_error_that_is_kept_does_not_spoil_the_next_file(tmp_path: Path) -> None:
     """It keeps the file of the flush that was interrupted, and what was to be written to it: when it is dropped, too
     late, the flush that is done again has come far."""
     rng = random.Random(1)

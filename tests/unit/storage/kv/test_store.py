@@ -326,7 +326,7 @@ def test_a_store_is_open_only_once(tmp_path: Path) -> None:
         assert caught.value.error_code == ErrorCode.KV_STORAGE_EXCEPTION
 
 
-def test_whoever_fails_to_open_a_store_that_is_open_does_not_disturb_it(tmp_path: Path) -> None:
+def test_a_failure_to_open_a_store_that_is_open_does_not_disturb_it(tmp_path: Path) -> None:
     keys = [b"%05d" % number for number in range(10_000)]
     with open_store(tmp_path, KvResources(KvStoreSettings(write_buffer_bytes=256 * 1024))) as store:
         write(store, keys, keys, KvState(1, 10_000))
