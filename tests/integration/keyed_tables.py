@@ -30,17 +30,28 @@ class Tables:
         self._count = 0
 
     def create(
-        self, schema: pa.Schema | fluss.Schema = ID_NAME, keys: Iterable[str] = ("id",), **descriptor: Any
+        self,
+        schema: pa.Schema | fluss.Schema = ID_NAME,
+        keys: Iterable[str] = ("id",),
+        path: TablePath | None = None,
+        **descriptor: Any,
     ) -> fluss.FlussTable:
         self._count += 1
-        path = TablePath("fluss", f"keyed_{self._count}_{time.monotonic_ns()}")
+        path = path or TablePath("fluss", f"keyed_{self._count}_{time.monotonic_ns()}")
         made = schema if isinstance(schema, fluss.Schema) else fluss.Schema(schema, primary_keys=list(keys))
         wait_for(self.admin.create_table(path, fluss.TableDescriptor(made, **descriptor)))
         return wait_for(self.connection.get_table(path))
 
+    def create_log(self, schema: pa.Schema | fluss.Schema = ID_NAME, **descriptor: Any) -> fluss.FlussTable:
+        return self.create(schema, (), **descriptor)
+
     def again(self, table: fluss.FlussTable) -> fluss.FlussTable:
         """Return a table as it is now."""
         return wait_for(self.connection.get_table(table.table_path))
+
+    def partition_ids(self, table: fluss.FlussTable) -> dict[str, int]:
+        infos = wait_for(self.admin.list_partition_infos(table.table_path))
+        return {info.partition_name: info.partition_id for info in infos}
 
     def close(self) -> None:
         wait_for(self.connection.close())

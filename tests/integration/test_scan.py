@@ -16,34 +16,7 @@ import pytest
 import fluss
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError, TablePath, col, embedded
 from fluss.client.kernel.runtime import wait_for
-
-ID_NAME = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string())])
-
-
-class Tables:
-    """Makes tables that nobody else uses, and writes to them."""
-
-    def __init__(self, connection: fluss.FlussConnection, prefix: str) -> None:
-        self.connection = connection
-        self.admin = connection.get_admin()
-        self._prefix = prefix
-        self._count = 0
-
-    def create(self, schema: pa.Schema | fluss.Schema = ID_NAME, **descriptor: Any) -> fluss.FlussTable:
-        self._count += 1
-        path = TablePath("fluss", f"{self._prefix}_{self._count}")
-        made = schema if isinstance(schema, fluss.Schema) else fluss.Schema(schema)
-        wait_for(self.admin.create_table(path, fluss.TableDescriptor(made, **descriptor)))
-        return wait_for(self.connection.get_table(path))
-
-    def partition_ids(self, table: fluss.FlussTable) -> dict[str, int]:
-        infos = wait_for(self.admin.list_partition_infos(table.table_path))
-        return {info.partition_name: info.partition_id for info in infos}
-
-
-@pytest.fixture
-def tables(connection: fluss.FlussConnection, request: pytest.FixtureRequest) -> Tables:
-    return Tables(connection, f"t{abs(hash(request.node.name))}")
+from tests.integration.keyed_tables import ID_NAME, Tables
 
 
 def write_rows(table: fluss.FlussTable, rows: list[Any]) -> None:
@@ -90,7 +63,7 @@ def poll_records(scanner: fluss.LogScanner, count: int) -> list[fluss.ScanRecord
 
 
 def test_batches_spread_over_buckets_come_back_as_records(tables: Tables) -> None:
-    table = tables.create(pa.schema([("c1", pa.int32()), ("c2", pa.string())]), bucket_count=3, bucket_keys=["c1"])
+    table = tables.create_log(pa.schema([("c1", pa.int32()), ("c2", pa.string())]), bucket_count=3, bucket_keys=["c1"])
     write_batches(table, {"c1": [1, 2, 3], "c2": ["a", "b", "c"]}, {"c1": [4, 5, 6], "c2": ["d", "e", "f"]})
     scanner = record_scanner(table.new_scan())
     subscribe_all(scanner, table)
@@ -101,7 +74,7 @@ def test_batches_spread_over_buckets_come_back_as_records(tables: Tables) -> Non
 
 
 def test_rows_of_every_shape_are_equal_dicts(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     write_rows(table, [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, [3, "c"]])
     scanner = record_scanner(table.new_scan())
     scanner.subscribe(bucket_id=0, start_offset=EARLIEST_OFFSET)
@@ -118,7 +91,7 @@ def test_rows_of_every_shape_are_equal_dicts(tables: Tables) -> None:
 
 
 def test_columns_are_chosen_by_name_and_by_position(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     write_rows(table, [[1, "a"], [2, "b"]])
     by_name = record_scanner(table.new_scan().project_by_name(["name"]))
     by_name.subscribe(0, 0)
@@ -141,7 +114,7 @@ def test_nested_columns_are_reordered_and_both_paths_agree(tables: Tables) -> No
             ("deep", pa.list_(pa.list_(pa.int32()))),
         ]
     )
-    table = tables.create(schema)
+    table = tables.create_log(schema)
     rows = [
         {"id": 1, "tags": ["a", None], "scores": [("k", 1)], "place": {"x": 1, "names": ["n"]}, "deep": [[1], []]},
         {"id": 2, "tags": [], "scores": [], "place": {"x": None, "names": []}, "deep": [None]},
@@ -159,7 +132,7 @@ def test_nested_columns_are_reordered_and_both_paths_agree(tables: Tables) -> No
 
 
 def test_polled_records_are_a_sequence_and_a_mapping(tables: Tables) -> None:
-    table = tables.create(bucket_count=2)
+    table = tables.create_log(bucket_count=2)
     for number in range(8):
         write_rows(table, [[number, "x"]])
     scanner = record_scanner(table.new_scan())
@@ -176,7 +149,7 @@ def test_polled_records_are_a_sequence_and_a_mapping(tables: Tables) -> None:
 
 
 def test_iteration_ends_when_the_user_wants(tables: Tables) -> None:
-    table = tables.create(bucket_count=2)
+    table = tables.create_log(bucket_count=2)
     write_rows(table, [[number, "x"] for number in range(10)])
 
     async def main() -> None:
@@ -201,7 +174,7 @@ def test_iteration_ends_when_the_user_wants(tables: Tables) -> None:
 
 
 def test_a_batch_scanner_follows_a_growing_table(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     scanner = batch_scanner(table.new_scan())
     scanner.subscribe(0, EARLIEST_OFFSET)
     empty = scanner.poll_arrow(200)
@@ -230,7 +203,7 @@ def _poll_arrow(scanner: fluss.LogScanner, row_count: int) -> pa.Table:
 
 
 def test_bounded_reads_end_and_may_be_repeated(tables: Tables) -> None:
-    table = tables.create(bucket_count=2)
+    table = tables.create_log(bucket_count=2)
     write_rows(table, [[number, f"n{number}"] for number in range(3)])
     scanner = batch_scanner(table.new_scan())
     subscribe_all(scanner, table)
@@ -246,7 +219,7 @@ def test_bounded_reads_end_and_may_be_repeated(tables: Tables) -> None:
 
 
 def test_the_latest_offset_is_where_reading_may_begin(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     write_rows(table, [[1, "a"], [2, "b"]])
     scanner = record_scanner(table.new_scan())
     scanner.subscribe(0, LATEST_OFFSET)
@@ -256,7 +229,7 @@ def test_the_latest_offset_is_where_reading_may_begin(tables: Tables) -> None:
 
 
 def test_a_reader_streams_a_table_and_guards_its_scanner(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     write_batches(table, *(ids_and_names(100 * number, 100) for number in range(20)))
     scanner = batch_scanner(table.new_scan())
     scanner.subscribe(0, EARLIEST_OFFSET)
@@ -275,7 +248,7 @@ def test_a_reader_streams_a_table_and_guards_its_scanner(tables: Tables) -> None
 
 @pytest.mark.parametrize("compression", ["NONE", "LZ4_FRAME", "ZSTD"])
 def test_large_batches_of_every_compression_arrive_whole(tables: Tables, compression: str) -> None:
-    table = tables.create(bucket_count=2, properties={"table.log.arrow.compression.type": compression})
+    table = tables.create_log(bucket_count=2, properties={"table.log.arrow.compression.type": compression})
     writer = table.new_append().create_writer()
     row_count = 200_000
     writer.write_arrow(pa.table(ids_and_names(0, row_count), schema=table.arrow_schema))
@@ -291,7 +264,7 @@ def test_large_batches_of_every_compression_arrive_whole(tables: Tables, compres
 
 @pytest.mark.parametrize("log_format", ["INDEXED", "COMPACTED"])
 def test_logs_of_rows_are_scanned_like_all_others(tables: Tables, log_format: str) -> None:
-    table = tables.create(properties={"table.log.format": log_format})
+    table = tables.create_log(properties={"table.log.format": log_format})
     write_rows(table, [[1, "a"], [2, None]])
     records = record_scanner(table.new_scan())
     records.subscribe(0, EARLIEST_OFFSET)
@@ -302,7 +275,7 @@ def test_logs_of_rows_are_scanned_like_all_others(tables: Tables, log_format: st
 
 
 def test_a_filter_may_return_more_but_never_less(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     write_batches(table, ids_and_names(0, 10), ids_and_names(10, 10))
     scanner = batch_scanner(table.new_scan().filter((col("id") >= 15) & col("name").starts_with("n")))
     scanner.subscribe(0, EARLIEST_OFFSET)
@@ -315,7 +288,7 @@ def test_a_filter_may_return_more_but_never_less(tables: Tables) -> None:
 
 def test_partitions_are_scanned_by_id_and_dropped_ones_are_errors(tables: Tables) -> None:
     schema = pa.schema([("id", pa.int32()), ("region", pa.string()), ("value", pa.int64())])
-    table = tables.create(schema, partition_keys=["region"])
+    table = tables.create_log(schema, partition_keys=["region"])
     for region in ("US", "EU"):
         wait_for(tables.admin.create_partition(table.table_path, {"region": region}))
     write_rows(table, [{"id": n, "region": region, "value": n} for n in range(2) for region in ("US", "EU")])
@@ -349,7 +322,7 @@ def test_partitions_are_scanned_by_id_and_dropped_ones_are_errors(tables: Tables
 
 
 def test_columns_that_are_added_appear_in_new_scans_and_not_in_old_ones(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     write_rows(table, [[1, "a"]])
     old = record_scanner(table.new_scan())
     old.subscribe(0, EARLIEST_OFFSET)
@@ -370,7 +343,7 @@ def test_columns_that_are_added_appear_in_new_scans_and_not_in_old_ones(tables: 
 
 
 def test_a_dropped_table_is_an_error_for_those_who_read_it(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     scanner = record_scanner(table.new_scan())
     scanner.subscribe(0, EARLIEST_OFFSET)
     assert scanner.poll(50).is_empty()
@@ -381,7 +354,7 @@ def test_a_dropped_table_is_an_error_for_those_who_read_it(tables: Tables) -> No
 
 
 def test_offsets_outside_the_log_are_errors(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     write_rows(table, [[1, "a"]])
     scanner = batch_scanner(table.new_scan())
     scanner.subscribe(0, 1000)
@@ -395,7 +368,7 @@ def test_offsets_outside_the_log_are_errors(tables: Tables) -> None:
 
 
 def test_a_limited_scan_returns_the_newest_rows(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     write_batches(table, *(ids_and_names(5 * number, 5) for number in range(4)))
     bucket = fluss.TableBucket(table.get_table_info().table_id, 0)
 
@@ -415,7 +388,7 @@ def test_a_limited_scan_returns_the_newest_rows(tables: Tables) -> None:
 
 
 def test_a_waiting_poll_returns_as_soon_as_something_is_written(tables: Tables) -> None:
-    table = tables.create()
+    table = tables.create_log()
     writer = table.new_append().create_writer()
     scanner = record_scanner(table.new_scan())
     scanner.subscribe(0, EARLIEST_OFFSET)

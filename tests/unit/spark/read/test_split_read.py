@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fluss
-from fluss import ChangeType, FlussError, TablePath, embedded
+from fluss import ChangeType, FlussError, embedded
 from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.records import RecordRun
 from fluss.errors import ErrorCode, NetworkError
@@ -32,6 +32,7 @@ from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table
 from fluss.spark.read.splits import Split
 from fluss.spark.type_mapping import view_schema
 from fluss.testing.waiting import eventually
+from tests.integration.keyed_tables import Tables, upsert
 
 # Sizes of batches
 
@@ -132,25 +133,13 @@ def test_events_are_the_same_wherever_a_changelog_is_cut(steps: list[str], data:
 ROWS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.int64())])
 
 
-class Reads:
+class Reads(Tables):
     """Makes tables of one server, and reads them as tasks do."""
-
-    def __init__(self, server: embedded.EmbeddedServer) -> None:
-        self.settings = {"bootstrap.servers": server.config().bootstrap_servers}
-        self.connection = wait_for(fluss.FlussConnection.create(server.config()))
-        self.admin = self.connection.get_admin()
-        self._count = 0
-
-    def create(self, *keys: str, path: TablePath | None = None, **descriptor: Any) -> fluss.FlussTable:
-        self._count += 1
-        path = path or TablePath("fluss", f"read_{self._count}")
-        described = fluss.TableDescriptor(fluss.Schema(ROWS, primary_keys=list(keys)), **descriptor)
-        wait_for(self.admin.create_table(path, described))
-        return wait_for(self.connection.get_table(path))
 
     def planned(self, table: fluss.FlussTable, view: str = "", **options: str) -> tuple[SplitRead, list[Split]]:
         given_options = {key.replace("__", ".").replace("_", "-"): text for key, text in options.items()}
-        read = read_options({**self.settings, "table": f"{table.table_path}{view}", **given_options}, is_stream=False)
+        where = {"bootstrap.servers": self.server.bootstrap_servers, "table": f"{table.table_path}{view}"}
+        read = read_options({**where, **given_options}, is_stream=False)
         info = table.get_table_info()
         shown = view_schema(info.schema, read.view, read.columns)
         kind = read_view(info, read)
@@ -165,24 +154,16 @@ class Reads:
 
 
 @pytest.fixture(scope="module")
-def reads() -> Iterator[Reads]:
-    with embedded.start({"durability": "os"}) as server:
-        made = Reads(server)
-        yield made
-        wait_for(made.connection.close())
+def reads(fluss_server: embedded.EmbeddedServer) -> Iterator[Reads]:
+    made = Reads(fluss_server)
+    yield made
+    made.close()
 
 
 def append(table: fluss.FlussTable, ids: range) -> None:
     columns = {"id": list(ids), "name": [f"n{each}" for each in ids], "price": [each % 7 for each in ids]}
     writer = table.new_append().create_writer()
     writer.write_arrow_batch(pa.RecordBatch.from_pydict(columns, schema=table.arrow_schema))
-    wait_for(writer.flush())
-
-
-def upsert(table: fluss.FlussTable, rows: list[list[Any]]) -> None:
-    writer = table.new_upsert().create_writer()
-    for row in rows:
-        writer.upsert(row)
     wait_for(writer.flush())
 
 
@@ -194,7 +175,7 @@ def delete(table: fluss.FlussTable, *ids: int) -> None:
 
 
 def test_filters_use_columns_that_are_not_returned(reads: Reads) -> None:
-    table = reads.create(bucket_count=2)
+    table = reads.create(ROWS, (), bucket_count=2)
     append(table, range(100))
     found = reads.rows(table, scan__columns="name", scan__filter="price = 3 AND id < 20")
     assert sorted(row["name"] for row in found) == ["n10", "n17", "n3"]
@@ -202,7 +183,7 @@ def test_filters_use_columns_that_are_not_returned(reads: Reads) -> None:
 
 
 def test_batches_that_a_filter_rules_out_are_not_fetched(reads: Reads) -> None:
-    table = reads.create(bucket_count=1, properties={"table.statistics.columns": "*"})
+    table = reads.create(ROWS, (), bucket_count=1, properties={"table.statistics.columns": "*"})
     for begin in range(0, 100, 10):
         append(table, range(begin, begin + 10))
     read, splits = reads.planned(table, scan__filter="id = 42", scan__columns="id")
@@ -220,7 +201,7 @@ def test_batches_that_a_filter_rules_out_are_not_fetched(reads: Reads) -> None:
 
 
 def test_no_columns_leave_the_number_of_rows(reads: Reads) -> None:
-    table = reads.create(bucket_count=2)
+    table = reads.create(ROWS, (), bucket_count=2)
     append(table, range(1000))
     read, splits = reads.planned(table)
     nothing = SplitRead(read.options, type(read.schema)([]), read.view)
@@ -230,7 +211,7 @@ def test_no_columns_leave_the_number_of_rows(reads: Reads) -> None:
 
 
 def test_the_last_state_of_changed_keys_is_what_upserts_are(reads: Reads) -> None:
-    table = reads.create("id", bucket_count=1)
+    table = reads.create(ROWS, bucket_count=1)
     upsert(table, [[1, "a", 1], [2, "b", 1], [3, "c", 1]])
     read, _ = reads.planned(table)
     upserts = SplitRead(read.options, read.schema, "upserts")
@@ -249,7 +230,7 @@ def test_the_last_state_of_changed_keys_is_what_upserts_are(reads: Reads) -> Non
 
 
 def test_times_are_exact_even_where_the_plan_is_not(reads: Reads) -> None:
-    table = reads.create(bucket_count=1)
+    table = reads.create(ROWS, (), bucket_count=1)
     append(table, range(10))
     time.sleep(0.01)
     start_ms = int(time.time() * 1000)
@@ -269,7 +250,7 @@ def test_times_are_exact_even_where_the_plan_is_not(reads: Reads) -> None:
 
 
 def test_a_task_that_is_stopped_leaves_nothing_behind(reads: Reads) -> None:
-    table = reads.create(bucket_count=2)
+    table = reads.create(ROWS, (), bucket_count=2)
     for begin in range(0, 100_000, 20_000):
         append(table, range(begin, begin + 20_000))
     read, splits = reads.planned(table)
@@ -287,7 +268,7 @@ def threads_and_files() -> tuple[int, int]:
 
 
 def test_rows_that_do_not_come_are_an_error_that_names_the_option(reads: Reads) -> None:
-    table = reads.create(bucket_count=1)
+    table = reads.create(ROWS, (), bucket_count=1)
     append(table, range(5))
     read, _ = reads.planned(table, scan__poll__timeout="100ms")
     with pytest.raises(FlussError, match=r"came for 0.1 s.*'scan.poll.timeout'") as caught:
@@ -296,17 +277,17 @@ def test_rows_that_do_not_come_are_an_error_that_names_the_option(reads: Reads) 
 
 
 def test_a_table_that_was_replaced_is_an_error(reads: Reads) -> None:
-    table = reads.create()
+    table = reads.create(ROWS, ())
     append(table, range(5))
     read, splits = reads.planned(table)
     wait_for(reads.admin.drop_table(table.table_path))
-    append(reads.create(path=table.table_path), range(9))
+    append(reads.create(ROWS, (), path=table.table_path), range(9))
     with pytest.raises(FlussError, match="was dropped and created again"):
         list(read.read(splits))
 
 
 def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = reads.create()
+    table = reads.create(ROWS, ())
     append(table, range(5))
     read, splits = reads.planned(table, scan__poll__timeout="5s")
     failures = [NetworkError("nobody is there"), NetworkError("still nobody")]
@@ -323,6 +304,6 @@ def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.M
 
 
 def test_a_filter_cannot_look_into_the_rows_of_a_binlog(reads: Reads) -> None:
-    table = reads.create("id")
+    table = reads.create(ROWS)
     with pytest.raises(FlussError, match=r"cannot be used with \$binlog"):
         reads.rows(table, "$binlog", scan__filter="id = 1")
