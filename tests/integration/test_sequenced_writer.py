@@ -18,6 +18,7 @@ import fluss
 from fluss import DataTypes
 from fluss.client.bulk.counted_writer import CountedWriter
 from fluss.client.bulk.sequenced_writer import SequencedWriter, new_writer_id
+from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
 from fluss.client.kernel.runtime import wait_for
 from fluss.client.table import FlussTable
@@ -299,7 +300,7 @@ def test_a_closed_writer_says_so(network: Network) -> None:
         writer.append(bucket_of(table), rows(1))
 
 
-# Places
+# Splitting
 
 
 def test_rows_are_split_as_other_writers_split_them(network: Network) -> None:
@@ -309,12 +310,12 @@ def test_rows_are_split_as_other_writers_split_them(network: Network) -> None:
     writer.write_arrow_batch(batch)
     wait_for(writer.flush())
     with SequencedWriter(table, new_writer_id(table)) as sequenced:
-        places = sequenced.split_by_bucket(batch)
-        for bucket, part, taken in places:
+        split = TableSplitter.of(table).split(batch)
+        for bucket, part, taken in split:
             assert part.column("id").to_pylist() == taken.tolist()
             sequenced.append(bucket, part)
         sequenced.flush()
-    assert len(places) == 4
+    assert len(split) == 4
     scanner = wait_for(table.new_scan().create_log_scanner())
     scanner.subscribe_buckets(dict.fromkeys(range(4), 0))
     by_bucket: dict[int, list[int]] = {}
@@ -336,15 +337,16 @@ def test_partitions_have_numbers_of_their_own_and_missing_ones_are_named(
     writer_id = new_writer_id(table)
     both = pa.Table.from_batches([rows(*range(20), name="a"), rows(*range(20, 40), name="b")]).combine_chunks()
     (batch,) = both.to_batches()
+    splitter = TableSplitter.of(table)
     with SequencedWriter(table, writer_id) as writer:
         write = writer.upsert if keys else writer.append
         for _ in range(2):
-            for bucket, part, _ in writer.split_by_bucket(batch):
+            for bucket, part, _ in splitter.split(batch):
                 write(bucket, part)
         writer.flush()
-        buckets = [bucket for bucket, _, _ in writer.split_by_bucket(batch)]
+        buckets = [bucket for bucket, _, _ in splitter.split(batch)]
         with pytest.raises(FlussError, match=r"partition 'c' of fluss.* does not exist; create it") as missing:
-            writer.split_by_bucket(rows(1, name="c"))
+            splitter.split(rows(1, name="c"))
         assert missing.value.error_code == ErrorCode.PARTITION_NOT_EXISTS
     assert len({bucket.partition_id for bucket in buckets}) == 2
     ids = sorted(table.to_arrow(columns=["id"])["id"].to_pylist())
