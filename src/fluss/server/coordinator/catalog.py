@@ -170,7 +170,7 @@ class Catalog(CatalogImage):
         return catalog
 
     def attach(self, host: BucketHost) -> None:
-        """Name the tablet server that keeps the buckets; after that tables and partitions can be created and dropped."""
+        """Name the tablet server that keeps the buckets; then tables and partitions can be created and dropped."""
         self._host = host
 
     @property
