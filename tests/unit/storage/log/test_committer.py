@@ -20,7 +20,7 @@ from fluss.storage.log.pending_writes import CommitRound
 from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import OsFiles
 from fluss.testing.faultfs import FaultFiles
-from tests.unit.storage.support import (
+from tests.unit.storage.log.support import (
     DATA_DIRECTORY,
     DIRECTORY,
     SteppedCommitter,

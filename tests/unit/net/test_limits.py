@@ -1,5 +1,5 @@
-"""Whoever guesses passwords is answered slower and slower, and everybody else is not.
-Shown with a clock that the test moves, and on a real listener with many guesses in one packet."""
+"""Shared memory is counted exactly, one of those who wait can always go on, and guessing passwords gets slower.
+The budget alone, a clock that the test moves, and a real listener with many guesses in one packet."""
 
 from __future__ import annotations
 
@@ -10,12 +10,58 @@ import pytest
 
 from fluss.errors import AuthenticationError
 from fluss.net.channel import Channel
-from fluss.net.limits import LoginThrottle
+from fluss.net.limits import ByteBudget, LoginThrottle
 from fluss.net.listener import Listener, ListenerSettings
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials
 from fluss.protocol.session import ClientSession, ErrorReceived
+
+
+def _waiting(budget: ByteBudget, name: str, woken: list[str]):
+    def resume() -> None:
+        woken.append(name)
+
+    budget.wait(resume)
+    return resume
+
+
+def test_whoever_waits_is_told_once_when_there_is_room():
+    budget, woken = ByteBudget(10), []
+    budget.take(12)
+    for name in ("a", "b"):
+        _waiting(budget, name, woken)
+    budget.give_back(2)
+    assert (budget.is_exhausted, woken) == (True, [])
+    budget.give_back(1)
+    budget.give_back(9)
+    assert (budget.is_exhausted, woken, budget.used_bytes) == (False, ["a", "b"], 0)
+
+
+def test_counting_anew_wakes_nobody_unless_it_became_less():
+    budget, woken = ByteBudget(10), []
+    budget.take(9)
+    _waiting(budget, "a", woken)
+    budget.replace(4, 4)
+    budget.replace(4, 5)
+    assert (budget.used_bytes, budget.is_exhausted, woken) == (10, True, [])
+    budget.replace(5, 1)
+    assert (budget.used_bytes, woken) == (6, ["a"])
+
+
+def test_one_is_the_first_until_it_leaves():
+    budget, woken = ByteBudget(10), []
+    budget.take(10)
+    first, second = _waiting(budget, "first", woken), _waiting(budget, "second", woken)
+    assert budget.may_be_first(first)
+    assert budget.may_be_first(first)
+    assert not budget.may_be_first(second)
+    budget.leave(second)
+    assert not budget.may_be_first(second)
+    budget.wait(second)
+    budget.leave(first)
+    assert woken == ["second"], "another one may be the first now"
+    assert budget.may_be_first(second)
 
 
 class Clock:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from fluss.buffers import BytesLike
+from fluss.errors import ErrorCode, FlussError
 from fluss.record.log_batch import HEADER_BYTES_MIN, LogBatch, build_batch, iter_batches, verify_crc
 from fluss.schema.table import TableBucket
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.committer import Committed, Committer
 from fluss.storage.log.loader import RecoveryReport
 from fluss.storage.log.tablet import LogSettings, LogTablet
-from fluss.storage.vfs import Files
+from fluss.storage.vfs import Files, OsFiles
+from fluss.testing.faultfs import FaultFiles
 
 T = TypeVar("T")
 
@@ -157,3 +161,41 @@ def quiet_logs() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+class SteppedLog:
+    """A log on a disk in memory, written when the test says so."""
+
+    def __init__(self, *, is_synced: bool = True, files: FaultFiles | None = None, **settings: int) -> None:
+        self.files = files or FaultFiles()
+        self.files.make_directory(DATA_DIRECTORY)
+        self.committer = SteppedCommitter(self.files, is_synced=is_synced)
+        self.clock = Clock()
+        self.settings = LogSettings(**settings)
+        self.log, _ = open_log(self.files, self.committer, settings=self.settings, clock=self.clock)
+
+    def append(self, body: bytes = b"row", **facts: int) -> int:
+        """Append one batch, durably, and return its offset."""
+        result = self.log.append(make_batch(body, **facts))
+        self.committer.step()
+        return result.offset_base
+
+
+@asynccontextmanager
+async def real_log(directory: Path, **settings: int) -> AsyncIterator[LogTablet]:
+    """A log on the disk of the machine, written by the thread of a committer."""
+    files = OsFiles()
+    committer = Committer(files)
+    committer.start()
+    log, _ = open_log(files, committer, directory=directory, settings=LogSettings(**settings))
+    try:
+        yield log
+        await log.close()
+    finally:
+        await committer.stop()
+
+
+def code_of(action: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(FlussError) as caught:
+        action()
+    return ErrorCode(caught.value.error_code)

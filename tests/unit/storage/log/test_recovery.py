@@ -16,7 +16,7 @@ from fluss.storage.log.loader import RecoveryReport
 from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.log.writer_state import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
 from fluss.testing.faultfs import FaultFiles
-from tests.unit.storage.support import (
+from tests.unit.storage.log.support import (
     DATA_DIRECTORY,
     DIRECTORY,
     NOW_MS,

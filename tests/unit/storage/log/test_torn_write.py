@@ -12,7 +12,7 @@ import pytest
 from fluss.record.log_batch import LENGTH_END, assign_offset, build_batch
 from fluss.storage.log.loader import SECTOR_BYTES, is_torn_write
 from fluss.testing.faultfs import FaultFiles
-from tests.unit.storage.support import NOW_MS, make_batch
+from tests.unit.storage.log.support import NOW_MS, make_batch
 
 PATH = Path("/log")
 

@@ -19,7 +19,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.tablet import LogSettings
 from fluss.testing.faultfs import FaultFiles
-from tests.unit.storage.support import (
+from tests.unit.storage.log.support import (
     DATA_DIRECTORY,
     Clock,
     SteppedCommitter,

@@ -19,7 +19,7 @@ from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import Files
 from fluss.testing.faultfs import FaultFiles
 from tests.damage import bit_flips, truncations
-from tests.unit.storage.support import (
+from tests.unit.storage.log.support import (
     DIRECTORY,
     Clock,
     SteppedCommitter,
