@@ -154,7 +154,7 @@ def test_rows_of_a_log_are_there_once_although_attempts_die_and_the_order_change
     others = rows_of(list(range(1000, 1040)))
     rows = rows_of(list(range(150)), copies=2)
     for attempt in range(6):
-        # Somebody else writes, too.
+        # Another writer writes, too.
         writer = table.new_append().create_writer()
         for batch in batches_of(others[attempt::6], 50):
             writer.write_arrow_batch(batch)

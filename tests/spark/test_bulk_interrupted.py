@@ -138,7 +138,7 @@ def test_a_load_whose_workers_are_killed_is_exact(
     is_over = threading.Event()
 
     def kill() -> None:
-        # Some rows are there: then somebody is writing.
+        # Some rows are there: then a task is writing.
         while not is_over.wait(0.05) and len(killed) < 3:
             offsets = connection.get_admin().list_offsets(table.table_path, range(4), "latest")
             if sum(offsets.values()) > ROWS * (len(killed) + 1) // 5:
@@ -186,7 +186,7 @@ class Driver:
 
 @pytest.fixture
 def slow_cluster(unreliable: tuple[FaultProxy, str]) -> Iterator[tuple[str, blocking.FlussConnection]]:
-    """The address of a server that answers late, so that there is time to kill somebody; and a connection to it."""
+    """The address of a server that answers late, so that there is time to kill a process; and a connection to it."""
     proxy, servers = unreliable
     with blocking.FlussConnection.create(blocking.Config({"bootstrap.servers": servers})) as connection:
         connection.get_admin().create_database("bulk")

@@ -220,7 +220,7 @@ def test_attaching_again_takes_over_what_others_have_changed(
     assert spark.table("db.orders").columns == ["id", "name", "price", "note"]
     assert spark.table("db.new_one").count() == 0
     assert not spark.catalog.tableExists("db.gone")
-    # What somebody did to Spark's entries alone is made good as well.
+    # Changes of Spark's entries alone are made good as well.
     spark.sql("DROP TABLE db.orders")
     fs.attach(database, name="db")
     assert spark.table("db.orders").count() == 2

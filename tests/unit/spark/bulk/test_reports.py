@@ -68,7 +68,7 @@ def test_without_known_rows_the_rest_follows_from_the_size() -> None:
     assert "500 rows" in str(progress)
 
 
-def test_at_first_nobody_knows_how_long_it_takes() -> None:
+def test_at_first_there_is_no_estimate() -> None:
     assert Progress("load", 10, 1000, 0, 0.01, 0.1).seconds_left is None
     assert Progress("load", 0, 1000, 0, 0.0, 5.0).seconds_left is None
     assert Progress("load", 0, 1000, 0, 0.0, 0.0).rows_per_second == 0
@@ -105,7 +105,7 @@ def test_a_terminal_line_is_written_over_and_ended_once() -> None:
     assert len(second.rstrip("\n")) == len(first)
 
 
-def test_nothing_is_shown_unless_somebody_can_see_it() -> None:
+def test_nothing_is_shown_unless_there_is_a_terminal() -> None:
     stream = io.StringIO()
     assert listener_of(None, stream) is quiet
     assert listener_of(False, stream) is quiet

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import fluss
-from fluss import FlussError, TablePath, embedded
+from fluss import FlussError, embedded
 from fluss.client.bulk import table_facts
 from fluss.client.faces import wait_for
 from fluss.errors import ErrorCode
@@ -24,29 +24,23 @@ from fluss.spark.query_options import ReadOptions, read_options
 from fluss.spark.read import planner
 from fluss.spark.read.planner import TablePlan, matching_buckets, plan_batch, planned_buckets, read_view
 from fluss.spark.read.splits import Split
+from tests.integration.keyed_tables import Tables, upsert
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("region", pa.string())])
 
 
-class Tables:
+class PlannedTables(Tables):
     """Makes tables of one server, and plans reads of them."""
 
-    def __init__(self, server: embedded.EmbeddedServer) -> None:
-        self._settings = {"bootstrap.servers": server.config().bootstrap_servers}
-        self.connection = wait_for(fluss.FlussConnection.create(server.config()))
-        self.admin = self.connection.get_admin()
-        self._count = 0
-
-    def create(self, schema: pa.Schema = ROWS, keys: tuple[str, ...] = (), **descriptor: Any) -> fluss.FlussTable:
-        self._count += 1
-        path = TablePath("fluss", f"planned_{self._count}")
-        described = fluss.TableDescriptor(fluss.Schema(schema, primary_keys=list(keys)), **descriptor)
-        wait_for(self.admin.create_table(path, described))
-        return wait_for(self.connection.get_table(path))
+    def create(
+        self, schema: pa.Schema | fluss.Schema = ROWS, keys: Iterable[str] = (), **descriptor: Any
+    ) -> fluss.FlussTable:
+        return super().create(schema, keys, **descriptor)
 
     def options(self, table: fluss.FlussTable, view: str = "", **options: str) -> ReadOptions:
         given = {key.replace("__", ".").replace("_", "-"): text for key, text in options.items()}
-        return read_options({**self._settings, "table": f"{table.table_path}{view}", **given}, is_stream=False)
+        settings = {"bootstrap.servers": self.server.bootstrap_servers}
+        return read_options({**settings, "table": f"{table.table_path}{view}", **given}, is_stream=False)
 
     def plan(self, table: fluss.FlussTable, view: str = "", **options: str) -> TablePlan:
         read = self.options(table, view, **options)
@@ -55,24 +49,17 @@ class Tables:
 
 
 @pytest.fixture(scope="module")
-def tables() -> Iterator[Tables]:
+def tables() -> Iterator[PlannedTables]:
     with embedded.start({"durability": "os"}) as server:
-        made = Tables(server)
+        made = PlannedTables(server)
         yield made
-        wait_for(made.connection.close())
+        made.close()
 
 
 def append(table: fluss.FlussTable, rows: list[list[Any]]) -> None:
     writer = table.new_append().create_writer()
     for row in rows:
         writer.append(row)
-    wait_for(writer.flush())
-
-
-def upsert(table: fluss.FlussTable, rows: list[list[Any]]) -> None:
-    writer = table.new_upsert().create_writer()
-    for row in rows:
-        writer.upsert(row)
     wait_for(writer.flush())
 
 
@@ -142,7 +129,7 @@ def test_partitions_that_do_not_exist_are_an_error(tables: Tables) -> None:
 
 
 def test_a_partition_that_is_dropped_meanwhile_is_planned_without(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    tables: PlannedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = by_partition(tables)
     existing = table_facts.partitions_of(table)
@@ -217,7 +204,7 @@ def test_rows_of_a_primary_key_table_are_planned_by_bucket_and_counted(tables: T
     ],
 )
 def test_what_is_read_of_a_table_with_a_primary_key(
-    tables: Tables, view: str, options: dict[str, str], expected: str
+    tables: PlannedTables, view: str, options: dict[str, str], expected: str
 ) -> None:
     table = tables.create(keys=("id",), bucket_count=1)
     upsert(table, [[1, "d", "r"], [1, "e", "r"]])
@@ -269,7 +256,7 @@ def commit_time(table: fluss.FlussTable, offset: int) -> int:
 
 
 def test_an_end_that_a_server_has_found_too_early_is_moved_to_the_end_of_the_log(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    tables: PlannedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tables.create(bucket_count=1)
     for each in range(4):
@@ -290,7 +277,7 @@ def test_an_end_that_a_server_has_found_too_early_is_moved_to_the_end_of_the_log
 
 
 def test_a_time_range_that_is_older_than_records_are_kept_is_warned_of(
-    tables: Tables, caplog: pytest.LogCaptureFixture
+    tables: PlannedTables, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = tables.create(properties={"table.log.ttl": "1 h"})
     now_ms = int(time.time() * 1000)
@@ -307,14 +294,14 @@ def test_a_time_range_that_is_older_than_records_are_kept_is_warned_of(
 @pytest.mark.parametrize(
     ("view", "options"), [("$lake", {}), ("", {"scan__mode": "lake"}), ("", {"read__optimized": "true"})]
 )
-def test_what_only_a_lake_has_is_refused(tables: Tables, view: str, options: dict[str, str]) -> None:
+def test_what_only_a_lake_has_is_refused(tables: PlannedTables, view: str, options: dict[str, str]) -> None:
     for table in (tables.create(), tables.create(partition_keys=["day"])):
         with pytest.raises(FlussError, match="reads what the lake has of a table, which cannot be read yet"):
             tables.plan(table, view, **options)
 
 
 def test_a_table_whose_oldest_records_are_only_in_its_lake_is_refused(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    tables: PlannedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tables.create(bucket_count=1)
     append(table, [[each, "d", "r"] for each in range(10)])
@@ -338,7 +325,7 @@ def test_a_table_whose_oldest_records_are_only_in_its_lake_is_refused(
 
 
 def test_a_table_with_partitions_that_only_its_lake_has_is_refused(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    tables: PlannedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = by_partition(tables)
     gone = TableBucket.with_partition(table.get_table_info().table_id, 123_456, 0)
@@ -353,7 +340,7 @@ def test_a_table_with_partitions_that_only_its_lake_has_is_refused(
 def test_a_table_of_which_the_lake_has_nothing_is_read_from_fluss(tables: Tables) -> None:
     assert table_facts.lake_snapshot_of(tables.create()) is None
     with embedded.start({"durability": "os", "datalake.format": "paimon"}) as server:
-        with_lake = Tables(server)
+        with_lake = PlannedTables(server)
         table = with_lake.create(properties={"table.datalake.enabled": "true"})
         append(table, [[1, "d", "r"]])
         assert table_facts.lake_snapshot_of(table) is None
@@ -377,7 +364,7 @@ def test_more_columns_make_more_tasks_and_options_limit_them(tables: Tables) -> 
         return len(plan_batch(table, tables.options(table, **options), columns).tasks)
 
     assert task_count(["id"], scan__target_task_bytes="1mb") == 1
-    # The text is measured: by its type nobody could tell that it takes 1,000 bytes.
+    # The text is measured: its type does not tell that it takes 1,000 bytes.
     assert task_count(["id", "text"], scan__target_task_bytes="1mb") == 8
     assert task_count(["id", "text"], scan__target_task_bytes="1mb", scan__max_tasks="3") == 3
     assert task_count(["id"], scan__maxRecordsPerPartition="1000") == 8

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fluss
-from fluss import ChangeType, FlussError, TablePath, embedded
+from fluss import ChangeType, FlussError, embedded
 from fluss.client.faces import wait_for
 from fluss.client.scan.records import RecordRun
 from fluss.errors import ErrorCode, NetworkError
@@ -31,6 +31,8 @@ from fluss.spark.read.planner import plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table_columns, view_filter
 from fluss.spark.read.splits import Split
 from fluss.spark.type_mapping import view_schema
+from fluss.testing.waiting import eventually
+from tests.integration.keyed_tables import Tables, delete, upsert
 
 # Sizes of batches
 
@@ -131,25 +133,18 @@ def test_events_are_the_same_wherever_a_changelog_is_cut(steps: list[str], data:
 ROWS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.int64())])
 
 
-class Reads:
+class Reads(Tables):
     """Makes tables of one server, and reads them as tasks do."""
 
-    def __init__(self, server: embedded.EmbeddedServer) -> None:
-        self.settings = {"bootstrap.servers": server.config().bootstrap_servers}
-        self.connection = wait_for(fluss.FlussConnection.create(server.config()))
-        self.admin = self.connection.get_admin()
-        self._count = 0
-
-    def create(self, *keys: str, path: TablePath | None = None, **descriptor: Any) -> fluss.FlussTable:
-        self._count += 1
-        path = path or TablePath("fluss", f"read_{self._count}")
-        described = fluss.TableDescriptor(fluss.Schema(ROWS, primary_keys=list(keys)), **descriptor)
-        wait_for(self.admin.create_table(path, described))
-        return wait_for(self.connection.get_table(path))
+    def create(self, *keys: str, **descriptor: Any) -> fluss.FlussTable:  # type: ignore[override] # one schema for all
+        return super().create(ROWS, keys, **descriptor)
 
     def planned(self, table: fluss.FlussTable, view: str = "", **options: str) -> tuple[SplitRead, list[Split]]:
         given_options = {key.replace("__", ".").replace("_", "-"): text for key, text in options.items()}
-        read = read_options({**self.settings, "table": f"{table.table_path}{view}", **given_options}, is_stream=False)
+        read = read_options(
+            {"bootstrap.servers": self.server.bootstrap_servers, "table": f"{table.table_path}{view}", **given_options},
+            is_stream=False,
+        )
         info = table.get_table_info()
         shown = view_schema(info.schema, read.view, read.columns)
         kind = read_view(info, read)
@@ -168,27 +163,13 @@ def reads() -> Iterator[Reads]:
     with embedded.start({"durability": "os"}) as server:
         made = Reads(server)
         yield made
-        wait_for(made.connection.close())
+        made.close()
 
 
 def append(table: fluss.FlussTable, ids: range) -> None:
     columns = {"id": list(ids), "name": [f"n{each}" for each in ids], "price": [each % 7 for each in ids]}
     writer = table.new_append().create_writer()
     writer.write_arrow_batch(pa.RecordBatch.from_pydict(columns, schema=table.arrow_schema))
-    wait_for(writer.flush())
-
-
-def upsert(table: fluss.FlussTable, rows: list[list[Any]]) -> None:
-    writer = table.new_upsert().create_writer()
-    for row in rows:
-        writer.upsert(row)
-    wait_for(writer.flush())
-
-
-def delete(table: fluss.FlussTable, *ids: int) -> None:
-    writer = table.new_upsert().create_writer()
-    for each in ids:
-        writer.delete({"id": each})
     wait_for(writer.flush())
 
 
@@ -235,7 +216,7 @@ def test_the_last_state_of_changed_keys_is_what_upserts_are(reads: Reads) -> Non
     upserts = SplitRead(read.options, read.schema, "upserts")
     upsert(table, [[2, "b", 2], [4, "d", 2]])
     upsert(table, [[2, "b", 3]])
-    delete(table, 3, 4)
+    delete(table, [{"id": 3}, {"id": 4}])
 
     def between(start: int, stop: int) -> list[dict[str, Any]]:
         found = [row for batch in upserts.read([Split(None, None, 0, start, stop)]) for row in batch.to_pylist()]
@@ -278,10 +259,7 @@ def test_a_task_that_is_stopped_leaves_nothing_behind(reads: Reads) -> None:
         batches = read.read(splits)
         next(batches)
         batches.close()
-    deadline_s = time.monotonic() + 120
-    while threads_and_files() != before:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    eventually(lambda: threads_and_files() == before)
 
 
 def threads_and_files() -> tuple[int, int]:
@@ -302,7 +280,8 @@ def test_a_table_that_was_replaced_is_an_error(reads: Reads) -> None:
     append(table, range(5))
     read, splits = reads.planned(table)
     wait_for(reads.admin.drop_table(table.table_path))
-    append(reads.create(path=table.table_path), range(9))
+    wait_for(reads.admin.create_table(table.table_path, fluss.TableDescriptor(fluss.Schema(ROWS))))
+    append(reads.again(table), range(9))
     with pytest.raises(FlussError, match="was dropped and created again"):
         list(read.read(splits))
 
@@ -311,7 +290,7 @@ def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.M
     table = reads.create()
     append(table, range(5))
     read, splits = reads.planned(table, scan__poll__timeout="5s")
-    failures = [NetworkError("nobody is there"), NetworkError("still nobody")]
+    failures = [NetworkError("no answer"), NetworkError("still no answer")]
     opened = split_read.open_table
 
     def open_table(*args: Any) -> Any:
