@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -212,7 +213,7 @@ def test_a_load_whose_driver_was_killed_goes_on(
     servers, connection = slow_cluster
     table = create(connection, "bulk.orders", primary_keys)
     arguments = servers, "bulk_load", str(files), "bulk.orders"
-    options = {"resume_dir": str(tmp_path / "state"), "task_bytes": 500_000}
+    options: dict[str, Any] = {"resume_dir": str(tmp_path / "state"), "task_bytes": 500_000}
     Driver(*arguments, **options).kill_when(lambda: row_count(connection, "bulk.orders") > ROWS // 10)
     there = row_count(connection, "bulk.orders")
     assert there < ROWS

@@ -181,7 +181,7 @@ def test_show_and_describe_answer_like_spark(fs: FlussSpark, orders: str, databa
     assert rows(fs.sql("SHOW TBLPROPERTIES db.orders ('owner')")) == [("owner", "me")]
     fs.sql("ALTER TABLE db.orders UNSET TBLPROPERTIES ('owner')")
     assert "owner" not in first_column(fs.sql("SHOW TBLPROPERTIES db.orders"))
-    described = dict(rows(fs.sql(f"DESCRIBE DATABASE fluss.{database}")))
+    described = {row[0]: row[1] for row in rows(fs.sql(f"DESCRIBE DATABASE fluss.{database}"))}
     assert described["Namespace Name"] == database
 
 

@@ -189,10 +189,15 @@ def trimming_connection(trimming_server: ServerProcess) -> Iterator[blocking.Flu
 def _expire(table: _Table, days: Sequence[str]) -> None:
     """Have everything deleted that a table holds, and wait for it."""
     table.admin.alter_table(table.path, set_properties={"table.log.ttl": "1ms"})
-    offsets = partial(table.admin.list_partition_offsets, table.path)
+
+    def is_empty(day: str) -> bool:
+        latest, earliest = (
+            table.admin.list_partition_offsets(table.path, day, [0, 1], end) for end in ("latest", "earliest")
+        )
+        return earliest == latest
+
     for day in days:
-        latest = offsets(day, [0, 1], "latest")
-        eventually(lambda day=day, latest=latest: offsets(day, [0, 1], "earliest") == latest)
+        eventually(partial(is_empty, day))
     table.admin.alter_table(table.path, set_properties={"table.log.ttl": "7d"})
 
 

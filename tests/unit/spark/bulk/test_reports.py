@@ -75,7 +75,8 @@ def test_at_first_there_is_no_estimate() -> None:
 
 
 def test_a_listener_is_told_until_the_end() -> None:
-    clock, told = Clock(), []
+    clock = Clock()
+    told: list[Progress] = []
     watch = ProgressWatch("load", lambda: Counted(7, 0.5), told.append, rows_known=14, interval_s=3600, clock=clock)
     with watch:
         clock.now_s += 2

@@ -67,7 +67,7 @@ def splits(plan: TablePlan) -> list[Split]:
     return [split for task in plan.tasks for split in task]
 
 
-def by_partition(tables: Tables) -> fluss.FlussTable:
+def by_partition(tables: PlannedTables) -> fluss.FlussTable:
     table = tables.create(bucket_count=2, partition_keys=["day", "region"])
     for day in ("2026-01-01", "2026-01-02"):
         for region in ("eu", "us"):
@@ -82,7 +82,7 @@ def by_partition(tables: Tables) -> fluss.FlussTable:
 # Which parts
 
 
-def test_all_of_a_log_is_planned_up_to_where_it_ends_now(tables: Tables) -> None:
+def test_all_of_a_log_is_planned_up_to_where_it_ends_now(tables: PlannedTables) -> None:
     table = tables.create(bucket_count=3)
     append(table, [[each, "d", "r"] for each in range(30)])
     plan = tables.plan(table)
@@ -93,13 +93,13 @@ def test_all_of_a_log_is_planned_up_to_where_it_ends_now(tables: Tables) -> None
     assert sum(split.weight for split in splits(tables.plan(table))) == 50
 
 
-def test_an_empty_table_has_no_tasks(tables: Tables) -> None:
+def test_an_empty_table_has_no_tasks(tables: PlannedTables) -> None:
     assert tables.plan(tables.create(bucket_count=3)).tasks == ()
     assert tables.plan(tables.create(keys=("id",), bucket_count=3)).tasks == ()
     assert tables.plan(tables.create(bucket_count=3, partition_keys=["day"])).tasks == ()
 
 
-def test_partitions_are_chosen_by_name_by_values_and_by_the_filter(tables: Tables) -> None:
+def test_partitions_are_chosen_by_name_by_values_and_by_the_filter(tables: PlannedTables) -> None:
     table = by_partition(tables)
 
     def names(**options: str) -> set[str | None]:
@@ -118,7 +118,7 @@ def test_partitions_are_chosen_by_name_by_values_and_by_the_filter(tables: Table
     assert names(scan__partitions="region=eu", scan__filter="day < '2026-01-02'") == {"2026-01-01$eu"}
 
 
-def test_partitions_that_do_not_exist_are_an_error(tables: Tables) -> None:
+def test_partitions_that_do_not_exist_are_an_error(tables: PlannedTables) -> None:
     table = by_partition(tables)
     for choice, code in (("day=1999-01-01", 36), ("1999-01-01$eu", 36), ("hour=3", 43)):
         with pytest.raises(FlussError) as caught:
@@ -141,7 +141,7 @@ def test_a_partition_that_is_dropped_meanwhile_is_planned_without(
     assert names == {"2026-01-01$us", "2026-01-02$eu", "2026-01-02$us"}
 
 
-def test_only_buckets_that_a_key_can_be_in_are_read(tables: Tables) -> None:
+def test_only_buckets_that_a_key_can_be_in_are_read(tables: PlannedTables) -> None:
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())])
     table = tables.create(schema, ("id", "name"), bucket_count=16)
     info = table.get_table_info()
@@ -175,7 +175,7 @@ def test_only_buckets_that_a_key_can_be_in_are_read(tables: Tables) -> None:
     assert len(buckets("id = 5", tables.create(schema, bucket_count=16, bucket_keys=["id"]))) <= 2
 
 
-def test_rows_of_a_primary_key_table_are_planned_by_bucket_and_counted(tables: Tables) -> None:
+def test_rows_of_a_primary_key_table_are_planned_by_bucket_and_counted(tables: PlannedTables) -> None:
     table = tables.create(keys=("id",), bucket_count=4)
     upsert(table, [[each, "d", "r"] for each in range(100)])
     upsert(table, [[each, "e", "r"] for each in range(100)])
@@ -213,7 +213,7 @@ def test_what_is_read_of_a_table_with_a_primary_key(
     assert (split.kind, split.stop) == ("rows" if expected == "rows" else "log", 3)
 
 
-def test_a_log_table_has_a_changelog_and_no_binlog(tables: Tables) -> None:
+def test_a_log_table_has_a_changelog_and_no_binlog(tables: PlannedTables) -> None:
     table = tables.create()
     assert read_view(table.get_table_info(), tables.options(table, "$changelog")) == "changelog"
     with pytest.raises(FlussError, match="is a log table: its rows never change"):
@@ -223,7 +223,7 @@ def test_a_log_table_has_a_changelog_and_no_binlog(tables: Tables) -> None:
 # Time ranges
 
 
-def test_a_time_range_begins_and_ends_at_the_records_of_these_times(tables: Tables) -> None:
+def test_a_time_range_begins_and_ends_at_the_records_of_these_times(tables: PlannedTables) -> None:
     table = tables.create(bucket_count=1)
     times_ms = []
     for each in range(4):
@@ -337,7 +337,7 @@ def test_a_table_with_partitions_that_only_its_lake_has_is_refused(
     assert len(splits(tables.plan(table, scan__partitions="region=eu"))) >= 2
 
 
-def test_a_table_of_which_the_lake_has_nothing_is_read_from_fluss(tables: Tables) -> None:
+def test_a_table_of_which_the_lake_has_nothing_is_read_from_fluss(tables: PlannedTables) -> None:
     assert table_facts.lake_snapshot_of(tables.create()) is None
     with embedded.start({"durability": "os", "datalake.format": "paimon"}) as server:
         with_lake = PlannedTables(server)
@@ -351,7 +351,7 @@ def test_a_table_of_which_the_lake_has_nothing_is_read_from_fluss(tables: Tables
 # Sizes
 
 
-def test_more_columns_make_more_tasks_and_options_limit_them(tables: Tables) -> None:
+def test_more_columns_make_more_tasks_and_options_limit_them(tables: PlannedTables) -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     table = tables.create(schema, bucket_count=2)
     writer = table.new_append().create_writer()

@@ -24,6 +24,7 @@ from fluss.client.scan.records import RecordRun
 from fluss.errors import ErrorCode, NetworkError
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
+from fluss.spark import connections
 from fluss.spark.filter import row_filter
 from fluss.spark.query_options import read_options
 from fluss.spark.read import split_read
@@ -187,13 +188,14 @@ def test_batches_that_a_filter_rules_out_are_not_fetched(reads: Reads) -> None:
         append(table, range(begin, begin + 10))
     read, splits = reads.planned(table, scan__filter="id = 42", scan__columns="id")
     sizes: list[int] = []
+    filter_batch = row_filter.RowFilter.filter
+
+    def noted_filter(self: row_filter.RowFilter, batch: pa.RecordBatch) -> pa.RecordBatch:
+        sizes.append(batch.num_rows)
+        return filter_batch(self, batch)
+
     with pytest.MonkeyPatch.context() as patch:
-        filter_batch = row_filter.RowFilter.filter
-        patch.setattr(
-            row_filter.RowFilter,
-            "filter",
-            lambda self, batch: sizes.append(batch.num_rows) or filter_batch(self, batch),
-        )
+        patch.setattr(row_filter.RowFilter, "filter", noted_filter)
         (batch,) = read.read(splits)
     assert batch.to_pylist() == [{"id": 42}]
     assert sizes == [10]
@@ -291,7 +293,7 @@ def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.M
     append(table, range(5))
     read, splits = reads.planned(table, scan__poll__timeout="5s")
     failures = [NetworkError("no answer"), NetworkError("still no answer")]
-    opened = split_read.open_table
+    opened = connections.open_table
 
     def open_table(*args: Any) -> Any:
         if failures:
