@@ -20,19 +20,13 @@ import pytest
 
 import fluss
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.testing.waiting import eventually
 
 ARROW_SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string())])
 SCHEMA = fluss.Schema(ARROW_SCHEMA)
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start({"durability": "os"}, data_dir=tmp_path_factory.mktemp("server")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +67,7 @@ def poll_rows(scanner: fluss.LogScanner, count: int) -> list[dict[str, Any]]:
 
 def test_calls_work_with_the_keywords_of_the_reference(connection: fluss.FlussConnection) -> None:
     async def main() -> None:
-        admin = await connection.get_admin()
+        admin: Any = await connection.get_admin()
         descriptor = fluss.DatabaseDescriptor(comment="by keyword")
         await admin.create_database(name="named", database_descriptor=descriptor, ignore_if_exists=False)
         assert await admin.database_exists(name="named")

@@ -21,7 +21,7 @@ import pytest
 import fluss
 from fluss import DataTypes
 from fluss.client.bulk.sequenced_writer import SequencedWriter
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket

@@ -13,7 +13,7 @@ import pytest
 
 import fluss
 from fluss import DataTypes, FlussError, Schema, TablePath, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.schema.schema import Column
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
@@ -26,10 +26,8 @@ FULL_ROW: dict[str, Any] = {"id": 1, **every_type.FULL_ROW}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.EmbeddedServer]:
-    data_dir = tmp_path_factory.mktemp("server")
-    with embedded.start({"durability": "os"}, data_dir=data_dir, process=True) as running:
-        yield running
+def server(server_process: embedded.EmbeddedServer) -> embedded.EmbeddedServer:
+    return server_process
 
 
 class Cluster:

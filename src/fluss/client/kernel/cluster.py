@@ -18,7 +18,7 @@ from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, NetworkError, RequestTimeoutError
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api, ApiKey
-from fluss.protocol.convert import pb_table_path
+from fluss.protocol.convert import pb_physical_path, pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster_info import ServerNode
 from fluss.schema.schema import Schema
@@ -74,12 +74,7 @@ class _Question(NamedTuple):
     def request(self) -> pb.MetadataRequest:
         return pb.MetadataRequest(
             table_path=[pb_table_path(path) for path in self.tables_and_owners],
-            partitions_path=[
-                pb.PbPhysicalTablePath(
-                    database_name=path.database_name, table_name=path.table_name, partition_name=name
-                )
-                for path, name in self.partitions
-            ],
+            partitions_path=[pb_physical_path(path, name) for path, name in self.partitions],
             partitions_id=[partition_id for _, partition_id in self.partition_ids],
         )
 

@@ -201,7 +201,7 @@ class _TaskRead:
 
     def _rows_at(self, split: Split) -> Iterator[pa.RecordBatch]:
         bucket, columns = self._bucket(split), self._columns
-        return rows_at(self._table, bucket, split.stop, columns=columns, patience_s=self._timeout_s)
+        return rows_at(self._table, bucket, split.stop, columns=columns, idle_timeout_s=self._timeout_s)
 
     def _as_inserts(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows as a view of changes has them: with no place in the log, and without a time."""
@@ -224,7 +224,7 @@ class _TaskRead:
     def _read_log(
         self, ranges: Sequence[LogRange], columns: Sequence[str], predicate: Predicate | None = None
     ) -> Generator[RecordRun, None, None]:
-        return read_ranges(self._table, ranges, columns=columns, predicate=predicate, patience_s=self._timeout_s)
+        return read_ranges(self._table, ranges, columns=columns, predicate=predicate, idle_timeout_s=self._timeout_s)
 
     def _folded(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         """Return the last state of each key that was changed and not deleted, a few buckets at a time."""

@@ -192,7 +192,7 @@ def test_retries_are_counted(server: WriteServer) -> None:
 
 def test_pauses_between_retries_grow(server: WriteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert RetryPolicy(0.1, 1.0) == batch.WRITES
+    assert RetryPolicy(0.1, 1.0) == batch.WRITES  # type: ignore[attr-defined]
     server.add_table()
     server.faults.extend([Fault(bucket_code=26)] * 2)
     with client_of(server) as client:

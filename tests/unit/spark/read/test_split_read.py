@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import fluss
 from fluss import ChangeType, FlussError, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.records import RecordRun
 from fluss.errors import ErrorCode, NetworkError
 from fluss.schema.table import TableBucket
