@@ -29,12 +29,11 @@ from fluss.spark.write.exactly_once import ExactlyOnceWrite
 from fluss.spark.write.sink import SinkRows
 from fluss.spark.write.sink_state import SinkState, TaskRecords
 from fluss.spark.write.writer_record import WriterRecord
-from fluss.testing.cluster import ServerProcess
-from fluss.testing.faultnet import FaultProxy, Faults
+from fluss.testing.faultnet import Faults
+from tests.integration.servers import Network, network_of
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("name", pa.string())])
 SUMMED = pa.schema([("id", pa.int64()), ("day", pa.string()), ("total", pa.int64())])
-NAMES = count()
 DAYS = ("mon", "tue", "wed")
 
 
@@ -42,38 +41,14 @@ class DeadError(Exception):
     """An attempt ends here."""
 
 
-class Network:
-    def __init__(self, server: ServerProcess, proxy: FaultProxy) -> None:
-        self.server = server
-        self.proxy = proxy
-        # Many batches of few rows, so that attempts die between them.
-        config = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "writer.batch-size": "80"}
-        self.connection = wait_for(fluss.FlussConnection.create(fluss.Config(config)))
-
-    def create(self, schema: pa.Schema | fluss.Schema = ROWS, keys: tuple[str, ...] = (), **descriptor: Any) -> Any:
-        path = fluss.TablePath("fluss", f"once_{next(NAMES)}")
-        made = schema if isinstance(schema, fluss.Schema) else fluss.Schema(schema, primary_keys=list(keys))
-        admin = self.connection.get_admin()
-        wait_for(admin.create_table(path, fluss.TableDescriptor(made, **descriptor)))
-        for day in DAYS if "partition_keys" in descriptor else ():
-            wait_for(admin.create_partition(path, {"day": day}))
-        return wait_for(self.connection.get_table(path))
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    with FaultProxy(seed=8) as proxy:
-        options = (
-            f"advertised.listeners=FLUSS://127.0.0.1:{proxy.port}",
-            "server.writer-id.expiration-time=2s",
-            "server.writer-id.expiration-check-interval=100ms",
-        )
-        arguments = [argument for option in options for argument in ("-D", option)]
-        with ServerProcess(tmp_path_factory.mktemp("once"), *arguments, "--durability", "os") as server:
-            proxy.upstream_port = server.port
-            network = Network(server, proxy)
-            yield network
-            network.connection.close()
+    options = ("server.writer-id.expiration-time=2s", "server.writer-id.expiration-check-interval=100ms")
+    # Many batches of few rows, so that attempts die between them.
+    client = {"writer.batch-size": "80"}
+    with network_of(tmp_path_factory.mktemp("once"), ROWS, *options, seed=8, client=client) as network:
+        network.partitions = [{"day": day} for day in DAYS]
+        yield network
 
 
 @pytest.fixture
