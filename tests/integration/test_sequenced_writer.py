@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,42 +24,18 @@ from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
-from fluss.testing.cluster import ServerProcess
-from fluss.testing.faultnet import FaultProxy, Faults
+from fluss.testing.faultnet import Faults
 from fluss.testing.waiting import eventually
+from tests.integration.servers import Network, network_of
 
 ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 NAMES = count()
 
 
-class Network:
-    """A server that clients reach through a proxy, and the tables that tests make there."""
-
-    def __init__(self, server: ServerProcess, proxy: FaultProxy) -> None:
-        self.server = server
-        self.proxy = proxy
-        self.connection = self.connect()
-
-    def connect(self, **options: str) -> fluss.FlussConnection:
-        config = {"bootstrap.servers": f"127.0.0.1:{self.proxy.port}", **options}
-        return wait_for(fluss.FlussConnection.create(fluss.Config(config)))
-
-    def create(self, schema: pa.Schema = ROWS, keys: tuple[str, ...] = (), **descriptor: Any) -> FlussTable:
-        path = fluss.TablePath("fluss", f"sequenced_{next(NAMES)}")
-        made = fluss.TableDescriptor(fluss.Schema(schema, primary_keys=list(keys)), **descriptor)
-        wait_for(self.connection.get_admin().create_table(path, made))
-        return wait_for(self.connection.get_table(path))
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    with FaultProxy(seed=5) as proxy:
-        advertised = f"advertised.listeners=FLUSS://127.0.0.1:{proxy.port}"
-        with ServerProcess(tmp_path_factory.mktemp("sequenced"), "-D", advertised, "--durability", "os") as server:
-            proxy.upstream_port = server.port
-            network = Network(server, proxy)
-            yield network
-            network.connection.close()
+    with network_of(tmp_path_factory.mktemp("sequenced"), ROWS, seed=5) as network:
+        yield network
 
 
 @pytest.fixture
@@ -454,7 +429,7 @@ def test_a_counting_writer_upserts_and_deletes_in_the_order_of_rows(network: Net
 
 
 def test_a_counting_writer_raises_its_own_failures_and_waits_for_no_one_else(network: Network) -> None:
-    with network.connect(**{"request-timeout": "300"}) as connection:
+    with network.connect(**{"request-timeout": "2000"}) as connection:
         path = network.create().table_path
         gone = network.create().table_path
         lost, fine = (CountedWriter(wait_for(connection.get_table(each))) for each in (gone, path))
