@@ -30,14 +30,10 @@ class Tables:
         self._count = 0
 
     def create(
-        self,
-        schema: pa.Schema | fluss.Schema = ID_NAME,
-        keys: Iterable[str] = ("id",),
-        path: TablePath | None = None,
-        **descriptor: Any,
+        self, schema: pa.Schema | fluss.Schema = ID_NAME, keys: Iterable[str] = ("id",), **descriptor: Any
     ) -> fluss.FlussTable:
         self._count += 1
-        path = path or TablePath("fluss", f"keyed_{self._count}_{time.monotonic_ns()}")
+        path = TablePath("fluss", f"keyed_{self._count}_{time.monotonic_ns()}")
         made = schema if isinstance(schema, fluss.Schema) else fluss.Schema(schema, primary_keys=list(keys))
         wait_for(self.admin.create_table(path, fluss.TableDescriptor(made, **descriptor)))
         return wait_for(self.connection.get_table(path))

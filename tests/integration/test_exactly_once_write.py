@@ -129,7 +129,7 @@ def test_rows_of_a_log_are_there_once_although_attempts_die_and_the_order_change
     others = rows_of(list(range(1000, 1040)))
     rows = rows_of(list(range(150)), copies=2)
     for attempt in range(6):
-        # Somebody else writes, too.
+        # Another writer writes, too.
         writer = table.new_append().create_writer()
         for batch in batches_of(others[attempt::6], 50):
             writer.write_arrow_batch(batch)
@@ -276,9 +276,9 @@ def test_sums_are_exact_although_attempts_die_and_the_order_changes(
     builder = fluss.Schema.builder().column("id", DataTypes.bigint()).column("day", DataTypes.string())
     builder = builder.column("total", DataTypes.bigint(), aggregation="sum").primary_key(["id", "day"])
     properties = {"table.merge-engine": "aggregation"}
-    descriptor = {"partition_keys": partition_keys} if partition_keys else {}
+    descriptor: dict[str, Any] = {"partition_keys": partition_keys} if partition_keys else {}
     table = network.create(builder.build(), bucket_count=2, properties=properties, **descriptor)
-    rows = [{"id": n % 37, "day": DAYS[n % 3], "total": n} for n in range(300)]
+    rows: list[dict[str, Any]] = [{"id": n % 37, "day": DAYS[n % 3], "total": n} for n in range(300)]
     sums: Counter[tuple[int, str]] = Counter()
     for row in rows:
         sums[row["id"], row["day"]] += row["total"]
@@ -406,15 +406,15 @@ class Life:
         if self.schema is SUMMED:
             self.rows = [{"id": row["id"] % 40, "day": row["day"], "total": row["id"]} for row in self.rows]
 
-    def _create(self) -> FlussTable:
+    def _create(self) -> Any:
         buckets = self.rng.choice([1, 2, 4])
-        partitions = {"partition_keys": ["day"]} if "partitions" in self.kind else {}
+        partitions: dict[str, Any] = {"partition_keys": ["day"]} if "partitions" in self.kind else {}
         if self.kind.startswith("sums"):
             builder = fluss.Schema.builder().column("id", DataTypes.bigint()).column("day", DataTypes.string())
             builder = builder.column("total", DataTypes.bigint(), aggregation="sum").primary_key(["id", "day"])
             properties = {"table.merge-engine": "aggregation"}
             return self._network.create(builder.build(), bucket_count=buckets, properties=properties, **partitions)
-        keys = {"bucket_keys": ["id"]} if self.kind == "buckets" else {}
+        keys: dict[str, Any] = {"bucket_keys": ["id"]} if self.kind == "buckets" else {}
         return self._network.create(bucket_count=buckets, **keys, **partitions)
 
     def attempt(self, depth: int = 0) -> None:

@@ -24,6 +24,7 @@ from fluss.client.scan.records import RecordRun
 from fluss.errors import ErrorCode, NetworkError
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
+from fluss.spark import connections
 from fluss.spark.filter import row_filter
 from fluss.spark.query_options import read_options
 from fluss.spark.read import split_read
@@ -32,7 +33,7 @@ from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table
 from fluss.spark.read.splits import Split
 from fluss.spark.type_mapping import view_schema
 from fluss.testing.waiting import eventually
-from tests.integration.keyed_tables import Tables, upsert
+from tests.integration.keyed_tables import Tables, delete, upsert
 
 # Sizes of batches
 
@@ -136,10 +137,15 @@ ROWS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.int64(
 class Reads(Tables):
     """Makes tables of one server, and reads them as tasks do."""
 
+    def create(self, *keys: str, **descriptor: Any) -> fluss.FlussTable:  # type: ignore[override] # one schema for all
+        return super().create(ROWS, keys, **descriptor)
+
     def planned(self, table: fluss.FlussTable, view: str = "", **options: str) -> tuple[SplitRead, list[Split]]:
         given_options = {key.replace("__", ".").replace("_", "-"): text for key, text in options.items()}
-        where = {"bootstrap.servers": self.server.bootstrap_servers, "table": f"{table.table_path}{view}"}
-        read = read_options({**where, **given_options}, is_stream=False)
+        read = read_options(
+            {"bootstrap.servers": self.server.bootstrap_servers, "table": f"{table.table_path}{view}", **given_options},
+            is_stream=False,
+        )
         info = table.get_table_info()
         shown = view_schema(info.schema, read.view, read.columns)
         kind = read_view(info, read)
@@ -167,15 +173,8 @@ def append(table: fluss.FlussTable, ids: range) -> None:
     wait_for(writer.flush())
 
 
-def delete(table: fluss.FlussTable, *ids: int) -> None:
-    writer = table.new_upsert().create_writer()
-    for each in ids:
-        writer.delete({"id": each})
-    wait_for(writer.flush())
-
-
 def test_filters_use_columns_that_are_not_returned(reads: Reads) -> None:
-    table = reads.create(ROWS, (), bucket_count=2)
+    table = reads.create(bucket_count=2)
     append(table, range(100))
     found = reads.rows(table, scan__columns="name", scan__filter="price = 3 AND id < 20")
     assert sorted(row["name"] for row in found) == ["n10", "n17", "n3"]
@@ -183,25 +182,26 @@ def test_filters_use_columns_that_are_not_returned(reads: Reads) -> None:
 
 
 def test_batches_that_a_filter_rules_out_are_not_fetched(reads: Reads) -> None:
-    table = reads.create(ROWS, (), bucket_count=1, properties={"table.statistics.columns": "*"})
+    table = reads.create(bucket_count=1, properties={"table.statistics.columns": "*"})
     for begin in range(0, 100, 10):
         append(table, range(begin, begin + 10))
     read, splits = reads.planned(table, scan__filter="id = 42", scan__columns="id")
     sizes: list[int] = []
+    filter_batch = row_filter.RowFilter.filter
+
+    def noted_filter(self: row_filter.RowFilter, batch: pa.RecordBatch) -> pa.RecordBatch:
+        sizes.append(batch.num_rows)
+        return filter_batch(self, batch)
+
     with pytest.MonkeyPatch.context() as patch:
-        filter_batch = row_filter.RowFilter.filter
-        patch.setattr(
-            row_filter.RowFilter,
-            "filter",
-            lambda self, batch: sizes.append(batch.num_rows) or filter_batch(self, batch),
-        )
+        patch.setattr(row_filter.RowFilter, "filter", noted_filter)
         (batch,) = read.read(splits)
     assert batch.to_pylist() == [{"id": 42}]
     assert sizes == [10]
 
 
 def test_no_columns_leave_the_number_of_rows(reads: Reads) -> None:
-    table = reads.create(ROWS, (), bucket_count=2)
+    table = reads.create(bucket_count=2)
     append(table, range(1000))
     read, splits = reads.planned(table)
     nothing = SplitRead(read.options, type(read.schema)([]), read.view)
@@ -211,13 +211,13 @@ def test_no_columns_leave_the_number_of_rows(reads: Reads) -> None:
 
 
 def test_the_last_state_of_changed_keys_is_what_upserts_are(reads: Reads) -> None:
-    table = reads.create(ROWS, bucket_count=1)
+    table = reads.create("id", bucket_count=1)
     upsert(table, [[1, "a", 1], [2, "b", 1], [3, "c", 1]])
     read, _ = reads.planned(table)
     upserts = SplitRead(read.options, read.schema, "upserts")
     upsert(table, [[2, "b", 2], [4, "d", 2]])
     upsert(table, [[2, "b", 3]])
-    delete(table, 3, 4)
+    delete(table, [{"id": 3}, {"id": 4}])
 
     def between(start: int, stop: int) -> list[dict[str, Any]]:
         found = [row for batch in upserts.read([Split(None, None, 0, start, stop)]) for row in batch.to_pylist()]
@@ -230,7 +230,7 @@ def test_the_last_state_of_changed_keys_is_what_upserts_are(reads: Reads) -> Non
 
 
 def test_times_are_exact_even_where_the_plan_is_not(reads: Reads) -> None:
-    table = reads.create(ROWS, (), bucket_count=1)
+    table = reads.create(bucket_count=1)
     append(table, range(10))
     time.sleep(0.01)
     start_ms = int(time.time() * 1000)
@@ -250,7 +250,7 @@ def test_times_are_exact_even_where_the_plan_is_not(reads: Reads) -> None:
 
 
 def test_a_task_that_is_stopped_leaves_nothing_behind(reads: Reads) -> None:
-    table = reads.create(ROWS, (), bucket_count=2)
+    table = reads.create(bucket_count=2)
     for begin in range(0, 100_000, 20_000):
         append(table, range(begin, begin + 20_000))
     read, splits = reads.planned(table)
@@ -259,7 +259,7 @@ def test_a_task_that_is_stopped_leaves_nothing_behind(reads: Reads) -> None:
     for _ in range(3):
         batches = read.read(splits)
         next(batches)
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
     eventually(lambda: threads_and_files() == before)
 
 
@@ -268,7 +268,7 @@ def threads_and_files() -> tuple[int, int]:
 
 
 def test_rows_that_do_not_come_are_an_error_that_names_the_option(reads: Reads) -> None:
-    table = reads.create(ROWS, (), bucket_count=1)
+    table = reads.create(bucket_count=1)
     append(table, range(5))
     read, _ = reads.planned(table, scan__poll__timeout="100ms")
     with pytest.raises(FlussError, match=r"came for 0.1 s.*'scan.poll.timeout'") as caught:
@@ -277,21 +277,22 @@ def test_rows_that_do_not_come_are_an_error_that_names_the_option(reads: Reads) 
 
 
 def test_a_table_that_was_replaced_is_an_error(reads: Reads) -> None:
-    table = reads.create(ROWS, ())
+    table = reads.create()
     append(table, range(5))
     read, splits = reads.planned(table)
     wait_for(reads.admin.drop_table(table.table_path))
-    append(reads.create(ROWS, (), path=table.table_path), range(9))
+    wait_for(reads.admin.create_table(table.table_path, fluss.TableDescriptor(fluss.Schema(ROWS))))
+    append(reads.again(table), range(9))
     with pytest.raises(FlussError, match="was dropped and created again"):
         list(read.read(splits))
 
 
 def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = reads.create(ROWS, ())
+    table = reads.create()
     append(table, range(5))
     read, splits = reads.planned(table, scan__poll__timeout="5s")
-    failures = [NetworkError("nobody is there"), NetworkError("still nobody")]
-    opened = split_read.open_table  # type: ignore[attr-defined]
+    failures = [NetworkError("no answer"), NetworkError("still no answer")]
+    opened = connections.open_table
 
     def open_table(*args: Any) -> Any:
         if failures:
@@ -304,6 +305,6 @@ def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.M
 
 
 def test_a_filter_cannot_look_into_the_rows_of_a_binlog(reads: Reads) -> None:
-    table = reads.create(ROWS)
+    table = reads.create("id")
     with pytest.raises(FlussError, match=r"cannot be used with \$binlog"):
         reads.rows(table, "$binlog", scan__filter="id = 1")

@@ -26,6 +26,7 @@ from fluss.spark.read.stream_offsets import backlog
 from fluss.spark.read.stream_reader import FlussStreamReader
 from fluss.spark.type_mapping import view_schema
 from fluss.testing.cluster import ServerProcess
+from fluss.testing.waiting import eventually
 
 Row = dict[str, Any]
 
@@ -116,15 +117,8 @@ class _Table:
         spec = fluss.OffsetSpec.earliest()
         buckets = range(self._bucket_count)
         latest = self.admin.list_offsets(self.path, buckets, fluss.OffsetSpec.latest())
-        _wait_until(lambda: self.admin.list_offsets(self.path, buckets, spec) == latest)
+        eventually(lambda: self.admin.list_offsets(self.path, buckets, spec) == latest)
         self.admin.alter_table(self.path, set_properties={"table.log.ttl": "7d"})
-
-
-def _wait_until(is_done: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 120
-    while not is_done():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 @dataclass
