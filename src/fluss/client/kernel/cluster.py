@@ -18,7 +18,7 @@ from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, NetworkError, RequestTimeoutError
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api, ApiKey
-from fluss.protocol.convert import pb_table_path
+from fluss.protocol.convert import pb_physical_path, pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster import ServerNode
 from fluss.schema.schema import Schema
@@ -30,7 +30,7 @@ ResponseT = TypeVar("ResponseT")
 
 # How many tablet servers are asked for metadata before the bootstrap servers are.
 _REFRESH_SERVERS_MAX: Final = 3
-# Questions whose answers were without some leader: so many are remembered; for older ones the pause is over.
+# Questions that some leader was missing from the answer of: so many are remembered, older ones may be asked at once.
 _BACKOFFS_MAX: Final = 1000
 # Changes may have been made before the connection broke, and making them twice would end in an error that is not one.
 # Everything else may be asked again.
@@ -74,12 +74,7 @@ class _Question(NamedTuple):
     def request(self) -> pb.MetadataRequest:
         return pb.MetadataRequest(
             table_path=[pb_table_path(path) for path in self.tables_and_owners],
-            partitions_path=[
-                pb.PbPhysicalTablePath(
-                    database_name=path.database_name, table_name=path.table_name, partition_name=name
-                )
-                for path, name in self.partitions
-            ],
+            partitions_path=[pb_physical_path(path, name) for path, name in self.partitions],
             partitions_id=[partition_id for _, partition_id in self.partition_ids],
         )
 
@@ -128,7 +123,7 @@ class Cluster:
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> Cluster:
-        """Check the config, ask the bootstrap servers who is there, and return the cluster they belong to."""
+        """Check the config, ask the bootstrap servers for the others, and return the cluster they belong to."""
         cluster = cls(config, rng=rng, sleep=sleep)
         try:
             await cluster.rebootstrap()
@@ -298,7 +293,7 @@ class Cluster:
     ) -> None:
         """Ask for tables and partitions, and remember the answer. Raises 7 and 36 if one of them does not exist.
 
-        Callers who ask for the same things at the same time share a request, but never one that was sent before they
+        Callers that ask for the same things at the same time share a request, but never one that was sent before they
         asked: a caller that has just created a table finds it.
         """
         self._check_open()

@@ -29,10 +29,11 @@ from enum import Enum, auto
 from operator import attrgetter
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.retry import WRITER_IDS
+from fluss.client.kernel.retry import WRITER_IDS, RetryPolicy
 from fluss.client.write.batch import Batch, BucketSequences
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.convert import pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import NO_WRITER_ID
 from fluss.schema.table import TableBucket, TablePath
@@ -183,6 +184,7 @@ logger = logging.getLogger(__name__)
 async def allocate_writer_id(
     cluster: Cluster,
     paths: Collection[TablePath],
+    retry: RetryPolicy = WRITER_IDS,
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> int:
@@ -190,10 +192,8 @@ async def allocate_writer_id(
 
     Tried a few times. Then, and at once if access is denied, a FlussError says why.
     """
-    request = pb.InitWriterRequest(
-        table_path=[pb.PbTablePath(database_name=path.database_name, table_name=path.table_name) for path in paths]
-    )
-    for pause_s in (*WRITER_IDS.pauses_s(), None):
+    request = pb.InitWriterRequest(table_path=map(pb_table_path, paths))
+    for pause_s in (*retry.pauses_s(), None):
         try:
             return (await cluster.request_any_tablet(apis.INIT_WRITER, request)).writer_id
         except FlussError as error:
