@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-spark test-oldest check fmt interop crash model bench fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash model bench fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,8 +27,11 @@ story: $(STAMP) ## A server, two tables, rows in and out, without Spark: a short
 serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
 	@$(PY) -m fluss.server --data-dir $(or $(DATA),data)
 
-test: $(STAMP) ## Run the default tests (a few minutes; `pytest` runs the same in one process)
-	@$(PY) tools/run_tests.py
+test: $(STAMP) ## Run the default tests in two processes (a few minutes; `pytest` runs the same in one)
+	@$(PY) -m pytest -n 2 -q --durations=10
+
+test-repeat: $(STAMP) ## Run `make test` from clean clones, beside busy loops every second time (COUNT=10, BUSY=2)
+	@$(PY) tools/repeat_tests.py --count $(or $(COUNT),10) --busy $(or $(BUSY),2)
 
 test-spark: $(STAMP) ## Run all tests with Spark, the long ones too: matrices, kills, local clusters (about 20 minutes)
 	@$(PY) -m pytest tests/spark tests/unit/spark -m "slow or not slow"
@@ -36,8 +39,8 @@ test-spark: $(STAMP) ## Run all tests with Spark, the long ones too: matrices, k
 test-oldest: ## Run the tests with the oldest supported versions of the libraries
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
-		--editable . hypothesis pandas pytest pytest-timeout
-	@.venv-oldest/bin/python -m pytest --ignore=tests/unit/protocol/test_generated.py
+		--editable . hypothesis pandas pytest pytest-timeout pytest-xdist
+	@.venv-oldest/bin/python -m pytest -n 2 --ignore=tests/unit/protocol/test_generated.py
 
 check: $(STAMP) ## Lint, types, and the rule that imports go downwards
 	@$(PY) -m ruff check .

@@ -20,22 +20,17 @@ from fluss.net.listener import Listener, ListenerSettings, RequestContext
 from fluss.net.transport import run
 from fluss.protocol import api
 from fluss.protocol.api import ApiKey
+from fluss.protocol.bulk_messages import BucketRecords, FetchedBucket, FetchedTable, FetchLogResponse, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import (
-    BucketRecords,
-    FetchedBucket,
-    FetchedTable,
-    FetchLogResponse,
-    ProduceLogRequest,
-)
 from fluss.protocol.sasl import Credentials, UserTable
 from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
-from fluss.record.compression import ArrowCompression, CompressionType
+from fluss.record.compression import ArrowCompression
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
 from fluss.record.log_batch import assign_offset, iter_batches, read_batch, verify_crc
 from fluss.row.bucketing import buckets_for
 from fluss.row.compacted_columns import decode_rows, encode_keys, encode_rows
 from fluss.schema.serde import table_to_json
+from fluss.schema.table_options import CompressionType
 
 ROWS = 100_000
 BUCKETS = 3

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.micro.timing import best_seconds
 from fluss.buffers import UInt8Array
 from fluss.record.framing import join_length_prefixed, split_length_prefixed
-from fluss.record.kv_batch import KvBatch, KvBatchBuilder, encode_kv_batch
+from fluss.record.kv_batch import KvBatch, encode_kv_batch
 from fluss.record.log_batch import decode_row_body, encode_row_body
 from fluss.record.mutations import Mutations
 from fluss.record.value_batch import decode_value_batch, encode_value_batch, prefix_schema_id, split_values
@@ -35,13 +35,6 @@ def measure() -> list[tuple[str, float, str, str]]:
     framed, framed_fixed = join_length_prefixed(rows).data, join_length_prefixed(fixed_width).data
     values = encode_value_batch(prefix_schema_id(rows, 1))
     body = encode_row_body(rows, change_types)
-    few = [(keys.row(index), rows.row(index)) for index in range(10_000)]
-
-    def build_by_row() -> None:
-        builder = KvBatchBuilder()
-        for key, row in few:
-            builder.append(key, row)
-        builder.build(schema_id=1)
 
     different = EncodedRows.from_list([number.to_bytes(4, "little") for number in range(RECORD_COUNT)])
     changes = Mutations(HashedKeys.of(different), rows, 1)
@@ -58,7 +51,6 @@ def measure() -> list[tuple[str, float, str, str]]:
 
     return [
         _rate("encode a KV batch from columns", lambda: encode_kv_batch(keys, rows, deletes, schema_id=1)),
-        ("build a KV batch row by row", len(few) / best_seconds(build_by_row), RATE, "> 1,000,000"),
         _rate("verify a KV batch and split it into keys and rows", read_batch),
         _rate("split length-prefixed records, 20 to 60 bytes", lambda: split(framed)),
         _rate("split length-prefixed records, all of 20 bytes", lambda: split(framed_fixed)),

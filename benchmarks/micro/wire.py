@@ -18,7 +18,7 @@ from fluss.net.channel import Channel
 from fluss.net.listener import Handler, Listener, ListenerSettings, RequestContext
 from fluss.net.transport import new_event_loop
 from fluss.protocol import api as apis
-from fluss.protocol import records
+from fluss.protocol import bulk_messages
 from fluss.protocol.api import ApiKey
 from fluss.protocol.frame import REQUEST_FIELDS_BYTES, REQUEST_FRAME_BYTES_MAX, FrameReader, parse_request
 from fluss.protocol.messages import fluss_pb2 as pb
@@ -40,8 +40,8 @@ def measure() -> list[Measurement]:
     return results
 
 
-def _produce_request(payload: bytes) -> records.ProduceLogRequest:
-    return records.ProduceLogRequest(-1, 7, 30_000, [records.BucketRecords(0, payload)])
+def _produce_request(payload: bytes) -> bulk_messages.ProduceLogRequest:
+    return bulk_messages.ProduceLogRequest(-1, 7, 30_000, [bulk_messages.BucketRecords(0, payload)])
 
 
 def _framing() -> list[Measurement]:
@@ -63,14 +63,14 @@ def _decoding() -> list[Measurement]:
     _, parts = ClientSession().request(apis.PRODUCE_LOG, _produce_request(bytes(_PAYLOAD_BYTES)))
     data = b"".join(parts)
 
-    def receive() -> records.ProduceLogRequest:
+    def receive() -> bulk_messages.ProduceLogRequest:
         """Receive the frame as a socket would hand it over, in pieces, and decode it."""
         reader = FrameReader(frame_bytes_max=REQUEST_FRAME_BYTES_MAX, fields_bytes_min=REQUEST_FIELDS_BYTES)
         (frame,) = reader.feed(data)
         return decode(frame)
 
-    def decode(frame: memoryview) -> records.ProduceLogRequest:
-        return records.PRODUCE_LOG_REQUEST.decode(parse_request(frame).body)
+    def decode(frame: memoryview) -> bulk_messages.ProduceLogRequest:
+        return bulk_messages.PRODUCE_LOG_REQUEST.decode(parse_request(frame).body)
 
     frame = memoryview(data)[4:]
     assert len(receive().buckets[0].records_view) == _PAYLOAD_BYTES
@@ -111,7 +111,7 @@ def _handle_table_exists(context: RequestContext, request: pb.TableExistsRequest
     return pb.TableExistsResponse(exists=True)
 
 
-def _handle_produce(context: RequestContext, request: records.ProduceLogRequest) -> pb.ProduceLogResponse:
+def _handle_produce(context: RequestContext, request: bulk_messages.ProduceLogRequest) -> pb.ProduceLogResponse:
     response = pb.ProduceLogResponse()
     for bucket in request.buckets:
         assert len(bucket.records_view) == _PAYLOAD_BYTES

@@ -11,7 +11,7 @@ from fluss.client.scan.table_scan import TableScan
 from fluss.client.table import FlussTable
 from fluss.client.write.result import WriteResultHandle
 from fluss.client.write.writers import AppendWriter, TableAppend, TableUpsert, UpsertWriter
-from fluss.values import *
+from fluss.public_names import *
 
 # The name of the same thing in another language.
 RecordBatchLogScanner = LogScanner

@@ -34,8 +34,8 @@ from fluss.client.write.writers import TableAppend as TableAppend
 from fluss.client.write.writers import TableUpsert as TableUpsert
 from fluss.client.write.writers import UpsertWriter as UpsertWriter
 from fluss.config import Config as Config
+from fluss.public_names import *
 from fluss.schema.table import TablePath as TablePath
-from fluss.values import *
 
 
 class LogScanner(Face[log_scanner.LogScanner]):

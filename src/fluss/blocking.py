@@ -27,9 +27,9 @@ from fluss.client.scan.log_scanner import LogScanner as LogScanner
 from fluss.client.write import result as write_result
 from fluss.client.write import writers
 from fluss.config import Config as Config
+from fluss.public_names import *
 from fluss.schema.table import TableBucket as TableBucket
 from fluss.schema.table import TablePath as TablePath
-from fluss.values import *
 
 # The name of the same thing in another language.
 RecordBatchLogScanner = LogScanner

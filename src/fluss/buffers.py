@@ -16,7 +16,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 def byte_view(data: BytesLike | UInt8Array | pa.Buffer) -> memoryview:
     """Return a flat view of single bytes over anything contiguous, without copying."""
-    view = memoryview(cast("bytes", data))  # Before Python 3.12 there is no type for whatever exports its memory.
+    view = memoryview(cast("bytes", data))  # Before Python 3.12 there is no type for objects that export memory.
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 

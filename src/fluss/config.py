@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, cast, overload
 
 from fluss.errors import FlussError
 from fluss.integers import INT32_MAX, INT64_MAX, UINT64_MAX
-from fluss.options import HIDDEN, TEXT, Option, ValueType, integer_between, suggestion, value_text, word_of
+from fluss.options import HIDDEN, TEXT, Option, ValueType, format_value, integer_between, suggestion, word_of
 
 T = TypeVar("T", bound=str | int)
 
@@ -74,13 +74,13 @@ class ConfigOption(Option[T]):
         if expected is not int:
             if not isinstance(value, expected):
                 raise TypeError(f"{self.property_name} must be {expected.__name__}, got {type(value).__name__}")
-            return self.parse(value_text(value))
+            return self.parse(format_value(value))
         try:
             number = index(cast(int, value))
         except TypeError:
             raise TypeError(f"{self.property_name} must be int, got {type(value).__name__}") from None
         try:
-            return self.read(value_text(number))
+            return self.read(format_value(number))
         except ValueError:
             raise OverflowError(f"{self.property_name} must be {self.value_type.expected}, got {number}") from None
 
@@ -462,4 +462,4 @@ _OPTION_BY_KEY: Final[dict[str, ConfigOption[Any]]] = {
 def _property_text(key: str, value: object) -> str:
     if not isinstance(value, str | int):
         raise TypeError(f"the value of '{key}' must be str, int or bool, got {type(value).__name__}")
-    return value_text(value)
+    return format_value(value)

@@ -5,6 +5,7 @@
         ├── CorruptRecordError   14   rows, keys or batches that do not follow their format
         │   ├── ChecksumError    14   the bytes are whole but not the ones that were written
         │   └── SizeLimitError   14   following the format would need more memory than allowed
+        ├── KvDamagedError       11   a key-value store on the disk is not what was written
         ├── CorruptMessageError   3   frames or protobuf messages that do not follow the protocol
         │   ├── NegativeFrameLengthError  3
         │   └── FrameTooLargeError        3
@@ -18,7 +19,7 @@ A server's error code always reaches the caller as ``FlussError.error_code``, kn
 
 from __future__ import annotations
 
-import copy as copy_module
+from copy import copy
 from enum import IntEnum
 from typing import ClassVar, Self
 
@@ -184,9 +185,9 @@ class FlussError(Exception):
 
         One exception object must not be raised in several tasks or threads: each of them would add to its traceback.
         """
-        copy = copy_module.copy(self)
-        copy.__cause__, copy.__suppress_context__ = self.__cause__, self.__suppress_context__
-        return copy
+        twin = copy(self)
+        twin.__cause__, twin.__suppress_context__ = self.__cause__, self.__suppress_context__
+        return twin
 
     def __str__(self) -> str:
         if self._error_code == ErrorCode.CLIENT_ERROR:
@@ -200,18 +201,18 @@ class CorruptRecordError(FlussError):
     default_code = ErrorCode.CORRUPT_RECORD_EXCEPTION
 
 
-class KvDamagedError(FlussError):
-    """A key-value store on the disk is not what was written: it is built again from its changelog or a checkpoint."""
-
-    default_code = ErrorCode.KV_STORAGE_EXCEPTION
-
-
 class ChecksumError(CorruptRecordError):
     """The stored checksum does not match the bytes."""
 
 
 class SizeLimitError(CorruptRecordError):
     """Decoding would need more memory than the caller allowed."""
+
+
+class KvDamagedError(FlussError):
+    """A key-value store on the disk is not what was written: it is built again from its changelog or a checkpoint."""
+
+    default_code = ErrorCode.KV_STORAGE_EXCEPTION
 
 
 class CorruptMessageError(FlussError):

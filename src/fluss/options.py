@@ -82,7 +82,7 @@ class Option(Generic[T]):
     """One option: key, type, default, bounds and meaning.
 
     The default is a value, or the text that a user would write for it. ``lowest`` and ``highest`` are the bounds of
-    numbers, in the unit of the value. A ``secret`` is never shown. Errors about values have ``error_code``.
+    numbers, in the unit of the value. A ``secret`` is never shown. ``error_code`` is that of errors about values.
     """
 
     # So much of a refused text is shown.
@@ -98,11 +98,11 @@ class Option(Generic[T]):
         lowest: float | None = None,
         highest: float | None = None,
         secret: bool = False,
-        error_code: ErrorCode = ErrorCode.CLIENT_ERROR,
+        error_code: ErrorCode | None = None,
     ) -> None:
         self.key = key
         self.value_type = value_type
-        self.default_text = "" if default is None else value_text(default)
+        self.default_text = "" if default is None else format_value(default)
         self.doc = doc
         self.lowest = lowest
         self.highest = highest
@@ -152,8 +152,8 @@ class Option(Generic[T]):
         return f"it must be at most {self.highest}"
 
 
-def value_text(value: object) -> str:
-    """Return the text for a value that was given as a Python object."""
+def format_value(value: object) -> str:
+    """Return the text that a user would write for a Python value."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

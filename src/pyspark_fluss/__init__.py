@@ -18,13 +18,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from fluss.spark.source import FlussDataSource
+    from fluss.spark.data_source import FlussDataSource
 
 __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """``format("fluss")``. See ``fluss.spark.source``, which does the work."""
+    """``format("fluss")``. See ``fluss.spark.data_source``, which does the work."""
 
     @classmethod
     def name(cls) -> str:
@@ -46,6 +46,6 @@ class DefaultSource(DataSource):
         return self._source().streamWriter(schema, overwrite)
 
     def _source(self) -> FlussDataSource:
-        from fluss.spark.source import FlussDataSource
+        from fluss.spark.data_source import FlussDataSource
 
         return FlussDataSource(self.options)

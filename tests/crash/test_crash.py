@@ -20,7 +20,7 @@ from tests.crash.log_writer import payload
 KILLS = 10
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scenario", [LogRows, KeyedRows])
 def test_kills_lose_nothing_double_nothing_and_reorder_nothing(
     tmp_path: Path, scenario: type[harness.Scenario]

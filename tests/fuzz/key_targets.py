@@ -17,7 +17,7 @@ from fluss.row.values import Timestamp
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo, TablePath
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.server.merge.changelog import decode_changelog, store_entries
 from fluss.server.model import Table
 from fluss.storage.kv.state import IdBlock, KvState

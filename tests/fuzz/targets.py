@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fluss.errors import FlussError
 from fluss.protocol import api as apis
-from fluss.protocol import records
+from fluss.protocol import bulk_messages
 from fluss.protocol.codec import MessageCodec
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_from_pb, predicate_to_pb
@@ -48,7 +48,7 @@ from fluss.schema.schema import Schema
 from fluss.schema.serde import database_from_json, schema_from_json, table_from_json
 from fluss.schema.table import TableBucket
 from fluss.schema.table_options import CompressionType
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType
 from fluss.server.merge.roaring import union
 from fluss.storage.log.checkpoint_file import decode_checkpoint, encode_checkpoint
@@ -288,21 +288,23 @@ def _kv_batch_decoder(types: list[DataType]) -> Callable[[bytes], object]:
 
 def _protocol_targets() -> Iterator[Target]:
     payload = bytes(range(256)) * 2
-    bucket = records.BucketRecords(3, payload, 7)
-    produce = records.ProduceLogRequest(-1, 5, 30000, [bucket, records.BucketRecords(0, b"")])
-    put = records.PutKvRequest(-1, 5, 30000, [0, 2], [bucket], 1)
+    bucket = bulk_messages.BucketRecords(3, payload, 7)
+    produce = bulk_messages.ProduceLogRequest(-1, 5, 30000, [bucket, bulk_messages.BucketRecords(0, b"")])
+    put = bulk_messages.PutKvRequest(-1, 5, 30000, [0, 2], [bucket], 1)
     remote = pb.PbRemoteLogFetchInfo(remote_log_tablet_dir="/remote", first_start_pos=9)
-    fetched = records.FetchedBucket(1, high_watermark=100, log_start_offset=0, records=payload)
-    failed = records.FetchedBucket(2, 8, error_code=19, error_message="out of range", remote_log_fetch_info=remote)
-    fetch = records.FetchLogResponse([records.FetchedTable(5, [fetched, failed])])
-    limit = records.LimitScanResponse(is_log_table=True, records=payload)
-    scan = records.ScanKvResponse(scanner_id=b"id", has_more_results=True, records=payload, log_offset=5)
+    fetched = bulk_messages.FetchedBucket(1, high_watermark=100, log_start_offset=0, records=payload)
+    failed = bulk_messages.FetchedBucket(
+        2, 8, error_code=19, error_message="out of range", remote_log_fetch_info=remote
+    )
+    fetch = bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(5, [fetched, failed])])
+    limit = bulk_messages.LimitScanResponse(is_log_table=True, records=payload)
+    scan = bulk_messages.ScanKvResponse(scanner_id=b"id", has_more_results=True, records=payload, log_offset=5)
     spliced: list[tuple[Any, Any]] = [
-        (records.PRODUCE_LOG_REQUEST, produce),
-        (records.PUT_KV_REQUEST, put),
-        (records.FETCH_LOG_RESPONSE, fetch),
-        (records.LIMIT_SCAN_RESPONSE, limit),
-        (records.SCAN_KV_RESPONSE, scan),
+        (bulk_messages.PRODUCE_LOG_REQUEST, produce),
+        (bulk_messages.PUT_KV_REQUEST, put),
+        (bulk_messages.FETCH_LOG_RESPONSE, fetch),
+        (bulk_messages.LIMIT_SCAN_RESPONSE, limit),
+        (bulk_messages.SCAN_KV_RESPONSE, scan),
     ]
     for codec, message in spliced:
         yield Target(codec.message_name, [b"".join(codec.encode(message))], codec.decode)
@@ -310,8 +312,8 @@ def _protocol_targets() -> Iterator[Target]:
     metadata.coordinator_server.node_id, metadata.coordinator_server.port = 0, 9123
     metadata.coordinator_server.host = "localhost"
     yield Target("MetadataResponse", [metadata.SerializeToString()], apis.GET_METADATA.response.decode)
-    entries = b"".join(records.FETCH_LOG_RESPONSE.encode(fetch))
-    yield Target("fetched-entries", [entries], lambda data: list(records.fetched_entries(data)))
+    entries = b"".join(bulk_messages.FETCH_LOG_RESPONSE.encode(fetch))
+    yield Target("fetched-entries", [entries], lambda data: list(bulk_messages.fetched_entries(data)))
     yield _filter_target()
 
     requests = [

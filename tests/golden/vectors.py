@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fluss.row.values import Timestamp
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import ArrayType, DataType, DoubleType, FloatType, MapType, RowType
 
 Vector = dict[str, Any]

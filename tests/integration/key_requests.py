@@ -19,8 +19,8 @@ from fluss.client.faces import wait_for
 from fluss.net.channel import Channel
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api, VersionRange
+from fluss.protocol.bulk_messages import BucketRecords, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, PutKvRequest
 from fluss.protocol.sasl import Credentials
 from fluss.record.arrow_batch import decode_arrow_batch
 from fluss.record.kv_batch import encode_kv_batch
@@ -30,7 +30,7 @@ from fluss.row import compacted
 from fluss.row.encoded import EncodedRows
 from fluss.row.key import KeyEncoder, primary_key_encoder
 from fluss.row.values import internal_from_arrow
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Schema
 
 Row: TypeAlias = tuple[Any, ...]

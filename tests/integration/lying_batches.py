@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from fluss.net.channel import Channel
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest
 from fluss.record.arrow_ipc import BodyCodec, build_metadata, column_layout, parse_message
 from fluss.record.compression import LENGTH_PREFIX, NO_COMPRESSION, ArrowCompression, compress_message
 from fluss.record.log_batch import (

@@ -19,7 +19,7 @@ from fluss.row import compacted, indexed
 from fluss.row.values import Timestamp
 from fluss.schema.schema import Schema
 from fluss.schema.table_options import KvFormat
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 
 MIB: Final = 1024 * 1024
 COLUMNS: Final = {

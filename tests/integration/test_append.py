@@ -22,6 +22,7 @@ from fluss.schema.offsets import EARLIEST_OFFSET
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TablePath
 from fluss.schema.types import DataTypes
+from fluss.testing.waiting import eventually
 from tests.integration import every_type
 from tests.integration.every_type import schema_of_every_type
 
@@ -127,10 +128,8 @@ def test_rows_are_stored_with_every_kind_of_acknowledgement(server: embedded.Emb
             writer.append([i, "x"])
         wait_for(writer.flush())
         # Without idempotence or with few acks, rows may become visible a moment after the answer.
-        deadline_s = time.monotonic() + 120
-        while len(ids := read(server, path)[0]["id"].to_pylist()) < 100 and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-    assert ids == list(range(100))
+        eventually(lambda: read(server, path)[0].num_rows == 100)
+    assert read(server, path)[0]["id"].to_pylist() == list(range(100))
 
 
 def test_tables_that_ask_for_statistics_get_them(server: embedded.EmbeddedServer) -> None:

@@ -19,8 +19,8 @@ from fluss.errors import ErrorCode
 from fluss.net.channel import Channel
 from fluss.net.transport import run
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.schema.serde import table_to_json
@@ -32,7 +32,7 @@ from fluss.testing.waiting import eventually
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string())])
 PATH = fluss.TablePath("fluss", "t")
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 
 
 Start: TypeAlias = Callable[[Path], tuple[int, str]]

@@ -15,7 +15,7 @@ Runner = Callable[[str], subprocess.CompletedProcess[str]]
 
 # Names under which the optional libraries are imported.
 OPTIONAL = (
-    *("yaml", "uvloop", "rocksdict", "pandas", "polars", "duckdb", "pyspark", "pyiceberg", "rich"),
+    *("yaml", "uvloop", "rocksdict", "pandas", "polars", "duckdb", "pyspark"),
     *("hypothesis", "psutil", "mypy", "grpc_tools"),
 )
 ROUND_TRIP = """

@@ -31,8 +31,8 @@ from fluss import (
 )
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest
 from fluss.protocol.sasl import Credentials
 from fluss.record.arrow_batch import decode_arrow_batch
 from fluss.record.arrow_ipc import BodyCodec, parse_message
@@ -730,7 +730,7 @@ def test_whoever_has_read_a_change_finds_it_by_its_key(cluster: Cluster) -> None
 def test_scans_are_bounded_in_number_size_and_time(tmp_path: Path) -> None:
     options = {
         "durability": "os",
-        "kv.scanner.ttl": "1s",
+        "kv.scanner.ttl": "3s",
         "kv.scanner.expiration-interval": "10ms",
         "kv.scanner.max-per-bucket": "2",
         "kv.scanner.max-per-server": "3",
@@ -770,7 +770,7 @@ def test_scans_are_bounded_in_number_size_and_time(tmp_path: Path) -> None:
         ):
             assert first.scan(**fields).error_code == ErrorCode.INVALID_SCAN_REQUEST, fields
         # Nobody asks for more of the second scan.
-        time.sleep(1.1)
+        time.sleep(3.5)
         assert first.continue_scan(scans[1].scanner_id, 1).error_code == ErrorCode.SCANNER_EXPIRED
         assert first.continue_scan(b"never there", 1).error_code == ErrorCode.UNKNOWN_SCANNER_ID
         cluster.close()

@@ -262,13 +262,13 @@ def ids_of(batches: list[pa.RecordBatch]) -> list[int]:
 
 
 def test_a_reader_that_pauses_for_too_long_is_told_so() -> None:
-    options = {"durability": "os", "kv.scanner.ttl": "400 ms", "kv.scanner.expiration-interval": "50 ms"}
+    options = {"durability": "os", "kv.scanner.ttl": "2 s", "kv.scanner.expiration-interval": "50 ms"}
     with embedded.start(options) as server, tables_of(server, **SMALL_ANSWERS) as tables:
         table = tables.create(bucket_count=1)
         upsert_batch(table, id=list(range(40_000)), name=["x" * 20] * 40_000)
         reader = table.new_scan().to_arrow_batch_reader()
         seen = reader.read_next_batch()["id"].to_pylist()
-        time.sleep(0.9)
+        time.sleep(2.5)
         with pytest.raises(FlussError, match="read again") as error:
             read_rest(reader, seen)
         assert error.value.error_code == fluss.ErrorCode.SCANNER_EXPIRED
@@ -278,12 +278,12 @@ def test_a_reader_that_pauses_for_too_long_is_told_so() -> None:
 
 
 def test_sessions_that_expire_while_nobody_reads_are_opened_again() -> None:
-    options = {"durability": "os", "kv.scanner.ttl": "400 ms", "kv.scanner.expiration-interval": "50 ms"}
+    options = {"durability": "os", "kv.scanner.ttl": "2 s", "kv.scanner.expiration-interval": "50 ms"}
     with embedded.start(options) as server, tables_of(server, **SMALL_ANSWERS) as tables:
         table = tables.create(bucket_count=12)
         upsert_batch(table, id=list(range(40_000)), name=["x" * 20] * 40_000)
         read = begun_read(table)
-        time.sleep(0.9)
+        time.sleep(2.5)
         # Some buckets have been read in part, others have only been opened, or not even that.
         assert sorted(ids_of(read.all_rows())) == list(range(40_000))
 

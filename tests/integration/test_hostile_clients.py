@@ -392,7 +392,7 @@ def test_lists_have_an_end(server: ServerProcess) -> None:
     assert error_code(ask(server, ApiKey.LIST_OFFSETS, endless)) == ErrorCode.CORRUPT_MESSAGE
     names = pb.MetadataRequest(table_path=[pb.PbTablePath(database_name="d", table_name="t")] * 200_000)
     assert error_code(ask(server, ApiKey.GET_METADATA, names)) == ErrorCode.CORRUPT_MESSAGE
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
     assert_serves(server)
 
 

@@ -20,8 +20,8 @@ from fluss.errors import ErrorCode
 from fluss.net.channel import Channel
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
+from fluss.protocol.bulk_messages import BucketRecords
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords
 from fluss.protocol.sasl import Credentials
 from fluss.row import compacted
 from fluss.schema.table_options import KvFormat
@@ -86,7 +86,7 @@ class Prey:
         before, begun = self.memory_bytes(), time.monotonic()
         yield
         assert self.memory_bytes("VmHWM") - before < GROWTH_BYTES_MAX
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 60
 
 
 @contextmanager

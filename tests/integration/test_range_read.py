@@ -23,12 +23,13 @@ from fluss.client.scan.snapshots import KvSession
 from fluss.client.table import context_of
 from fluss.errors import ErrorCode
 from fluss.protocol.api import ApiKey
-from fluss.protocol.records import ScanKvResponse
+from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 from fluss.server.rpc.scans import KvScanner
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.testing.cluster import ServerProcess
+from fluss.testing.waiting import eventually
 from tests.integration.keyed_tables import Tables, delete, in_background, tables_of, upsert, upsert_batch
 
 LOG = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())])
@@ -200,10 +201,7 @@ def test_an_iterator_that_is_closed_early_leaves_nothing_behind(tables: Tables) 
         rows = rows_at(keyed, first(keyed), 20_000)
         next(rows)
         rows.close()
-    deadline_s = time.monotonic() + 120
-    while threads_and_sockets() != before:
-        assert time.monotonic() < deadline_s, (before, threads_and_sockets())
-        time.sleep(0.02)
+    eventually(lambda: threads_and_sockets() == before)
 
 
 def threads_and_sockets() -> tuple[set[str], int]:
@@ -227,10 +225,7 @@ def expiring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
 def expire(tables: Tables, table: fluss.FlussTable) -> int:
     """Let the oldest records of a bucket go, and return the first offset that is left."""
     wait_for(tables.admin.alter_table(table.table_path, set_properties={"table.log.ttl": "50ms"}))
-    deadline_s = time.monotonic() + 120
-    while (start := offset(tables, table, "earliest")) == 0:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    start = eventually(lambda: offset(tables, table, "earliest"))
     time.sleep(0.2)
     wait_for(tables.admin.alter_table(table.table_path, set_properties={"table.log.ttl": "0ms"}))
     return max(start, offset(tables, table, "earliest"))

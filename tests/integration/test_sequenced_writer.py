@@ -22,10 +22,11 @@ from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
 from fluss.client.faces import wait_for
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
+from fluss.testing.waiting import eventually
 
 ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 NAMES = count()
@@ -264,6 +265,7 @@ def test_a_writer_waits_for_memory_instead_of_holding_everything(network: Networ
 
             thread = threading.Thread(target=write)
             thread.start()
+            eventually(lambda: progress)
             time.sleep(0.5)
             assert thread.is_alive(), "it waits"
             assert 0 < len(progress) < 20

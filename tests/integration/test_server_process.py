@@ -30,7 +30,7 @@ from fluss.server.data_dir import DataDirectory
 from fluss.storage.log.file_names import CLEAN_SHUTDOWN_MARKER
 from fluss.testing.cluster import ServerProcess, wait_until_ready
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 TWO_LISTENERS = """
 bind.listeners: PLAIN_CLIENT://127.0.0.1:0, CLIENT://127.0.0.1:0
 security.protocol.map: CLIENT:sasl

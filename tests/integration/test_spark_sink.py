@@ -16,9 +16,9 @@ import fluss
 from fluss import DataTypes, embedded
 from fluss.client.faces import wait_for
 from fluss.errors import FlussError
-from fluss.spark.options import write_options
+from fluss.spark.query_options import write_options
 from fluss.spark.write import overwrite, sink
-from fluss.spark.write.batch_writer import FlussBatchWriter, TaskWritten
+from fluss.spark.write.batch_writer import BatchTaskCommit, FlussBatchWriter
 from fluss.spark.write.stream_writer import FlussStreamWriter
 from tests.integration.keyed_tables import Tables, tables_of
 
@@ -48,13 +48,13 @@ class QueuedBatch:
         self.writer = FlussBatchWriter(parsed, struct, overwrites)
         self._struct = struct
 
-    def run(self, *tasks: list[tuple[Any, ...]]) -> list[TaskWritten]:
+    def run(self, *tasks: list[tuple[Any, ...]]) -> list[BatchTaskCommit]:
         messages = [self.task(rows) for rows in tasks]
         pickled = pickle.loads(pickle.dumps(messages))
         self.writer.commit(pickled)
         return messages
 
-    def task(self, rows: list[tuple[Any, ...]], rows_per_batch: int = 3) -> TaskWritten:
+    def task(self, rows: list[tuple[Any, ...]], rows_per_batch: int = 3) -> BatchTaskCommit:
         writer: FlussBatchWriter = pickle.loads(pickle.dumps(self.writer))
         return writer.write(self._batches(rows, rows_per_batch))
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import FlussError, Schema, TableDescriptor, TablePath, blocking, embedded
-from fluss.spark.source import FlussDataSource
+from fluss.spark.data_source import FlussDataSource
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ Each client writes or reads while a server in a process of its own is killed and
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.embedded import EmbeddedServer
+from fluss.testing.waiting import eventually
 from tests.interop.client import READ_TIMEOUT_S, Client
 from tests.interop.conftest import ALL, Libraries
 
@@ -37,13 +37,20 @@ def test_what_was_acknowledged_is_there_once_after_the_server_was_killed(
     client = Client(libraries[any_name], mortal.bootstrap_servers, writer_batch_timeout_ms=1)
     client.create_table("t", SCHEMA, bucket_count=2)
     stop_file = tmp_path / "stop"
+    reader = Client(libraries["flussbett"], mortal.bootstrap_servers)
+
+    def row_count() -> int:
+        return sum(reader.latest("t", [0, 1]).values())
+
     with ThreadPoolExecutor(1) as executor:
         writing = executor.submit(client.tools.append_until, client.writer("t"), str(stop_file), WINDOW, 0.005)
         for _ in range(KILL_COUNT):
-            time.sleep(WRITING_S)
+            before = row_count()
+            eventually(lambda before=before: row_count() > before + 2 * WINDOW)
             mortal.kill()
             mortal.restart()
-        time.sleep(WRITING_S)
+        before = row_count()
+        eventually(lambda: row_count() > before + 2 * WINDOW)
         stop_file.touch()
         outcomes = writing.result(120)
 
@@ -52,10 +59,9 @@ def test_what_was_acknowledged_is_there_once_after_the_server_was_killed(
     assert len(outcomes) - len(acknowledged) <= KILL_COUNT * WINDOW
     assert len(acknowledged) > KILL_COUNT * WINDOW, "something was written between the kills"
 
-    reader = Client(libraries["flussbett"], mortal.bootstrap_servers)
-    row_count = sum(reader.latest("t", [0, 1]).values())
-    found = reader.tools.poll_records(reader.record_scanner("t"), row_count, READ_TIMEOUT_S)
-    assert len(found) == row_count
+    count = row_count()
+    found = reader.tools.poll_records(reader.record_scanner("t"), count, READ_TIMEOUT_S)
+    assert len(found) == count
     counts = Counter(row["id"] for *_, row in found)
     assert acknowledged <= counts.keys()
     assert set(counts.values()) == {1}

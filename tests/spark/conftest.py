@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from fluss import blocking
 from fluss.testing.cluster import ServerProcess
+from tests.spark.sessions import SparkSessions
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores, whose tasks are tried up to four times, in a zone that is not UTC."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    directory = tmp_path_factory.mktemp("spark")
-    builder = (
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.sql.session.timeZone", "America/New_York")
-        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-    )
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+def spark_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessions]:
+    sessions = SparkSessions(tmp_path_factory.mktemp("spark") / "warehouse")
+    yield sessions
+    sessions.stop()
+
+
+@pytest.fixture
+def spark(spark_sessions: SparkSessions, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """A session that works. Streams that a test leaves behind are ended; after a timeout nothing is reused."""
+    yield spark_sessions.get()
+    if _timed_out in request.node.stash:
+        spark_sessions.discard()
+    else:
+        spark_sessions.stop_queries()
+
+
+_timed_out = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+    # A call to the JVM that was cut off by the clock leaves a connection, and often a job, behind.
+    if call.excinfo is not None and "Timeout" in call.excinfo.exconly():
+        item.stash[_timed_out] = True
+    return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ from fluss import blocking
 from fluss.errors import FlussError
 from fluss.spark import FlussSpark
 from fluss.spark.bulk import Progress, UnfitInputError
-from fluss.spark.bulk.jobs import Job
-from fluss.spark.bulk.states import LoadResult
+from fluss.spark.bulk.jobs import BulkJob
+from fluss.spark.bulk.states import LoadTaskResult
 
 ORDERS = pa.schema(
     [
@@ -127,14 +127,14 @@ def test_a_row_that_does_not_fit_is_named_and_ends_the_load(fs: FlussSpark, crea
         fs.bulk_load(tmp_path, table)
 
 
-def fail(item: int) -> LoadResult:
+def fail(item: int) -> LoadTaskResult:
     raise ValueError(f"item {item} is too large\nand too heavy")
 
 
 @pytest.mark.slow
 def test_what_tasks_say_when_they_fail_for_good_comes_back_as_a_sentence(spark: SparkSession) -> None:
     with pytest.raises(FlussError, match="weigh failed: ValueError: item 7 is too large"):
-        Job("weigh", fail, [7], [1]).run(spark)
+        BulkJob("weigh", fail, [7], [1]).run(spark)
 
 
 def test_what_was_exported_can_be_loaded_again(

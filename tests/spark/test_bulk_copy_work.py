@@ -39,7 +39,7 @@ class OneBucket:
 
     def fill(self, rows: pa.Table, *, holes: int = 0) -> None:
         """Write the source, with some offsets that have no rows."""
-        bucket = bucket_of(self.source)
+        bucket = parse_table_bucket(self.source)
         with SequencedWriter(self.source, new_writer_id(self.source)) as writer:
             for batch in rows.to_batches(max_chunksize=1000):
                 writer.append(bucket, batch)
@@ -53,7 +53,7 @@ class OneBucket:
         """Write the first batches of the copy, as an attempt that died."""
         with SequencedWriter(self.target, self.writer_id) as writer:
             for batch in batches:
-                writer.append(bucket_of(self.target), batch)
+                writer.append(parse_table_bucket(self.target), batch)
             writer.flush()
 
     @property
@@ -77,7 +77,7 @@ class OneBucket:
         return is_equal
 
 
-def bucket_of(table: FlussTable) -> TableBucket:
+def parse_table_bucket(table: FlussTable) -> TableBucket:
     return TableBucket(table.get_table_info().table_id, 0)
 
 
@@ -130,7 +130,7 @@ def test_two_attempts_at_the_same_time_copy_every_row_once(bucket: OneBucket) ->
 def test_rows_of_others_in_the_target_are_noticed(bucket: OneBucket) -> None:
     bucket.fill(rows(ROWS))
     with SequencedWriter(bucket.target, new_writer_id(bucket.target)) as other:
-        other.append(bucket_of(bucket.target), rows(1).to_batches()[0])
+        other.append(parse_table_bucket(bucket.target), rows(1).to_batches()[0])
         other.flush()
     bucket.write_target(list(even_batches(rows(ROWS).to_batches()))[:1])
     with pytest.raises(UnfitInputError, match="rows that the copy did not write"):

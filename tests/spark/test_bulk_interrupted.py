@@ -28,7 +28,7 @@ from fluss.spark.bulk import Progress
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), pa.field("price", pa.float64()), pa.field("name", pa.string())]

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter
 
 from fluss import blocking
-from fluss.spark.source import FlussDataSource
+from fluss.spark.data_source import FlussDataSource
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
 
@@ -283,7 +283,7 @@ def bad_network(tmp_path: Path) -> Iterator[FaultProxy]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("keys", [(), ("id",)])
 def test_a_network_that_cuts_connections_changes_nothing(
     spark: SparkSession,
@@ -427,7 +427,7 @@ def test_a_driver_that_is_killed_again_and_again_leaves_nothing_out_and_nothing_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_executors_of_their_own_write_exactly_once_too(
     connection: blocking.FlussConnection, bootstrap_servers: str, database: str, tmp_path: Path
 ) -> None:

@@ -289,7 +289,7 @@ spark.stop()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(1800)
 def test_everything_works_with_executors_of_their_own(
     fs: FlussSpark, bootstrap_servers: str, database: str, checkpoint: str, tmp_path: Path
 ) -> None:

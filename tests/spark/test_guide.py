@@ -28,7 +28,7 @@ def test_there_are_programs() -> None:
     assert len(PROGRAMS) > 1
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_prints_what_its_comments_say(program: str, spark: SparkSession) -> None:
     printed = io.StringIO()

@@ -19,7 +19,7 @@ from fluss.errors import FlussError
 from fluss.spark import FlussSpark
 from fluss.testing.cluster import ServerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 KILLS = 4
 GROUPS = 7

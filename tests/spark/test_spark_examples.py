@@ -23,7 +23,7 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(example: Path) -> None:
     done = _run(str(example))
@@ -32,7 +32,7 @@ def test_example_runs(example: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_from_top_to_bottom(notebook: Path, tmp_path: Path) -> None:
     program = tmp_path / f"{notebook.stem}.py"

@@ -197,7 +197,7 @@ def _expire(table: _Table, days: Sequence[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("mode", "keys"),
     [

@@ -15,7 +15,7 @@ import pytest
 
 from fluss.testing.faultnet import FaultProxy, Faults
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 
 
 @pytest.fixture

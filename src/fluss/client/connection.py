@@ -20,8 +20,8 @@ from fluss.integers import int64
 from fluss.protocol import api as apis
 from fluss.protocol.convert import pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.value_objects import ServerMade
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from fluss.client.scan.table_scan import TableScan
 from fluss.client.write.writer_client import WriterClient
 from fluss.client.write.writers import AppendWriter, TableAppend, TableUpsert
 from fluss.errors import FlussError
-from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.value_objects import ServerMade
 
 if TYPE_CHECKING:
     import pandas as pd

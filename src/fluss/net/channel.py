@@ -1,4 +1,4 @@
-"""A client's connection to one server."""
+"""The client's end of a connection to one server: requests out, answers matched to them."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Channel:
         return api.response.decode(body)
 
     async def close(self) -> None:
-        """Close the connection; whatever waits for an answer fails with NetworkError. May be called again."""
+        """Close the connection; requests that wait for an answer fail with NetworkError. May be called again."""
         self._fail(NetworkError(f"the connection to {self._name} was closed by this side"))
         await self._is_disconnected.wait()
 

@@ -6,16 +6,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-# What a connection does when there is room again. It also stands for the connection: equal ones are the same.
+# What a connection does when there is room again. It also identifies the connection.
 Resume: TypeAlias = Callable[[], None]
 
 
 class ByteBudget:
     """Counts bytes over all connections. Belongs to one event loop.
 
-    Nothing is refused: bytes that are there are counted, and whoever holds some of an exhausted budget takes no more.
-    Others may go on, so a few greedy connections do not stop everybody; each then holds some, and waits, too. If all
-    of them wait with half of what they need, nobody would ever be done: so one of them is the first, and may go on.
+    Nothing is refused: bytes that have arrived are counted, and a connection that holds some of an exhausted budget
+    reads no more. Connections that hold nothing may still read, so a few greedy clients do not stop all others. If all
+    connections waited with half of a request, none could ever finish: so one of them is the first, and may go on.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -39,23 +39,23 @@ class ByteBudget:
         self.replace(byte_count, 0)
 
     def replace(self, before_bytes: int, after_bytes: int) -> None:
-        """Count what one connection holds anew."""
+        """Replace what was counted for one connection by what it holds now."""
         self._used_bytes += after_bytes - before_bytes
         if after_bytes < before_bytes and not self.is_exhausted:
             self._wake()
 
     def wait(self, resume: Resume) -> None:
-        """Have ``resume`` called once when there is room again, or when another one may be the first."""
+        """Have ``resume`` called once: when there is room again, or when the first connection has left."""
         self._waiting[resume] = None
 
     def may_be_first(self, resume: Resume) -> bool:
-        """Say whether this connection is the first; if nobody is, it is from now on, until it leaves."""
+        """Say whether this connection is the first; if none is, it is from now on, until it leaves."""
         if self._first is None:
             self._first = resume
         return self._first == resume
 
     def leave(self, resume: Resume) -> None:
-        """Wait no longer, and let another one be the first. May be called by one who does neither."""
+        """Wait no longer, and let another connection be the first. May be called when neither is the case."""
         self._waiting.pop(resume, None)
         if self._first == resume:
             self._first = None
@@ -67,18 +67,21 @@ class ByteBudget:
             resume()
 
 
-# So many mistakes cost nothing: people and misconfigured programs make them.
+# Failures that cost nothing: people and misconfigured programs make mistakes.
 _FREE_FAILURES: Final = 3
 _DELAY_S_MIN: Final = 0.1
 _DELAY_S_MAX: Final = 3.0
-# The address starts anew after so long without a failure.
+# After so long without a failure, those of an address are forgotten.
 _FORGET_AFTER_S: Final = 60.0
-# More addresses than that are not remembered; the one that has been quiet the longest is forgotten.
+# Addresses that are remembered; of more, the one whose last failure is the oldest is forgotten.
 _ADDRESSES_MAX: Final = 10_000
 
 
 class LoginThrottle:
-    """Counts failed logins by address and says how long to hold back the answer. Belongs to one event loop."""
+    """Makes guessing passwords slow. Belongs to one event loop.
+
+    The more logins from one address have failed lately, the longer the answer is held back.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

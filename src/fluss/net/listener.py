@@ -16,8 +16,6 @@ from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey
 __all__ = ["Answer", "Handler", "Listener", "ListenerSettings", "RequestContext"]
 
 _BACKLOG = 512
-# Clients above the limit that are being told so at the same time; more of them are cut off without a word.
-_REFUSALS_MAX = 100
 # How precisely idle and stalled clients are found: a fraction of the shorter timeout, and a bound.
 _CHECKS_PER_TIMEOUT = 4
 _CHECK_INTERVAL_S_MAX = 15.0

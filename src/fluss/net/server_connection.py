@@ -1,4 +1,4 @@
-"""One client's connection, seen from the server."""
+"""The server's end of one client's connection: requests in, handlers started in order, answers out, within limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fluss.protocol.session import AnswerReady, RequestReceived, ServerSession
 
 # How long a client may take to read the last word and to close its side.
 _LINGER_S = 1.0
-# After so many wrong passwords a client has to connect again. Without it, one packet could carry hundreds of guesses.
+# After so many wrong passwords a client has to connect again. Otherwise one packet could carry hundreds of guesses.
 _FAILED_LOGINS_MAX = 5
 # How long one connection may keep the event loop busy before others have their turn.
 _TURN_S = 0.005
@@ -45,7 +45,7 @@ class RequestContext:
     principal: Principal
     listener_name: str
     peer_address: str
-    # Whether the client is gone by now: what is kept for it alone is of no use to anybody.
+    # Whether the client is gone by now: what is kept for it alone can be dropped.
     is_gone: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
 
 
@@ -83,7 +83,7 @@ class ListenerSettings:
     host: str = "127.0.0.1"
     port: int = 0
     server_type: ServerRole | None = None
-    # Without it the listener is a plaintext one, and everybody is anonymous.
+    # Without it the listener is a plaintext one, and all clients are anonymous.
     check_credentials: CredentialsChecker | None = field(default=None, repr=False)
     frame_bytes_max: int = REQUEST_FRAME_BYTES_MAX
     connections_max: int = 1000
@@ -116,12 +116,12 @@ class _Phase(Enum):
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """Reads requests, has them carried out, and writes the answers, in whatever order they are ready.
+    """Reads requests, calls their handlers, and writes the answers in the order in which they are ready.
 
     Handlers are started in the order of arrival, one at a time: each has run up to its first ``await``, or to its end
-    if it is a plain function, before the next one is started. So whatever a handler does before it first waits is
-    ordered, and whatever it waits for holds up nobody else. The waiting part of a handler is cancelled when the client
-    disconnects; work that must not be left half done belongs before it or into a task of its own.
+    if it is a plain function, before the next one is started. So the work of handlers before they first wait is in
+    order, and a handler that waits holds up no other request. The waiting part of a handler is cancelled when the
+    client disconnects; work that must not be left half done belongs before it or into a task of its own.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return is_right
 
     def _hold_back(self, parts: Parts) -> None:
-        """Answer after a while, and read nothing more until then."""
+        """Answer after a delay, and read nothing more until then."""
         self._held_back.extend(parts)
         if self._held_back_timer is None:
             self._held_back_timer = self._loop.call_later(self._held_back_s, self._answer_held_back)
@@ -310,7 +310,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             message = request.decode()
             if not request.api.request.keeps_body:
-                # Whatever the handler waits for, nothing but its message is in memory from now on.
+                # While the handler waits, only its message is in memory, not the encoded request.
                 self._release_request(request)
             result = self._handlers[request.api.key](self._context(request), message)
         except Exception as error:
@@ -348,7 +348,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _context(self, request: RequestReceived) -> RequestContext:
         principal = self._session.principal
-        assert principal is not None, "the session lets nobody through who has not authenticated"
+        assert principal is not None, "the session refuses requests of clients that have not authenticated"
         return RequestContext(
             *(request.api.key, request.api_version, principal, self._settings.name, self._peer_address),
             is_gone=self._is_silent,
@@ -513,7 +513,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _end_with(self, last_word: Parts) -> None:
-        """Say one last thing and close."""
+        """Write a last answer and close."""
         self._write(last_word)
         self._phase = _Phase.SILENT
         self._give_up_requests()

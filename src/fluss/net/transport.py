@@ -26,7 +26,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Create the fastest loop available. Whoever creates it also closes it."""
+    """Create the fastest loop available; it is the caller's to close."""
     return _loop_factory()()
 
 
@@ -50,8 +50,8 @@ class Outbox:
 
     Parts are kept as they are until the socket takes them, so their memory must not change before ``unsent_bytes`` is
     back at zero. Small parts that are written in one turn of the event loop leave together. Nothing limits the amount:
-    owners look at ``unsent_bytes`` and stop writing; ``on_progress`` tells them to look again. Whoever answers for
-    memory says so with ``on_sent``, which is called exactly once: when the bytes have left, or when they never will.
+    owners look at ``unsent_bytes`` and stop writing; ``on_progress`` tells them to look again. A writer that owns the
+    memory of its parts passes ``on_sent``, which is called exactly once: when they have left, or when they never will.
     """
 
     def __init__(

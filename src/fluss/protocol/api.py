@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from fluss.errors import UnsupportedVersionError
-from fluss.protocol import records
+from fluss.protocol import bulk_messages
 from fluss.protocol.codec import ENTRIES_MAX, MESSAGE_BYTES_MAX, Codec, MessageCodec
 from fluss.protocol.messages import fluss_pb2 as pb
 
@@ -205,9 +205,9 @@ GET_METADATA = _on_both(ApiKey.GET_METADATA, pb.MetadataRequest, pb.MetadataResp
 UPDATE_METADATA = _on_tablet(
     ApiKey.UPDATE_METADATA, pb.UpdateMetadataRequest, pb.UpdateMetadataResponse, is_public=False
 )
-PRODUCE_LOG = _with_records(ApiKey.PRODUCE_LOG, records.PRODUCE_LOG_REQUEST, _response(pb.ProduceLogResponse))
-FETCH_LOG = _with_records(ApiKey.FETCH_LOG, _request(pb.FetchLogRequest), records.FETCH_LOG_RESPONSE)
-PUT_KV = _with_records(ApiKey.PUT_KV, records.PUT_KV_REQUEST, _response(pb.PutKvResponse), version_highest=2)
+PRODUCE_LOG = _with_records(ApiKey.PRODUCE_LOG, bulk_messages.PRODUCE_LOG_REQUEST, _response(pb.ProduceLogResponse))
+FETCH_LOG = _with_records(ApiKey.FETCH_LOG, _request(pb.FetchLogRequest), bulk_messages.FETCH_LOG_RESPONSE)
+PUT_KV = _with_records(ApiKey.PUT_KV, bulk_messages.PUT_KV_REQUEST, _response(pb.PutKvResponse), version_highest=2)
 LOOKUP = _on_tablet(ApiKey.LOOKUP, pb.LookupRequest, pb.LookupResponse, version_highest=1)
 NOTIFY_LEADER_AND_ISR = _on_tablet(
     ApiKey.NOTIFY_LEADER_AND_ISR, pb.NotifyLeaderAndIsrRequest, pb.NotifyLeaderAndIsrResponse, is_public=False
@@ -256,7 +256,7 @@ NOTIFY_LAKE_TABLE_OFFSET = _on_tablet(
     ApiKey.NOTIFY_LAKE_TABLE_OFFSET, pb.NotifyLakeTableOffsetRequest, pb.NotifyLakeTableOffsetResponse, is_public=False
 )
 GET_LAKE_SNAPSHOT = _on_both(ApiKey.GET_LAKE_SNAPSHOT, pb.GetLakeSnapshotRequest, pb.GetLakeSnapshotResponse)
-LIMIT_SCAN = _with_records(ApiKey.LIMIT_SCAN, _request(pb.LimitScanRequest), records.LIMIT_SCAN_RESPONSE)
+LIMIT_SCAN = _with_records(ApiKey.LIMIT_SCAN, _request(pb.LimitScanRequest), bulk_messages.LIMIT_SCAN_RESPONSE)
 PREFIX_LOOKUP = _on_tablet(ApiKey.PREFIX_LOOKUP, pb.PrefixLookupRequest, pb.PrefixLookupResponse, version_highest=1)
 GET_DATABASE_INFO = _on_both(ApiKey.GET_DATABASE_INFO, pb.GetDatabaseInfoRequest, pb.GetDatabaseInfoResponse)
 CREATE_PARTITION = _on_coordinator(ApiKey.CREATE_PARTITION, pb.CreatePartitionRequest, pb.CreatePartitionResponse)
@@ -311,7 +311,7 @@ DROP_KV_SNAPSHOT_LEASE = _on_coordinator(
 )
 GET_TABLE_STATS = _on_tablet(ApiKey.GET_TABLE_STATS, pb.GetTableStatsRequest, pb.GetTableStatsResponse)
 ALTER_DATABASE = _on_coordinator(ApiKey.ALTER_DATABASE, pb.AlterDatabaseRequest, pb.AlterDatabaseResponse)
-SCAN_KV = _with_records(ApiKey.SCAN_KV, _request(pb.ScanKvRequest), records.SCAN_KV_RESPONSE)
+SCAN_KV = _with_records(ApiKey.SCAN_KV, _request(pb.ScanKvRequest), bulk_messages.SCAN_KV_RESPONSE)
 GET_CLUSTER_HEALTH = _on_both(ApiKey.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest, pb.GetClusterHealthResponse)
 LIST_REMOTE_LOG_MANIFESTS = _on_coordinator(
     ApiKey.LIST_REMOTE_LOG_MANIFESTS, pb.ListRemoteLogManifestsRequest, pb.ListRemoteLogManifestsResponse

@@ -23,7 +23,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 # Entries of all lists in one request, those inside other lists included. An entry can be as small as two bytes, but
-# costs whoever handles it microseconds and often a hundred bytes in the answer. The largest table has fewer buckets.
+# costs its handler microseconds and often a hundred bytes in the answer. The largest table has fewer buckets.
 ENTRIES_MAX = 131_072
 
 # Listing the missing fields is a help for people. It is left out for long messages, where the list could be endless.
@@ -52,7 +52,7 @@ class Codec(Protocol[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedMessage:
-    """A message of some type in its encoded form, made by whoever knows a faster way than the runtime."""
+    """A message of some type in its encoded form, made in a faster way than the runtime has."""
 
     message_type: type[Message]
     parts: Parts
@@ -61,7 +61,7 @@ class EncodedMessage:
 class MessageCodec(Generic[MessageT]):
     """The codec of a generated message class."""
 
-    __slots__ = ("_bytes_max", "_entries_max", "_lists", "_message_type", "_strings")
+    __slots__ = ("_bytes_max", "_entries_max", "_lists", "_message_type", "_texts")
 
     def __init__(
         self, message_type: type[MessageT], *, bytes_max: int | None = None, entries_max: int | None = None
@@ -69,8 +69,8 @@ class MessageCodec(Generic[MessageT]):
         self._message_type = message_type
         self._bytes_max = bytes_max
         self._entries_max = entries_max
-        self._lists = _lists_of(message_type.DESCRIPTOR, {})
-        self._strings = _strings_of(message_type.DESCRIPTOR, {})
+        self._lists = _places(message_type.DESCRIPTOR, _is_list)
+        self._texts = _places(message_type.DESCRIPTOR, _is_text)
 
     @property
     def message_name(self) -> str:
@@ -108,12 +108,12 @@ class MessageCodec(Generic[MessageT]):
             self._check_entries(message, self._lists, self._entries_max)
         if not message.IsInitialized():
             raise CorruptMessageError(self._missing_fields_text(message, len(body)))
-        if self._strings is not None:
-            self._strings.check(message)
+        if self._texts is not None:
+            _check_texts(message, self._texts)
         return message
 
-    def _check_entries(self, message: MessageT, lists: _Lists, entries_max: int) -> None:
-        if lists.count(message, entries_max) > entries_max:
+    def _check_entries(self, message: MessageT, lists: _Places, entries_max: int) -> None:
+        if _count_entries(message, lists, entries_max) > entries_max:
             raise CorruptMessageError(
                 f"a {self.message_name} has more than {entries_max} entries; send it in several pieces"
             )
@@ -127,90 +127,66 @@ class MessageCodec(Generic[MessageT]):
 
 
 @dataclass(slots=True)
-class _Lists:
-    """Where one message type holds lists, so that their entries can be counted without looking at each."""
-
-    own: list[str] = field(default_factory=list)
-    children: list[tuple[str, _Lists]] = field(default_factory=list)
-    child_lists: list[tuple[str, _Lists]] = field(default_factory=list)
-
-    def count(self, message: Any, enough: int) -> int:
-        """Return how many entries there are; some number above ``enough`` if there are more than that."""
-        total = sum(len(getattr(message, name)) for name in self.own)
-        for name, lists in self.children:
-            if message.HasField(name):
-                total += lists.count(getattr(message, name), enough)
-        if total <= enough:
-            for name, lists in self.child_lists:
-                for child in getattr(message, name):
-                    total += lists.count(child, enough)
-                    if total > enough:
-                        return total
-        return total
-
-
-def _lists_of(descriptor: Any, known: dict[str, _Lists]) -> _Lists | None:
-    """Collect the lists of a message type and of everything inside it; None if there are none."""
-    if not _contains(descriptor, _is_list, set()):
-        return None
-    if descriptor.full_name in known:
-        return known[descriptor.full_name]
-    lists = known[descriptor.full_name] = _Lists()
-    for item in _fields(descriptor):
-        if _is_list(item):
-            lists.own.append(item.name)
-        if item.type == _FieldProto.TYPE_MESSAGE:
-            child = _lists_of(descriptor.fields_by_name[item.name].message_type, known)
-            if child is not None:
-                (lists.child_lists if _is_list(item) else lists.children).append((item.name, child))
-    return lists
-
-
-@dataclass(slots=True)
-class _Strings:
-    """Where one message type holds text, so that text which is not UTF-8 can be refused.
-
-    proto2 parsers let such text pass, and reading the attribute then gives bytes instead of str.
-    """
+class _Places:
+    """Where one message type has fields of some kind: itself, and in the messages inside it."""
 
     message_name: str
     single: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
-    children: list[tuple[str, _Strings]] = field(default_factory=list)
-    child_lists: list[tuple[str, _Strings]] = field(default_factory=list)
-
-    def check(self, message: Any) -> None:
-        for name in self.single:
-            if type(getattr(message, name)) is not str:
-                raise CorruptMessageError(f"{self.message_name}.{name} is not valid UTF-8")
-        for name in self.repeated:
-            if any(type(text) is not str for text in getattr(message, name)):
-                raise CorruptMessageError(f"{self.message_name}.{name} contains text that is not valid UTF-8")
-        for name, strings in self.children:
-            if message.HasField(name):
-                strings.check(getattr(message, name))
-        for name, strings in self.child_lists:
-            for child in getattr(message, name):
-                strings.check(child)
+    children: list[tuple[str, _Places]] = field(default_factory=list)
+    child_lists: list[tuple[str, _Places]] = field(default_factory=list)
 
 
-def _strings_of(descriptor: Any, known: dict[str, _Strings]) -> _Strings | None:
-    """Collect the text fields of a message type and of everything inside it; None if there are none."""
-    if not _contains(descriptor, _is_text, set()):
+def _places(
+    descriptor: Any, is_wanted: Callable[[_FieldProto], bool], known: dict[str, _Places] | None = None
+) -> _Places | None:
+    """Find the fields of some kind in a message type and in everything inside it; None if there are none."""
+    known = {} if known is None else known
+    if not _contains(descriptor, is_wanted, set()):
         return None
     if descriptor.full_name in known:
         return known[descriptor.full_name]
     # Entered before its fields are looked at, because predicates contain predicates.
-    strings = known[descriptor.full_name] = _Strings(descriptor.name)
+    places = known[descriptor.full_name] = _Places(descriptor.name)
     for item in _fields(descriptor):
-        is_repeated = _is_list(item)
-        if _is_text(item):
-            (strings.repeated if is_repeated else strings.single).append(item.name)
-        elif item.type == _FieldProto.TYPE_MESSAGE:
-            child = _strings_of(descriptor.fields_by_name[item.name].message_type, known)
+        if is_wanted(item):
+            (places.repeated if _is_list(item) else places.single).append(item.name)
+        if item.type == _FieldProto.TYPE_MESSAGE:
+            child = _places(descriptor.fields_by_name[item.name].message_type, is_wanted, known)
             if child is not None:
-                (strings.child_lists if is_repeated else strings.children).append((item.name, child))
-    return strings
+                (places.child_lists if _is_list(item) else places.children).append((item.name, child))
+    return places
+
+
+def _count_entries(message: Any, lists: _Places, enough: int) -> int:
+    """Return how many entries all lists of a message have; some number above ``enough`` if there are more than that."""
+    total = sum(len(getattr(message, name)) for name in lists.repeated)
+    for name, child_lists in lists.children:
+        if message.HasField(name):
+            total += _count_entries(getattr(message, name), child_lists, enough)
+    if total <= enough:
+        for name, child_lists in lists.child_lists:
+            for child in getattr(message, name):
+                total += _count_entries(child, child_lists, enough)
+                if total > enough:
+                    return total
+    return total
+
+
+def _check_texts(message: Any, texts: _Places) -> None:
+    """Refuse text that is not UTF-8: proto2 parsers let it pass, and reading the attribute gives bytes then."""
+    for name in texts.single:
+        if type(getattr(message, name)) is not str:
+            raise CorruptMessageError(f"{texts.message_name}.{name} is not valid UTF-8")
+    for name in texts.repeated:
+        if any(type(text) is not str for text in getattr(message, name)):
+            raise CorruptMessageError(f"{texts.message_name}.{name} contains text that is not valid UTF-8")
+    for name, child_texts in texts.children:
+        if message.HasField(name):
+            _check_texts(getattr(message, name), child_texts)
+    for name, child_texts in texts.child_lists:
+        for child in getattr(message, name):
+            _check_texts(child, child_texts)
 
 
 def _is_text(item: _FieldProto) -> bool:

@@ -22,8 +22,7 @@ from fluss.schema.acl import (
     AclResourceType,
     split_principal,
 )
-from fluss.schema.aggregation import AggFunction
-from fluss.schema.cluster import (
+from fluss.schema.cluster_info import (
     ClusterConfigEntry,
     ClusterHealth,
     ConfigChange,
@@ -34,10 +33,8 @@ from fluss.schema.cluster import (
     ServerType,
 )
 from fluss.schema.database import DatabaseInfo, DatabaseSummary
-from fluss.schema.frozen_dict import string_dict
 from fluss.schema.offsets import LakeSnapshot, ProducerOffsets
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.schema import Column, string_list
+from fluss.schema.schema import AggFunction, Column
 from fluss.schema.serde import (
     data_type_from_json,
     data_type_to_json,
@@ -45,7 +42,8 @@ from fluss.schema.serde import (
     schema_from_json,
     table_from_json,
 )
-from fluss.schema.table import SchemaInfo, TableBucket, TableInfo, TablePath
+from fluss.schema.table import PartitionInfo, PartitionSpec, SchemaInfo, TableBucket, TableInfo, TablePath
+from fluss.schema.value_objects import string_dict, string_list
 
 # New columns come last; the protocol has numbers for other places, and no server supports them.
 COLUMN_POSITION_LAST: Final = 0

@@ -45,6 +45,7 @@ FRAME_BYTES_MAX = LENGTH_BYTES + (1 << 31) - 1
 
 # Parts below this size are cheaper to copy together than to hand to the socket one by one.
 _JOINED_PART_BYTES_MAX = 16 * 1024
+_PAYLOAD_ALIGNMENT_BYTES = 8
 
 
 class ResponseType(IntEnum):
@@ -137,9 +138,6 @@ def _framed(fields: bytes, body: Parts) -> Parts:
     return frame
 
 
-_PAYLOAD_ALIGNMENT_BYTES = 8
-
-
 class FrameReader:
     """Cuts a byte stream into frames, whatever the pieces in which it arrives.
 
@@ -150,8 +148,8 @@ class FrameReader:
     fourfold at a time, and frames up to ``_EAGER_BYTES_MAX`` get theirs at once, so that they are not copied at all
     except for the few bytes that came together with their length.
 
-    After a length that no valid frame can have, ``failure`` is set and all further bytes are ignored: nobody can know
-    where the next frame would start.
+    After a length that no valid frame can have, ``failure`` is set and all further bytes are ignored: where the next
+    frame would start cannot be known.
     """
 
     _RECEIVE_BUFFER_BYTES = 64 * 1024
@@ -163,7 +161,7 @@ class FrameReader:
         # May be changed between frames.
         self.frame_bytes_max = frame_bytes_max
         self._fields_bytes_min = fields_bytes_min
-        # Whoever gets a large frame may write into it: a server puts offsets into the batches that it stores.
+        # The receiver of a large frame may write into it: a server puts offsets into the batches that it stores.
         self._is_writable = is_writable
         # Bytes not yet cut are received[start:end].
         self._received = byte_view(new_memory(self._RECEIVE_BUFFER_BYTES))

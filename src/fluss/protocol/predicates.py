@@ -25,11 +25,11 @@ from fluss.errors import CorruptMessageError
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.row.scalars import UNSCALED_BYTES_MAX, encode_unscaled
 from fluss.row.values import DAY_MS, NANOS_PER_MILLI
-from fluss.schema.literal import BoundLiteral
 from fluss.schema.predicate import (
     PREDICATE_DEPTH_MAX,
     BoundCompound,
     BoundLeaf,
+    BoundLiteral,
     BoundPredicate,
     CompoundFunction,
     LeafFunction,

@@ -5,18 +5,28 @@
       ResponseReceived    the body of an answer  <==    response(...)        -> parts
       ErrorReceived       one request failed     <==    error(...)           -> parts
       ServerFailureReceived  the last word       <==    ConnectionFailed     parts to send before closing
-      StrayResponse       nobody waits for it           AnswerReady          the session answered by itself
+      StrayResponse       its request is forgotten      AnswerReady          the session answered by itself
       ConnectionFailed    the server broke the rules
 
-The server's session answers ApiVersions and Authenticate itself, refuses every other API until the connection has
-authenticated (where the listener asks for it), and refuses APIs that are not served. Nothing a peer sends raises an
-exception. Both sessions take bytes like asyncio's BufferedProtocol: ``get_buffer()``, then ``buffer_updated(n)``.
+Nothing a peer sends raises an exception. What happens depends on the state:
+
+    state            ApiVersions    Authenticate              any other request       bytes that are no frame
+    AUTHENTICATING   answered       answered, then OPEN,      refused (code 46)       last word, then FINISHED
+                                    or refused (code 46)
+    OPEN             answered       answered, no effect       RequestReceived, or     last word, then FINISHED
+                                                              refused (code 2)
+    FINISHED         bytes are ignored
+
+A server's session starts in AUTHENTICATING where the listener asks for credentials, and takes only small frames until
+it is OPEN. All others start in OPEN. A client's session is FINISHED by a ServerFailureReceived, too. Both take bytes
+like asyncio's BufferedProtocol: ``get_buffer()``, then ``buffer_updated(n)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
@@ -39,10 +49,18 @@ from fluss.protocol.messages import fluss_pb2 as pb
 RequestT = TypeVar("RequestT")
 
 _REQUEST_ID_MASK = 0x7FFF_FFFF
-# What somebody may send whom nobody knows yet; twice the largest token.
+# What a client may send before it has authenticated; twice the largest token.
 _UNAUTHENTICATED_FRAME_BYTES_MAX = 128 * 1024
 _ERROR_TEXT_CHARS_MAX = 4096
 _ERROR_RESPONSE = MessageCodec(pb.ErrorResponse, bytes_max=MESSAGE_BYTES_MAX)
+
+
+class SessionState(Enum):
+    """What a session takes next; the table is in the docstring of this module."""
+
+    AUTHENTICATING = auto()
+    OPEN = auto()
+    FINISHED = auto()
 
 
 @dataclass(slots=True)
@@ -102,7 +120,7 @@ class ServerFailureReceived:
 
 @dataclass(slots=True)
 class StrayResponse:
-    """An answer nobody waits for: its request was given up, or never sent."""
+    """An answer that is not expected: its request was given up, or never sent."""
 
     request_id: int
 
@@ -124,7 +142,7 @@ class ClientSession:
         self._pending: dict[int, Api[Any, Any]] = {}
         self._request_id_next = 0
         self._server_versions: dict[int, VersionRange] | None = None
-        self._is_finished = False
+        self._state = SessionState.OPEN
 
     @property
     def pending_count(self) -> int:
@@ -175,17 +193,17 @@ class ClientSession:
 
     def _events(self, received: Iterable[memoryview]) -> list[ClientEvent]:
         events: list[ClientEvent] = []
-        if self._is_finished:
+        if self._state is SessionState.FINISHED:
             return events
         for content in received:
             event = self._event(content)
             events.append(event)
             if isinstance(event, ConnectionFailed | ServerFailureReceived):
-                self._is_finished = True
+                self._state = SessionState.FINISHED
                 return events
         if self._reader.failure is not None:
             events.append(ConnectionFailed(self._reader.failure, []))
-            self._is_finished = True
+            self._state = SessionState.FINISHED
         return events
 
     def _event(self, content: memoryview) -> ClientEvent:
@@ -204,9 +222,9 @@ class ClientSession:
 
 
 class ServerSession:
-    """The server's end: checks what arrives before anybody else sees it.
+    """The server's end: checks what arrives before a handler sees it, and answers ApiVersions and Authenticate itself.
 
-    ``served`` are the APIs somebody will carry out; ApiVersions and Authenticate need not be among them.
+    ``served`` are the APIs that have handlers; ApiVersions and Authenticate need not be among them.
     ``server_type`` is None on an endpoint that serves both roles. With ``check_credentials`` the connection has to
     authenticate, and may send only small frames until then; without, it is anonymous.
     """
@@ -221,8 +239,10 @@ class ServerSession:
     ) -> None:
         self._frame_bytes_max = frame_bytes_max
         first_bytes_max = frame_bytes_max
+        self._state = SessionState.OPEN
         if check_credentials is not None:
             first_bytes_max = min(frame_bytes_max, _UNAUTHENTICATED_FRAME_BYTES_MAX)
+            self._state = SessionState.AUTHENTICATING
         self._reader = frames.FrameReader(
             frame_bytes_max=first_bytes_max, fields_bytes_min=frames.REQUEST_FIELDS_BYTES, is_writable=True
         )
@@ -230,7 +250,6 @@ class ServerSession:
         self._server_type = server_type
         self._check_credentials = check_credentials
         self._principal = sasl.ANONYMOUS if check_credentials is None else None
-        self._is_finished = False
 
     @property
     def principal(self) -> sasl.Principal | None:
@@ -265,14 +284,14 @@ class ServerSession:
 
     def _events(self, received: Iterable[memoryview]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
-        if self._is_finished:
+        if self._state is SessionState.FINISHED:
             return events
         events.extend(self._event(frames.parse_request(content)) for content in received)
         if self._reader.failure is not None:
             # Not the code of a corrupt message: clients repeat such requests, and this one would fail forever.
             last_word = FlussError(self._reader.failure.message, ErrorCode.UNKNOWN_SERVER_ERROR)
             events.append(ConnectionFailed(self._reader.failure, self.failure(last_word)))
-            self._is_finished = True
+            self._state = SessionState.FINISHED
         return events
 
     def _event(self, request: frames.RequestFrame) -> ServerEvent:
@@ -284,7 +303,7 @@ class ServerSession:
             if api_key == ApiKey.AUTHENTICATE:
                 answer = apis.AUTHENTICATE.response.encode(self._authenticate(body))
                 return AnswerReady(frames.success_frame(request_id, answer))
-            if self._principal is None:
+            if self._state is SessionState.AUTHENTICATING:
                 raise AuthenticationError("this listener requires authentication; connect with SASL credentials")
             api = self._served.get(api_key)
             if api is None:
@@ -295,7 +314,7 @@ class ServerSession:
 
     @cached_property
     def _api_versions(self) -> Parts:
-        """The answer to everybody who asks, encoded once: it is long, and asked for in a few bytes."""
+        """The answer to ApiVersions, encoded once: it is long, and asked for in a few bytes."""
         response = pb.ApiVersionsResponse()
         if self._server_type is not None:
             response.server_type = self._server_type
@@ -311,10 +330,11 @@ class ServerSession:
                 raise AuthenticationError(
                     f"this listener takes no credentials; connect with the security protocol {sasl.PLAINTEXT_PROTOCOL}"
                 )
-        elif self._principal is None:
+        elif self._state is SessionState.AUTHENTICATING:
             if request.protocol != sasl.MECHANISM:
                 raise AuthenticationError(f"only the SASL mechanism {sasl.MECHANISM} is enabled on this listener")
             self._principal = sasl.check_plain_token(request.token, self._check_credentials)
+            self._state = SessionState.OPEN
             self._reader.frame_bytes_max = self._frame_bytes_max
         # Clients that saw a challenge elsewhere come back with a second round: it succeeds and changes nothing.
         return pb.AuthenticateResponse()

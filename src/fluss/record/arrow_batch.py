@@ -2,8 +2,8 @@
 
 Encoding lets pyarrow lay the columns out (it cuts slices down to what they show), compresses the buffers, and puts
 header and change types in front. Decoding hands the message to pyarrow, which takes uncompressed buffers in place,
-between two rounds of checks, because Arrow believes what it reads and a lying batch could make it touch memory that
-is not its own:
+between two rounds of checks, because Arrow trusts what it reads, and a batch with wrong sizes could make it touch
+memory outside its buffers:
 
     before  counts of nodes and buffers fit the schema, every column has as many values as the batch has records,
             every buffer lies inside the body, decompression stays within a limit

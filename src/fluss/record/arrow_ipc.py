@@ -24,7 +24,7 @@ An ARROW log batch holds one encapsulated message: a prefix, a flatbuffer and th
 Nodes and buffers are listed depth first over the columns: a node per column and child, and per node its validity,
 then int32 offsets (utf8, binary, list, map), then data (all but list, map, struct). A flatbuffer points with unsigned
 32-bit distances forwards and finds its fields through a vtable of 16-bit distances that may lie anywhere; nothing of
-that is believed without a bounds check.
+that is trusted without a bounds check.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ import pyarrow.types as pat
 
 from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.schema.nesting import check_nesting_depth
+from fluss.schema.types import check_nesting_depth
 
 PREFIX_BYTES = 8
 BUFFER_ALIGNMENT_BYTES = 8
@@ -234,7 +234,7 @@ class ColumnLayout:
         looked at, so offsets may still point anywhere.
         """
         values, nulls = nodes[:, 0], nodes[:, 1]
-        # As floating point numbers, because the number of values in a list is whatever a stranger says.
+        # As floating point numbers: the message may claim any number of values in a list, and products must not wrap.
         entries = values[self._buffer_nodes].astype(np.float64)
         entries[entries > 0] += self._extra_entries[entries > 0]
         # Without nulls a validity buffer may be left out.
@@ -318,7 +318,7 @@ def _add_nodes(
 
 
 class _Table:
-    """A flatbuffer table of a stranger. Every read is checked; nothing here loops or recurses."""
+    """A flatbuffer table that is not trusted. Every read is checked; nothing here loops or recurses."""
 
     __slots__ = ("_metadata", "_position", "_vtable", "_vtable_size")
 

@@ -59,7 +59,6 @@ _HEADER = struct.Struct(
     "i"  # record_count
 )
 HEADER_BYTES = _HEADER.size
-_LENGTH = struct.Struct("<i")
 _CRC = struct.Struct("<I")
 _CRC_POSITION = struct.calcsize("<ib")
 _CRC_START = struct.calcsize("<ibI")
@@ -79,7 +78,7 @@ class KvRecords(NamedTuple):
 class KvBatch:
     """One received batch: the facts of its header, and its records on demand.
 
-    ``parse`` looks at the header only. Call ``verify_crc`` before believing anything else.
+    ``parse`` looks at the header only. Call ``verify_crc`` before trusting anything else.
     """
 
     data: memoryview
@@ -149,11 +148,6 @@ def _records(body: BytesLike, record_count: int) -> KvRecords:
     )
 
 
-def kv_record_size(key_bytes: int, row_bytes: int) -> int:
-    """Return what one record adds to a batch; a delete has no row bytes."""
-    return LENGTH_PREFIX_BYTES + _varint_size(key_bytes) + key_bytes + row_bytes
-
-
 def encode_kv_batch(
     keys: EncodedRows,
     rows: EncodedRows | None,
@@ -164,11 +158,11 @@ def encode_kv_batch(
     batch_sequence: int = NO_BATCH_SEQUENCE,
 ) -> bytearray:
     """Build a batch of whole columns, as ``encode_kv_records`` takes them."""
-    records = encode_kv_records(keys, rows, deletes)
-    batch = bytearray(HEADER_BYTES + len(records.data))
-    batch[HEADER_BYTES:] = byte_view(records.data)
-    _write_header(batch, schema_id, writer_id, batch_sequence, len(keys))
-    return batch
+    body = byte_view(encode_kv_records(keys, rows, deletes).data)
+    header = sealed_kv_header(
+        body, schema_id=schema_id, writer_id=writer_id, batch_sequence=batch_sequence, record_count=len(keys)
+    )
+    return bytearray().join((header, body))
 
 
 def encode_kv_records(
@@ -187,93 +181,27 @@ def encode_kv_records(
     rows = EncodedRows(rows.data, rows.starts, np.where(deletes, rows.starts, rows.ends))
     key_lengths = keys.lengths
     assert bool(key_lengths.all()), "keys cannot be empty"
-    size = HEADER_BYTES + int(kv_record_sizes(key_lengths, rows.lengths).sum())
+    length_rows = _varint_rows(key_lengths)
+    size = (
+        HEADER_BYTES
+        + LENGTH_PREFIX_BYTES * len(keys)
+        + sum(int(part.lengths.sum()) for part in (length_rows, keys, rows))
+    )
     if size > BATCH_BYTES_MAX:
         raise FlussError(f"A KV batch of {size} bytes is too large, the limit is {BATCH_BYTES_MAX}: write fewer rows")
-    return join_length_prefixed(_varint_rows(key_lengths), keys, rows)
+    return join_length_prefixed(length_rows, keys, rows)
 
 
 def sealed_kv_header(
     body: BytesLike, *, schema_id: int, writer_id: int, batch_sequence: int, record_count: int
 ) -> bytes:
     """Pack the header of the batch whose records are ``body``, with its length and its checksum."""
+    assert 0 <= schema_id < 2**15, f"the schema id {schema_id} does not fit"
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
     header = bytearray(HEADER_BYTES)
-    _pack_header(header, len(body), schema_id, writer_id, batch_sequence, record_count)
+    _HEADER.pack_into(header, 0, length, MAGIC, 0, schema_id, 0, writer_id, batch_sequence, record_count)
     _CRC.pack_into(header, _CRC_POSITION, crc32c_chain((header[_CRC_START:], body)))
     return bytes(header)
-
-
-def kv_record_sizes(key_lengths: Int64Array, row_lengths: Int64Array) -> Int64Array:
-    """Return what each record adds to a batch: ``kv_record_size`` for columns."""
-    return LENGTH_PREFIX_BYTES + varint_lengths(key_lengths.astype(np.uint64)) + key_lengths + row_lengths
-
-
-class KvBatchBuilder:
-    """A batch that grows by single records, up to ``size_max`` bytes. Not for use by several threads at once."""
-
-    __slots__ = ("_batch", "_record_count", "_size_max")
-
-    def __init__(self, *, size_max: int = BATCH_BYTES_MAX) -> None:
-        assert HEADER_BYTES <= size_max <= BATCH_BYTES_MAX, f"a batch cannot be limited to {size_max} bytes"
-        self._batch = bytearray(HEADER_BYTES)
-        self._record_count = 0
-        self._size_max = size_max
-
-    @property
-    def size(self) -> int:
-        """Bytes so far, header included."""
-        return len(self._batch)
-
-    @property
-    def record_count(self) -> int:
-        return self._record_count
-
-    def append(self, key: BytesLike, row: BytesLike | None) -> bool:
-        """Add a put, or a delete if ``row`` is None. Returns False, and adds nothing, if it does not fit."""
-        key_bytes = len(key)
-        row_bytes = 0 if row is None else len(row)
-        assert key_bytes, "keys cannot be empty"
-        assert row is None or row_bytes, "an empty row is a delete"
-        record_size = kv_record_size(key_bytes, row_bytes)
-        batch = self._batch
-        if len(batch) + record_size > self._size_max:
-            return False
-        batch += _LENGTH.pack(record_size - LENGTH_PREFIX_BYTES)
-        while key_bytes >= 0x80:
-            batch.append(key_bytes & 0x7F | 0x80)
-            key_bytes >>= 7
-        batch.append(key_bytes)
-        batch += key
-        if row is not None:
-            batch += row
-        self._record_count += 1
-        return True
-
-    def build(
-        self, *, schema_id: int, writer_id: int = NO_WRITER_ID, batch_sequence: int = NO_BATCH_SEQUENCE
-    ) -> bytearray:
-        """Write the header and return the batch, which leaves the builder empty for the next one."""
-        batch = self._batch
-        _write_header(batch, schema_id, writer_id, batch_sequence, self._record_count)
-        self._batch = bytearray(HEADER_BYTES)
-        self._record_count = 0
-        return batch
-
-
-def _write_header(batch: bytearray, schema_id: int, writer_id: int, batch_sequence: int, record_count: int) -> None:
-    _pack_header(batch, len(batch) - HEADER_BYTES, schema_id, writer_id, batch_sequence, record_count)
-    with memoryview(batch) as view:
-        crc = crc32c(view[_CRC_START:])
-    _CRC.pack_into(batch, _CRC_POSITION, crc)
-
-
-def _pack_header(
-    target: bytearray, body_bytes: int, schema_id: int, writer_id: int, batch_sequence: int, record_count: int
-) -> None:
-    """Pack everything but the checksum."""
-    assert 0 <= schema_id < 2**15, f"the schema id {schema_id} does not fit"
-    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + body_bytes
-    _HEADER.pack_into(target, 0, length, MAGIC, 0, schema_id, 0, writer_id, batch_sequence, record_count)
 
 
 def _key_bounds(data: UInt8Array, starts: Int64Array, ends: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -300,11 +228,6 @@ def _raise_bad_key(is_bad: npt.NDArray[np.bool_], starts: Int64Array, found: str
     index = int(is_bad.argmax())
     position = int(starts[index]) - LENGTH_PREFIX_BYTES + HEADER_BYTES
     raise CorruptRecordError(f"The KV record {index} of {len(starts)}, at byte {position} of its batch, {found}")
-
-
-def _varint_size(value: int) -> int:
-    """Return the bytes of a varint; ``value`` is not negative."""
-    return max(1, -(-value.bit_length() // 7))
 
 
 def _varint_rows(values: Int64Array) -> EncodedRows:

@@ -58,7 +58,7 @@ from fluss.record.framing import (
     split_length_prefixed,
 )
 from fluss.row.encoded import EncodedRows
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 
 MAGIC_V0, MAGIC_V1, MAGIC_V2 = 0, 1, 2
 MAGIC_NEWEST = MAGIC_V2

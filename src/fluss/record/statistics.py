@@ -296,7 +296,7 @@ def _may_be_greater_or_equal(minimum: Any, maximum: Any, literal: Any) -> bool:
 
 
 def _may_start_with(minimum: Any, maximum: Any, literal: Any) -> bool:
-    # Python orders texts by code point, which is the order of their UTF-8 bytes.
+    # Python orders strings by code point, which is the order of their UTF-8 bytes.
     return bool(minimum[: len(literal)] <= literal <= maximum)
 
 

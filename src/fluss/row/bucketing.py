@@ -10,7 +10,7 @@
 ``byte_hash`` is murmur3 with one difference: each of the 0..3 bytes after the last whole word is mixed in by itself,
 like a word. The Java clients sign-extend these tail bytes (hash variant "java"); the released pyfluss wheels
 zero-extend them ("rust"). Both agree unless a tail byte is 0x80 or more, and then the same key lands in different
-buckets: everyone who shares a table must use the same variant.
+buckets: all writers and readers of a table must use the same variant.
 
 Each hash exists twice: over Python integers for single keys, and over numpy arrays for all keys of a batch.
 """
@@ -39,7 +39,7 @@ _SIGN_MASK = 0x7FFF_FFFF
 _C1, _C2 = 0xCC9E_2D51, 0x1B87_3593
 _H_FACTOR, _H_TERM = 5, 0xE654_6B64
 _F1, _F2 = 0x85EB_CA6B, 0xC2B2_AE35
-# With fewer keys than this still going, a numpy round costs more than Python integers.
+# Once fewer keys than this have words left, operations on arrays cost more than Python integers.
 _COLUMNAR_KEYS_MIN = 32
 
 

@@ -1,6 +1,6 @@
 """Keys with a hash each: what finds equal keys among thousands without an object for any of them.
 
-The hash is a secret of the process: whoever chooses keys cannot choose which of them collide. It is never stored.
+The hash depends on random numbers of the process, so that a client cannot choose keys that collide. It is never stored.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from fluss.row.varint import WORD_BYTES, UInt64Array, read_words
 _BITS: Final = 64
 _MASK: Final = 2**_BITS - 1
 _BITS_PER_BYTE: Final = 8
-# Odd, so that nothing is lost by multiplying. Keys that differ only in zeros at their ends differ by the first one.
+# All are odd: multiplying by an odd number maps no two hashes to one. The seed is multiplied with the length of a key,
+# so that keys which differ only in zeros at their ends have different hashes.
 _SEED: Final = secrets.randbits(_BITS) | 1
 _FACTOR: Final = secrets.randbits(_BITS) | 1 | 1 << (_BITS - 1)
 _LAST_FACTOR: Final = secrets.randbits(_BITS) | 1 | 1 << (_BITS - 1)
 # The upper half is what depends on all bits below it.
 _FOLD_BITS: Final = _BITS // 2
-# So many keys are dealt with one by one in the time that it takes to begin with all at once.
+# Up to so many keys, a loop over them is faster than setting up operations on arrays.
 _FEW_KEYS: Final = 16
 
 
@@ -48,9 +49,9 @@ class HashedKeys:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def some(self, numbers: Int64Array | slice) -> HashedKeys:
-        """Return the keys with some numbers, in their order."""
-        return HashedKeys(self.keys.some(numbers), self.hashes[numbers])
+    def some(self, indexes: Int64Array | slice) -> HashedKeys:
+        """Return the keys at some indexes, in their order."""
+        return HashedKeys(self.keys.some(indexes), self.hashes[indexes])
 
 
 def hash_of(key: bytes) -> int:
@@ -71,7 +72,7 @@ def are_equal(some: EncodedRows, others: EncodedRows) -> BoolArray:
     common_words = _word_count(int(lengths.min()))
     for index in range(common_words):
         is_equal &= row_words(some, index) == row_words(others, index)
-    # Those that go on become fewer. The last of them are compared one by one, however long they are.
+    # Fewer and fewer rows have further words. The last few rows are compared one by one, however long they are.
     index, numbers = common_words, np.flatnonzero(is_equal & (lengths > common_words * WORD_BYTES))
     while len(numbers) > _FEW_KEYS:
         differs = row_words(some.some(numbers), index) != row_words(others.some(numbers), index)
@@ -105,7 +106,7 @@ def _hashes(keys: EncodedRows) -> UInt64Array:
     common_words = _word_count(int(lengths.min()))
     for index in range(common_words):
         hashes = _with_word(hashes, row_words(keys, index))
-    # Those that go on become fewer. The last of them are hashed one by one, however long they are.
+    # Fewer and fewer keys have further words. The last few keys are hashed one by one, however long they are.
     index, numbers = common_words, np.flatnonzero(lengths > common_words * WORD_BYTES)
     while len(numbers) > _FEW_KEYS:
         hashes[numbers] = _with_word(hashes[numbers], row_words(keys.some(numbers), index))

@@ -7,7 +7,7 @@
 | fields | any | the fields that are not null, in column order, without padding |
 
 STRING, BYTES, ARRAY, MAP, ROW and DECIMAL with more than 18 digits have variable length. The lengths of those that are
-not null come first, in column order; the words that are left over stay zero.
+not null come first, in column order; lengths that are left over stay zero.
 
 | type | bytes |
 |---|---|

@@ -171,7 +171,7 @@ class IcebergKeyEncoder:
 
 @dataclass(frozen=True, slots=True)
 class HudiKeyEncoder:
-    """A hash of texts, so it only chooses buckets: rows are never stored under such a key."""
+    """A hash of formatted values, so it only chooses buckets: rows are never stored under such a key."""
 
     types: tuple[DataType, ...]
 
@@ -182,27 +182,27 @@ class HudiKeyEncoder:
                 raise FlussError(f"Hudi tables cannot have a bucket key column of type {data_type}")
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        texts = [
-            None if value is None else _hudi_text(value, data_type)
+        formatted = [
+            None if value is None else _hudi_format(value, data_type)
             for data_type, value in zip(self.types, values, strict=True)
         ]
-        return hudi_hash(texts)
+        return hudi_hash(formatted)
 
 
-def hudi_hash(texts: Sequence[str | None]) -> bytes:
-    """Return the four key bytes of the texts of all bucket-key columns."""
-    if len(texts) == 1:
-        texts = [_HUDI_NULL if text is None else text for text in texts]
+def hudi_hash(formatted: Sequence[str | None]) -> bytes:
+    """Return the four key bytes of the formatted values of all bucket-key columns."""
+    if len(formatted) == 1:
+        formatted = [_HUDI_NULL if text is None else text for text in formatted]
     else:
-        for text in texts:
-            _check_hudi_text(text)
+        for text in formatted:
+            _check_hudi_part(text)
     key_hash = 1
-    for text in texts:
+    for text in formatted:
         key_hash = (31 * key_hash + _java_hash(text or "")) & 0xFFFF_FFFF
     return _UINT32_BIG_ENDIAN.pack(key_hash)
 
 
-def _check_hudi_text(text: str | None) -> None:
+def _check_hudi_part(text: str | None) -> None:
     if text is not None and (_HUDI_SEPARATOR in text or text in (_HUDI_NULL, _HUDI_EMPTY)):
         raise FlussError(
             f"The bucket key value {text!r} cannot be told apart in a Hudi record key of several columns: "
@@ -217,7 +217,7 @@ def _java_hash(text: str) -> int:
     return text_hash
 
 
-def _hudi_text(value: Any, data_type: DataType) -> str:
+def _hudi_format(value: Any, data_type: DataType) -> str:
     match data_type.root:
         case TypeRoot.BOOLEAN:
             return "true" if value else "false"

@@ -198,7 +198,7 @@ def _maps_from_arrow(array: pa.Array, data_type: MapType) -> list[Any]:
 
 
 def _rows_from_arrow(array: pa.Array, data_type: RowType) -> list[Any]:
-    # flatten() also hides what lies under a null row, so that nobody looks at it.
+    # flatten() makes the fields of a null row null, so that what lies under it is not converted.
     columns = [
         internal_from_arrow(child, field.data_type)
         for child, field in zip(array.flatten(), data_type.fields, strict=True)

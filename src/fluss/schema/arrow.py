@@ -31,7 +31,6 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from fluss.errors import FlussError
-from fluss.schema.nesting import check_nesting_depth
 from fluss.schema.types import (
     ArrayType,
     BigIntType,
@@ -54,6 +53,7 @@ from fluss.schema.types import (
     TimeType,
     TinyIntType,
     TypeRoot,
+    check_nesting_depth,
 )
 
 LIST_CHILD_NAME: Final = "item"

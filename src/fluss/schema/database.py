@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fluss.schema.frozen_dict import FrozenDict, string_dict
-from fluss.schema.server_made import ServerMade
+from fluss.schema.value_objects import FrozenDict, ServerMade, string_dict
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)

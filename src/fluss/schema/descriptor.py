@@ -7,9 +7,9 @@ from typing import Any
 
 from fluss.errors import FlussError
 from fluss.integers import int32
-from fluss.schema.frozen_dict import FrozenDict, string_dict
-from fluss.schema.schema import Schema, shown_names, string_list
+from fluss.schema.schema import Schema, shown_names
 from fluss.schema.table_options import KV_FORMAT, LOG_FORMAT, KvFormat, LogFormat
+from fluss.schema.value_objects import FrozenDict, string_dict, string_list
 
 
 class TableDescriptor:

@@ -1,22 +1,47 @@
-"""Positions in the log of a bucket: how to ask for them, and those a lake snapshot has reached."""
+"""Changes in the log of a bucket: their kinds, and how to name positions among them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final
 
 from fluss.errors import FlussError
 from fluss.integers import int64
-from fluss.schema.frozen_dict import FrozenDict
-from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableBucket
+from fluss.schema.value_objects import FrozenDict, ServerMade
 
 # Start at the oldest record the server still has. Servers understand this number.
 EARLIEST_OFFSET: Final = -2
 # Start after the newest record. The client looks the real offset up before it asks for records.
 LATEST_OFFSET: Final = -1
+
+
+class ChangeType(IntEnum):
+    """The kind of a change; the number is the byte in log batches."""
+
+    AppendOnly = 0
+    Insert = 1
+    UpdateBefore = 2
+    UpdateAfter = 3
+    Delete = 4
+
+    def short_string(self) -> str:
+        """Return the sign of the change, such as ``+I``."""
+        return _SHORT_STRINGS[self]
+
+    def __str__(self) -> str:
+        return self.short_string()
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.short_string(), format_spec)
+
+    def __repr__(self) -> str:
+        return f"ChangeType.{self.name}"
+
+
+_SHORT_STRINGS: Final = ("+A", "+I", "-U", "+U", "-D")
 
 
 class OffsetType(StrEnum):

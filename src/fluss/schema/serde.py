@@ -11,28 +11,27 @@
 
 ``?`` marks keys that are left out when there is nothing to say. Output has this order and no blanks. On input ids may
 be missing everywhere, then columns and fields are numbered; ``version`` is not looked at and unknown keys are
-skipped, so that other generations can be read. Everything else must be as above: input comes from strangers, and
+skipped, so that other generations can be read. Everything else must be as above: input may come from anywhere, and
 whatever is wrong with it ends in a ``FlussError``, with code 15 for types, schemas and tables and 16 for databases.
 Readers take the largest size they accept (``bytes_max``) and the deepest nesting of types (``depth_max``).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.aggregation import AggFunction, canonical_function_name
+from fluss.integers import INT32_MAX
+from fluss.json_object import JsonObject, parse_object, write_json
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.json_node import JsonObject, parse_object
-from fluss.schema.nesting import NESTING_DEPTH_MAX
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import AggFunction, Column, Schema, canonical_function_name
 from fluss.schema.types import (
     FIELD_ID_UNASSIGNED,
+    NESTING_DEPTH_MAX,
     ArrayType,
     BigIntType,
     BinaryType,
@@ -60,7 +59,7 @@ from fluss.schema.types import (
 VERSION: Final = 1
 # A table of ten thousand columns needs about one megabyte.
 JSON_BYTES_MAX: Final = 4 * 1024 * 1024
-# Complaints may repeat names out of the document; nobody reads megabytes of them.
+# Complaints may repeat names out of the document; what is longer than this is of no help.
 _MESSAGE_CHARS_MAX: Final = 2000
 
 _PLAIN_TYPES: Final[dict[str, Callable[[], DataType]]] = {
@@ -118,7 +117,7 @@ def database_to_json(descriptor: DatabaseDescriptor) -> bytes:
 
 def _dump(values: dict[str, Any]) -> bytes:
     try:
-        return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
+        return write_json(values)
     except UnicodeEncodeError as error:
         raise FlussError(f"Names, comments and properties must be valid Unicode text: {error}") from None
 
@@ -198,12 +197,12 @@ def table_from_json(
     with _errors_as(ErrorCode.INVALID_TABLE_EXCEPTION, "table descriptor"):
         table = parse_object(data, bytes_max=bytes_max)
         if table.has("bucket_count") and not table.has("bucket_key"):
-            raise table.fail("bucket_key", "is missing, but bucket_count is given")
+            raise table.error("bucket_key", "is missing, but bucket_count is given")
         return TableDescriptor(
             _read_schema(table.object("schema"), depth_max),
-            comment=table.optional_text("comment"),
-            partition_keys=table.texts("partition_key"),
-            bucket_keys=table.texts("bucket_key") if table.has("bucket_key") else None,
+            comment=table.optional_string("comment"),
+            partition_keys=table.strings("partition_key"),
+            bucket_keys=table.strings("bucket_key") if table.has("bucket_key") else None,
             bucket_count=_read_int32(table, "bucket_count", 1) if table.has("bucket_count") else None,
             properties=table.string_map("properties"),
             custom_properties=table.string_map("custom_properties"),
@@ -213,7 +212,7 @@ def table_from_json(
 def database_from_json(data: BytesLike | str, *, bytes_max: int = JSON_BYTES_MAX) -> DatabaseDescriptor:
     with _errors_as(ErrorCode.INVALID_DATABASE_EXCEPTION, "database descriptor"):
         database = parse_object(data, bytes_max=bytes_max)
-        return DatabaseDescriptor(database.optional_text("comment"), database.string_map("custom_properties"))
+        return DatabaseDescriptor(database.optional_string("comment"), database.string_map("custom_properties"))
 
 
 @contextmanager
@@ -226,22 +225,22 @@ def _errors_as(code: ErrorCode, what: str) -> Iterator[None]:
 
 
 def _read_schema(schema: JsonObject, depth_max: int) -> Schema:
-    primary_keys = schema.texts("primary_key") if schema.has("primary_key") else []
+    primary_keys = schema.strings("primary_key") if schema.has("primary_key") else []
     if schema.has("primary_key") and not primary_keys:
-        raise schema.fail("primary_key", "must not be empty; leave it out for a table without a primary key")
+        raise schema.error("primary_key", "must not be empty; leave it out for a table without a primary key")
     return Schema._create(
         [_read_column(column, depth_max) for column in schema.objects("columns")],
         primary_keys,
-        schema.texts("auto_increment_column") if schema.has("auto_increment_column") else [],
+        schema.strings("auto_increment_column") if schema.has("auto_increment_column") else [],
         _read_int32(schema, "highest_field_id", FIELD_ID_UNASSIGNED) if schema.has("highest_field_id") else None,
     )
 
 
 def _read_column(column: JsonObject, depth_max: int) -> Column:
     return Column(
-        column.text("name"),
+        column.string("name"),
         _read_type(column.object("data_type"), depth_max),
-        column.optional_text("comment"),
+        column.optional_string("comment"),
         _read_function(column.object("agg_function")) if column.has("agg_function") else None,
         _read_id(column, "id"),
     )
@@ -249,7 +248,7 @@ def _read_column(column: JsonObject, depth_max: int) -> Column:
 
 def _read_function(function: JsonObject) -> AggFunction | None:
     """Read an aggregate function. One that is not known here is dropped, as all servers do."""
-    name = canonical_function_name(function.text("type"))
+    name = canonical_function_name(function.string("type"))
     parameters = function.string_map("parameters") if function.has("parameters") else {}
     return None if name is None else AggFunction.of(name, parameters)
 
@@ -257,7 +256,7 @@ def _read_function(function: JsonObject) -> AggFunction | None:
 def _read_type(node: JsonObject, depth_left: int) -> DataType:
     if depth_left == 0:
         raise FlussError("a type is nested too deeply; use a flatter one")
-    root = node.text("type")
+    root = node.string("type")
     nullable = node.boolean("nullable", True)
     return _read_nullable_type(node, root, depth_left).with_nullable(nullable)
 
@@ -279,14 +278,14 @@ def _read_nullable_type(node: JsonObject, root: str, depth_left: int) -> DataTyp
             return MapType(key_type, _read_type(node.object("value_type"), depth_left - 1))
         case TypeRoot.ROW:
             return RowType(tuple(_read_field(field, depth_left) for field in node.objects("fields")))
-    raise node.fail("type", f"is not a known data type: {root[:60]!r}")
+    raise node.error("type", f"is not a known data type: {root[:60]!r}")
 
 
 def _read_field(field: JsonObject, depth_left: int) -> DataField:
     return DataField(
-        field.text("name"),
+        field.string("name"),
         _read_type(field.object("field_type"), depth_left - 1),
-        field.optional_text("description"),
+        field.optional_string("description"),
         _read_id(field, "field_id"),
     )
 
@@ -296,7 +295,4 @@ def _read_id(node: JsonObject, key: str) -> int:
 
 
 def _read_int32(node: JsonObject, key: str, lowest: int) -> int:
-    value = node.integer(key)
-    if not lowest <= value <= 2**31 - 1:
-        raise node.fail(key, f"must be between {lowest} and {2**31 - 1}")
-    return value
+    return node.integer(key, lowest=lowest, highest=INT32_MAX)

@@ -145,7 +145,7 @@ async def _serve_until_signal(options: ServerOptions) -> None:
 
     def on_signal(number: int) -> None:
         if stop.is_set():
-            # Whoever asks twice does not want to wait for the order.
+            # A second signal means not to wait for an orderly stop.
             os._exit(128 + number)
         request_stop(stop)
 

@@ -18,12 +18,12 @@ from fluss.net.server_connection import RequestContext
 from fluss.protocol.sasl import Principal
 from fluss.schema.acl import WILDCARD, AclBinding, AclOperation, AclResource, AclResourceType
 
-# Who asks for rights writes these all the time.
+# Short names: handlers write these all the time.
 Operation = AclOperation
 Resource = AclResource
 
 CLUSTER: Final = AclResource.cluster()
-_EVERYBODY: Final = f"{WILDCARD}:{WILDCARD}"
+_ANY_PRINCIPAL: Final = f"{WILDCARD}:{WILDCARD}"
 _IMPLY_DESCRIBE: Final = frozenset(
     {Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DROP, Operation.ALTER, Operation.DESCRIBE}
 )
@@ -62,7 +62,7 @@ def host_of(peer_address: str) -> str:
 
 
 class Authorizer:
-    """Decides from the entries in memory; whoever stores them keeps this up to date. Belongs to the event loop."""
+    """Decides from the entries in memory; the ACL handlers keep them up to date. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Authorizer:
 
     @classmethod
     def disabled(cls) -> Authorizer:
-        """Return one that allows everything to everybody."""
+        """Return one that allows everything to every user."""
         return cls(is_enabled=False)
 
     @property
@@ -118,7 +118,7 @@ class Authorizer:
         return any(
             acl.operation in operations
             and acl.host in (WILDCARD, host)
-            and (acl.principal == _EVERYBODY or self._folded(acl.principal) == principal)
+            and (acl.principal == _ANY_PRINCIPAL or self._folded(acl.principal) == principal)
             for acl in self._entries_about(resource)
         )
 

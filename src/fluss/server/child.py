@@ -3,7 +3,7 @@
 The parent writes one line of JSON (``ChildOrder``) to standard input and reads one line from standard output: its
 listeners when the server is ready, or what went wrong. Closing the pipe ends the server in order; the
 end of the parent, however it comes about, closes the pipe, too. Options do not go through the command line, where
-everybody on the machine could read the passwords among them.
+every user of the machine could read the passwords among them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _report_ready(server: FlussServer) -> None:
 
 
 def _answer(answer: object) -> None:
-    # A parent that is gone does not read; then there is nobody to answer to.
+    # A parent that is gone does not read: then the answer is dropped.
     try:
         print(json.dumps(answer), flush=True)
     except BrokenPipeError:

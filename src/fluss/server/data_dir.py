@@ -22,7 +22,7 @@ FORMAT_FILE: Final = "flussbett-format"
 LOCK_FILE: Final = ".lock"
 # A mount point has one of its own, and a directory that was only locked so far is as good as empty.
 _OVERLOOKED: Final = frozenset({LOCK_FILE, f"{FORMAT_FILE}.tmp", "lost+found"})
-# Longer than any process number or version; whoever wrote more than that was not this program.
+# Longer than any process number or version; a longer one was not written by this program.
 _NUMBER_BYTES_MAX: Final = 20
 
 

@@ -1,4 +1,4 @@
-"""The texts that describe listeners and their users in a configuration, read into values.
+"""Parses what a configuration says about listeners and their users.
 
 text                      example
 endpoints                 ``CLIENT://127.0.0.1:9123, INTERNAL://[::1]:0``
@@ -39,7 +39,7 @@ _JAAS_USER_PREFIX: Final = "user_"
 class SecurityProtocol(Enum):
     """How a listener knows who its clients are."""
 
-    PLAINTEXT = "PLAINTEXT"  # It does not: everybody is anonymous.
+    PLAINTEXT = "PLAINTEXT"  # It does not: every client is anonymous.
     SASL = "SASL"  # By user name and password.
 
 

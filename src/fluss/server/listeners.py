@@ -94,7 +94,7 @@ class SharedUsers:
         self.replace(credentials)
 
     def check(self, credentials: str | None) -> None:
-        """Refuse credentials that cannot be read, or that would leave nobody who can log in."""
+        """Refuse credentials that cannot be read, or that would leave no user who can log in."""
         users = {**self._fixed, **parse_users(credentials or "")}
         if self._is_needed and not users:
             raise FlussError("nobody could log in any more")

@@ -1,14 +1,15 @@
-"""Where the texts of server options come from: settings that know their origin, and the configuration file.
+"""Where server options come from: the value as it was written, the configuration file, and keys of upstream servers.
 
-The file is YAML with dotted keys, flat or nested:
+A configuration file is YAML with dotted keys, flat or nested:
 
-log.segment.file-size: 512 mb
-log:
-  index.interval-size: 4 kb        # the same as log.index.interval-size
-bind.listeners: [A://localhost:1, B://localhost:2]  # the same as A://localhost:1,B://localhost:2
+    log.segment.file-size: 512 mb
+    log:
+      index.interval-size: 4 kb        # the same as log.index.interval-size
+    bind.listeners: [A://localhost:1, B://localhost:2]  # the same as A://localhost:1,B://localhost:2
 
-A configuration that was made for the upstream server starts this one, too: options that only have a meaning there are
-known by their keys.
+Upstream-only options have a meaning in other servers of this protocol and no effect in this one. They are about a
+coordination service, replication, tiering, and a runtime with its threads. A configuration that was made for such a
+server starts here, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fluss.errors import FlussError
 if TYPE_CHECKING:
     import yaml
 
-# Deeper than any sensible file; one that refers to itself has no end.
+# No configuration nests deeper; a file that refers to itself does.
 _DEPTH_MAX: Final = 16
 _FILE_BYTES_MAX: Final = 1024 * 1024
 _NULL_TAG: Final = "tag:yaml.org,2002:null"
@@ -106,7 +107,9 @@ def _problem(error: Exception) -> str:
     return f"line {mark.line + 1}: {problem}" if mark is not None else problem
 
 
-_UPSTREAM_ONLY_PREFIXES: Final = (
+# Upstream-only options
+
+_UPSTREAM_PREFIXES: Final = (
     "client.",
     "coordinator.",
     "env.",
@@ -124,7 +127,7 @@ _UPSTREAM_ONLY_PREFIXES: Final = (
     "tablet-server.controlled-shutdown.",
     "zookeeper.",
 )
-_UPSTREAM_ONLY_KEYS: Final = frozenset(
+_UPSTREAM_KEYS: Final = frozenset(
     {
         "acl.notification.expiration-time",
         "log.file-preallocate",
@@ -145,8 +148,5 @@ _UPSTREAM_ONLY_KEYS: Final = frozenset(
 
 
 def is_upstream_only(key: str) -> bool:
-    """Whether a key is an option of the upstream server that has no meaning, or no effect, in this one.
-
-    Such options are about a coordination service, replication, tiering, and a runtime with its threads.
-    """
-    return key in _UPSTREAM_ONLY_KEYS or key.startswith(_UPSTREAM_ONLY_PREFIXES)
+    """Whether an option is known to have a meaning in upstream servers only."""
+    return key in _UPSTREAM_KEYS or key.startswith(_UPSTREAM_PREFIXES)

@@ -27,8 +27,8 @@ from fluss.options import (
     Option,
     ValueType,
     choice_of,
+    format_value,
     suggestion,
-    value_text,
 )
 from fluss.protocol.sasl import Principal
 from fluss.server.authorizer import parse_super_users
@@ -470,7 +470,7 @@ class ServerOptions:
         self._ignored: dict[str, Setting] = {}
         for layer in reversed(layers):
             for key, setting in layer.items():
-                # Some keys of this server begin like upstream-only ones.
+                # Some of our own keys begin like those of upstream servers.
                 if key not in _OPTION_BY_KEY and is_upstream_only(key):
                     self._ignored[key] = setting
                 else:
@@ -524,7 +524,7 @@ def argument_settings(properties: Mapping[str, str | int | float | bool]) -> dic
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
             raise TypeError(f"options are a mapping of texts to texts, numbers or switches, got {key!r}: {type(value)}")
-        settings[key] = Setting(value_text(value), "argument")
+        settings[key] = Setting(format_value(value), "argument")
     return settings
 
 

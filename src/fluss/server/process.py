@@ -1,9 +1,4 @@
-"""One server: coordinator and tablet server in this process, on one event loop, behind the same listeners.
-
-Options that take effect while the server runs: each one is read when the server starts, and whenever it changes.
-
-Where a server's log lines go when it is a process of its own: standard error, one line each.
-"""
+"""One server: coordinator and tablet server in this process, on one event loop, behind the same listeners."""
 
 from __future__ import annotations
 
@@ -54,6 +49,7 @@ STOP_TIMEOUT_S: Final = 60.0
 _SWITCH_INTERVAL_S: Final = 0.0005
 # Connections, segments and key-value stores need one descriptor or several each.
 _DESCRIPTORS_WANTED: Final = 65_536
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +142,7 @@ class FlussServer:
         users = SharedUsers(
             self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
         )
-        follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
+        _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
 
@@ -156,7 +152,7 @@ class FlussServer:
             return Authorizer.disabled()
         if all(plan.endpoint.name == options.internal_listener_name for plan in self._plans):
             logger.warning(
-                "'%s' is on, but '%s' names the only listener, and whoever comes in by that one may do everything",
+                "'%s' is on, but '%s' names the only listener, and clients that come in by that one may do everything",
                 ServerOptions.authorizer_enabled.key,
                 ServerOptions.internal_listener_name.key,
             )
@@ -172,7 +168,7 @@ class FlussServer:
         started: list[Listener] = []
 
         async def stop_all() -> None:
-            # Fetches that wait for records are answered with what there is, so that nobody has to be cut off.
+            # Fetches that wait for records are answered with what there is, so that no client has to be cut off.
             tablet_service.drain()
             await asyncio.gather(*(listener.stop(grace_s=_DRAIN_TIMEOUT_S) for listener in started))
 
@@ -220,49 +216,44 @@ def _refuse_lost_metadata(data_dir: Path) -> None:
         )
 
 
-async def serve(
-    options: ServerOptions, *, stop: asyncio.Event, on_ready: Callable[[FlussServer], None] | None = None
+# Settings of the parts
+
+
+def _follow_changes(
+    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_runtime: KvRuntime
 ) -> None:
-    """Run a server until ``stop`` is set. ``on_ready`` is called when clients can connect.
+    """Give the parts of the server the options that can change while it runs, now and whenever they change.
 
-    A stop that is wanted while the server starts waits for it, since recovery must not be left half done.
+    ``configs`` has a text for every option.
     """
-    async with FlussServer(options) as server:
-        if on_ready is not None:
-            on_ready(server)
-        await stop.wait()
-        logger.info("stopping")
-    logger.info("stopped")
 
+    def text(key: str) -> str:
+        return configs.text(key) or ""
 
-def prepare_process() -> None:
-    """Make this process fit to be a server: let the event loop come to its turn soon, and allow many open files.
+    limit, recover = ServerOptions.disk_write_limit_ratio, ServerOptions.disk_write_recover_ratio
+    rolls, credentials = ServerOptions.log_retention_rolls_active_segment, ServerOptions.sasl_users
+    flush_interval = ServerOptions.kv_flush_interval_ms
 
-    For processes that are nothing but a server, before it is started.
-    """
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    def set_ratios(_: str | None = None) -> None:
+        limit_ratio, recover_ratio = limit.value_type.read(text(limit.key)), recover.value_type.read(text(recover.key))
+        # One may come from a stored change, the other from a configuration that was edited since.
+        disk_guard.set_ratios(limit_ratio=limit_ratio, recover_ratio=min(recover_ratio, limit_ratio))
 
+    def set_rolls(_: str | None = None) -> None:
+        retention.rolls_active_segment = rolls.value_type.read(text(rolls.key))
 
-def request_stop(stop: asyncio.Event) -> None:
-    """Set the event that ``serve`` waits for; if the stop then takes too long, end the process by force.
+    def set_flush_interval(_: str | None = None) -> None:
+        kv_runtime.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
 
-    For processes that are nothing but a server. Called on its event loop.
-    """
-    stop.set()
-    watchdog = threading.Timer(STOP_TIMEOUT_S, _give_up_stopping)
-    watchdog.daemon = True
-    watchdog.start()
-
-
-def _give_up_stopping() -> None:
-    logger.error(
-        "the server did not stop within %g s and is ended; the next start will look through the logs", STOP_TIMEOUT_S
-    )
-    os._exit(1)
+    set_ratios()
+    set_rolls()
+    set_flush_interval()
+    users.replace(text(credentials.key))
+    configs.on_change(limit.key, set_ratios)
+    configs.on_change(recover.key, set_ratios)
+    configs.on_change(rolls.key, set_rolls)
+    configs.on_change(flush_interval.key, set_flush_interval)
+    configs.on_change(credentials.key, users.replace, check=users.check)
 
 
 def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
@@ -317,41 +308,22 @@ def _kv_settings(options: ServerOptions) -> KvSettings:
     )
 
 
-def follow_changes(
-    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_runtime: KvRuntime
+# A process that is nothing but a server
+
+
+async def serve(
+    options: ServerOptions, *, stop: asyncio.Event, on_ready: Callable[[FlussServer], None] | None = None
 ) -> None:
-    """Give everybody the values that count, now and from now on. ``configs`` has a text for every option."""
+    """Run a server until ``stop`` is set. ``on_ready`` is called when clients can connect.
 
-    def text(key: str) -> str:
-        return configs.text(key) or ""
-
-    limit, recover = ServerOptions.disk_write_limit_ratio, ServerOptions.disk_write_recover_ratio
-    rolls, credentials = ServerOptions.log_retention_rolls_active_segment, ServerOptions.sasl_users
-    flush_interval = ServerOptions.kv_flush_interval_ms
-
-    def set_ratios(_: str | None = None) -> None:
-        limit_ratio, recover_ratio = limit.value_type.read(text(limit.key)), recover.value_type.read(text(recover.key))
-        # One may come from a stored change, the other from a configuration that was edited since.
-        disk_guard.set_ratios(limit_ratio=limit_ratio, recover_ratio=min(recover_ratio, limit_ratio))
-
-    def set_rolls(_: str | None = None) -> None:
-        retention.rolls_active_segment = rolls.value_type.read(text(rolls.key))
-
-    def set_flush_interval(_: str | None = None) -> None:
-        kv_runtime.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
-
-    set_ratios()
-    set_rolls()
-    set_flush_interval()
-    users.replace(text(credentials.key))
-    configs.on_change(limit.key, set_ratios)
-    configs.on_change(recover.key, set_ratios)
-    configs.on_change(rolls.key, set_rolls)
-    configs.on_change(flush_interval.key, set_flush_interval)
-    configs.on_change(credentials.key, users.replace, check=users.check)
-
-
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+    A stop that is wanted while the server starts waits for it, since recovery must not be left half done.
+    """
+    async with FlussServer(options) as server:
+        if on_ready is not None:
+            on_ready(server)
+        await stop.wait()
+        logger.info("stopping")
+    logger.info("stopped")
 
 
 def log_to_stderr(level: str) -> None:
@@ -359,3 +331,33 @@ def log_to_stderr(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
     )
+
+
+def prepare_process() -> None:
+    """Make this process fit to be a server: let the event loop come to its turn soon, and allow many open files.
+
+    For processes that are nothing but a server, before it is started.
+    """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def request_stop(stop: asyncio.Event) -> None:
+    """Set the event that ``serve`` waits for; if the stop then takes too long, end the process by force.
+
+    For processes that are nothing but a server. Called on its event loop.
+    """
+    stop.set()
+    watchdog = threading.Timer(STOP_TIMEOUT_S, _give_up_stopping)
+    watchdog.daemon = True
+    watchdog.start()
+
+
+def _give_up_stopping() -> None:
+    logger.error(
+        "the server did not stop within %g s and is ended; the next start will look through the logs", STOP_TIMEOUT_S
+    )
+    os._exit(1)

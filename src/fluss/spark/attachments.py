@@ -1,8 +1,8 @@
 """Fluss tables by name in Spark SQL: which databases Spark knows, kept up to date.
 
-Spark hands the options of a table in its catalog to nobody. So the data source of such a table is a class of its own,
-which knows its table: ``CREATE TABLE sales.orders (...) USING fluss__sales__orders``. An entry in Spark's catalog holds
-the columns of the table as they were when it was attached.
+Spark does not hand over the options of a table in its catalog. So the data source of such a table is a class of its
+own, which knows its table: ``CREATE TABLE sales.orders (...) USING fluss__sales__orders``. An entry in Spark's catalog
+holds the columns of the table as they were when it was attached.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from typing import ClassVar, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimeType
 
-from fluss.client.faces import wait_for
+from fluss.client.bulk import wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.names import name_problem
+from fluss.schema.naming_rules import name_problem
 from fluss.schema.table import TableInfo, TablePath
-from fluss.spark.catalog import FlussCatalog
 from fluss.spark.connections import open_connection
+from fluss.spark.data_source import FlussDataSource
+from fluss.spark.fluss_catalog import FlussCatalog
 from fluss.spark.lexer import quoted_name, quoted_string
-from fluss.spark.names import provider_name, spark_name, spark_table_name
-from fluss.spark.option_values import TableName, TableView
-from fluss.spark.source import FlussDataSource
-from fluss.spark.types import view_schema
+from fluss.spark.naming import TableName, TableView, provider_name, spark_name, spark_table_name
+from fluss.spark.type_mapping import view_schema
 
 _PROVIDER_LINE: Final = re.compile(r"^Provider: (.*)$", re.MULTILINE)
 _TIME_TYPE_ENABLED: Final = "spark.sql.timeType.enabled"
@@ -163,7 +162,7 @@ class Attachments:
 
 
 def _hidden_name(database: str) -> str:
-    """Return the name in Spark of a database that nobody has attached, for those of its tables that a query names."""
+    """Return the name in Spark of a database that is not attached, for those of its tables that a query names."""
     return f"fluss__{spark_name(database)}"
 
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from fluss.client.connection import FlussConnection
-from fluss.client.faces import wait_for
-from fluss.client.table import FlussTable
+from fluss import FlussConnection, FlussTable
+from fluss.client.bulk import wait_for
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath

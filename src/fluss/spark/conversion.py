@@ -29,11 +29,10 @@ from fluss.errors import FlussError
 from fluss.options import suggestion
 from fluss.row.arrow_arrays import number_array
 from fluss.schema.arrow import TIMESTAMP_LTZ_ZONE, arrow_type
-from fluss.schema.nested_arrays import list_array, list_parts, struct_array
-from fluss.schema.normalize import normalize_batch
+from fluss.schema.normalize import list_array, list_parts, normalize_batch, struct_array
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.types import ArrayType, DataType, MapType, RowType, TimestampLtzType, TimestampType, TimeType
-from fluss.spark.types import SPARK_DIGITS_MAX
+from fluss.spark.type_mapping import SPARK_DIGITS_MAX
 
 # Makes an array of a type out of one of another; None where nothing is to be done.
 Conversion: TypeAlias = Callable[[pa.Array], pa.Array] | None

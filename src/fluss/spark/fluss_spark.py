@@ -23,31 +23,32 @@ from fluss.errors import FlussError
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.attachments import Attachments
-from fluss.spark.catalog import FlussCatalog
+from fluss.spark.data_source import FlussDataSource
+from fluss.spark.fluss_catalog import FlussCatalog
 from fluss.spark.lexer import quoted_name
-from fluss.spark.names import table_name, table_path
-from fluss.spark.option_table import Use
-from fluss.spark.options import read_options, write_options
+from fluss.spark.naming import table_name, table_path
 from fluss.spark.query_options import (
     PartitionLike,
     TimeLike,
     client_settings,
-    columns_text,
+    format_columns,
+    format_options,
+    format_partitions,
+    format_time,
     joined_options,
     merged_options,
-    option_texts,
-    partitions_text,
+    read_options,
     session_options,
     sink_options,
     time_range_options,
-    time_text,
+    write_options,
 )
 from fluss.spark.read.stream_offsets import backlog
 from fluss.spark.session import session
 from fluss.spark.session.running import check_usable
-from fluss.spark.source import FlussDataSource
+from fluss.spark.source_options import Use
 from fluss.spark.sql.runner import StatementRunner
-from fluss.spark.types import CHANGE_TYPE, view_schema
+from fluss.spark.type_mapping import CHANGE_TYPE, view_schema
 from fluss.spark.write.dataframe import Trigger, ordered_for, same_tasks, triggered, update_writer
 from fluss.spark.write.sink import SinkPlan
 
@@ -75,7 +76,7 @@ class FlussSpark:
         """
         self._spark = session() if spark is None else spark
         check_usable(self._spark)
-        self._own_options = option_texts({"bootstrap.servers": bootstrap_servers, **options})
+        self._own_options = format_options({"bootstrap.servers": bootstrap_servers, **options})
         settings = client_settings(self.options)
         if Config.bootstrap_servers.key not in settings:
             raise FlussError(
@@ -132,9 +133,9 @@ class FlussSpark:
         A DataFrame is a snapshot: it reads the same rows however often it is used. Read again for newer ones.
         """
         chosen: dict[str, object] = {
-            "scan.columns": columns_text(columns),
+            "scan.columns": format_columns(columns),
             "scan.filter": filter,
-            "scan.partitions": partitions_text(partitions),
+            "scan.partitions": format_partitions(partitions),
             "scan.mode": mode,
         }
         return self._load(table, joined_options(chosen, options), Use.BATCH_READ)
@@ -185,14 +186,14 @@ class FlussSpark:
             startup = "timestamp" if timestamp is not None else "offsets" if offsets is not None else None
         chosen: dict[str, object] = {
             "scan.startup.mode": startup,
-            "scan.startup.timestamp": None if timestamp is None else time_text(timestamp),
+            "scan.startup.timestamp": None if timestamp is None else format_time(timestamp),
             "scan.startup.offsets": None if offsets is None else json.dumps(dict(offsets)),
             "maxRowsPerTrigger": max_rows,
             "maxBytesPerTrigger": max_bytes,
             "scan.changelog": changelog,
-            "scan.columns": columns_text(columns),
+            "scan.columns": format_columns(columns),
             "scan.filter": filter,
-            "scan.partitions": partitions_text(partitions),
+            "scan.partitions": format_partitions(partitions),
         }
         return self._load(table, joined_options(chosen, options), Use.STREAM_READ)
 

@@ -52,7 +52,7 @@ class Files(Protocol):
         ...
 
     def sync(self, path: Path) -> None:
-        """Make the content and size of a file durable. After an error nobody knows what is on the disk."""
+        """Make the content and size of a file durable. After an error it is unknown what is on the disk."""
         ...
 
     def truncate(self, path: Path, byte_count: int) -> None: ...
@@ -88,7 +88,7 @@ class Files(Protocol):
 
 
 class _Descriptor:
-    """An open file. It is closed when it was dropped and nobody uses it any more."""
+    """An open file. It is closed once it was dropped and no thread uses it any more."""
 
     __slots__ = ("is_dropped", "number", "user_count")
 
@@ -164,7 +164,7 @@ class OsFiles:
                     os.fsync(file.fileno())
             os.replace(temporary, path)
         except OSError:
-            # A full disk must not keep the half of a file that nobody will read.
+            # A full disk must not keep half of a file that no start will read.
             with suppress(OSError):
                 os.unlink(temporary)
             raise
@@ -213,7 +213,7 @@ class OsFiles:
 
     @contextmanager
     def _open(self, path: Path, flags: int) -> Iterator[int]:
-        """Lend a descriptor. It stays open while it is lent, whatever else is opened meanwhile."""
+        """Lend a descriptor. It stays open while it is lent, even if others push it out meanwhile."""
         text = os.fspath(path)
         with self._lock:
             descriptor = self._descriptors.get(text)

@@ -18,11 +18,12 @@ from fluss.errors import CorruptMessageError, FlussError, NetworkError, RequestT
 from fluss.net.channel import Channel, ChannelSettings
 from fluss.net.listener import Listener, ListenerSettings
 from fluss.protocol import api as apis
+from fluss.protocol import bulk_messages
 from fluss.protocol import frame as frames
-from fluss.protocol import records
 from fluss.protocol.api import APIS, ApiKey, ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials
+from fluss.testing.waiting import eventually_async
 
 MIB = 1024 * 1024
 LOCALHOST = "127.0.0.1"
@@ -80,11 +81,6 @@ async def _server(behaviour, *, handshake: bool = True):
         await asyncio.sleep(0.01)
 
 
-async def _until(condition) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
 def test_answers_in_any_order_reach_the_right_requests(run):
     async def reversing(reader, writer):
         requests = [await _read_request(reader) for _ in range(50)]
@@ -129,8 +125,12 @@ def test_a_timeout_names_what_was_waited_for_and_the_late_answer_is_dropped(run)
 
 def test_a_cancelled_request_is_forgotten_and_the_channel_goes_on(run):
     async def main():
+        release = asyncio.Event()
+        begun = []
+
         async def wait(context, request):
-            await asyncio.sleep(0.03)
+            begun.append(request)
+            await release.wait()
             return pb.MetadataResponse()
 
         async with (
@@ -140,9 +140,10 @@ def test_a_cancelled_request_is_forgotten_and_the_channel_goes_on(run):
             tasks = [
                 asyncio.create_task(channel.request(METADATA, pb.MetadataRequest(), timeout_s=120)) for _ in range(10)
             ]
-            await asyncio.sleep(0.005)
+            await eventually_async(lambda: len(begun) == 10)
             for task in tasks[::2]:
                 task.cancel()
+            release.set()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(result) for result in results] == [asyncio.CancelledError, pb.MetadataResponse] * 5
             assert channel.in_flight_count == 0
@@ -487,10 +488,11 @@ def test_a_server_that_does_not_read_holds_requests_back_on_this_side(run):
                 writer.write(_success(await _read_request(reader), pb.ProduceLogResponse()))
             await reader.read()
 
-        request = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, bytes(1 * MIB))])
+        request = bulk_messages.ProduceLogRequest(1, 1, 1, [bulk_messages.BucketRecords(0, bytes(1 * MIB))])
         settings = ChannelSettings(unsent_bytes_max=3 * MIB)
         async with _server(reading_late) as port, await Channel.connect(LOCALHOST, port, settings=settings) as channel:
             tasks = [asyncio.create_task(channel.request(apis.PRODUCE_LOG, request, timeout_s=120)) for _ in range(30)]
+            await eventually_async(lambda: channel.in_flight_count >= 3)
             await asyncio.sleep(0.05)
             assert 3 <= channel.in_flight_count < 25
             release.set()
@@ -523,7 +525,7 @@ def test_a_large_payload_is_sent_without_being_copied(run):
                 )
                 channel = await connecting
                 tracemalloc.start()
-                request = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, payload)])
+                request = bulk_messages.ProduceLogRequest(1, 1, 1, [bulk_messages.BucketRecords(0, payload)])
                 task = asyncio.create_task(channel.request(apis.PRODUCE_LOG, request, timeout_s=120))
                 await swallow(connection, 32 * MIB)
                 _, peak = tracemalloc.get_traced_memory()

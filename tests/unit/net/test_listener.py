@@ -22,11 +22,12 @@ from fluss.net.server_connection import ServerConnection, Shared
 from fluss.net.transport import new_event_loop
 from fluss.net.transport import run as run_on_default_loop
 from fluss.protocol import api as apis
+from fluss.protocol import bulk_messages
 from fluss.protocol import frame as frames
-from fluss.protocol import records
 from fluss.protocol.api import ApiKey, ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials, UserTable
+from fluss.testing.waiting import eventually_async
 
 MIB = 1024 * 1024
 LOCALHOST = "127.0.0.1"
@@ -67,10 +68,14 @@ async def _raw_connection(listener: Listener):
             await writer.wait_closed()
 
 
-async def _until(condition) -> None:
-    """Wait for something that happens elsewhere on this loop."""
-    while not condition():
-        await asyncio.sleep(0.002)
+async def _steady(value):
+    """Wait until a value has not changed for a while and for many turns of the loop, and return it."""
+    found, turns = value(), 0
+    while turns < 100:
+        await asyncio.sleep(0.001)
+        turns = turns + 1 if value() == found else 0
+        found = value()
+    return found
 
 
 # Answers
@@ -111,7 +116,7 @@ def test_answers_overtake_each_other(run):
             tasks = [asyncio.create_task(ask(name)) for name in "abc"]
             for name in "cab":
                 gates[name].set()
-                await _until(lambda name=name: name in finished)
+                await eventually_async(lambda name=name: name in finished)
             await asyncio.gather(*tasks)
             assert finished == ["c", "a", "b"]
 
@@ -124,7 +129,7 @@ def test_a_waiting_request_does_not_hold_up_later_ones(run):
 
         async def fetch(context, request):
             await data_arrived.wait()
-            return records.FetchLogResponse()
+            return bulk_messages.FetchLogResponse()
 
         handlers = {ApiKey.FETCH_LOG: fetch, ApiKey.TABLE_EXISTS: _exists}
         async with Listener(ListenerSettings(), handlers) as listener, await _connect(listener) as channel:
@@ -135,7 +140,7 @@ def test_a_waiting_request_does_not_hold_up_later_ones(run):
                 assert (await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)).exists
             assert not long_poll.done()
             data_arrived.set()
-            assert await long_poll == records.FetchLogResponse()
+            assert await long_poll == bulk_messages.FetchLogResponse()
 
     run(main())
 
@@ -195,7 +200,7 @@ def test_a_handler_learns_where_a_request_comes_from(run):
 
         def remember(context, request):
             contexts.append(context)
-            return records.LimitScanResponse()
+            return bulk_messages.LimitScanResponse()
 
         def remember_put(context, request):
             contexts.append(context)
@@ -208,7 +213,7 @@ def test_a_handler_learns_where_a_request_comes_from(run):
             await _connect(listener, credentials=Credentials("bob", "pw")) as channel,
         ):
             await channel.request(apis.LIMIT_SCAN, pb.LimitScanRequest(table_id=1, bucket_id=0, limit=1), timeout_s=120)
-            await channel.request(apis.PUT_KV, records.PutKvRequest(-1, 1, 1), timeout_s=120)
+            await channel.request(apis.PUT_KV, bulk_messages.PutKvRequest(-1, 1, 1), timeout_s=120)
         scan, put = contexts
         assert (str(scan.principal), scan.listener_name, scan.api_version) == ("User:bob", "CLIENT", 0)
         assert scan.peer_address.startswith("127.0.0.1:")
@@ -228,15 +233,15 @@ def test_bulk_payloads_travel_in_both_directions(run):
 
         def fetch(context, request):
             pieces = (memoryview(payload)[:100], memoryview(payload)[100:])
-            bucket = records.FetchedBucket(0, high_watermark=9, records=pieces)
-            return records.FetchLogResponse([records.FetchedTable(7, [bucket])])
+            bucket = bulk_messages.FetchedBucket(0, high_watermark=9, records=pieces)
+            return bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(7, [bucket])])
 
         handlers = {ApiKey.PRODUCE_LOG: produce, ApiKey.FETCH_LOG: fetch}
         async with Listener(ListenerSettings(), handlers) as listener, await _connect(listener) as channel:
-            buckets = [records.BucketRecords(0, payload), records.BucketRecords(1, b"")]
+            buckets = [bulk_messages.BucketRecords(0, payload), bulk_messages.BucketRecords(1, b"")]
             await asyncio.gather(
                 *(
-                    channel.request(apis.PRODUCE_LOG, records.ProduceLogRequest(-1, 7, 1, buckets), timeout_s=120)
+                    channel.request(apis.PRODUCE_LOG, bulk_messages.ProduceLogRequest(-1, 7, 1, buckets), timeout_s=120)
                     for _ in range(4)
                 )
             )
@@ -338,7 +343,7 @@ def test_a_bad_frame_is_answered_with_a_server_failure_and_a_closed_connection(r
                 assert error.error_code == -1
                 assert text in error.error_message
                 assert await reader.read() == b""
-            await _until(lambda: listener.connection_count == 0)
+            await eventually_async(lambda: listener.connection_count == 0)
             async with await _connect(listener) as channel:
                 assert (await channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)).exists
 
@@ -352,8 +357,8 @@ def test_a_client_that_dies_in_the_middle_of_a_frame_leaves_nothing_behind(run):
                 async with _raw_connection(listener) as (_, writer):
                     writer.write((struct.pack(">i", 5 * MIB) + bytes(size))[:size])
                     await writer.drain()
-                    await _until(lambda: listener.connection_count == 1)
-                await _until(lambda: listener.connection_count == 0)
+                    await eventually_async(lambda: listener.connection_count == 1)
+                await eventually_async(lambda: listener.connection_count == 0)
 
     run(main())
 
@@ -362,7 +367,10 @@ def test_waiting_handlers_are_cancelled_when_their_client_leaves(run):
     async def main():
         outcomes = []
 
+        begun = []
+
         async def wait(context, request):
+            begun.append(request)
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -374,8 +382,8 @@ def test_waiting_handlers_are_cancelled_when_their_client_leaves(run):
                 for n in range(3):
                     writer.write(_request_bytes(apis.TABLE_EXISTS, _table_request(str(n)), n))
                 await writer.drain()
-                await asyncio.sleep(0.02)
-            await _until(lambda: len(outcomes) == 3)
+                await eventually_async(lambda: len(begun) == 3)
+            await eventually_async(lambda: len(outcomes) == 3)
             assert sorted(outcomes) == ["0", "1", "2"]
 
     run(main())
@@ -435,7 +443,7 @@ def test_no_more_requests_are_started_than_allowed_and_all_are_answered(run):
                 asyncio.create_task(channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120))
                 for _ in range(60)
             ]
-            await _until(lambda: running == 5)
+            await eventually_async(lambda: running == 5)
             await asyncio.sleep(0.02)
             release.set()
             await asyncio.gather(*tasks)
@@ -457,7 +465,7 @@ def test_at_the_request_limit_the_socket_is_no_longer_read(run):
             Listener(settings, {ApiKey.PRODUCE_LOG: wait}) as listener,
             _raw_connection(listener) as (reader, writer),
         ):
-            request = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, bytes(1 * MIB))])
+            request = bulk_messages.ProduceLogRequest(1, 1, 1, [bulk_messages.BucketRecords(0, bytes(1 * MIB))])
             data = _request_bytes(apis.PRODUCE_LOG, request)
             for _ in range(40):
                 writer.write(data)
@@ -489,9 +497,9 @@ def test_the_memory_of_requests_is_bounded_over_all_connections(run):
             await _connect(listener) as first,
             await _connect(listener) as second,
         ):
-            large = records.ProduceLogRequest(1, 1, 1, [records.BucketRecords(0, bytes(2 * MIB))])
+            large = bulk_messages.ProduceLogRequest(1, 1, 1, [bulk_messages.BucketRecords(0, bytes(2 * MIB))])
             tasks = [asyncio.create_task(first.request(apis.PRODUCE_LOG, large, timeout_s=120))]
-            await _until(lambda: len(started) == 1)
+            await eventually_async(lambda: len(started) == 1)
             tasks += [
                 asyncio.create_task(channel.request(apis.PRODUCE_LOG, large, timeout_s=120))
                 for channel in (second, first, second)
@@ -512,11 +520,12 @@ def test_a_client_that_does_not_read_is_paused_and_then_disconnected(run):
         def fetch(context, request):
             nonlocal served
             served += 1
-            bucket = records.FetchedBucket(0, high_watermark=1, records=bytes(1 * MIB))
-            return records.FetchLogResponse([records.FetchedTable(1, [bucket])])
+            bucket = bulk_messages.FetchedBucket(0, high_watermark=1, records=bytes(1 * MIB))
+            return bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(1, [bucket])])
 
+        now = 1000.0
         settings = ListenerSettings(unsent_bytes_max=2 * MIB, stalled_timeout_s=0.15)
-        async with Listener(settings, {ApiKey.FETCH_LOG: fetch}) as listener:
+        async with Listener(settings, {ApiKey.FETCH_LOG: fetch}, clock=lambda: now) as listener:
             loop = asyncio.get_running_loop()
             with socket.socket() as client:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
@@ -524,11 +533,11 @@ def test_a_client_that_does_not_read_is_paused_and_then_disconnected(run):
                 await loop.sock_connect(client, (LOCALHOST, listener.port))
                 request = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1)
                 await loop.sock_sendall(client, _request_bytes(apis.FETCH_LOG, request) * 200)
-                await _until(lambda: served > 0)
-                await asyncio.sleep(0.05)
-                paused_at = served
+                await eventually_async(lambda: served > 0)
+                paused_at = await _steady(lambda: served)
+                now += 1.0
                 assert paused_at < 30, "answers pile up for a client that does not read them"
-                await _until(lambda: listener.connection_count == 0)
+                await eventually_async(lambda: listener.connection_count == 0)
                 assert served == paused_at
 
     run(main())
@@ -537,11 +546,11 @@ def test_a_client_that_does_not_read_is_paused_and_then_disconnected(run):
 def test_a_handler_learns_when_its_answer_has_left_or_never_will(run):
     async def main():
         sent = []
-        bucket = records.FetchedBucket(0, high_watermark=1, records=bytes(32 * MIB))
+        bucket = bulk_messages.FetchedBucket(0, high_watermark=1, records=bytes(32 * MIB))
         responses = {
-            1: records.FetchLogResponse(),
+            1: bulk_messages.FetchLogResponse(),
             2: "not a message",
-            3: records.FetchLogResponse([records.FetchedTable(1, [bucket])]),
+            3: bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(1, [bucket])]),
         }
 
         def fetch(context, request):
@@ -563,7 +572,7 @@ def test_a_handler_learns_when_its_answer_has_left_or_never_will(run):
                 await loop.sock_sendall(client, _request_bytes(apis.FETCH_LOG, request(3)))
                 await loop.sock_recv(client, 1)
                 assert sent == [1, 2], "most of the answer is still here"
-            await _until(lambda: listener.connection_count == 0)
+            await eventually_async(lambda: listener.connection_count == 0)
             assert sent == [1, 2, 3]
 
     run(main())
@@ -572,17 +581,19 @@ def test_a_handler_learns_when_its_answer_has_left_or_never_will(run):
 def test_a_slow_but_steady_reader_gets_everything(run):
     async def main():
         def fetch(context, request):
-            bucket = records.FetchedBucket(0, high_watermark=1, records=bytes(1 * MIB))
-            return records.FetchLogResponse([records.FetchedTable(1, [bucket])])
+            bucket = bulk_messages.FetchedBucket(0, high_watermark=1, records=bytes(1 * MIB))
+            return bulk_messages.FetchLogResponse([bulk_messages.FetchedTable(1, [bucket])])
 
+        now = 1000.0
         settings = ListenerSettings(unsent_bytes_max=2 * MIB, stalled_timeout_s=0.2)
         async with (
-            Listener(settings, {ApiKey.FETCH_LOG: fetch}) as listener,
+            Listener(settings, {ApiKey.FETCH_LOG: fetch}, clock=lambda: now) as listener,
             _raw_connection(listener) as (reader, writer),
         ):
             writer.write(_request_bytes(apis.FETCH_LOG, pb.FetchLogRequest(follower_server_id=-1, max_bytes=1)) * 20)
             for _ in range(20):
                 await asyncio.sleep(0.02)
+                now += 0.15
                 assert len((await _read_response(reader)).body) > 1 * MIB
 
     run(main())
@@ -595,13 +606,13 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(run):
         listener = Listener(settings, PLAIN_HANDLERS, clock=lambda: now)
         async with listener, await _connect(listener) as idle, await _connect(listener) as busy:
             # What was sent so far is noticed by a periodic check; let that happen before time jumps.
-            await asyncio.sleep(0.03)
+            await asyncio.sleep(0.3)
             now += 599.0
             await busy.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)
-            await asyncio.sleep(0.03)
+            await asyncio.sleep(0.3)
             assert idle.is_open
             now += 2.0
-            await _until(lambda: not idle.is_open)
+            await eventually_async(lambda: not idle.is_open)
             assert busy.is_open
             with pytest.raises(NetworkError):
                 await idle.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)
@@ -616,7 +627,7 @@ def test_clients_above_the_limit_are_told_so(run):
                 with pytest.raises(NetworkError, match="limit of 2 connections"):
                     await _connect(listener)
                 assert (await first.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)).exists
-            await _until(lambda: listener.connection_count == 0)
+            await eventually_async(lambda: listener.connection_count == 0)
             async with await _connect(listener):
                 assert listener.connection_count == 1
 
@@ -684,9 +695,11 @@ def test_stopping_lets_received_requests_finish_and_takes_no_new_ones(run):
         release = asyncio.Event()
 
         async def wait(context, request):
+            begun.append(request)
             await release.wait()
             return pb.TableExistsResponse(exists=True)
 
+        begun = []
         listener = Listener(ListenerSettings(in_flight_requests_max=2), {ApiKey.TABLE_EXISTS: wait})
         await listener.start()
         channel = await _connect(listener)
@@ -695,7 +708,9 @@ def test_stopping_lets_received_requests_finish_and_takes_no_new_ones(run):
             asyncio.create_task(channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120))
             for _ in range(5)
         ]
-        await asyncio.sleep(0.02)
+        await eventually_async(lambda: len(begun) == 2)
+        # What the others have sent lies in the socket by now, and the server reads while it waits.
+        await asyncio.sleep(0.1)
         stopping = asyncio.create_task(listener.stop(grace_s=5))
         await asyncio.sleep(0.02)
         with pytest.raises(NetworkError):
@@ -704,7 +719,7 @@ def test_stopping_lets_received_requests_finish_and_takes_no_new_ones(run):
         assert [answer.exists for answer in await asyncio.gather(*tasks)] == [True] * 5
         await stopping
         await listener.stop()
-        await _until(lambda: not channel.is_open)
+        await eventually_async(lambda: not channel.is_open)
         await channel.close()
 
     run(main())
@@ -715,6 +730,7 @@ def test_stopping_cuts_off_requests_that_take_too_long(run):
         outcomes = []
 
         async def wait(context, request):
+            outcomes.append("begun")
             try:
                 await asyncio.Event().wait()
             finally:
@@ -724,9 +740,9 @@ def test_stopping_cuts_off_requests_that_take_too_long(run):
         await listener.start()
         channel = await _connect(listener)
         task = asyncio.create_task(channel.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120))
-        await asyncio.sleep(0.02)
+        await eventually_async(lambda: outcomes == ["begun"])
         await listener.stop(grace_s=0.05)
-        assert outcomes == ["cleaned up"]
+        assert outcomes == ["begun", "cleaned up"]
         with pytest.raises(NetworkError):
             await task
         await channel.close()

@@ -21,7 +21,7 @@ from fluss.schema.predicate import (
     col,
 )
 from fluss.schema.schema import Schema
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType, StringType
 from fluss.testing.strategies import internal_values, scalar_types
 

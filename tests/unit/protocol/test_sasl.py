@@ -1,4 +1,4 @@
-"""Authentication says who somebody is, says nothing to strangers, and never shows a secret.
+"""Authentication says who a client is, tells unknown clients nothing, and never shows a secret.
 
 Tokens are checked byte by byte against the layout; reprs, texts and tracebacks are searched for the password.
 """

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fluss.errors import AuthenticationError, CorruptMessageError, ErrorCode, FlussError, UnsupportedVersionError
 from fluss.protocol import api as apis
+from fluss.protocol import bulk_messages
 from fluss.protocol import frame as frames
-from fluss.protocol import records
 from fluss.protocol.api import APIS, ApiKey, ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import ANONYMOUS, Credentials, Principal, UserTable, plain_token
@@ -185,7 +185,7 @@ def test_answers_may_come_in_any_order():
     assert client.pending_count == 0
 
 
-def test_an_answer_nobody_waits_for_is_reported_and_harmless():
+def test_an_answer_that_is_not_expected_is_reported_and_harmless():
     client = ClientSession()
     number, _ = client.request(METADATA, pb.MetadataRequest())
     client.forget(number)
@@ -195,7 +195,7 @@ def test_an_answer_nobody_waits_for_is_reported_and_harmless():
 
 
 def test_without_a_handshake_every_request_has_its_lowest_version():
-    _, parts = ClientSession().request(apis.PUT_KV, records.PutKvRequest(-1, 1, 1))
+    _, parts = ClientSession().request(apis.PUT_KV, bulk_messages.PutKvRequest(-1, 1, 1))
     assert _joined(parts)[6:8] == b"\0\0"
 
 
@@ -205,7 +205,7 @@ def test_with_a_handshake_requests_have_the_best_common_version_or_are_not_sent(
     response.api_versions.add(api_key=1016, min_version=0, max_version=1)
     response.api_versions.add(api_key=4711, min_version=0, max_version=9)
     assert client.accept_api_versions(response) is None
-    _, parts = client.request(apis.PUT_KV, records.PutKvRequest(-1, 1, 1))
+    _, parts = client.request(apis.PUT_KV, bulk_messages.PutKvRequest(-1, 1, 1))
     assert _joined(parts)[6:8] == b"\0\1"
     with pytest.raises(UnsupportedVersionError):
         client.request(apis.SCAN_KV, pb.ScanKvRequest())
@@ -418,7 +418,11 @@ def test_a_conversation_cut_anywhere_is_the_same_conversation(places):
 def test_two_sessions_understand_each_other_through_any_cut(payloads, data):
     client, server = ClientSession(), ServerSession(APIS)
     stream = b"".join(
-        _joined(client.request(apis.PRODUCE_LOG, records.ProduceLogRequest(1, 2, 3, [records.BucketRecords(0, p)]))[1])
+        _joined(
+            client.request(
+                apis.PRODUCE_LOG, bulk_messages.ProduceLogRequest(1, 2, 3, [bulk_messages.BucketRecords(0, p)])
+            )[1]
+        )
         for p in payloads
     )
     cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5))), len(stream)]

@@ -17,14 +17,12 @@ from fluss.record.framing import crc32c
 from fluss.record.kv_batch import (
     HEADER_BYTES,
     KvBatch,
-    KvBatchBuilder,
     encode_kv_batch,
     encode_kv_records,
-    kv_record_size,
-    kv_record_sizes,
     sealed_kv_header,
 )
 from fluss.row.encoded import EncodedRows
+from fluss.row.varint import encode_varint32
 from tests.damage import bit_flips, count_refusals
 from tests.golden.vectors import expected_bytes, vector
 from tests.unit.record.row_layouts import encoded_rows
@@ -48,9 +46,28 @@ def encode(records: list[tuple[bytes, bytes | None]], **header: int) -> bytearra
 
 
 def build(records: list[tuple[bytes, bytes | None]], **header: int) -> bytearray:
-    builder = KvBatchBuilder()
-    assert all(builder.append(key, row) for key, row in records)
-    return builder.build(**{"schema_id": 1, **header})
+    """Write a batch record by record, as its description says."""
+    body = bytearray()
+    for key, row in records:
+        payload = encode_varint32(len(key)) + key + (row or b"")
+        body += struct.pack("<i", len(payload)) + payload
+    fields = {"schema_id": 1, "writer_id": -1, "batch_sequence": -1, **header}
+    return bytearray(
+        with_crc(
+            struct.pack(
+                "<ibIhbqii",
+                0,
+                0,
+                0,
+                fields["schema_id"],
+                0,
+                fields["writer_id"],
+                fields["batch_sequence"],
+                len(records),
+            )
+            + body
+        )
+    )
 
 
 def decode(batch: bytes | bytearray) -> list[tuple[bytes, bytes | None]]:
@@ -108,8 +125,6 @@ def test_a_put_cannot_become_a_delete_by_accident(deletes: np.ndarray | None) ->
     rows = EncodedRows.from_list([b"row", b""])
     with pytest.raises(AssertionError, match="an empty row is a delete"):
         encode_kv_batch(EncodedRows.from_list([b"a", b"b"]), rows, deletes, schema_id=1)
-    with pytest.raises(AssertionError, match="an empty row is a delete"):
-        KvBatchBuilder().append(b"b", b"")
 
 
 def test_keys_without_rows_are_all_deleted() -> None:
@@ -126,37 +141,6 @@ def test_long_keys_have_longer_key_lengths(key_length: int) -> None:
     batch = encode(records)
     assert batch == build(records)
     assert decode(batch) == records
-
-
-@given(st.lists(st.tuples(st.integers(1, 2**30), st.integers(0, 2**30)), max_size=20))
-@settings(max_examples=50)
-def test_record_sizes_are_the_same_for_columns_and_single_rows(lengths: list[tuple[int, int]]) -> None:
-    key_lengths, row_lengths = np.array(lengths, np.int64).reshape(-1, 2).T
-    assert kv_record_sizes(key_lengths, row_lengths).tolist() == [kv_record_size(*pair) for pair in lengths]
-
-
-def test_the_builder_refuses_what_does_not_fit_and_goes_on() -> None:
-    size_max = HEADER_BYTES + kv_record_size(3, 4) + kv_record_size(2, 0)
-    builder = KvBatchBuilder(size_max=size_max)
-    assert builder.append(b"key", b"row1")
-    assert not builder.append(b"ke2", b"row2")
-    assert builder.append(b"k3", None)
-    assert not builder.append(b"k", None)
-    assert (builder.size, builder.record_count) == (size_max, 2)
-    batch = builder.build(schema_id=7)
-    assert len(batch) == size_max
-    assert decode(batch) == [(b"key", b"row1"), (b"k3", None)]
-
-
-def test_the_builder_starts_anew_after_each_batch() -> None:
-    builder = KvBatchBuilder()
-    builder.append(b"a", b"1")
-    first = builder.build(schema_id=1, writer_id=9, batch_sequence=0)
-    builder.append(b"b", None)
-    second = builder.build(schema_id=2, writer_id=9, batch_sequence=1)
-    assert decode(first) == [(b"a", b"1")]
-    assert decode(second) == [(b"b", None)]
-    assert (builder.size, builder.record_count) == (HEADER_BYTES, 0)
 
 
 def test_keys_and_rows_are_views_of_the_batch() -> None:

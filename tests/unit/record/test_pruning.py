@@ -23,7 +23,7 @@ from fluss.record.statistics import (
 )
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.schema.predicate import BoundCompound, BoundLeaf, BoundPredicate, CompoundFunction, LeafFunction
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import BooleanType, CharType, DataType, DoubleType, FloatType, IntType, StringType
 from fluss.testing.strategies import internal_values, scalar_types
 

@@ -16,7 +16,7 @@ from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.log_batch import MAGIC_V1, build_batch, read_batch
 from fluss.record.statistics import ColumnStatistics, collect_statistics, decode_statistics, supports_statistics
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import CharType, DataType
 from fluss.testing.strategies import arrow_batches, scalar_types
 from tests.damage import count_refusals

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.row.slots import decode_aligned_row, encode_aligned_row
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType, IntType
 from fluss.testing.strategies import internal_rows, row_types
 from tests.damage import is_refused, truncations

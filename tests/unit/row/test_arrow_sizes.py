@@ -12,7 +12,7 @@ from fluss.row import compacted, compacted_columns, indexed
 from fluss.row.arrow_arrays import slot_bits, slots_bytes
 from fluss.row.encoded import EncodedRows
 from fluss.schema.arrow import arrow_type
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType
 from fluss.testing.strategies import data_types
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.row import compacted, indexed
 from fluss.row.slots import NestedRowCodec, decode_array, decode_map, encode_array, encode_map
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import ArrayType, DataType, IntType, MapType
 from fluss.testing.strategies import data_types, internal_values
 from tests.damage import count_refusals, is_refused

@@ -19,7 +19,7 @@ from fluss.row.compacted import (
     encode_row,
 )
 from fluss.row.values import Timestamp
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import ArrayType, DataType, IntType
 from fluss.testing.strategies import data_types, internal_rows, internal_values, row_types
 

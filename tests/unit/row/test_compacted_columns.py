@@ -19,7 +19,7 @@ from fluss.row.compacted_columns import decode_keys, decode_rows, encode_keys, e
 from fluss.row.encoded import EncodedRows
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.schema.arrow import arrow_type
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import (
     BigIntType,
     BinaryType,

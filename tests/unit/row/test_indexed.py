@@ -9,7 +9,7 @@ import pytest
 
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.row.indexed import decode_row, encode_row
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType
 
 

@@ -20,7 +20,7 @@ from fluss.row.key import (
     primary_key_encoder,
 )
 from fluss.row.values import Timestamp
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType
 from fluss.testing.strategies import internal_rows, row_types
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fluss.errors import FlussError
 from fluss.row.partition_names import PartitionStyle, format_partition_value, parse_partition_value, row_partition_name
 from fluss.row.values import Timestamp
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import TypeRoot
 from fluss.testing.strategies import internal_values, scalar_types
 

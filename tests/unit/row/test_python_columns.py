@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.row.python_values import from_internal, python_column, python_rows
 from fluss.row.values import arrow_from_internal
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.testing.strategies import data_types, internal_values
 
 

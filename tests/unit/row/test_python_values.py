@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from fluss.errors import FlussError
 from fluss.row.python_values import from_internal, to_internal
 from fluss.row.values import Timestamp
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType
 from fluss.testing.strategies import data_types, internal_values
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fluss.errors import CorruptRecordError
 from fluss.row.values import DAY_MS, Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.schema.arrow import arrow_type
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType
 from fluss.testing.strategies import data_types, internal_values
 

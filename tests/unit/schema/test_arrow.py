@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from fluss import FlussError
 from fluss.schema.arrow import arrow_field, arrow_type, data_type_from_arrow
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import CharType, DataType
 from fluss.testing.strategies import data_types
 

@@ -11,7 +11,7 @@ from fluss import FlussError, Schema
 from fluss.row.values import arrow_from_internal
 from fluss.schema.arrow import arrow_type
 from fluss.schema.normalize import normalize_array, normalize_batch
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataType
 from fluss.testing.strategies import arrow_batches, data_types, internal_values
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fluss import ColumnRef, FlussError, Predicate, Schema, col
 from fluss.schema.predicate import PREDICATE_DEPTH_MAX, BoundCompound, BoundLeaf, CompoundFunction, LeafFunction
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 
 
 def schema_for(type_text: str) -> Schema:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from fluss import AggFunction, Column, DataField, DataTypes, FlussError, Schema
-from fluss.schema.nesting import field_ids
-from fluss.schema.type_text import parse_type
-from fluss.schema.types import DataType
+from fluss.schema.type_parser import parse_type
+from fluss.schema.types import DataType, field_ids
 from fluss.testing.strategies import row_types
 
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss import AggFunction, Column, DatabaseDescriptor, DataField, DataTypes, FlussError, Schema, TableDescriptor
-from fluss.schema.nesting import field_ids
 from fluss.schema.serde import (
     data_type_from_json,
     data_type_to_json,
@@ -24,8 +23,8 @@ from fluss.schema.serde import (
     table_from_json,
     table_to_json,
 )
-from fluss.schema.type_text import parse_type
-from fluss.schema.types import DataType
+from fluss.schema.type_parser import parse_type
+from fluss.schema.types import DataType, field_ids
 from fluss.testing.strategies import data_types, row_types
 
 KEYED = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])

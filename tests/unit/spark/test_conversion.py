@@ -18,7 +18,7 @@ from fluss.row.values import Timestamp, internal_from_arrow
 from fluss.schema.schema import Column
 from fluss.schema.types import ArrayType, MapType, RowType, TimestampLtzType, TimestampType, TimeType
 from fluss.spark.conversion import FromSpark, ToSpark
-from fluss.spark.types import spark_schema
+from fluss.spark.type_mapping import spark_schema
 from fluss.testing.strategies import arrow_batches
 
 

@@ -94,23 +94,26 @@ def test_a_manifest_without_segments_may_still_know_what_was_copied() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"{", "it is not JSON"),
+        (b"{", "it is not valid JSON"),
         (with_fields({"version": 2}), "its version is 2"),
-        (with_fields({"database": 7}), "the field 'database' is 7, not a text"),
-        (with_fields({"table": "\ud800"}), "the field 'table' holds half of a character"),
+        (with_fields({"database": 7}), "database must be a string, found 7"),
+        (with_fields({"table": "\ud800"}), r"table must be a string, found '.ud800'"),
         (with_fields({"database": ".."}), "its names cannot be those of a table"),
         (with_fields({"table": "a/b"}), "its names cannot be those of a table"),
         (with_fields({"partition_name": "p"}), "a partition needs a name and an id"),
         (with_fields({"partition_id": 1}), "a partition needs a name and an id"),
         (with_fields({"partition_name": "../p", "partition_id": 1}), "its names cannot be those of a table"),
-        (with_fields({"bucket_id": -1}), "the field 'bucket_id' is -1"),
-        (with_fields({"remote_log_segments": "none"}), "is 'none', not a list"),
+        (with_fields({"bucket_id": -1}), "bucket_id must be between 0 and 2147483647"),
+        (with_fields({"remote_log_segments": "none"}), "remote_log_segments must be a list of objects, found 'none'"),
         (with_fields({}, {"segment_id": "../../etc"}), "'../../etc' is not a lower-case UUID"),
         (with_fields({}, {"segment_id": SEGMENT.segment_id.upper()}), "is not a lower-case UUID"),
         (with_fields({}, {"start_offset": 21}), "holds the offsets 21 to 20"),
         (with_fields({}, {"logical_start_offset": 9}), "of which 9 to 20 are said to count"),
         (with_fields({}, {"logical_end_offset": 21}), "of which 10 to 21 are said to count"),
-        (with_fields({}, {"size_in_bytes": 2**31}), "the field 'size_in_bytes' is 2147483648"),
+        (
+            with_fields({}, {"size_in_bytes": 2**31}),
+            r"remote_log_segments.0..size_in_bytes must be between 0 and 2147483647",
+        ),
     ],
 )
 def test_damage_is_refused_with_the_name_of_the_file(data: bytes, message: str) -> None:
@@ -132,7 +135,9 @@ def test_the_handle_is_written_and_read() -> None:
         b'{"version":1,"remote_log_manifest_path":"/remote/log/db/t-1/0/metadata/x.manifest","remote_log_end_offset":40}'
     )
     assert decode_manifest_handle(data) == handle
-    with pytest.raises(FlussError, match="The remote log manifest handle is damaged: the field"):
+    with pytest.raises(
+        FlussError, match="The remote log manifest handle is damaged: remote_log_manifest_path is missing"
+    ):
         decode_manifest_handle(b'{"version":1}')
 
 

@@ -10,8 +10,8 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime
 from fluss.errors import FlussError
 from fluss.protocol.api import Api
-from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TablePath
+from fluss.schema.value_objects import ServerMade
 
 T = TypeVar("T")
 P = ParamSpec("P")

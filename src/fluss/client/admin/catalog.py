@@ -26,10 +26,9 @@ from fluss.protocol.convert import (
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.partition import PartitionInfo, PartitionSpec
 from fluss.schema.schema import Column, column_from_arrow
 from fluss.schema.serde import database_to_json, table_to_json
-from fluss.schema.table import SchemaInfo, TableBucket, TableInfo, TablePath, TableStats
+from fluss.schema.table import PartitionInfo, PartitionSpec, SchemaInfo, TableBucket, TableInfo, TablePath, TableStats
 
 _NAMED = also_named("name", "database_name")
 

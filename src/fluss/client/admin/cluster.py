@@ -19,7 +19,7 @@ from fluss.protocol.convert import (
 )
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclBinding, AclFilter
-from fluss.schema.cluster import ClusterConfigEntry, ClusterHealth, ServerNode, ServerTag
+from fluss.schema.cluster_info import ClusterConfigEntry, ClusterHealth, ServerNode, ServerTag
 
 
 class ClusterAdmin(AdminCalls):

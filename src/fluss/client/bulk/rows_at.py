@@ -36,8 +36,7 @@ from fluss.client.scan.table_buckets import can_scan_rows
 from fluss.client.table import FlussTable, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import bool_array
-from fluss.schema.change_type import ChangeType
-from fluss.schema.offsets import OffsetSpec
+from fluss.schema.offsets import ChangeType, OffsetSpec
 from fluss.schema.table import TableBucket
 
 T = TypeVar("T")

@@ -16,8 +16,7 @@ from fluss.client.kernel.table_calls import bucket_offsets, leader_row_counts, p
 from fluss.client.table import FlussTable, TableContext, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec
-from fluss.schema.partition import PartitionInfo
-from fluss.schema.table import TableBucket
+from fluss.schema.table import PartitionInfo, TableBucket
 from fluss.schema.table_options import LAKE_ENABLED
 
 # Partitions whose leaders are asked for with one request.

@@ -20,7 +20,7 @@ from fluss.protocol import api as apis
 from fluss.protocol.api import Api, ApiKey
 from fluss.protocol.convert import pb_physical_path, pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.cluster import ServerNode
+from fluss.schema.cluster_info import ServerNode
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json
 from fluss.schema.table import TableBucket, TableInfo, TablePath

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fluss.protocol.convert import server_node, table_info, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.cluster import ServerNode, ServerType
+from fluss.schema.cluster_info import ServerNode, ServerType
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableBucket, TableInfo, TablePath
 

@@ -19,7 +19,7 @@ from fluss.protocol import api as apis
 from fluss.protocol import sasl
 from fluss.protocol.api import ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.cluster import ServerNode, ServerType
+from fluss.schema.cluster_info import ServerNode, ServerType
 
 _PORT_MAX: Final = 65535
 _ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>[0-9]{1,5})")

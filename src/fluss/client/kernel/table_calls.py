@@ -17,8 +17,7 @@ from fluss.protocol import api as apis
 from fluss.protocol.convert import partition_info, pb_partition_spec, pb_table_path, raise_failure, table_bucket
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.offsets import OffsetSpec, OffsetType
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.table import TableBucket, TablePath
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TablePath
 
 # The server id of a request that does not come from a replica.
 _NO_FOLLOWER: Final = -1

@@ -24,8 +24,9 @@ from fluss.client.lookup.pending import LookupTable, pause_within
 from fluss.client.lookup.value_reader import ValueReader
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import bool_array, number_array
-from fluss.schema.schema import shown_names, string_list
+from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
+from fluss.schema.value_objects import string_list
 
 # What becomes of keys that have no row.
 Missing: TypeAlias = Literal["null", "drop", "error"]

@@ -21,6 +21,7 @@ from fluss.client.lookup.value_reader import ValueReader
 from fluss.errors import FlussError
 from fluss.schema.schema import shown_names, string_list
 from fluss.schema.table import TableInfo
+from fluss.schema.value_objects import string_list
 
 
 class TableLookup:

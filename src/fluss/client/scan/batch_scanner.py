@@ -18,9 +18,9 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import iter_batches
 from fluss.row.arrow_arrays import empty_batch
 from fluss.schema.schema import Schema
-from fluss.schema.server_made import ServerMade
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.table_options import LogFormat
+from fluss.schema.value_objects import ServerMade
 
 if TYPE_CHECKING:
     import pandas as pd

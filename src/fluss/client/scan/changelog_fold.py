@@ -19,7 +19,7 @@ from fluss.client.scan.records import RecordRun
 from fluss.row import compacted_columns
 from fluss.row.arrow_arrays import BoolArray, bool_array, buffer_numbers, number_array
 from fluss.row.encoded import large_binary_array, offsets_of
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
 

@@ -15,10 +15,10 @@ from fluss.config import Config
 from fluss.protocol import api as apis
 from fluss.protocol import protowire
 from fluss.protocol.api import Api
+from fluss.protocol.bulk_messages import FETCHED_BUCKET, FetchedBucket, fetched_entries
 from fluss.protocol.codec import Parts
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_to_pb
-from fluss.protocol.records import FETCHED_BUCKET, FetchedBucket, fetched_entries
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.table import TableBucket
 

@@ -29,7 +29,7 @@ from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.snapshots import SnapshotFetcher
 from fluss.client.scan.subscription import FROM_SNAPSHOT, BucketKey, FetchGroup, LeaderQueue, Subscription
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
-from fluss.protocol.records import FetchedBucket
+from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.record.log_batch import measure_batches
 from fluss.schema.table import TableInfo
 

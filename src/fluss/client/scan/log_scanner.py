@@ -34,10 +34,9 @@ from fluss.client.scan.table_buckets import (
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int32, int64
 from fluss.schema.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
-from fluss.schema.partition import PartitionSpec
 from fluss.schema.predicate import BoundPredicate
-from fluss.schema.server_made import ServerMade
-from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table import PartitionSpec, TableBucket, TableInfo
+from fluss.schema.value_objects import ServerMade
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,7 +23,7 @@ from fluss.client.scan.records import RecordRun
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription, Subscriptions
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.log_batch import LogBatch, iter_batches
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 
 # Records, each run with the subscription they were read for.

@@ -27,7 +27,7 @@ from fluss.client.kernel.runtime import AwaitsItself
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import number_array, string_array
 from fluss.row.python_values import python_column, python_rows
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
 

@@ -24,8 +24,8 @@ from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription
 from fluss.errors import CorruptMessageError, ErrorCode, FlussError, NetworkError, error_for_code
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import ScanKvResponse
 from fluss.schema.table import TableBucket, TableInfo
 
 # After these the same call may be made again. If it was a lost answer after all, the server refuses it.

@@ -11,8 +11,7 @@ from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableInfo, TablePath
 
 # One partition by name, or those with some values of the partition columns.
 PartitionChoice: TypeAlias = str | PartitionSpec | Mapping[str, str]

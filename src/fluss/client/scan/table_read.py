@@ -31,9 +31,8 @@ from fluss.client.scan.snapshots import SnapshotLostError
 from fluss.client.scan.subscription import FROM_SNAPSHOT
 from fluss.client.scan.table_buckets import can_scan_rows, check_complete_changelogs, table_buckets
 from fluss.schema.offsets import EARLIEST_OFFSET
-from fluss.schema.partition import PartitionSpec
 from fluss.schema.predicate import BoundPredicate
-from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table import PartitionSpec, TableBucket, TableInfo
 
 T = TypeVar("T")
 P = ParamSpec("P")

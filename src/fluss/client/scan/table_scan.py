@@ -18,9 +18,10 @@ from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.errors import FlussError
 from fluss.integers import int32
 from fluss.schema.predicate import BoundPredicate, Predicate
-from fluss.schema.schema import shown_names, string_list
+from fluss.schema.schema import shown_names
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.table_options import LogFormat
+from fluss.schema.value_objects import string_list
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -38,8 +38,8 @@ from fluss.row import compacted_columns, indexed
 from fluss.row.arrow_arrays import bool_array, unpacked_bits
 from fluss.row.bucketing import HashVariant, split_by_bucket
 from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
-from fluss.schema.change_type import ChangeType
 from fluss.schema.normalize import normalize_batch
+from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo
 from fluss.schema.table_options import STATISTICS_COLUMNS, CompressionType, KvFormat, LogFormat

@@ -24,9 +24,9 @@ from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT32_MAX
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.protocol.convert import failure, partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.schema.table import TableBucket
 
 # A table or partition that does not exist may be about to be created, or not have reached every server yet.

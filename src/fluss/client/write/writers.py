@@ -27,9 +27,10 @@ from fluss.client.write.writer_client import WriterClient
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import empty_batch
 from fluss.schema.normalize import normalize_array, normalize_batch
-from fluss.schema.schema import Schema, shown_names, string_list
+from fluss.schema.schema import Schema, shown_names
 from fluss.schema.table import TableInfo
 from fluss.schema.types import TypeRoot
+from fluss.schema.value_objects import string_list
 
 # Partitions that a writer finds by the values of its last rows. More than this many are looked up by name.
 _DESTINATIONS_MAX: Final = 10_000

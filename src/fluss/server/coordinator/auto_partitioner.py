@@ -17,7 +17,7 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.partition_names import TimePattern, auto_partition_value
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.partition import VALUE_SEPARATOR
+from fluss.schema.table import VALUE_SEPARATOR
 from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,
     AUTO_PARTITION_NUM_PRECREATE,
@@ -49,7 +49,7 @@ class AutoPartitionRule:
     has_own_pattern: bool
     pattern: TimePattern
     zone: tzinfo
-    # Which of the values in a partition's name is the time; None if nobody said.
+    # Which of the values in a partition's name is the time; None if the table does not say.
     key_index: int | None
     has_several_keys: bool
     precreate_count: int

@@ -84,6 +84,13 @@ class CatalogImage:
             raise FlussError(f"Table '{path}' does not exist.", ErrorCode.TABLE_NOT_EXIST)
         return table
 
+    def existing_table_by_id(self, table_id: int) -> Table:
+        """Return a table, or raise code 7."""
+        table = self._tables.get(table_id)
+        if table is None:
+            raise FlussError(f"The table of id {table_id} does not exist.", ErrorCode.TABLE_NOT_EXIST)
+        return table
+
     def table_json(self, table: Table) -> bytes:
         """Return the descriptor of a table as JSON; it is written once for each version of a table."""
         if self._tables.get(table.table_id) is not table:
@@ -300,9 +307,7 @@ class Catalog(CatalogImage):
         Raises code 7 if the table has gone and 45 if it would have more than ``count_max`` partitions.
         """
         async with self._lock:
-            table = self.table_by_id(table_id)
-            if table is None:
-                raise FlussError(f"The table of id {table_id} does not exist.", ErrorCode.TABLE_NOT_EXIST)
+            table = self.existing_table_by_id(table_id)
             existing = self.partitions_of(table_id)
             names = [name for name in dict.fromkeys(names) if name not in existing]
             if not names:

@@ -12,8 +12,8 @@ from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.metadata_store import FILE_NAME, MetadataStore
 from fluss.server.coordinator.nodes import Nodes, ServerTags
+from fluss.server.coordinator.producers import ProducerRegistry, RowIds, WriterIds
 from fluss.server.coordinator.settings import CoordinatorSettings
-from fluss.server.coordinator.writers import ProducerRegistry, RowIds, WriterIds
 from fluss.server.model import Clock
 
 

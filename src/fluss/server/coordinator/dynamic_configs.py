@@ -1,7 +1,7 @@
 """Configuration of the cluster that can be changed while it runs.
 
 A value set by request is stored and wins over the one in the server's configuration file, also after a restart. Only
-the keys below can be changed; what a change means is up to those who asked to be told about it.
+the keys below can be changed; parts of the server that ask to be told about a change act on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fluss.options import (
     choice_of,
     suggestion,
 )
-from fluss.schema.cluster import ClusterConfigEntry, ConfigChange, ConfigOp
+from fluss.schema.cluster_info import ClusterConfigEntry, ConfigChange, ConfigOp
 from fluss.schema.table_options import LAKE_PREFIX, LakeFormat
 from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.listener_parsing import parse_users
@@ -50,7 +50,21 @@ _LAKE_ENABLED: Final = Option(
     "Whether tables can be tiered to it.",
     error_code=ErrorCode.INVALID_CONFIG_EXCEPTION,
 )
-_SECRET_WORDS: Final = ("password", "secret", "key")
+CREDENTIALS_KEY: Final = "security.sasl.plain.credentials"
+DISK_WRITE_LIMIT_KEY: Final = "server.data-disk.write-limit-ratio"
+DISK_WRITE_RECOVER_KEY: Final = "server.data-disk.write-recover-ratio"
+# A list of ten thousand users; appending must not go on for ever.
+_TEXT_CHARS_MAX: Final = 1024 * 1024
+# What is never shown, and what tables do not show of the lake.
+_SECRET_KEY: Final = re.compile(r"password|secret|credential|jaas|token|access[.-]?key", re.IGNORECASE)
+_SECRET_LAKE_WORDS: Final = ("password", "secret", "key")
+
+# Told the new text of a key, None if it has none any more. Called on the event loop after the change was stored.
+OnChange: TypeAlias = Callable[[str | None], None]
+# Asked before anything changes; raises FlussError to refuse the new text of a key.
+CheckChange: TypeAlias = Callable[[str | None], None]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +88,9 @@ class LakeConfig:
         shown = {
             LAKE_PREFIX + key.removeprefix(CLUSTER_LAKE_PREFIX): value
             for key, value in configs.items()
-            if key.startswith(prefix) and not any(word in key.lower() for word in _SECRET_WORDS)
+            if key.startswith(prefix) and not any(word in key.lower() for word in _SECRET_LAKE_WORDS)
         }
         return cls(lake_format, is_enabled, shown)
-
-
-CREDENTIALS_KEY: Final = "security.sasl.plain.credentials"
-DISK_WRITE_LIMIT_KEY: Final = "server.data-disk.write-limit-ratio"
-DISK_WRITE_RECOVER_KEY: Final = "server.data-disk.write-recover-ratio"
-# A list of ten thousand users; appending must not go on for ever.
-_TEXT_CHARS_MAX: Final = 1024 * 1024
-_SECRET_KEY: Final = re.compile(r"password|secret|credential|jaas|token|access[.-]?key", re.IGNORECASE)
-
-# Told the new text of a key, None if it has none any more. Called on the event loop after the change was stored.
-OnChange: TypeAlias = Callable[[str | None], None]
-# Asked before anything changes; raises FlussError to refuse the new text of a key.
-CheckChange: TypeAlias = Callable[[str | None], None]
-
-logger = logging.getLogger(__name__)
 
 
 class _Shape(Enum):
@@ -119,7 +118,6 @@ _CREDENTIALS: Final = ValueType("user:password, several separated by commas", pa
 _OPTIONS: Final[dict[str, _DynamicOption]] = {
     CLUSTER_LAKE_FORMAT_KEY: _DynamicOption(choice_of(LakeFormat)),
     CLUSTER_LAKE_ENABLED_KEY: _DynamicOption(BOOLEAN),
-    "kv.rocksdb.shared-rate-limiter.bytes-per-sec": _DynamicOption(MEMORY_BYTES),
     "kv.snapshot.interval": _DynamicOption(DURATION_MS),
     "kv.leader-replica.memory-reserved": _DynamicOption(MEMORY_BYTES),
     "log.replica.min-in-sync-replicas-number": _DynamicOption(INT32),
@@ -165,8 +163,12 @@ class DynamicConfigs:
         return {**self._initial, **self._dynamic}
 
     def text(self, key: str) -> str | None:
-        """Return the text of a key that counts, None if nobody has set it."""
+        """Return the text of a key that counts, None if it is set nowhere."""
         return self._dynamic.get(key, self._initial.get(key))
+
+    def lake(self) -> LakeConfig:
+        """Return the lake that the cluster has now."""
+        return LakeConfig.of(self.texts())
 
     def on_change(self, key: str, callback: OnChange, *, check: CheckChange | None = None) -> Callable[[], None]:
         """Be told when the text of a key changes, and be asked before if there is a ``check``.
@@ -202,9 +204,11 @@ class DynamicConfigs:
             self._tell_watchers(changed)
 
     def _apply(self, change: ConfigChange, dynamic: dict[str, str]) -> None:
+        if change.op is ConfigOp.DELETE and dynamic.pop(change.key, None) is not None:
+            # Also a key that an earlier version of the server took.
+            return
         option = _option(change.key)
         if change.op is ConfigOp.DELETE:
-            dynamic.pop(change.key, None)
             return
         text = change.value
         if change.op is not ConfigOp.SET:
@@ -233,7 +237,7 @@ class DynamicConfigs:
                 try:
                     callback(self.text(key))
                 except Exception:
-                    # The change is stored; one who cannot follow it must not keep others from it.
+                    # The change is stored; a part that cannot follow it must not keep others from it.
                     logger.exception("a change of '%s' could not be followed", key)
 
 

@@ -1,12 +1,8 @@
-"""What a coordinator keeps besides tables and partitions.
-
-Everything a coordinator must not forget, in one SQLite file. The only module with SQL for it.
+"""Everything a coordinator must not forget, in one SQLite file. The only module with SQL for it.
 
 Each method is one transaction: it is on disk when the method returns, or it has not happened. Nothing but the counters
 of row ids is read back while the server runs; the coordinator's parts load their share at the start and keep it in
-memory.
-
-The tables of the metadata file. The n-th entry leads from version n-1 to version n; entries are only ever added.
+memory. The tables of the file are at the end of this module.
 """
 
 from __future__ import annotations
@@ -15,18 +11,18 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.acl import AclBinding, AclOperation, AclResource, AclResourceType, split_principal
-from fluss.schema.cluster import ServerTag
+from fluss.schema.cluster_info import ServerTag
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json, schema_to_json
-from fluss.schema.table import TablePath
+from fluss.schema.table import TableBucket, TablePath
 from fluss.server.coordinator.sqlite_file import SqliteFile
 from fluss.server.model import Partition, Table
 
@@ -53,22 +49,12 @@ class StoredCatalog:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketOffset:
-    """How far a producer had written a bucket; None if it did not say."""
-
-    table_id: int
-    partition_id: int | None
-    bucket_id: int
-    offset_next: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerOffsets:
-    """The offsets that a producer registered, until they expire."""
+class RegisteredOffsets:
+    """How far a producer had written its buckets, as it registered it; None where it did not say. It expires."""
 
     producer_id: str
     expires_ms: int
-    offsets: tuple[BucketOffset, ...]
+    offsets: tuple[tuple[TableBucket, int | None], ...]
 
 
 FILE_NAME: Final = "metadata.sqlite"
@@ -276,14 +262,16 @@ class MetadataStore:
 
     # Offsets of producers
 
-    async def load_producer_offsets(self) -> list[ProducerOffsets]:
+    async def load_producer_offsets(self) -> list[RegisteredOffsets]:
         return await self._file.read(
             lambda connection: [_producer(*row) for row in connection.execute("SELECT * FROM producer_offsets")]
         )
 
-    async def put_producer_offsets(self, producer: ProducerOffsets) -> None:
+    async def put_producer_offsets(self, producer: RegisteredOffsets) -> None:
         """Store what a producer registered, in place of what it registered before."""
-        offsets = _dump([astuple(offset) for offset in producer.offsets])
+        offsets = _dump(
+            [(bucket.table_id, bucket.partition_id, bucket.bucket_id, offset) for bucket, offset in producer.offsets]
+        )
         await self._execute(
             "REPLACE INTO producer_offsets VALUES (?, ?, ?)", (producer.producer_id, producer.expires_ms, offsets)
         )
@@ -391,11 +379,15 @@ def _acl(
     return AclBinding(resource, f"{principal_type}:{principal_name}", AclOperation(operation), host)
 
 
-def _producer(producer_id: str, expires_ms: int, offsets: str) -> ProducerOffsets:
-    return ProducerOffsets(producer_id, expires_ms, tuple(BucketOffset(*offset) for offset in json.loads(offsets)))
+def _producer(producer_id: str, expires_ms: int, offsets: str) -> RegisteredOffsets:
+    parsed = ((TableBucket.new_with_partition(*bucket), offset) for *bucket, offset in json.loads(offsets))
+    return RegisteredOffsets(producer_id, expires_ms, tuple(parsed))
 
 
-# Lists and maps are JSON texts, times epoch milliseconds.
+# The tables of the file
+
+# The n-th entry leads from version n-1 to version n; entries are only ever added. Lists and maps are JSON texts, times
+# epoch milliseconds.
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         """

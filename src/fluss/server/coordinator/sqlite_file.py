@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 class SqliteFile:
     """Runs functions over the connection on the file's thread, one after the other, in the order of the calls.
 
-    A caller that is cancelled while it waits does not know whether its change was made: whoever keeps a copy of the
-    content in memory lets changes run to their end.
+    A caller that is cancelled while it waits does not know whether its change was made: a caller that keeps a copy of
+    the content in memory lets changes run to their end.
     """
 
     def __init__(self, path: Path, migrations: Sequence[Sequence[str]]) -> None:

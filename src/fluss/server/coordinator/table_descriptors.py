@@ -1,11 +1,8 @@
-"""Table descriptors that differ in some parts from given ones.
+"""Descriptors that the server makes of descriptors: those of new tables, completed, and those of altered tables.
 
-What the server writes into the descriptor of a new table where the user left it open.
-
-Changes of existing tables, as functions from a table to the changed table.
-
-A request changes properties or columns, never both. Columns can only be added, at the end and nullable: rows that were
-written before have no value for them. What comes out obeys the same rules as a new table.
+A new table gets the server's defaults where its user left something open. An alteration changes properties or columns,
+never both. Columns can only be added, at the end and nullable: rows that were written before have no value for them.
+What comes out obeys the same rules as a new table.
 """
 
 from __future__ import annotations
@@ -15,11 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.protocol.convert import COLUMN_POSITION_LAST, added_column
-from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.cluster import ConfigChange, set_and_deleted
+from fluss.schema.cluster_info import ConfigChange, set_and_deleted
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.names import check_column_name
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,
@@ -112,23 +106,6 @@ def _add_primary_key_defaults(properties: dict[str, str]) -> None:
 _SCHEMA_ID_MAX: Final = 2**15 - 1
 
 
-def check_request(request: pb.AlterTableRequest) -> None:
-    """Refuse what no table supports: both kinds of changes at once (code 56), or other changes of columns (code -1)."""
-    has_column_changes = request.add_columns or request.drop_columns or request.rename_columns or request.modify_columns
-    if request.config_changes and has_column_changes:
-        raise _invalid_change(
-            f"Change either the columns or the properties of {_path_text(request)}, and send the other as a second "
-            "request"
-        )
-    for what, columns in (
-        ("dropped", request.drop_columns),
-        ("renamed", request.rename_columns),
-        ("modified", request.modify_columns),
-    ):
-        if columns:
-            raise _unsupported(f"Columns cannot be {what}; the only supported change is to add columns at the end")
-
-
 def with_changed_properties(
     table: Table, changes: Iterable[ConfigChange], limits: TableLimits, *, now_ms: int
 ) -> Table:
@@ -191,7 +168,7 @@ def _check_lake_change(table: Table, lake_keys: set[str], properties: dict[str, 
         )
 
 
-def with_added_columns(table: Table, columns: Iterable[pb.PbAddColumn], lake: LakeConfig) -> Table:
+def with_added_columns(table: Table, columns: Iterable[Column], lake: LakeConfig) -> Table:
     """Return the table with new columns at the end and a new schema id. The time of modification stays."""
     if LAKE_ENABLED.of(table.descriptor.properties) and not lake.is_enabled:
         raise _invalid_change(
@@ -199,7 +176,7 @@ def with_added_columns(table: Table, columns: Iterable[pb.PbAddColumn], lake: La
         )
     if table.schema_id >= _SCHEMA_ID_MAX:
         raise _invalid_change(f"{table.path} has had {table.schema_id} schemas, there is no id for another one")
-    schema = _extended(table, [_added_column(table, column) for column in columns])
+    schema = _extended(table, [_check_addable(table, column) for column in columns])
     descriptor = changed(table.descriptor, schema=schema)
     check_aggregations(descriptor)
     schema_id = table.schema_id + 1
@@ -216,24 +193,14 @@ def _extended(table: Table, columns: list[Column]) -> Schema:
         raise _invalid_change(error.message) from None
 
 
-def _added_column(table: Table, message: pb.PbAddColumn) -> Column:
-    name = message.column_name
-    if message.column_position_type != COLUMN_POSITION_LAST:
-        raise _unsupported(f"Column '{name}' can only be added at the end")
-    check_column_name(name)
-    column = added_column(message)
-    if name not in table.descriptor.schema.column_names and not column.data_type.nullable:
-        raise _unsupported(f"Column '{name}' must be nullable: rows that exist already have no value for it")
+def _check_addable(table: Table, column: Column) -> Column:
+    if column.name not in table.descriptor.schema.column_names and not column.data_type.nullable:
+        raise FlussError(
+            f"Column '{column.name}' must be nullable: rows that exist already have no value for it",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
     return column
-
-
-def _path_text(request: pb.AlterTableRequest) -> str:
-    return f"{request.table_path.database_name}.{request.table_path.table_name}"
 
 
 def _invalid_change(text: str) -> FlussError:
     return FlussError(text, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
-
-
-def _unsupported(text: str) -> FlussError:
-    return FlussError(text, ErrorCode.UNKNOWN_SERVER_ERROR)

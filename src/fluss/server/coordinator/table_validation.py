@@ -13,7 +13,7 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.partition_names import TimePattern
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.names import check_column_name
+from fluss.schema.naming_rules import check_column_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,
@@ -293,7 +293,7 @@ def _auto_partition_key(descriptor: TableDescriptor, limits: TableLimits) -> Non
 
 
 def auto_partition_key(descriptor: TableDescriptor) -> str | None:
-    """Return which partition key holds the time; None if there are several and nobody said which one."""
+    """Return which partition key holds the time; None if there are several and the table does not say which."""
     keys = descriptor.partition_keys
     return keys[0] if len(keys) == 1 else AUTO_PARTITION_KEY.of(descriptor.properties)
 

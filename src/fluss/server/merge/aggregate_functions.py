@@ -41,8 +41,7 @@ from fluss.errors import CorruptRecordError, ErrorCode, FlussError, KvDamagedErr
 from fluss.row.arrow_arrays import BoolArray, ValidMask, mask_from_arrow, mask_to_arrow, number_array, unpacked_bits
 from fluss.row.encoded import gather_ranges, join_rows, large_binary_array, offsets_of
 from fluss.row.scalars import UNSCALED_BYTES_MAX
-from fluss.schema.aggregation import AggFunction
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import AggFunction, Column, Schema
 from fluss.schema.types import TypeRoot
 from fluss.server.merge.roaring import Bitmap, read_bitmap32, read_bitmap64, union, write_bitmap32, write_bitmap64
 from fluss.server.merge.segments import Segments

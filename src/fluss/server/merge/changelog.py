@@ -21,7 +21,7 @@ from fluss.record.compression import NO_COMPRESSION, ArrowCompression
 from fluss.record.log_batch import LogBatch, build_batch, decode_row_body, encode_row_body
 from fluss.record.mutations import Mutations
 from fluss.row.arrow_arrays import bool_array, take_rows
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.server.merge.changes import Changes
 from fluss.server.merge.decoded_batch import spread

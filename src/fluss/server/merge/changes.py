@@ -24,7 +24,7 @@ from fluss.buffers import Int64Array, UInt8Array
 from fluss.record.mutations import FoundRows, Mutations
 from fluss.row.arrow_arrays import BoolArray
 from fluss.row.encoded import EncodedRows
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.table_options import ChangelogImage
 from fluss.server.merge.key_fold import KeyFold
 

@@ -13,7 +13,7 @@ from fluss.row.encoded import EncodedRows
 from fluss.row.key import CompactedKeyEncoder
 from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
-from fluss.schema.partition import VALUE_SEPARATOR
+from fluss.schema.table import VALUE_SEPARATOR
 from fluss.server.merge.table_codec import TableKeyEncoder, TableRowCodec
 from fluss.server.model import Partition, Table
 

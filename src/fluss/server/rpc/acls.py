@@ -86,7 +86,7 @@ class AclHandlers:
             )
 
     def _check_may_change(self, context: RequestContext, acls: Iterable[AclBinding]) -> None:
-        """Whoever may do everything with a resource may pass that on; for tables, with their database."""
+        """Refuse senders who may not do everything with the resources; for tables, with their database."""
         for resource in dict.fromkeys(acl.resource for acl in acls):
             owner = parent_of(resource) if resource.resource_type is AclResourceType.TABLE else resource
             assert owner is not None, "every table has a database"

@@ -1,7 +1,4 @@
-"""ListOffsets: where a bucket begins, where it ends, and where a time lies in it.
-
-GetTableStats: how many rows the buckets of a table hold.
-"""
+"""ListOffsets and GetTableStats: where buckets begin and end, where a time lies in them, how many rows they hold."""
 
 from __future__ import annotations
 
@@ -11,21 +8,27 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
+from fluss.protocol.convert import partition_id, set_failure
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclOperation
 from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.model import Clock
-from fluss.server.rpc.access import BucketAccess
+from fluss.server.rpc.bucket_access import BucketAccess, is_try_again
 from fluss.server.tablet.buckets import HostedTable
-from fluss.server.tablet.manager import TabletSettings
-from fluss.server.tablet.purgatory import FetchPark
+from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.storage.log.tablet import LogTablet
 
+# Offset types by their numbers in requests.
 EARLIEST, LATEST, TIMESTAMP, LOG_END = range(4)
-_OFFSET_TYPES = (EARLIEST, LATEST, TIMESTAMP, LOG_END)
+_OFFSET_TYPES = (  # Offset types by their numbers in requests.
+    EARLIEST,
+    LATEST,
+    TIMESTAMP,
+    LOG_END,
+)
 
 # What is known about a bucket: its offset, why there is none, or a log that has to be looked into.
 _Found: TypeAlias = int | FlussError | LogTablet
@@ -34,16 +37,13 @@ _Found: TypeAlias = int | FlussError | LogTablet
 class OffsetLister:
     """Answers questions about offsets. Belongs to the event loop; times are looked up by ``readers``.
 
-    Followers do not exist here: whoever says to be one is answered like a client.
+    Followers do not exist here: a request that names one is answered like that of a client.
     """
 
-    def __init__(
-        self, access: BucketAccess, park: FetchPark, readers: Executor, settings: TabletSettings, clock: Clock
-    ) -> None:
+    def __init__(self, access: BucketAccess, purgatory: FetchPurgatory, readers: Executor, clock: Clock) -> None:
         self._access = access
-        self._park = park
+        self._purgatory = purgatory
         self._readers = readers
-        self._settings = settings
         self._clock = clock
 
     def list_offsets(
@@ -53,8 +53,7 @@ class OffsetLister:
         found = self._find_all(context, request)
         if any(isinstance(answer, LogTablet) for answer in found):
             return self._look_up(request, found)
-        codes = {answer.error_code if isinstance(answer, FlussError) else 0 for answer in found}
-        if codes and codes <= RETRIABLE_CODES:
+        if is_try_again(answer if isinstance(answer, FlussError) else None for answer in found):
             return self._answer_later(request, found)
         return _offsets_response(request, found)
 
@@ -64,11 +63,11 @@ class OffsetLister:
             self._check(request)
         except FlussError as error:
             return [error for _ in request.bucket_id]
-        partition_id = request.partition_id if request.HasField("partition_id") else None
+        wanted_partition = partition_id(request)
         found: list[_Found] = []
         for bucket_id in request.bucket_id:
             try:
-                log = self._access.bucket(table, request.table_id, partition_id, bucket_id).log()
+                log = self._access.bucket(table, request.table_id, wanted_partition, bucket_id).log()
             except FlussError as error:
                 found.append(error)
             else:
@@ -99,7 +98,7 @@ class OffsetLister:
         return _offsets_response(request, found)
 
     async def _answer_later(self, request: pb.ListOffsetsRequest, found: Sequence[_Found]) -> pb.ListOffsetsResponse:
-        await self._park.pause(self._settings.retry_answer_delay_ms)
+        await self._purgatory.hold_back()
         return _offsets_response(request, found)
 
 
@@ -130,7 +129,7 @@ def _offsets_response(request: pb.ListOffsetsRequest, found: Sequence[_Found]) -
     for bucket_id, answer in zip(request.bucket_id, found, strict=True):
         entry = response.buckets_resp.add(bucket_id=bucket_id)
         if isinstance(answer, FlussError):
-            entry.error_code, entry.error_message = answer.error_code, answer.message
+            set_failure(entry, answer)
         else:
             assert isinstance(answer, int), "every log has been looked into"
             entry.offset = answer
@@ -139,7 +138,7 @@ def _offsets_response(request: pb.ListOffsetsRequest, found: Sequence[_Found]) -
 
 @dataclass(slots=True, eq=False)
 class _Count:
-    """The rows of one bucket: how many, or why that is not known, or who is still to be asked."""
+    """The rows of one bucket: how many, or why that is not known, or the store that is still to be asked."""
 
     bucket_id: int
     partition_id: int | None
@@ -148,22 +147,18 @@ class _Count:
     kv: KvBucket | None = None
 
 
-class TableStats:
-    """Counts rows. Belongs to the event loop."""
+class RowCounter:
+    """Answers how many rows buckets hold. Belongs to the event loop."""
 
-    def __init__(self, access: BucketAccess, park: FetchPark, settings: TabletSettings) -> None:
+    def __init__(self, access: BucketAccess, purgatory: FetchPurgatory) -> None:
         self._access = access
-        self._park = park
-        self._settings = settings
+        self._purgatory = purgatory
 
     def get_table_stats(
         self, context: RequestContext, request: pb.GetTableStatsRequest
     ) -> pb.GetTableStatsResponse | Awaitable[pb.GetTableStatsResponse]:
         """Answer for every bucket: in a log table every visible offset is a row, primary-key tables count theirs."""
-        counts = [
-            _Count(wanted.bucket_id, wanted.partition_id if wanted.HasField("partition_id") else None)
-            for wanted in request.buckets_req
-        ]
+        counts = [_Count(wanted.bucket_id, partition_id(wanted)) for wanted in request.buckets_req]
         try:
             table = self._countable_table(context, request.table_id)
         except FlussError as error:
@@ -200,9 +195,8 @@ class TableStats:
     async def _ask_stores(self, counts: Sequence[_Count]) -> pb.GetTableStatsResponse:
         """Ask the stores of all buckets, which are opened if they are not open."""
         await asyncio.gather(*(_ask_store(count, count.kv) for count in counts if count.kv is not None))
-        codes = {0 if count.failure is None else count.failure.error_code for count in counts}
-        if codes <= RETRIABLE_CODES:
-            await self._park.pause(self._settings.retry_answer_delay_ms)
+        if is_try_again(count.failure for count in counts):
+            await self._purgatory.hold_back()
         return _counts_response(counts)
 
 
@@ -221,7 +215,7 @@ def _counts_response(counts: Sequence[_Count]) -> pb.GetTableStatsResponse:
     for count in counts:
         answer = response.buckets_resp.add(bucket_id=count.bucket_id, partition_id=count.partition_id)
         if count.failure is not None:
-            answer.error_code, answer.error_message = count.failure.error_code, count.failure.message
+            set_failure(answer, count.failure)
         else:
             answer.row_count = count.row_count
     return response

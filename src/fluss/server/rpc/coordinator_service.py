@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping
+from functools import partial
+from typing import Any
 
-from fluss.net.server_connection import Handler
+from fluss.errors import ErrorCode, FlussError
+from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner
 from fluss.server.coordinator.coordinator import Coordinator
-from fluss.server.coordinator.table_texts import TableTexts
+from fluss.server.coordinator.table_service import TableService
 from fluss.server.model import BucketHost
 from fluss.server.periodic import Periodic
 from fluss.server.rpc.acls import AclHandlers
-from fluss.server.rpc.cluster import ClusterHandlers
+from fluss.server.rpc.cluster_admin import ClusterHandlers
 from fluss.server.rpc.databases import DatabaseHandlers
-from fluss.server.rpc.handler_group import HandlerGroup, RunningChanges
+from fluss.server.rpc.handler_group import ChangeHandler, HandlerGroup
 from fluss.server.rpc.metadata import MetadataHandlers
 from fluss.server.rpc.snapshots import SnapshotHandlers
 from fluss.server.rpc.tables import PartitionHandlers, TableHandlers
 from fluss.server.rpc.writers import WriterHandlers
+
+logger = logging.getLogger(__name__)
 
 
 class CoordinatorService:
@@ -39,12 +46,12 @@ class CoordinatorService:
             coordinator.producers.remove_expired,
         )
         self._running_changes = RunningChanges()
-        texts = TableTexts(catalog, configs)
+        tables = TableService(catalog, configs, tags, self._auto_partitioner, settings, clock)
         self._groups: tuple[HandlerGroup, ...] = (
             DatabaseHandlers(catalog, authorizer),
-            TableHandlers(catalog, authorizer, texts, tags, self._auto_partitioner, settings, clock),
-            PartitionHandlers(catalog, authorizer, tags, settings, clock),
-            MetadataHandlers(catalog, coordinator.nodes, authorizer, texts, settings),
+            TableHandlers(catalog, authorizer, tables),
+            PartitionHandlers(catalog, authorizer, tables),
+            MetadataHandlers(catalog, coordinator.nodes, authorizer, tables, settings),
             WriterHandlers(catalog, authorizer, self._writer_ids, coordinator.producers),
             SnapshotHandlers(catalog, authorizer),
             AclHandlers(coordinator.store, authorizer),
@@ -52,7 +59,7 @@ class CoordinatorService:
         )
 
     def handlers(self) -> dict[ApiKey, Handler]:
-        """Return who answers which request."""
+        """Return the handler of each request."""
         handlers: dict[ApiKey, Handler] = {}
         for group in self._groups:
             changers: Mapping[ApiKey, Handler] = {
@@ -74,3 +81,41 @@ class CoordinatorService:
         await self._producer_cleanup.stop()
         await self._running_changes.finish()
         await self._writer_ids.close()
+
+
+class RunningChanges:
+    """Keeps changes going whose client has gone, and waits for them at the end.
+
+    At most ``count_max`` are under way or wait for their turn; further ones are told to come back (code 25).
+    """
+
+    def __init__(self, *, count_max: int = 10_000) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._count_max = count_max
+
+    def uninterrupted(self, handler: ChangeHandler) -> Handler:
+        """Return a handler that gives up waiting when its client disconnects, while the change goes on."""
+
+        def start(context: RequestContext, request: Any) -> Awaitable[Any]:
+            if len(self._tasks) >= self._count_max:
+                raise FlussError(
+                    f"{len(self._tasks)} changes wait for their turn; try again later", ErrorCode.REQUEST_TIME_OUT
+                )
+            task = asyncio.get_running_loop().create_task(handler(context, request))
+            answer = asyncio.shield(task)
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._finished, answer))
+            return answer
+
+        return start
+
+    async def finish(self) -> None:
+        """Wait until nothing is going on."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _finished(self, answer: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if answer.cancelled() and error is not None and not isinstance(error, FlussError):
+            logger.error("a change failed whose client had gone", exc_info=error)

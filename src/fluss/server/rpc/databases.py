@@ -9,9 +9,9 @@ from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import config_changes
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.cluster import ConfigChange, set_and_deleted
+from fluss.schema.cluster_info import ConfigChange, set_and_deleted
 from fluss.schema.database import DatabaseDescriptor
-from fluss.schema.names import check_database_name
+from fluss.schema.naming_rules import check_database_name
 from fluss.schema.serde import database_from_json, database_to_json
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import DEFAULT_DATABASE, Catalog

@@ -5,7 +5,8 @@
     read      the cursors that have something, in turn, until the limits of the request are reached
     answer    every bucket once; the ones without news with bytes that were encoded before
 
-Clients read below the high watermark. Followers do not exist here: whoever says to be one is read to like a client.
+Clients read below the high watermark. Followers do not exist here: a request that names one is answered like that of
+a client.
 """
 
 from __future__ import annotations
@@ -22,28 +23,29 @@ from typing import TypeAlias
 
 from fluss.errors import RETRIABLE_CODES, CorruptMessageError, ErrorCode, FlussError
 from fluss.net.listener import Answer, RequestContext
+from fluss.protocol.bulk_messages import FetchedBucket, FetchedTable, FetchLogResponse, encode_fetched_bucket
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_from_pb
-from fluss.protocol.records import FetchedBucket, FetchedTable, FetchLogResponse
 from fluss.schema.acl import AclOperation
 from fluss.schema.predicate import BoundPredicate
 from fluss.server.model import format_bucket
-from fluss.server.rpc.access import BucketAccess
-from fluss.server.tablet.buckets import LOG_START_OFFSET_TOLD, HostedBucket, HostedTable, unknown_bucket
+from fluss.server.rpc.bucket_access import BucketAccess
+from fluss.server.tablet.buckets import HostedBucket, HostedTable, unknown_bucket
 from fluss.server.tablet.fetch_memory import FetchMemory
 from fluss.server.tablet.log_reads import NOTHING, BucketData, FetchLimits, Selection, read_bucket
-from fluss.server.tablet.manager import TabletSettings
-from fluss.server.tablet.purgatory import BucketCursor, FetchPark
+from fluss.server.tablet.purgatory import BucketCursor, FetchPurgatory
 from fluss.storage.log.tablet import LogTablet
 
 FETCH_OFFSET_EARLIEST = -2
 _WAIT_MS_DEFAULT = 100
+# What a fetch is told about the first offset of a log. Clients learn the true one from ListOffsets.
+_LOG_START_OFFSET_TOLD = 0
 # Stored bytes that one fetch looks at where columns are cut out or batches skipped.
 _SCAN_BYTES_MAX = 64 * 1024 * 1024
 # Buckets that are read on the event loop, if that needs no disk; more are left to a thread.
 _READS_AT_ONCE_MAX = 8
 # A bucket that fails with one of these does not end the wait for the others.
-_PATIENT_CODES = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
+_WAITING_CODES = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
 
 # A cursor, and the log it is in.
 _Read: TypeAlias = tuple[BucketCursor, LogTablet]
@@ -99,7 +101,7 @@ class _Fetch:
             # the client can ask for that at once.
             if isinstance(cursor.outcome, FlussError) or (cursor.outcome is not None and cursor.outcome.has_more):
                 return True
-        return not self.failure_codes() <= _PATIENT_CODES
+        return not self.failure_codes() <= _WAITING_CODES
 
     def forget_read(self) -> None:
         """Let go of what was read; only those cursors stay ready that still have something to read."""
@@ -120,22 +122,23 @@ class LogFetcher:
         self,
         access: BucketAccess,
         memory: FetchMemory,
-        park: FetchPark,
+        purgatory: FetchPurgatory,
         readers: Executor,
-        settings: TabletSettings,
         rng: random.Random,
+        *,
+        response_bytes_max: int,
     ) -> None:
         self._access = access
         self._memory = memory
-        self._park = park
+        self._purgatory = purgatory
         self._readers = readers
-        self._settings = settings
+        self._response_bytes_max = response_bytes_max
         self._rng = rng
 
     def fetch(
         self, context: RequestContext, request: pb.FetchLogRequest
     ) -> Answer | FetchLogResponse | Awaitable[Answer | FetchLogResponse]:
-        """Answer at once if that needs neither the disk nor patience."""
+        """Answer at once if that needs neither the disk nor waiting."""
         fetch = self._prepare(context, request)
         if fetch.ready and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
             granted = self._memory.try_take(fetch.bytes_max, fetch.owner)
@@ -150,7 +153,7 @@ class LogFetcher:
     def _prepare(self, context: RequestContext, request: pb.FetchLogRequest) -> _Fetch:
         fetch = _Fetch(
             owner=context.peer_address,
-            bytes_max=max(0, min(request.max_bytes, self._settings.fetch_response_bytes_max)),
+            bytes_max=max(0, min(request.max_bytes, self._response_bytes_max)),
             bytes_min=request.min_bytes if request.HasField("min_bytes") else None,
             wait_ms=request.max_wait_ms if request.HasField("max_wait_ms") else _WAIT_MS_DEFAULT,
         )
@@ -197,19 +200,19 @@ class LogFetcher:
             if fetch.ready and not await self._read(fetch):
                 break
             wait_s = deadline - loop.time()
-            if wait_s <= 0 or self._park.is_closed or fetch.is_satisfied() or (has_waited and fetch.byte_count):
+            if wait_s <= 0 or self._purgatory.is_closed or fetch.is_satisfied() or (has_waited and fetch.byte_count):
                 break
-            if not self._park.has_room(len(fetch.cursors)):
-                await self._park.pause(self._settings.retry_answer_delay_ms)
+            if not self._purgatory.has_room(len(fetch.cursors)):
+                await self._purgatory.hold_back()
                 break
             bytes_missing = (fetch.bytes_min or 0) - fetch.byte_count
             self._memory.give_back(fetch.byte_count, fetch.owner)
             fetch.forget_read()
-            fetch.ready += await self._park.wait(fetch.cursors, bytes_missing, wait_s)
+            fetch.ready += await self._purgatory.wait(fetch.cursors, bytes_missing, wait_s)
             has_waited = True
         codes = fetch.failure_codes()
         if codes and codes <= RETRIABLE_CODES and not has_waited and not fetch.byte_count:
-            await self._park.pause(self._settings.retry_answer_delay_ms)
+            await self._purgatory.hold_back()
         return self._answer(fetch)
 
     async def _read(self, fetch: _Fetch) -> bool:
@@ -226,7 +229,7 @@ class LogFetcher:
         return True
 
     def _reads(self, fetch: _Fetch) -> list[_Read]:
-        """Return what is to be read, starting anywhere: the first ones get the most, and it is everybody's turn."""
+        """Return what is to be read, starting at a random bucket: the first ones get the most."""
         start = self._rng.randrange(len(fetch.ready))
         reads = []
         for cursor in (*fetch.ready[start:], *fetch.ready[:start]):
@@ -331,10 +334,26 @@ def _table_answer(table: _TableFetch) -> FetchedTable:
         if cursor.outcome is None and cursor.skipped_to is None:
             log = cursor.hosted.tablet
             if log is not None:
-                idle_answers.append(cursor.hosted.idle_answer(log.offset_high_watermark))
+                idle_answers.append(_idle_answer(cursor.hosted, log.offset_high_watermark))
                 continue
         answers.append(_bucket_answer(cursor))
     return FetchedTable(table.table_id, answers, b"".join(idle_answers))
+
+
+def _idle_answer(hosted: HostedBucket, high_watermark: int) -> bytes:
+    """Return, encoded, what a fetch is told that finds nothing. The bucket keeps it until its high watermark moves."""
+    if hosted.idle_high_watermark != high_watermark:
+        hosted.idle_high_watermark = high_watermark
+        hosted.idle_answer = encode_fetched_bucket(
+            FetchedBucket(
+                hosted.bucket.bucket_id,
+                hosted.bucket.partition_id,
+                high_watermark=high_watermark,
+                log_start_offset=_LOG_START_OFFSET_TOLD,
+                records=b"",
+            )
+        )
+    return hosted.idle_answer
 
 
 def _bucket_answer(cursor: BucketCursor) -> FetchedBucket:
@@ -351,7 +370,7 @@ def _bucket_answer(cursor: BucketCursor) -> FetchedBucket:
         bucket.bucket_id,
         bucket.partition_id,
         high_watermark=cursor.high_watermark,
-        log_start_offset=LOG_START_OFFSET_TOLD,
+        log_start_offset=_LOG_START_OFFSET_TOLD,
         records=data.records,
         filtered_end_offset=skipped_to,
     )

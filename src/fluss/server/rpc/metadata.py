@@ -1,4 +1,4 @@
-"""The request that clients make most often: which servers there are, and who leads the buckets of a table."""
+"""GetMetadata, which clients ask for most often: the servers, and the leaders of the buckets of tables."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import lru_cache
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
-from fluss.protocol.convert import table_path
+from fluss.protocol.convert import pb_table_path, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TablePath
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.nodes import Nodes
+from fluss.server.coordinator.nodes import COORDINATOR_ID, Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
-from fluss.server.coordinator.table_texts import TableTexts
+from fluss.server.coordinator.table_service import TableService
 from fluss.server.model import Partition, Table
 from fluss.server.rpc.handler_group import ChangeHandler
 
@@ -31,14 +31,14 @@ class MetadataHandlers:
         catalog: Catalog,
         nodes: Nodes,
         authorizer: Authorizer,
-        texts: TableTexts,
+        tables: TableService,
         settings: CoordinatorSettings,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._catalog = catalog
         self._nodes = nodes
         self._authorizer = authorizer
-        self._texts = texts
+        self._table_json = tables.table_json
         self._missing_partition_delay_s = settings.missing_partition_delay_ms / 1000
         self._sleep = sleep
 
@@ -64,15 +64,22 @@ class MetadataHandlers:
         raise error
 
     def _answer(self, context: RequestContext, request: pb.MetadataRequest) -> pb.MetadataResponse:
-        response = pb.MetadataResponse(tablet_servers=self._nodes.tablet_servers(context.listener_name))
-        coordinator = self._nodes.coordinator(context.listener_name)
-        if coordinator is not None:
-            response.coordinator_server.CopyFrom(coordinator)
+        response = pb.MetadataResponse()
+        address = self._nodes.address(context.listener_name)
+        if address is not None:
+            self._add_servers(response, *address)
         for table in self._tables(context, map(table_path, request.table_path)):
             self._add_table(response, table)
         for partition in self._partitions(context, request):
             self._add_partition(response, partition)
         return response
+
+    def _add_servers(self, response: pb.MetadataResponse, host: str, port: int) -> None:
+        node = pb.PbServerNode(node_id=COORDINATOR_ID, host=host, port=port)
+        response.coordinator_server.CopyFrom(node)
+        response.tablet_servers.add(
+            node_id=self._nodes.tablet_server_id, host=host, port=port, rack=self._nodes.rack or None
+        )
 
     def _tables(self, context: RequestContext, paths: Iterable[TablePath]) -> Iterable[Table]:
         for path in dict.fromkeys(paths):
@@ -112,12 +119,11 @@ class MetadataHandlers:
         return partition
 
     def _add_table(self, response: pb.MetadataResponse, table: Table) -> None:
-        path = table.path
         response.table_metadata.add(
-            table_path=pb.PbTablePath(database_name=path.database_name, table_name=path.table_name),
+            table_path=pb_table_path(table.path),
             table_id=table.table_id,
             schema_id=table.schema_id,
-            table_json=self._texts.table_json(table),
+            table_json=self._table_json(table),
             # The buckets of a partitioned table are those of its partitions.
             bucket_metadata=() if table.is_partitioned else self._buckets(table),
             created_time=table.created_ms,

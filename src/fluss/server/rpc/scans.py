@@ -1,13 +1,14 @@
-"""LimitScan: some rows of a bucket, without looking for them.
+"""LimitScan and ScanKv: some rows of a bucket, or all rows of a bucket of a primary-key table.
 
-Of a log table the newest rows: whole batches, the first of which may start before the wanted rows; the client cuts
-those off. Of a primary-key table the first rows in the order of their keys' bytes.
+LimitScan reads the newest rows of a log table: whole batches, the first of which may start before the wanted rows; the
+client cuts those off. Of a primary-key table it reads the first rows in the order of their keys' bytes.
 
-ScanKv: all rows of a bucket as they are at one moment, in as many answers as it takes.
+ScanKv reads all rows as they are at one moment, in as many answers as it takes. The first call names a bucket and opens
+a session, further calls name the session. The first answer tells the offset up to which the changelog is in the rows: a
+client that reads the changelog from there on misses nothing and sees nothing twice. After an error the session is gone,
+unless the client may just try again.
 
-The first call names a bucket and opens a session, further calls name the session. The first answer tells the offset
-up to which the changelog is in the rows: who reads the changelog from there on misses nothing and sees nothing twice.
-All errors are in the body of the answer. After an error the session is gone, unless the client may just try again.
+Errors of both are in the body of the answer.
 """
 
 from __future__ import annotations
@@ -21,23 +22,27 @@ from typing import Final, NamedTuple
 from fluss.buffers import BytesLike
 from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
 from fluss.net.listener import Answer, RequestContext
+from fluss.protocol.bulk_messages import LimitScanResponse, ScanKvResponse
+from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import LimitScanResponse, ScanKvResponse
-from fluss.record.log_batch import MAGIC_V0, downgrade_to_v0, iter_batches
 from fluss.record.value_batch import encode_value_batch
 from fluss.row.encoded import EncodedRows
 from fluss.schema.acl import AclOperation
-from fluss.server.rpc.access import BucketAccess
+from fluss.server.rpc.bucket_access import BucketAccess
 from fluss.server.tablet.buckets import HostedBucket
 from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns, no_memory
-from fluss.server.tablet.log_reads import find_whole_batches
-from fluss.server.tablet.manager import TabletSettings
-from fluss.server.tablet.purgatory import FetchPark
+from fluss.server.tablet.log_reads import newest_batches
+from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.server.tablet.scan_sessions import NO_LIMIT, ScanSession, ScanSessions
 from fluss.storage.kv.store import KvSnapshot, KvStore
-from fluss.storage.log.tablet import LogTablet
 
-_READ_BYTES = 4 * 1024 * 1024
+# What a limit scan takes of the memory before it knows what it will find.
+_TAKEN_BYTES: Final = 4 * 1024 * 1024
+# Rows of one answer, whatever they weigh: while it is made, small rows take more memory than they have bytes.
+_ROWS_MAX: Final = 262_144
+
+
+# LimitScan
 
 
 class LimitScanner:
@@ -48,16 +53,17 @@ class LimitScanner:
         access: BucketAccess,
         memory: FetchMemory,
         turns: ReadTurns,
-        park: FetchPark,
+        purgatory: FetchPurgatory,
         readers: Executor,
-        settings: TabletSettings,
+        bytes_max: int,
     ) -> None:
+        """``bytes_max`` is what one answer may hold; a scan of more is refused."""
         self._access = access
         self._memory = memory
         self._turns = turns
-        self._park = park
+        self._purgatory = purgatory
         self._readers = readers
-        self._settings = settings
+        self._bytes_max = bytes_max
 
     def limit_scan(
         self, context: RequestContext, request: pb.LimitScanRequest
@@ -75,19 +81,18 @@ class LimitScanner:
             raise FlussError(
                 f"The limit of a scan cannot be negative, got {request.limit}", ErrorCode.INVALID_SCAN_REQUEST
             )
-        partition_id = request.partition_id if request.HasField("partition_id") else None
-        hosted = self._access.bucket(table, request.table_id, partition_id, request.bucket_id)
+        hosted = self._access.bucket(table, request.table_id, partition_id(request), request.bucket_id)
         hosted.log()
         return hosted
 
     async def _scan(self, hosted: HostedBucket, row_count: int, owner: str) -> Answer | LimitScanResponse:
         try:
             if hosted.kv is not None:
-                # Who waits for a store to be opened does so before it is his turn.
+                # A store that has to be opened is waited for before the turn is taken, not during it.
                 await hosted.kv.store()
         except FlussError as error:
             return await self._answer_error(error)
-        granted = await self._turns.begin(_READ_BYTES, owner)
+        granted = await self._turns.begin(_TAKEN_BYTES, owner)
         if granted is None:
             return await self._answer_error(no_memory())
         byte_count = 0
@@ -104,20 +109,20 @@ class LimitScanner:
         return await self._answer_error(failure)
 
     async def _read(self, hosted: HostedBucket, row_count: int) -> Sequence[BytesLike]:
-        log, kv, bytes_max = hosted.log(), hosted.kv, self._settings.limit_scan_bytes_max
+        log, kv, bytes_max = hosted.log(), hosted.kv, self._bytes_max
         if kv is not None:
-            return await kv.read(self._readers, partial(first_rows, row_count=row_count, bytes_max=bytes_max))
+            return await kv.read(self._readers, partial(_first_rows, row_count=row_count, bytes_max=bytes_max))
         return await asyncio.get_running_loop().run_in_executor(
             self._readers, newest_batches, log, row_count, bytes_max
         )
 
     async def _answer_error(self, error: FlussError) -> LimitScanResponse:
         if error.error_code in RETRIABLE_CODES:
-            await self._park.pause(self._settings.retry_answer_delay_ms)
+            await self._purgatory.hold_back()
         return LimitScanResponse(error_code=error.error_code, error_message=error.message)
 
 
-def first_rows(store: KvStore, row_count: int, bytes_max: int) -> list[BytesLike]:
+def _first_rows(store: KvStore, row_count: int, bytes_max: int) -> list[BytesLike]:
     """Return the first ``row_count`` rows of a store as one value batch. Runs in any thread.
 
     More than ``bytes_max`` bytes are refused.
@@ -126,39 +131,7 @@ def first_rows(store: KvStore, row_count: int, bytes_max: int) -> list[BytesLike
     return [encode_value_batch(EncodedRows.from_list(values))]
 
 
-def newest_batches(log: LogTablet, row_count: int, bytes_max: int) -> list[BytesLike]:
-    """Return the batches that hold the newest ``row_count`` visible rows. Runs in any thread.
-
-    One read returns bytes of one segment, so there are as many reads as it takes. More than ``bytes_max`` bytes are
-    refused: a scan that silently returned fewer rows than there are would be wrong.
-    """
-    offset_end = log.offset_high_watermark
-    offset = max(log.offset_start, offset_end - row_count)
-    batches: list[BytesLike] = []
-    byte_count = 0
-    while offset < offset_end:
-        view = log.read(offset, _READ_BYTES, at_least_one_batch=True)
-        whole = find_whole_batches(view)
-        if not whole.byte_count:
-            break
-        view = view[: whole.byte_count]
-        offset = whole.offset_next(view)
-        byte_count += len(view)
-        if byte_count > bytes_max:
-            raise FlussError(
-                f"The newest {row_count} rows have more than {bytes_max} bytes: scan with a lower limit, or read the "
-                "log from an offset on",
-                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-            )
-        if whole.magic_highest == MAGIC_V0:
-            batches.append(view)
-        else:
-            batches += [downgrade_to_v0(batch) for batch in iter_batches(view)]
-    return batches
-
-
-# Rows of one answer, whatever they weigh: while it is made, small rows take more memory than they have bytes.
-_ROWS_MAX: Final = 262_144
+# ScanKv
 
 
 class _Piece(NamedTuple):
@@ -177,16 +150,17 @@ class KvScanner:
         access: BucketAccess,
         sessions: ScanSessions,
         memory: FetchMemory,
-        park: FetchPark,
+        purgatory: FetchPurgatory,
         readers: Executor,
-        settings: TabletSettings,
+        batch_bytes_max: int,
     ) -> None:
+        """``batch_bytes_max`` is what one answer may hold; a client that wants more gets less at a time."""
         self._access = access
         self._sessions = sessions
         self._memory = memory
-        self._park = park
+        self._purgatory = purgatory
         self._readers = readers
-        self._settings = settings
+        self._batch_bytes_max = batch_bytes_max
 
     async def scan_kv(self, context: RequestContext, request: pb.ScanKvRequest) -> Answer | ScanKvResponse:
         """Open a session, go on with one, or close one."""
@@ -203,7 +177,7 @@ class KvScanner:
 
     async def _answer_error(self, error: FlussError) -> ScanKvResponse:
         if error.error_code in RETRIABLE_CODES:
-            await self._park.pause(self._settings.retry_answer_delay_ms)
+            await self._purgatory.hold_back()
         return ScanKvResponse(error_code=error.error_code, error_message=error.message)
 
     # Open, continue, close
@@ -230,8 +204,7 @@ class KvScanner:
 
     def _bucket(self, context: RequestContext, wanted: pb.PbScanReqForBucket) -> HostedBucket:
         table = self._access.table(context, wanted.table_id, AclOperation.READ)
-        partition_id = wanted.partition_id if wanted.HasField("partition_id") else None
-        return self._access.bucket(table, wanted.table_id, partition_id, wanted.bucket_id)
+        return self._access.bucket(table, wanted.table_id, partition_id(wanted), wanted.bucket_id)
 
     async def _continue(self, context: RequestContext, request: pb.ScanKvRequest) -> Answer | ScanKvResponse:
         session = self._sessions.find(request.scanner_id, context)
@@ -252,7 +225,7 @@ class KvScanner:
     def _bytes_target(self, request: pb.ScanKvRequest) -> int:
         if request.batch_size_bytes <= 0:
             raise _invalid("batch_size_bytes, the size of an answer, must be set and greater than 0")
-        return min(request.batch_size_bytes, self._settings.kv.scanner_batch_bytes_max)
+        return min(request.batch_size_bytes, self._batch_bytes_max)
 
     def _close(self, context: RequestContext, request: pb.ScanKvRequest) -> ScanKvResponse:
         if request.HasField("bucket_scan_req"):

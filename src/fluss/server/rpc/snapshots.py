@@ -12,18 +12,13 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
-from fluss.protocol.convert import table_path
+from fluss.protocol.convert import partition_id, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
+from fluss.server.coordinator.table_service import check_partitioned
 from fluss.server.model import Partition, Table
-from fluss.server.rpc.handler_group import (
-    ChangeHandler,
-    check_primary_key_table,
-    existing_table_of_id,
-    partition_of_request,
-    resource_of_table_id,
-)
+from fluss.server.rpc.handler_group import ChangeHandler, resource_of_table_id
 
 _LOCAL_FILE_SCHEME: Final = "file"
 
@@ -59,10 +54,10 @@ class SnapshotHandlers:
         path = table_path(request.table_path)
         self._authorizer.check(context, Operation.DESCRIBE, Resource.table(path))
         table = self._catalog.existing_table(path)
-        check_primary_key_table(table)
+        _check_primary_key_table(table)
         name = request.partition_name if request.HasField("partition_name") else None
         named = None if name is None else self._catalog.partitions_of(table.table_id).get(name)
-        partition = partition_of_request(table, name, named)
+        partition = _partition_of_request(table, name, named)
         return pb.GetLatestKvSnapshotsResponse(
             table_id=table.table_id,
             partition_id=None if partition is None else partition.partition_id,
@@ -73,7 +68,7 @@ class SnapshotHandlers:
         self, context: RequestContext, request: pb.ListKvSnapshotsRequest
     ) -> pb.ListKvSnapshotsResponse:
         table, partition = self._table_and_partition(context, request)
-        check_primary_key_table(table)
+        _check_primary_key_table(table)
         return pb.ListKvSnapshotsResponse(
             table_id=table.table_id, partition_id=None if partition is None else partition.partition_id
         )
@@ -109,7 +104,7 @@ class SnapshotHandlers:
 
     def _check_leasable(self, context: RequestContext, table_id: int) -> None:
         self._authorizer.check(context, Operation.READ, resource_of_table_id(self._catalog, table_id))
-        check_primary_key_table(existing_table_of_id(self._catalog, table_id))
+        _check_primary_key_table(self._catalog.existing_table_by_id(table_id))
 
     # Remote storage
 
@@ -140,7 +135,32 @@ class SnapshotHandlers:
         self, context: RequestContext, request: pb.ListKvSnapshotsRequest | pb.ListRemoteLogManifestsRequest
     ) -> tuple[Table, Partition | None]:
         self._authorizer.check(context, Operation.DESCRIBE, resource_of_table_id(self._catalog, request.table_id))
-        table = existing_table_of_id(self._catalog, request.table_id)
-        partition_id = request.partition_id if request.HasField("partition_id") else None
-        found = None if partition_id is None else self._catalog.partition_by_id(partition_id)
-        return table, partition_of_request(table, partition_id, found)
+        table = self._catalog.existing_table_by_id(request.table_id)
+        wanted = partition_id(request)
+        found = None if wanted is None else self._catalog.partition_by_id(wanted)
+        return table, _partition_of_request(table, wanted, found)
+
+
+def _check_primary_key_table(table: Table) -> None:
+    """Refuse a table without a primary key (code 20)."""
+    if not table.has_primary_key:
+        raise FlussError(
+            f"Table {table.path} has no primary key, so there are no snapshots of its rows by key",
+            ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+        )
+
+
+def _partition_of_request(table: Table, wanted: object | None, partition: Partition | None) -> Partition | None:
+    """Check that a request names a partition exactly if the table has partitions.
+
+    ``wanted`` is the name or id in the request, ``partition`` what was found under it. Raises 37 for a partition of a
+    table that has none, and 36 for one that is missing.
+    """
+    if wanted is None and not table.is_partitioned:
+        return None
+    if wanted is not None:
+        check_partitioned(table)
+    if wanted is None or partition is None or partition.table_id != table.table_id:
+        problem = "the request names none" if wanted is None else f"'{wanted}' does not exist"
+        raise FlussError(f"A partition of table {table.path} is needed, but {problem}", ErrorCode.PARTITION_NOT_EXISTS)
+    return partition

@@ -1,69 +1,42 @@
-"""Requests about tables and their schemas.
-
-Requests about partitions.
-"""
+"""Requests about tables, their schemas and their partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
-from fluss.protocol.convert import config_changes, partition_spec, pb_partition_spec, table_path
+from fluss.protocol.convert import (
+    COLUMN_POSITION_LAST,
+    added_column,
+    config_changes,
+    partition_spec,
+    pb_partition_spec,
+    table_path,
+)
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.names import check_database_name, check_table_name
-from fluss.schema.partition import (
-    PartitionSpec,
-    check_partition_spec,
-    ordered_values,
-    partition_name,
-    qualified_partition_name,
+from fluss.schema.naming_rules import check_column_name, check_database_name, check_table_name
+from fluss.schema.schema import Column, shown_names
+from fluss.schema.serde import schema_to_json, table_from_json
+from fluss.schema.table import (
+    TablePath,
     spec_of_partition_name,
 )
-from fluss.schema.schema import shown_names
-from fluss.schema.serde import schema_to_json, table_from_json
-from fluss.schema.table import TablePath
-from fluss.schema.table_options import AUTO_PARTITION_PREFIX
 from fluss.server.authorizer import Authorizer, Operation, Resource
-from fluss.server.coordinator.auto_partitioner import AutoPartitioner, AutoPartitionRule
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.nodes import ServerTags
-from fluss.server.coordinator.settings import CoordinatorSettings
-from fluss.server.coordinator.table_descriptors import (
-    check_request,
-    with_added_columns,
-    with_changed_properties,
-    with_defaults,
-)
-from fluss.server.coordinator.table_texts import TableTexts
-from fluss.server.coordinator.table_validation import TableLimits, check_bucket_count, check_replicas, validate_table
-from fluss.server.model import Clock, Table
-from fluss.server.rpc.handler_group import ChangeHandler, check_partitioned
+from fluss.server.coordinator.table_service import TableService
+from fluss.server.model import Table
+from fluss.server.rpc.handler_group import ChangeHandler
 
 
 class TableHandlers:
     """Creates, describes, changes and drops tables."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        authorizer: Authorizer,
-        texts: TableTexts,
-        tags: ServerTags,
-        auto_partitioner: AutoPartitioner,
-        settings: CoordinatorSettings,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, catalog: Catalog, authorizer: Authorizer, tables: TableService) -> None:
         self._catalog = catalog
         self._authorizer = authorizer
-        self._texts = texts
-        self._tags = tags
-        self._auto_partitioner = auto_partitioner
-        self._settings = settings
-        self._clock = clock
+        self._tables = tables
 
     def readers(self) -> Mapping[ApiKey, Handler]:
         return {
@@ -105,7 +78,7 @@ class TableHandlers:
         return pb.GetTableInfoResponse(
             table_id=table.table_id,
             schema_id=table.schema_id,
-            table_json=self._texts.table_json(table),
+            table_json=self._tables.table_json(table),
             created_time=table.created_ms,
             modified_time=table.modified_ms,
         )
@@ -131,47 +104,23 @@ class TableHandlers:
         path = table_path(request.table_path)
         _check_names(path)
         self._authorizer.check(context, Operation.CREATE, Resource.database(path.database_name))
-        descriptor = self._complete(table_from_json(request.table_json))
-        table = await self._catalog.create_table(path, descriptor, ignore_if_exists=request.ignore_if_exists)
-        if table is not None:
-            await self._auto_partitioner.look_at(table)
+        descriptor = table_from_json(request.table_json)
+        await self._tables.create(path, descriptor, ignore_if_exists=request.ignore_if_exists)
         return pb.CreateTableResponse()
-
-    def _complete(self, descriptor: TableDescriptor) -> TableDescriptor:
-        """Return what is stored for what was sent, or refuse it."""
-        self._check_allowed(descriptor)
-        descriptor = with_defaults(descriptor, self._settings, self._texts.lake())
-        validate_table(descriptor, self._limits())
-        check_replicas(descriptor, self._tags.assignable_count)
-        return descriptor
-
-    def _check_allowed(self, descriptor: TableDescriptor) -> None:
-        kind, is_allowed = "a log table", self._settings.log_tables_allowed
-        if descriptor.has_primary_key():
-            kind, is_allowed = "a primary-key table", self._settings.kv_tables_allowed
-        if not is_allowed:
-            raise FlussError(f"Creating {kind} is not allowed on this cluster", ErrorCode.INVALID_TABLE_EXCEPTION)
-
-    def _limits(self) -> TableLimits:
-        return TableLimits(self._settings.bucket_count_max, self._texts.lake())
 
     async def _alter(self, context: RequestContext, request: pb.AlterTableRequest) -> pb.AlterTableResponse:
         path = table_path(request.table_path)
         _check_names(path)
         self._authorizer.check(context, Operation.ALTER, Resource.table(path))
-        check_request(request)
-        table = await self._catalog.alter_table(
-            path, lambda table: self._altered(table, request), ignore_if_not_exists=request.ignore_if_not_exists
-        )
-        if table is not None and any(c.config_key.startswith(AUTO_PARTITION_PREFIX) for c in request.config_changes):
-            await self._auto_partitioner.look_at(table)
-        return pb.AlterTableResponse()
-
-    def _altered(self, table: Table, request: pb.AlterTableRequest) -> Table:
+        _check_alteration(path, request)
+        ignore_if_not_exists = request.ignore_if_not_exists
         if request.add_columns:
-            return with_added_columns(table, request.add_columns, self._texts.lake())
-        changes = config_changes(request.config_changes, invalid=ErrorCode.UNKNOWN_SERVER_ERROR)
-        return with_changed_properties(table, changes, self._limits(), now_ms=self._clock())
+            columns = _added_columns(request.add_columns)
+            await self._tables.add_columns(path, columns, ignore_if_not_exists=ignore_if_not_exists)
+        else:
+            changes = config_changes(request.config_changes, invalid=ErrorCode.UNKNOWN_SERVER_ERROR)
+            await self._tables.alter_properties(path, changes, ignore_if_not_exists=ignore_if_not_exists)
+        return pb.AlterTableResponse()
 
     async def _drop(self, context: RequestContext, request: pb.DropTableRequest) -> pb.DropTableResponse:
         path = table_path(request.table_path)
@@ -185,26 +134,43 @@ def _check_names(path: TablePath) -> None:
     check_table_name(path.table_name)
 
 
-# The system keeps it; users never create or drop it.
-_HISTORICAL_PARTITION: Final = "__historical__"
+def _check_alteration(path: TablePath, request: pb.AlterTableRequest) -> None:
+    """Refuse what no table supports: both kinds of changes at once (code 56), or other changes of columns (code -1)."""
+    has_column_changes = request.add_columns or request.drop_columns or request.rename_columns or request.modify_columns
+    if request.config_changes and has_column_changes:
+        raise FlussError(
+            f"Change either the columns or the properties of {path}, and send the other as a second request",
+            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+        )
+    for what, columns in (
+        ("dropped", request.drop_columns),
+        ("renamed", request.rename_columns),
+        ("modified", request.modify_columns),
+    ):
+        if columns:
+            raise FlussError(
+                f"Columns cannot be {what}; the only supported change is to add columns at the end",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+
+
+def _added_columns(messages: Iterable[pb.PbAddColumn]) -> Iterator[Column]:
+    for message in messages:
+        if message.column_position_type != COLUMN_POSITION_LAST:
+            raise FlussError(
+                f"Column '{message.column_name}' can only be added at the end", ErrorCode.UNKNOWN_SERVER_ERROR
+            )
+        check_column_name(message.column_name)
+        yield added_column(message)
 
 
 class PartitionHandlers:
     """Creates, lists and drops partitions."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        authorizer: Authorizer,
-        tags: ServerTags,
-        settings: CoordinatorSettings,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, catalog: Catalog, authorizer: Authorizer, tables: TableService) -> None:
         self._catalog = catalog
         self._authorizer = authorizer
-        self._tags = tags
-        self._settings = settings
-        self._clock = clock
+        self._tables = tables
 
     def readers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.LIST_PARTITION_INFOS: self._list}
@@ -234,50 +200,17 @@ class PartitionHandlers:
 
     async def _create(self, context: RequestContext, request: pb.CreatePartitionRequest) -> pb.CreatePartitionResponse:
         table = self._partitioned_table(context, Operation.WRITE, table_path(request.table_path))
-        keys = table.descriptor.partition_keys
         spec = partition_spec(request.partition_spec)
-        check_partition_spec(spec, keys, creating=True)
-        rule = AutoPartitionRule.of(table.descriptor, self._settings.time_zone)
-        rule.check_new_values(ordered_values(spec, keys), self._clock())
-        if not await self._create_if_absent(table, partition_name(spec, keys)) and not request.ignore_if_not_exists:
-            raise FlussError(
-                f"Partition '{qualified_partition_name(spec, keys)}' already exists for table {table.path}",
-                ErrorCode.PARTITION_ALREADY_EXISTS,
-            )
+        # The protocol calls it so; it means to ignore a partition that exists.
+        await self._tables.create_partition(table, spec, ignore_if_exists=request.ignore_if_not_exists)
         return pb.CreatePartitionResponse()
-
-    async def _create_if_absent(self, table: Table, name: str) -> bool:
-        if name in self._catalog.partitions_of(table.table_id):
-            return False
-        check_bucket_count(table.bucket_count, self._settings.bucket_count_max)
-        check_replicas(table.descriptor, self._tags.assignable_count)
-        count_max = self._settings.partition_count_max
-        return bool(await self._catalog.create_partitions(table.table_id, [name], count_max=count_max))
 
     async def _drop(self, context: RequestContext, request: pb.DropPartitionRequest) -> pb.DropPartitionResponse:
         table = self._partitioned_table(context, Operation.WRITE, table_path(request.table_path))
-        keys = table.descriptor.partition_keys
         spec = partition_spec(request.partition_spec)
-        check_partition_spec(spec, keys, creating=False)
-        _check_droppable(spec)
-        dropped = await self._catalog.drop_partitions(table.table_id, [partition_name(spec, keys)])
-        if not dropped and not request.ignore_if_not_exists:
-            raise FlussError(
-                f"Partition '{qualified_partition_name(spec, keys)}' does not exist for table {table.path}",
-                ErrorCode.PARTITION_NOT_EXISTS,
-            )
+        await self._tables.drop_partition(table, spec, ignore_if_not_exists=request.ignore_if_not_exists)
         return pb.DropPartitionResponse()
 
     def _partitioned_table(self, context: RequestContext, operation: Operation, path: TablePath) -> Table:
         self._authorizer.check(context, operation, Resource.table(path))
-        table = self._catalog.existing_table(path)
-        check_partitioned(table)
-        return table
-
-
-def _check_droppable(spec: PartitionSpec) -> None:
-    if _HISTORICAL_PARTITION in spec.spec_map.values():
-        raise FlussError(
-            f"Partition '{_HISTORICAL_PARTITION}' belongs to the system and cannot be dropped",
-            ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
-        )
+        return self._tables.partitioned_table(path)

@@ -8,15 +8,15 @@ from fluss.net.listener import Handler
 from fluss.protocol.api import ApiKey
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import CatalogView, Clock
-from fluss.server.rpc.access import BucketAccess
-from fluss.server.rpc.bucket_info import OffsetLister, TableStats
+from fluss.server.rpc.bucket_access import BucketAccess
+from fluss.server.rpc.bucket_info import OffsetLister, RowCounter
 from fluss.server.rpc.fetch_log import LogFetcher
-from fluss.server.rpc.lookups import BucketReads, KeyInsertion, KvLookup, KvPrefixLookup
+from fluss.server.rpc.key_lookups import KeyInsertion, KeyReads, KvLookup, KvPrefixLookup
 from fluss.server.rpc.scans import KvScanner, LimitScanner
 from fluss.server.rpc.writes import KvPutter, LogProducer, Writes
 from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns
 from fluss.server.tablet.manager import TabletManager
-from fluss.server.tablet.purgatory import FetchPark
+from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.server.tablet.scan_sessions import ScanSessions
 
 # How long a fetch waits for memory that others hold before it goes on with one batch.
@@ -37,26 +37,38 @@ class TabletService:
     ) -> None:
         settings, readers = manager.settings, manager.readers
         access = BucketAccess(manager.tables, catalog, authorizer)
-        self._park = FetchPark(settings.parked_buckets_max)
+        self._purgatory = FetchPurgatory(
+            settings.delayed_buckets_max, retry_answer_delay_ms=settings.retry_answer_delay_ms
+        )
         self._memory = FetchMemory(settings.fetch_memory_bytes_max, turn_timeout_s=_MEMORY_TURN_TIMEOUT_S)
-        writes = Writes(access, manager.disk_guard, self._park, settings)
-        self._producer = LogProducer(writes)
-        self._putter = KvPutter(writes)
-        self._fetcher = LogFetcher(access, self._memory, self._park, readers, settings, rng or random.Random())
-        self._offsets = OffsetLister(access, self._park, readers, settings, clock)
-        turns = ReadTurns(self._memory, settings.reader_threads)
-        self._limit_scanner = LimitScanner(access, self._memory, turns, self._park, readers, settings)
-        self._stats = TableStats(access, self._park, settings)
-        reads = BucketReads(access, self._memory, turns, self._park, readers, settings)
-        self._lookup = KvLookup(reads, KeyInsertion(catalog, manager.disk_guard, readers))
-        self._prefix_lookup = KvPrefixLookup(reads)
         self._sessions = ScanSessions(settings.kv, readers, clock=clock)
-        self._scanner = KvScanner(access, self._sessions, self._memory, self._park, readers, settings)
+        purgatory, memory = self._purgatory, self._memory
+        turns = ReadTurns(memory, settings.reader_threads)
+        writes = Writes(access, manager.disk_guard, purgatory)
+        reads = KeyReads(access, memory, turns, purgatory, readers, settings.kv.lookup_bytes_max)
+        self._handlers: dict[ApiKey, Handler] = {
+            ApiKey.PRODUCE_LOG: LogProducer(writes).produce,
+            ApiKey.PUT_KV: KvPutter(writes).put_kv,
+            ApiKey.FETCH_LOG: LogFetcher(
+                *(access, memory, purgatory, readers, rng or random.Random()),
+                response_bytes_max=settings.fetch_response_bytes_max,
+            ).fetch,
+            ApiKey.LIST_OFFSETS: OffsetLister(access, purgatory, readers, clock).list_offsets,
+            ApiKey.LIMIT_SCAN: LimitScanner(
+                access, memory, turns, purgatory, readers, settings.limit_scan_bytes_max
+            ).limit_scan,
+            ApiKey.GET_TABLE_STATS: RowCounter(access, purgatory).get_table_stats,
+            ApiKey.LOOKUP: KvLookup(reads, KeyInsertion(catalog, manager.disk_guard, readers)).lookup,
+            ApiKey.PREFIX_LOOKUP: KvPrefixLookup(reads).prefix_lookup,
+            ApiKey.SCAN_KV: KvScanner(
+                access, self._sessions, memory, purgatory, readers, settings.kv.scanner_batch_bytes_max
+            ).scan_kv,
+        }
 
     @property
-    def parked_fetch_count(self) -> int:
+    def delayed_fetch_count(self) -> int:
         """Fetches that wait for records."""
-        return self._park.parked_count
+        return self._purgatory.delayed_count
 
     @property
     def fetch_memory(self) -> FetchMemory:
@@ -68,28 +80,18 @@ class TabletService:
 
     def handlers(self) -> dict[ApiKey, Handler]:
         """Return what a listener needs. Several listeners may share it."""
-        return {
-            ApiKey.PRODUCE_LOG: self._producer.produce,
-            ApiKey.PUT_KV: self._putter.put_kv,
-            ApiKey.FETCH_LOG: self._fetcher.fetch,
-            ApiKey.LIST_OFFSETS: self._offsets.list_offsets,
-            ApiKey.LIMIT_SCAN: self._limit_scanner.limit_scan,
-            ApiKey.GET_TABLE_STATS: self._stats.get_table_stats,
-            ApiKey.LOOKUP: self._lookup.lookup,
-            ApiKey.PREFIX_LOOKUP: self._prefix_lookup.prefix_lookup,
-            ApiKey.SCAN_KV: self._scanner.scan_kv,
-        }
+        return self._handlers
 
     def start(self) -> None:
-        """Begin to look after what clients leave behind."""
+        """Begin to look for scan sessions that clients have left behind."""
         self._sessions.start()
 
     def drain(self) -> None:
-        """Answer everybody who waits for records, now and from now on: the server is shutting down."""
-        self._park.close()
+        """Answer all fetches that wait for records, now and from now on: the server is shutting down."""
+        self._purgatory.close()
 
     async def stop(self) -> None:
-        """Let go of everything that is kept for clients. No more requests come. May be called again."""
+        """Close the scan sessions of clients. No more requests come. May be called again."""
         await self._sessions.stop()
 
     async def __aenter__(self) -> TabletService:

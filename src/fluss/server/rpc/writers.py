@@ -13,8 +13,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.metadata_store import BucketOffset
-from fluss.server.coordinator.writers import ProducerRegistry, WriterIds, check_producer_id
+from fluss.server.coordinator.producers import ProducerRegistry, WriterIds, check_producer_id
 from fluss.server.rpc.handler_group import ChangeHandler, resource_of_table_id
 
 _CREATED: Final = 0
@@ -59,7 +58,7 @@ class WriterHandlers:
         self, context: RequestContext, request: pb.RegisterProducerOffsetsRequest
     ) -> pb.RegisterProducerOffsetsResponse:
         check_producer_id(request.producer_id)
-        offsets = _read_offsets(request.table_offsets)
+        offsets = tuple(bucket_offsets(request.table_offsets))
         self._check_may_write(context, offsets)
         ttl_ms = request.ttl_ms if request.HasField("ttl_ms") else None
         is_new = await self._producers.register(request.producer_id, offsets, ttl_ms)
@@ -73,14 +72,14 @@ class WriterHandlers:
         if producer is None:
             return pb.GetProducerOffsetsResponse()
         shown = [
-            offset
-            for offset in producer.offsets
-            if self._authorizer.allows(context, Operation.READ, resource_of_table_id(self._catalog, offset.table_id))
+            (bucket, offset)
+            for bucket, offset in producer.offsets
+            if self._authorizer.allows(context, Operation.READ, resource_of_table_id(self._catalog, bucket.table_id))
         ]
         return pb.GetProducerOffsetsResponse(
             producer_id=producer.producer_id,
             expiration_time=producer.expires_ms,
-            table_offsets=_offset_messages(shown),
+            table_offsets=pb_producer_offsets(shown),
         )
 
     async def _delete_offsets(
@@ -93,20 +92,6 @@ class WriterHandlers:
         await self._producers.delete(request.producer_id)
         return pb.DeleteProducerOffsetsResponse()
 
-    def _check_may_write(self, context: RequestContext, offsets: Iterable[BucketOffset]) -> None:
-        for table_id in {offset.table_id for offset in offsets}:
+    def _check_may_write(self, context: RequestContext, offsets: Iterable[tuple[TableBucket, int | None]]) -> None:
+        for table_id in {bucket.table_id for bucket, _ in offsets}:
             self._authorizer.check(context, Operation.WRITE, resource_of_table_id(self._catalog, table_id))
-
-
-def _read_offsets(messages: Iterable[pb.PbProducerTableOffsets]) -> tuple[BucketOffset, ...]:
-    return tuple(
-        BucketOffset(bucket.table_id, bucket.partition_id, bucket.bucket_id, offset)
-        for bucket, offset in bucket_offsets(messages)
-    )
-
-
-def _offset_messages(offsets: Iterable[BucketOffset]) -> list[pb.PbProducerTableOffsets]:
-    return pb_producer_offsets(
-        (TableBucket.new_with_partition(offset.table_id, offset.partition_id, offset.bucket_id), offset.offset_next)
-        for offset in offsets
-    )

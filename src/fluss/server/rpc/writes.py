@@ -1,12 +1,11 @@
-"""What ProduceLog and PutKv have in common: who may write, how long is waited, and what is answered.
+"""ProduceLog and PutKv: batches of many buckets into their logs and stores.
 
-Everything up to the last bucket of a request is begun before anything is waited for, so batches are carried out in the
-order in which they arrived, as idempotent writers with several requests in flight need it. Every bucket is answered by
-itself. Nothing fails as a whole: some clients repeat a request that does, for ever.
+    begin    every batch goes to its log, or to the queue of its key-value bucket, before anything is waited for
+    wait     until all are as safe as the writer wants, or its timeout is over
+    answer   every bucket by itself
 
-ProduceLog: batches of many buckets into their logs, answered when they are as safe as the writer wants.
-
-PutKv: upserts and deletes for many buckets, answered when whoever asks for the rows finds them.
+Batches are carried out in the order in which they arrived, as idempotent writers with several requests in flight need
+it. A request never fails as a whole: some clients repeat a request that does, for ever.
 """
 
 from __future__ import annotations
@@ -18,24 +17,30 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
+from fluss.protocol.convert import set_failure
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.schema.acl import AclOperation
 from fluss.server.kv.batches import ACKS_ALL, KvPut, KvPutResult
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.merge.engines import check_targets
-from fluss.server.rpc.access import BucketAccess, check_key_version
+from fluss.server.rpc.bucket_access import BucketAccess, check_acks, check_key_version, is_try_again
 from fluss.server.tablet.buckets import HostedBucket, HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard
-from fluss.server.tablet.manager import TabletSettings
-from fluss.server.tablet.purgatory import FetchPark
+from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.tablet import LogTablet
 
-_ACKS: Final = (ACKS_ALL, 0, 1)
 _NO_SPACE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
+# The value of ``agg_mode`` that bypasses the merge engine; all others mean to merge.
+_OVERWRITE: Final = 1
+# Clients of older versions do not know the code that asks them to slow down.
+_BACKPRESSURE_KNOWN_VERSION: Final = 2
+
+
+# What both have in common
 
 
 class WriteRequest(Protocol):
@@ -48,7 +53,7 @@ class WriteRequest(Protocol):
 
 
 class BucketWrite(ABC):
-    """What becomes of the records of one bucket. It begins to be written when it is made."""
+    """What becomes of the records of one bucket."""
 
     __slots__ = ("failure", "is_safe", "records")
 
@@ -78,11 +83,10 @@ R = TypeVar("R")
 class Writes:
     """Carries out requests to write. Belongs to the event loop."""
 
-    def __init__(self, access: BucketAccess, disk_guard: DiskGuard, park: FetchPark, settings: TabletSettings) -> None:
+    def __init__(self, access: BucketAccess, disk_guard: DiskGuard, purgatory: FetchPurgatory) -> None:
         self._access = access
         self._disk_guard = disk_guard
-        self._park = park
-        self._settings = settings
+        self._purgatory = purgatory
 
     def carry_out(
         self,
@@ -98,7 +102,7 @@ class Writes:
         """
         self._begin_all(context, request, writes, check_table)
         if all(write.failure is not None for write in writes):
-            return self._answer_later(writes, respond) if _is_try_again(writes) else respond(writes)
+            return self._answer_later(writes, respond) if _are_try_again(writes) else respond(writes)
         return self._answer_when_safe(request, writes, respond)
 
     def _begin_all(
@@ -136,8 +140,7 @@ class Writes:
         return table
 
     async def _answer_later(self, writes: Sequence[W], respond: Callable[[Sequence[W]], R]) -> R:
-        """Hold back an answer that says nothing but "try again"."""
-        await self._park.pause(self._settings.retry_answer_delay_ms)
+        await self._purgatory.hold_back()
         return respond(writes)
 
     async def _answer_when_safe(
@@ -150,8 +153,8 @@ class Writes:
                     await self._wait(write)
         except TimeoutError:
             for write in writes:
-                self._time_out(write, request.timeout_ms)
-        return await self._answer_later(writes, respond) if _is_try_again(writes) else respond(writes)
+                _time_out(write, request.timeout_ms)
+        return await self._answer_later(writes, respond) if _are_try_again(writes) else respond(writes)
 
     async def _wait(self, write: BucketWrite) -> None:
         if write.failure is not None:
@@ -165,23 +168,20 @@ class Writes:
         else:
             write.is_safe = True
 
-    def _time_out(self, write: BucketWrite, timeout_ms: int) -> None:
-        if write.failure is None and not write.is_safe and not write.is_safe_by_now():
-            write.failure = FlussError(
-                f"The records were not on disk within {timeout_ms} ms; they may still be written",
-                ErrorCode.REQUEST_TIME_OUT,
-            )
+
+def _time_out(write: BucketWrite, timeout_ms: int) -> None:
+    if write.failure is None and not write.is_safe and not write.is_safe_by_now():
+        write.failure = FlussError(
+            f"The records were not on disk within {timeout_ms} ms; they may still be written",
+            ErrorCode.REQUEST_TIME_OUT,
+        )
 
 
-def check_acks(acks: int) -> None:
-    """Refuse an unknown number of acknowledgements (code 18)."""
-    if acks not in _ACKS:
-        raise FlussError(f"Invalid required acks {acks}: write -1 (all), 1 or 0", ErrorCode.INVALID_REQUIRED_ACKS)
+def _are_try_again(writes: Sequence[BucketWrite]) -> bool:
+    return is_try_again(write.failure for write in writes)
 
 
-def _is_try_again(writes: Sequence[BucketWrite]) -> bool:
-    codes = {write.failure.error_code if write.failure else 0 for write in writes}
-    return bool(codes) and codes <= RETRIABLE_CODES
+# ProduceLog
 
 
 class _Append(BucketWrite):
@@ -228,7 +228,7 @@ class LogProducer:
     def produce(
         self, context: RequestContext, request: ProduceLogRequest
     ) -> pb.ProduceLogResponse | Awaitable[pb.ProduceLogResponse]:
-        """Append at once; answer at once if nothing is left to wait for."""
+        """Append at once; answer when the records are as safe as the writer wants."""
         appends = [_Append(records, request.acks) for records in request.buckets]
         return self._writes.carry_out(context, request, appends, _check_log_table, _produce_response)
 
@@ -248,21 +248,17 @@ def _produce_response(appends: Sequence[_Append]) -> pb.ProduceLogResponse:
         if append.records.partition_id is not None:
             answer.partition_id = append.records.partition_id
         if append.failure is not None:
-            answer.error_code = append.failure.error_code
-            answer.error_message = append.failure.message
+            set_failure(answer, append.failure)
         else:
             answer.base_offset = append.result.offset_base
     return response
 
 
-# Values of ``agg_mode``; all others mean to merge.
-_OVERWRITE: Final = 1
-# Clients of older versions do not know the code that asks them to slow down.
-_BACKPRESSURE_KNOWN_VERSION: Final = 2
+# PutKv
 
 
 class _Put(BucketWrite):
-    """A batch on its way into one bucket."""
+    """A batch of upserts and deletes on its way into one bucket."""
 
     __slots__ = ("_answer", "_kv", "_request", "_targets")
 
@@ -279,7 +275,7 @@ class _Put(BucketWrite):
         self._answer = self._kv.put(
             KvPut(
                 table.table,
-                _on_its_own(self.records.records_view),
+                _detached(self.records.records_view),
                 self._targets,
                 request.agg_mode == _OVERWRITE,
                 request.acks,
@@ -288,7 +284,7 @@ class _Put(BucketWrite):
 
     async def wait(self) -> None:
         assert self._answer is not None, "it was begun"
-        # Who stops waiting must not stop the batch.
+        # A writer that stops waiting must not stop the batch.
         await asyncio.wait((self._answer,))
         self._answer.result()
 
@@ -313,7 +309,7 @@ class KvPutter:
         self._writes = writes
 
     def put_kv(self, context: RequestContext, request: PutKvRequest) -> pb.PutKvResponse | Awaitable[pb.PutKvResponse]:
-        """Take the batches in at once; answer when they are in their stores, or as the writer wants."""
+        """Queue the batches at once; answer when lookups find their rows, or earlier if the writer wants that."""
         # Once for all buckets: both lists can be long.
         targets = tuple(dict.fromkeys(request.target_columns))
         puts = [_Put(records, request, targets) for records in request.buckets]
@@ -322,7 +318,7 @@ class KvPutter:
         return self._writes.carry_out(context, request, puts, check_table, partial(_put_response, version))
 
 
-def _on_its_own(batch: memoryview) -> memoryview:
+def _detached(batch: memoryview) -> memoryview:
     """Return a batch that does not keep a much larger request in memory: it may outlive the answer."""
     with memoryview(batch.obj) as request:
         return memoryview(bytes(batch)) if 2 * batch.nbytes < request.nbytes else batch

@@ -1,4 +1,4 @@
-"""What a produced batch must be, so that everybody can read it back.
+"""What a produced batch must be, so that every reader can decode it.
 
 A batch that is stored is stored for good, and one that no reader can decode stops every reader at its offset. So its
 schema must be known, and its body must have the shape of that schema: for ARROW the nodes and buffers of the metadata,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.protocol.records import FetchedBucket, encode_fetched_bucket
 from fluss.schema.table import TableBucket
 from fluss.schema.table_options import LogFormat
 from fluss.server.model import Partition, Table, format_bucket
@@ -20,12 +19,9 @@ from fluss.storage.log.tablet import LogTablet
 if TYPE_CHECKING:
     from fluss.server.kv.bucket import KvBucket
 
-# What a fetch is told about the first offset of a log. Clients learn the true one from ListOffsets.
-LOG_START_OFFSET_TOLD = 0
-
 
 class Waiter(Protocol):
-    """Someone who waits for a bucket. Called on the event loop; may be called more than once."""
+    """A delayed fetch, as its buckets know it. Called on the event loop; may be called more than once."""
 
     def bucket_advanced(self) -> None:
         """The high watermark of the bucket has moved, or the bucket is gone."""
@@ -33,12 +29,12 @@ class Waiter(Protocol):
 
 
 class HostedBucket:
-    """One bucket: its log, or why there is none, its rows by key, and who waits for it.
+    """One bucket: its log, or why there is none, its rows by key, and the fetches that wait for it.
 
     Thousands of these may lie idle: what belongs to rows by key is made when it is first needed.
     """
 
-    __slots__ = ("_idle_answer", "_idle_high_watermark", "_kv", "_log", "_new_kv", "_problem", "_waiters", "bucket")
+    __slots__ = ("_kv", "_log", "_new_kv", "_problem", "_waiters", "bucket", "idle_answer", "idle_high_watermark")
 
     def __init__(
         self, bucket: TableBucket, log: LogTablet | FlussError, new_kv: Callable[[LogTablet], KvBucket] | None = None
@@ -55,12 +51,13 @@ class HostedBucket:
         else:
             self._problem = log
         self._waiters: set[Waiter] | None = None
-        self._idle_high_watermark = -1
-        self._idle_answer = b""
+        # What fetches that find nothing are told, encoded, and the high watermark for which it holds.
+        self.idle_high_watermark = -1
+        self.idle_answer = b""
 
     @property
     def tablet(self) -> LogTablet | None:
-        """The log, if there is one that works; see ``log`` for those who need it."""
+        """The log, if there is one that works; ``log`` raises why there is none."""
         return self._log
 
     def log(self) -> LogTablet:
@@ -80,7 +77,7 @@ class HostedBucket:
 
     @property
     def kv_in_use(self) -> KvBucket | None:
-        """The rows by key, if anybody has ever asked for them since the server started."""
+        """The rows by key, if a request has asked for them since the server started."""
         return self._kv
 
     def key_values(self) -> KvBucket:
@@ -109,10 +106,6 @@ class HostedBucket:
         self._log = self._problem = None
         self._wake()
 
-    @property
-    def has_waiters(self) -> bool:
-        return self._waiters is not None
-
     def add_waiter(self, waiter: Waiter) -> None:
         if self._waiters is None:
             self._waiters = {waiter}
@@ -125,21 +118,6 @@ class HostedBucket:
             self._waiters.discard(waiter)
             if not self._waiters:
                 self._waiters = None
-
-    def idle_answer(self, high_watermark: int) -> bytes:
-        """Return, encoded, what a fetch is told that finds nothing. Made once per high watermark."""
-        if self._idle_high_watermark != high_watermark:
-            self._idle_high_watermark = high_watermark
-            self._idle_answer = encode_fetched_bucket(
-                FetchedBucket(
-                    self.bucket.bucket_id,
-                    self.bucket.partition_id,
-                    high_watermark=high_watermark,
-                    log_start_offset=LOG_START_OFFSET_TOLD,
-                    records=b"",
-                )
-            )
-        return self._idle_answer
 
     def _advanced(self, log: LogTablet) -> None:
         if self._waiters is not None:

@@ -1,6 +1,7 @@
-"""The memory that answers to fetches may hold: a budget of bytes that fetches share.
+"""The memory that answers with records or rows may hold: a budget of bytes that all reads share.
 
-Turns for reads whose size is known only afterwards.
+A fetch, a lookup and a scan take memory before they read. ``FetchMemory`` has the budget; ``ReadTurns`` is for reads
+whose size is known only afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LOANS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
-    """One who waits, and for how much at most. The future gets what was granted."""
+    """A read that waits, and for how much at most. The future gets what was granted."""
 
     turn: asyncio.Future[int | None]
     wanted_bytes: int
@@ -29,11 +30,11 @@ class FetchMemory:
     """Counts the bytes of all answers that are being built or sent, in total and for each connection, its owner.
 
     A fetch takes what it may need before it reads, exchanges it for what it has read, and gives that back when its
-    answer has left. Whoever finds nothing left waits in line. The wait is short: a client that does not take its
+    answer has left. A fetch that finds nothing left waits in line. The wait is short: a client that does not take its
     answers holds their memory, and must not hold up the others. After it a fetch goes on with a loan, a grant of
     nothing that is good for one batch, if all this is true; else it gets nothing and is to be answered without records:
 
-    - Its owner holds no other memory. Whoever takes his answers can always go on, one batch at a time.
+    - Its owner holds no other memory. So a client that takes its answers can always go on, one batch at a time.
     - There are few such loans at the moment, and less than twice the budget is used.
 
     Belongs to the event loop.
@@ -171,7 +172,7 @@ class ReadTurns:
                 raise
             if not granted or not self._memory.is_overdrawn:
                 return granted
-            # Those who had their turn meanwhile have found more than anybody expected: back to the end of the line.
+            # Reads that had their turn meanwhile have found more than they were granted: back to the end of the line.
             self.end(granted, 0, owner)
 
     def end(self, granted_bytes: int, read_bytes: int, owner: str) -> None:

@@ -239,3 +239,37 @@ def _read_selected(
         if is_full or byte_count >= bytes_max:
             break
     return BucketData(chunks, byte_count, filtered_end_offset, has_more=True)
+
+
+# Limit scans
+
+
+def newest_batches(log: LogTablet, row_count: int, bytes_max: int) -> list[BytesLike]:
+    """Return the batches that hold the newest ``row_count`` visible rows. Runs in any thread.
+
+    One read returns bytes of one segment, so there are as many reads as it takes. More than ``bytes_max`` bytes are
+    refused: a scan that silently returned fewer rows than there are would be wrong.
+    """
+    offset_end = log.offset_high_watermark
+    offset = max(log.offset_start, offset_end - row_count)
+    batches: list[BytesLike] = []
+    byte_count = 0
+    while offset < offset_end:
+        view = log.read(offset, _SCAN_READ_BYTES, at_least_one_batch=True)
+        whole = find_whole_batches(view)
+        if not whole.byte_count:
+            break
+        view = view[: whole.byte_count]
+        offset = whole.offset_next(view)
+        byte_count += len(view)
+        if byte_count > bytes_max:
+            raise FlussError(
+                f"The newest {row_count} rows have more than {bytes_max} bytes: scan with a lower limit, or read the "
+                "log from an offset on",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+        if whole.magic_highest == MAGIC_V0:
+            batches.append(view)
+        else:
+            batches += [downgrade_to_v0(batch) for batch in iter_batches(view)]
+    return batches

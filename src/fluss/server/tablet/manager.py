@@ -1,8 +1,6 @@
-"""What a tablet server can be told.
+"""The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end.
 
-The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end.
-
-The rows by key of primary-key tables are another matter: their stores are opened when somebody asks for them.
+The stores with the rows of primary-key tables are opened later, when the first request asks for them.
 """
 
 from __future__ import annotations
@@ -41,10 +39,18 @@ from fluss.storage.log.file_names import TabletKind, TabletLocation
 from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import Files, OsFiles
 
+# Logs that are opened by one job of a thread, and logs that are closed at the same time.
+_LOGS_PER_JOB = 64
+_OPENING_THREADS = 4
+# How often a start that takes long says how far it is.
+_PROGRESS_INTERVAL_S = 5.0
+
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class TabletSettings:
-    """Limits, and how often things are looked after."""
+    """What a tablet server can be told: limits, and how often things are looked after."""
 
     log: LogSettings = field(default_factory=LogSettings)
     kv: KvSettings = field(default_factory=KvSettings)
@@ -64,20 +70,11 @@ class TabletSettings:
     # What one limit scan may return; then it is refused.
     limit_scan_bytes_max: int = 128 * 1024 * 1024
     # Buckets for which all fetches together wait, counted once per fetch; then a fetch is answered without waiting.
-    parked_buckets_max: int = 1_000_000
+    delayed_buckets_max: int = 1_000_000
     # Threads that read what is not in memory.
     reader_threads: int = 4
     # How long an answer is held back that says nothing but "try again": some clients do so at once, without end.
     retry_answer_delay_ms: int = 50
-
-
-# Logs that are opened by one job of a thread, and logs that are closed at the same time.
-_LOGS_PER_JOB = 64
-_OPENING_THREADS = 4
-# How often a start that takes long says how far it is.
-_PROGRESS_INTERVAL_S = 5.0
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +95,8 @@ class _State(Enum):
 class TabletManager:
     """Keeps the logs of all buckets of the catalog. Implements BucketHost; belongs to the event loop that starts it.
 
-    A log that is damaged keeps nobody else from working: its bucket is offline, says so to whoever asks for it and in
-    the health of the server, and its files stay as they are for the operator to look at.
+    A log that is damaged does not keep the others from working: its bucket is offline, which requests for it and the
+    health of the server say, and its files stay as they are for the operator to look at.
     """
 
     def __init__(
@@ -133,6 +130,8 @@ class TabletManager:
         # From the last start or checkpoint. Those of offline buckets must not get lost: they say what has to be there.
         self._recovery_offsets: dict[TableBucket, int] = {}
         self._was_clean = False
+        # The checkpoint files are written by one task at a time.
+        self._checkpoint_turn = asyncio.Lock()
         self._checkpointed: tuple[list[int], list[int]] | None = None
         self._retention = Retention(self._tables, clock, rolls_active_segment=settings.retention_rolls_active_segment)
         self._periodics = (
@@ -363,6 +362,10 @@ class TabletManager:
 
     async def checkpoint(self) -> None:
         """Note what is on the disk and what was visible, if that has changed since it was last noted."""
+        async with self._checkpoint_turn:
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
         logs = list(self._logs())
         if not self._settings.is_fsync_required:
             await self._flush(log for log in logs if log.recovery_offset < log.offset_high_watermark)
@@ -434,7 +437,7 @@ class TabletManager:
             await asyncio.to_thread(remove_residue, residue, self._data_dir, self._files)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for. If it fails, the next start does it again."""
+        """Do something that no request waits for. If it fails, the next start does it again."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background_done)

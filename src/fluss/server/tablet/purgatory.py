@@ -1,7 +1,7 @@
-"""Fetches that wait for records: parked without cost, and woken by exactly the buckets they wait for.
+"""The purgatory: fetches that are delayed until there are records for them, at no cost while they wait.
 
-A parked fetch registers once with each of its buckets and sleeps. A bucket that advances tells the fetches that wait
-for it and nobody else; each notes which of its buckets have news, so that no idle bucket is looked at again.
+A delayed fetch registers once with each of its buckets and sleeps. A bucket that advances wakes only the fetches that
+wait for it; each notes which of its buckets have news, so that no idle bucket is looked at again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class BucketCursor:
 
     __slots__ = (
         "bytes_max",
+        "delayed_fetch",
         "high_watermark",
         "hosted",
         "is_ready",
         "offset",
         "outcome",
-        "parked",
         "selection",
         "size_bytes",
         "skipped_to",
@@ -45,14 +45,14 @@ class BucketCursor:
         self.outcome: BucketData | FlussError | None = None
         # Everything before this offset was skipped by the filter, if anything was.
         self.skipped_to: int | None = None
-        self.parked: ParkedFetch | None = None
+        self.delayed_fetch: DelayedFetch | None = None
 
     def bucket_advanced(self) -> None:
-        if self.parked is not None:
-            self.parked.cursor_advanced(self)
+        if self.delayed_fetch is not None:
+            self.delayed_fetch.cursor_advanced(self)
 
 
-class ParkedFetch:
+class DelayedFetch:
     """One fetch that waits until ``bytes_missing`` bytes have come, or for one of its buckets to disappear.
 
     Bytes are counted by the growth of the logs: that is cheap, and at worst a little early, when bytes are in the log
@@ -66,10 +66,6 @@ class ParkedFetch:
         self._wake_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The cursors that have something to read now and had nothing before.
         self.advanced: list[BucketCursor] = []
-
-    @property
-    def is_awake(self) -> bool:
-        return self._wake_up.done()
 
     def cursor_advanced(self, cursor: BucketCursor) -> None:
         log = cursor.hosted.tablet
@@ -98,7 +94,7 @@ class ParkedFetch:
         timer = asyncio.get_running_loop().call_later(timeout_s, self.wake)
         try:
             for cursor in cursors:
-                cursor.parked = self
+                cursor.delayed_fetch = self
                 cursor.hosted.add_waiter(cursor)
                 log = cursor.hosted.tablet
                 if self._bytes_missing > 1 and log is not None:
@@ -110,25 +106,26 @@ class ParkedFetch:
             timer.cancel()
             for cursor in cursors:
                 cursor.hosted.remove_waiter(cursor)
-                cursor.parked = None
+                cursor.delayed_fetch = None
 
 
-class FetchPark:
-    """All fetches that wait. When it is closed they wake up, and nobody waits any more.
+class FetchPurgatory:
+    """All delayed fetches, and answers that are held back. When it is closed they wake up, and none waits any more.
 
-    A fetch costs memory for each of its buckets while it waits, so together they wait for ``cursors_max`` at most. Who
-    finds no room is to be answered without waiting.
+    A fetch costs memory for each of its buckets while it waits, so together they wait for ``cursors_max`` at most. A
+    fetch that finds no room is to be answered without waiting.
     """
 
-    def __init__(self, cursors_max: int) -> None:
+    def __init__(self, cursors_max: int, *, retry_answer_delay_ms: int) -> None:
         self._cursors_max = cursors_max
+        self._retry_answer_delay_s = retry_answer_delay_ms / 1000
         self._cursor_count = 0
-        self._parked: set[ParkedFetch] = set()
+        self._delayed: set[DelayedFetch] = set()
         self._is_closed = False
 
     @property
-    def parked_count(self) -> int:
-        return len(self._parked)
+    def delayed_count(self) -> int:
+        return len(self._delayed)
 
     def has_room(self, cursor_count: int) -> bool:
         """Whether a fetch of so many buckets may wait."""
@@ -140,24 +137,27 @@ class FetchPark:
 
     async def wait(self, cursors: Sequence[BucketCursor], bytes_missing: int, timeout_s: float) -> list[BucketCursor]:
         """Wait for records, at most ``timeout_s``; return the cursors that have something to read since."""
-        fetch = ParkedFetch(bytes_missing)
-        self._parked.add(fetch)
+        fetch = DelayedFetch(bytes_missing)
+        self._delayed.add(fetch)
         self._cursor_count += len(cursors)
         try:
             if self._is_closed:
                 fetch.wake()
             await fetch.sleep(cursors, timeout_s)
         finally:
-            self._parked.discard(fetch)
+            self._delayed.discard(fetch)
             self._cursor_count -= len(cursors)
         return fetch.advanced
 
-    async def pause(self, pause_ms: int) -> None:
-        """Hold an answer back for a moment, unless the server is shutting down."""
-        await self.wait((), 1, pause_ms / 1000)
+    async def hold_back(self) -> None:
+        """Hold back an answer that says nothing but "try again", unless the server is shutting down.
+
+        Some clients try again at once, without end.
+        """
+        await self.wait((), 1, self._retry_answer_delay_s)
 
     def close(self) -> None:
-        """Wake everybody: the server is shutting down."""
+        """Wake all that wait: the server is shutting down."""
         self._is_closed = True
-        for fetch in self._parked:
+        for fetch in self._delayed:
             fetch.wake()

@@ -1,4 +1,4 @@
-"""What time takes away: records that have outlived their table's TTL, and writers that have fallen silent.
+"""Retention: what expires are records that have outlived their table's TTL, and writers that have fallen silent.
 
 The changelog of a primary-key table expires only if the table names a TTL: some clients know no other way to all of its
 rows than all of its changes. And it expires only as far as a copy of the rows is on the disk, which is made right

@@ -1,8 +1,8 @@
 """Scan sessions: buckets pinned as they were, each read piece by piece by the client that opened it.
 
 A pinned bucket keeps memory and files from being freed. So there are limits to how many there are, and a session that
-nobody has used for a while expires. Its id is remembered for some time longer, so that its client can be told what has
-happened.
+its client has not used for a while expires. Its id is remembered for some time longer, so that the client can be told
+what has happened.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ScanSession:
     """One scan of one bucket."""
 
     session_id: bytes
-    # Only who has opened it may use it.
+    # Only the user that has opened it may use it.
     principal: Principal
     hosted: HostedBucket
     store: KvStore
@@ -172,7 +172,7 @@ class ScanSessions:
         self._expired[session.session_id] = self._clock() + 2 * self._settings.scanner_ttl_ms
 
     def call_ended(self, session: ScanSession) -> None:
-        """Note that nobody reads from a session any more."""
+        """Note that the call which read from a session is over."""
         session.is_busy = False
         session.used_at_ms = self._clock()
         if session.is_closed:
@@ -185,7 +185,7 @@ class ScanSessions:
     # Expiring
 
     async def expire(self) -> None:
-        """Close the sessions that nobody has used for too long, and forget ids that were remembered long enough."""
+        """Close the sessions that were not used for too long, and forget ids that were remembered long enough."""
         for session in list(self._sessions.values()):
             if self._is_over(session):
                 self.abandon(session)

@@ -1,4 +1,4 @@
-"""What a server notes about its logs, so that the next start is quick.
+"""What lies in the data directory besides the logs in use: notes for the next start, directories of dropped tables.
 
 | file in the data directory             | content                                                            |
 |----------------------------------------|--------------------------------------------------------------------|
@@ -8,10 +8,8 @@
 
 All three may be missing or damaged: then more is looked at than necessary, and nothing is lost.
 
-Directories of tables and partitions that were dropped, but whose bytes are still there.
-
-A drop is over for everybody as soon as the catalog has forgotten the table; its bytes are deleted afterwards. A server
-that was stopped in between finds them at its next start, and deletes them then.
+A table or partition is dropped when the catalog has forgotten it; its directories are deleted afterwards. A server that
+was stopped in between finds them at its next start, and deletes them then.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Reads and writes the files. All methods block."""
+    """Reads and writes the notes for the next start. All methods block."""
 
     def __init__(self, data_dir: Path, files: Files) -> None:
         self._data_dir = data_dir

@@ -2,8 +2,8 @@
 
 Every row has a hash of 64 bits over its values, and the checksum is the sum of the hashes. Equal rows have equal hashes
 in every process and on every machine. Columns are hashed one by one: numbers as they are, texts and bytes where they
-are, everything nested by its encoding as a row. It is a check against loss and damage, not against somebody who wants
-to deceive.
+are, everything nested by its encoding as a row. It is a check against loss and damage, not against
+forgery.
 """
 
 from __future__ import annotations

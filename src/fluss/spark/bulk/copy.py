@@ -10,27 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from fluss.client.bulk.sequenced_writer import new_writer_id
-from fluss.client.bulk.table_facts import offsets_of, partitions_of, row_counts_of
-from fluss.client.faces import wait_for
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import new_writer_id, offsets_of, partitions_of, row_counts_of, wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import spec_of_partition_name
-from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table import TableBucket, TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.table_options import REPLICATION_FACTOR
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
 from fluss.spark.bulk.files import piece_bytes_for
-from fluss.spark.bulk.jobs import FlussOnSpark, Job, context_of, refuse_speculation
+from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of, refuse_speculation
 from fluss.spark.bulk.progress import Listener, listener_of
 from fluss.spark.bulk.reports import BucketCheck, CopyReport, TableCopyReport
 from fluss.spark.bulk.states import STATE_PROPERTY, CopyState
 from fluss.spark.connections import open_connection, open_table
-from fluss.spark.names import table_path
-from fluss.spark.query_options import client_settings, option_texts
+from fluss.spark.naming import table_path
+from fluss.spark.query_options import client_settings, format_options
 from fluss.spark.read.splits import Split, pack
 
 # Small buckets share a task.
@@ -66,8 +63,8 @@ def copy(
     a primary-key table its rows, without the changes that led to them. A copy that was interrupted goes on where it
     was when ``copy`` is called again, and no row is lost or doubled; a table that is complete is not copied again. What
     it takes to know that is kept with the target, in the custom property ``bulk.copy.state``. Until a copy is complete
-    nobody else may write to the target. In the end both are read and compared, bucket by bucket, unless ``verify`` is
-    False. A difference is a FlussError.
+    no other program may write to the target. In the end both are read and compared, bucket by bucket, unless ``verify``
+    is False. A difference is a FlussError.
     """
     started_s = time.monotonic()
     refuse_speculation(fs.spark)
@@ -97,7 +94,7 @@ def copy(
 def _settings(target_cluster: str | Mapping[str, str]) -> dict[str, str]:
     if isinstance(target_cluster, str):
         return {Config.bootstrap_servers.key: target_cluster}
-    settings = client_settings(option_texts(target_cluster))
+    settings = client_settings(format_options(target_cluster))
     if Config.bootstrap_servers.key not in settings:
         raise FlussError(f"Which cluster is the target? Give '{Config.bootstrap_servers.key}' in target_cluster")
     return settings
@@ -254,7 +251,7 @@ class TableCopy:
         source_ref, target_ref = self._refs(source, target)
         work = CopyWork(source_ref, target_ref, state.writer_ids)
         tasks = self._packed(source, pairs)
-        job = Job(
+        job = BulkJob(
             f"copy {self.source_path}",
             work,
             tasks,
@@ -277,7 +274,7 @@ class TableCopy:
         ]
         tasks = self._packed(source, ended)
         work = CheckWork(*self._refs(source, target))
-        job = Job(f"compare {self.target_path}", work, tasks, [_weight(task) for task in tasks], rows_known=rows)
+        job = BulkJob(f"compare {self.target_path}", work, tasks, [_weight(task) for task in tasks], rows_known=rows)
         results = job.run(self.fs.spark, listener=self.listener)
         found = (check for result in results for check in result.checks)
         checks = tuple(sorted(found, key=lambda check: (check.partition or "", check.bucket)))

@@ -15,18 +15,15 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from fluss.client.bulk.ranges import LogRange, read_ranges
-from fluss.client.bulk.sequenced_writer import SequencedWriter
-from fluss.client.bulk.writer_batches import writer_batches
-from fluss.client.table import FlussTable
-from fluss.client.write.arrow_input import slices
+from fluss import FlussTable
+from fluss.client.bulk import LogRange, SequencedWriter, read_ranges, slices, writer_batches
 from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.table import TableBucket, TablePath
 from fluss.spark.bulk.checksums import Checksum, checksum
 from fluss.spark.bulk.jobs import UnfitInputError
 from fluss.spark.bulk.reports import BucketCheck
 from fluss.spark.connections import open_table
-from fluss.spark.names import bucket_text
+from fluss.spark.naming import format_bucket
 from fluss.spark.read.splits import Split, split_rows
 from fluss.spark.write.exactly_once import ExactlyOnceWrite, WriterRecord
 
@@ -82,7 +79,7 @@ class CopyWork:
     def _copy_rows(self, source: FlussTable, target: FlussTable, pair: BucketPair) -> int:
         """Copy the rows of a bucket of a primary-key table. Keys belong to the same bucket in both tables."""
         *earlier, writer_id = self.writer_ids
-        starts = {bucket_text(pair.target.partition_id, pair.target.bucket_id): 0}
+        starts = {format_bucket(pair.target.partition_id, pair.target.bucket_id): 0}
         record = WriterRecord(self.target.table_id, writer_id, starts, tuple(earlier), rows_per_batch=0)
         return ExactlyOnceWrite(target, _BucketRecord(record)).write(split_rows(source, pair.source)).rows
 

@@ -21,22 +21,27 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyarrow.fs import FileInfo, FileSelector, FileSystem
 
-from fluss.client.table import FlussTable
+from fluss import FlussTable
 from fluss.errors import FlussError
-from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import shown_names
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.types import TypeRoot
 from fluss.spark.bulk.files import file_system, piece_bytes_for
-from fluss.spark.bulk.jobs import FlussOnSpark, Job, context_of
+from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of
 from fluss.spark.bulk.progress import Listener, listener_of
 from fluss.spark.bulk.reports import ExportReport
 from fluss.spark.connections import open_table
-from fluss.spark.option_table import Use
-from fluss.spark.options import ReadOptions, read_options
-from fluss.spark.query_options import PartitionLike, columns_text, merged_options, partitions_text
+from fluss.spark.query_options import (
+    PartitionLike,
+    ReadOptions,
+    format_columns,
+    format_partitions,
+    merged_options,
+    read_options,
+)
 from fluss.spark.read.planner import TablePlan, plan_batch
 from fluss.spark.read.splits import Split, Task, split_rows
+from fluss.spark.source_options import Use
 
 _TASKS_MAX: Final = 10_000
 MANIFEST_NAME: Final = "_SUCCESS"
@@ -89,9 +94,9 @@ def export(
     layout = ParquetLayout(compression, row_group_rows, file_bytes)
     chosen = {
         "table": str(table),
-        "scan.columns": columns_text(columns),
+        "scan.columns": format_columns(columns),
         "scan.filter": filter,
-        "scan.partitions": partitions_text(partitions),
+        "scan.partitions": format_partitions(partitions),
     }
     merged = merged_options(fs.spark, fs.options, chosen, Use.BATCH_READ)
     options = replace(read_options(merged, is_stream=False), target_task_bytes=file_bytes, max_tasks=_TASKS_MAX)
@@ -137,7 +142,7 @@ def _run(fs: FlussOnSpark, work: _ExportWork, plan: TablePlan, listener: Listene
     is_known = work.options.filter is None and all(
         split.kind == "log" or split.row_count is not None for split in splits
     )
-    job = Job(
+    job = BulkJob(
         f"export {work.options.table.path}",
         work,
         list(enumerate(plan.tasks)),

@@ -73,7 +73,7 @@ def refuse_speculation(spark: SparkSession) -> None:
 
 
 class UnfitInputError(FlussError):
-    """Something in the input of a job does not fit; the message says where it is and why. Nobody tries again."""
+    """Something in the input of a job does not fit; the message says where it is and why. The task is not repeated."""
 
 
 class TaskResult(Protocol):
@@ -91,7 +91,7 @@ ResultT = TypeVar("ResultT", bound=TaskResult)
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What a task returns if nobody needs to try again."""
+    """What a task returns that would fail again if it were repeated."""
 
     message: str
     error_code: int
@@ -99,7 +99,7 @@ class _Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Job(Generic[ItemT, ResultT]):
+class BulkJob(Generic[ItemT, ResultT]):
     """What is to be done with each item of a list, on executors. ``work`` and the items are pickled.
 
     An attempt that fails is repeated as often as Spark's settings say, possibly while the one before is still about to
@@ -155,7 +155,7 @@ class _RunningJob(Generic[ItemT, ResultT]):
 
     def __init__(
         self,
-        job: Job[ItemT, ResultT],
+        job: BulkJob[ItemT, ResultT],
         spark: SparkSession,
         rows_done: Callable[[], int] | None,
         on_result: Callable[[int, ResultT], None] | None,
@@ -220,7 +220,7 @@ class _RunningJob(Generic[ItemT, ResultT]):
             if self._on_result is not None:
                 self._on_result(number, result)
         elif self._failure is None:
-            # What the other tasks would do is of no use any more.
+            # The results of the other tasks are of no use any more.
             self._failure = result
             self._context.cancelJobsWithTag(self._tag)
 

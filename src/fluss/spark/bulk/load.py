@@ -17,15 +17,11 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyspark import TaskContext
 
-from fluss.client.bulk.sequenced_writer import new_writer_id
-from fluss.client.bulk.table_facts import partitions_of
-from fluss.client.faces import wait_for
-from fluss.client.kernel.placement import PartitionSplitter
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import PartitionSplitter, new_writer_id, partitions_of, wait_for
 from fluss.errors import FlussError
-from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import Schema
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
 from fluss.spark.bulk.columnar_files import examine_arrow, examine_parquet, read_arrow, read_parquet
 from fluss.spark.bulk.files import (
     DataFile,
@@ -39,10 +35,10 @@ from fluss.spark.bulk.files import (
     piece_bytes_for,
 )
 from fluss.spark.bulk.fitting import ColumnChoice, ColumnFit, RowFitter
-from fluss.spark.bulk.jobs import FlussOnSpark, Job, UnfitInputError, context_of, refuse_speculation
+from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, UnfitInputError, context_of, refuse_speculation
 from fluss.spark.bulk.progress import Listener, listener_of
 from fluss.spark.bulk.reports import LoadReport
-from fluss.spark.bulk.states import LoadPlan, LoadResult, LoadState, LoadTask
+from fluss.spark.bulk.states import LoadPlan, LoadState, LoadTask, LoadTaskResult
 from fluss.spark.bulk.text_files import (
     CsvFormat,
     check_csv_types,
@@ -53,7 +49,7 @@ from fluss.spark.bulk.text_files import (
     read_json,
 )
 from fluss.spark.connections import open_connection, open_table
-from fluss.spark.names import table_path
+from fluss.spark.naming import table_path
 from fluss.spark.query_options import client_settings
 from fluss.spark.write.exactly_once import ExactlyOnceWrite, WriterRecord
 from fluss.spark.write.writer_record import latest_offsets
@@ -175,11 +171,11 @@ def _planned(target: FlussTable, facts: Sequence[FileFacts], cores: int, task_by
 
 def _run(
     fs: FlussOnSpark, work: LoadWork, plan: LoadPlan, state: LoadState | None, listener: Listener
-) -> list[LoadResult]:
+) -> list[LoadTaskResult]:
     """Run the tasks that have not ended in an earlier run."""
     before = {} if state is None else state.results()
     numbers = [number for number in range(len(plan.tasks)) if number not in before]
-    job = Job(
+    job = BulkJob(
         f"load {work.path}",
         work,
         [plan.tasks[number] for number in numbers],
@@ -188,12 +184,12 @@ def _run(
         rows_before=sum(result.rows for result in before.values()),
     )
 
-    def ended(index: int, result: LoadResult) -> None:
+    def ended(index: int, result: LoadTaskResult) -> None:
         if state is not None and numbers[index] not in before:
             state.task_ended(numbers[index], result)
             before[numbers[index]] = result
 
-    found = [LoadResult(result.rows, result.rows) for result in before.values()]
+    found = [LoadTaskResult(result.rows, result.rows) for result in before.values()]
     results = job.run(fs.spark, listener=listener, on_result=ended)
     for index, result in enumerate(results):
         ended(index, result)
@@ -218,7 +214,7 @@ class LoadWork:
     is_continued: bool
     """Whether an earlier run may have written something."""
 
-    def __call__(self, task: LoadTask) -> LoadResult:
+    def __call__(self, task: LoadTask) -> LoadTaskResult:
         table = open_table(self.settings, self.path)
         info = table.get_table_info()
         if info.table_id != self.table_id:
@@ -230,7 +226,7 @@ class LoadWork:
         record = WriterRecord(self.table_id, task.writer_id, self.starts, rows_per_batch=0)
         write = ExactlyOnceWrite(table, record, is_fresh=self._is_first_attempt())
         summary = write.write(batches)
-        return LoadResult(summary.rows, summary.rows_found)
+        return LoadTaskResult(summary.rows, summary.rows_found)
 
     def _is_first_attempt(self) -> bool:
         context = TaskContext.get()

@@ -29,7 +29,7 @@ class Progress:
     what: str
     rows_done: int
     rows_known: int | None
-    """None as long as nobody has counted them, as in text files."""
+    """None where they have not been counted, as in text files."""
     rows_before: int
     fraction: float
     """The part of the work that is done, from 0 to 1; by size where rows are not known."""
@@ -52,13 +52,13 @@ class Progress:
     def __str__(self) -> str:
         filled = min(int(self.fraction * _BAR_CHARS), _BAR_CHARS)
         bar = "#" * filled + "." * (_BAR_CHARS - filled)
-        rows = count_text(self.rows_done, "row")
+        rows = format_count(self.rows_done, "row")
         if self.rows_known is not None:
-            rows = f"{scaled_text(self.rows_done)} of {scaled_text(self.rows_known)} rows"
-        parts = [f"{self.what} [{bar}] {int(self.fraction * 100):3d} %", rows, rate_text(self.rows_per_second)]
+            rows = f"{format_scaled(self.rows_done)} of {format_scaled(self.rows_known)} rows"
+        parts = [f"{self.what} [{bar}] {int(self.fraction * 100):3d} %", rows, format_rate(self.rows_per_second)]
         left_s = self.seconds_left
         if left_s is not None:
-            parts.append(f"{seconds_text(left_s)} left")
+            parts.append(f"{format_duration(left_s)} left")
         return "  ".join(parts)
 
 
@@ -156,7 +156,7 @@ def quiet(_progress: Progress) -> None:
 
 
 def listener_of(progress: bool | Listener | None, stream: TextIO | None = None) -> Listener:
-    """Return who is told: a function that was given, a line on standard error, or nobody.
+    """Return the listener for an argument ``progress``: the function itself, a line on standard error, or ``quiet``.
 
     None means a line if standard error is a terminal; True means a line wherever it goes.
     """
@@ -170,12 +170,12 @@ def listener_of(progress: bool | Listener | None, stream: TextIO | None = None) 
 # Amounts as people read them
 
 
-def count_text(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return ``1 file``, ``12,000 rows``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def scaled_text(amount: float) -> str:
+def format_scaled(amount: float) -> str:
     """Return an amount in three digits or so: ``853``, ``4.25 M``."""
     for scale, letter in _SCALES:
         if amount >= scale:
@@ -183,18 +183,18 @@ def scaled_text(amount: float) -> str:
     return f"{amount:.0f}"
 
 
-def bytes_text(byte_count: int) -> str:
+def format_bytes(byte_count: int) -> str:
     """Return ``12 B``, ``3.05 MB``; a megabyte is a million bytes."""
-    text = scaled_text(byte_count)
+    text = format_scaled(byte_count)
     return f"{text}B" if text[-1].isalpha() else f"{text} B"
 
 
-def rate_text(rows_per_second: float) -> str:
+def format_rate(rows_per_second: float) -> str:
     """Return ``1.52 M rows/s``."""
-    return f"{scaled_text(rows_per_second)} rows/s"
+    return f"{format_scaled(rows_per_second)} rows/s"
 
 
-def seconds_text(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s"

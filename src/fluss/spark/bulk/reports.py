@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fluss.spark.bulk.checksums import Checksum
-from fluss.spark.bulk.progress import bytes_text, count_text, rate_text, seconds_text
+from fluss.spark.bulk.progress import format_bytes, format_count, format_duration, format_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class LoadReport:
     def __str__(self) -> str:
         found = f", {self.rows_found:,} of them were there already" if self.rows_found else ""
         return (
-            f"loaded {count_text(self.rows, 'row')} from {count_text(self.files, 'file')} ({bytes_text(self.bytes)}) "
-            f"into {self.table} in {seconds_text(self.seconds)}, {rate_text(self.rows_per_second)}{found}"
+            f"loaded {format_count(self.rows, 'row')} from {format_count(self.files, 'file')} "
+            f"({format_bytes(self.bytes)}) into {self.table} in {format_duration(self.seconds)}, "
+            f"{format_rate(self.rows_per_second)}{found}"
         )
 
 
@@ -54,9 +55,9 @@ class ExportReport:
 
     def __str__(self) -> str:
         return (
-            f"exported {count_text(self.rows, 'row')} of {self.table} to {count_text(self.files, 'file')} "
-            f"({bytes_text(self.bytes)}) in {self.path} in {seconds_text(self.seconds)}, "
-            f"{rate_text(self.rows_per_second)}"
+            f"exported {format_count(self.rows, 'row')} of {self.table} to {format_count(self.files, 'file')} "
+            f"({format_bytes(self.bytes)}) in {self.path} in {format_duration(self.seconds)}, "
+            f"{format_rate(self.rows_per_second)}"
         )
 
 
@@ -103,11 +104,11 @@ class TableCopyReport:
 
     def __str__(self) -> str:
         found = f", {self.rows_found:,} of them were there already" if self.rows_found else ""
-        partitions = f" in {count_text(self.partitions, 'partition')}" if self.partitions else ""
-        checked = "not compared" if self.checks is None else f"{count_text(len(self.checks), 'bucket')} compared"
+        partitions = f" in {format_count(self.partitions, 'partition')}" if self.partitions else ""
+        checked = "not compared" if self.checks is None else f"{format_count(len(self.checks), 'bucket')} compared"
         return (
-            f"copied {count_text(self.rows, 'row')}{partitions} from {self.source} to {self.target} in "
-            f"{seconds_text(self.seconds)}, {rate_text(self.rows_per_second)}, {checked}{found}"
+            f"copied {format_count(self.rows, 'row')}{partitions} from {self.source} to {self.target} in "
+            f"{format_duration(self.seconds)}, {format_rate(self.rows_per_second)}, {checked}{found}"
         )
 
 
@@ -137,8 +138,8 @@ class CopyReport:
         lines = [str(table) for table in self.tables]
         if len(lines) != 1:
             lines.append(
-                f"copied {count_text(len(self.tables), 'table')} with {count_text(self.rows, 'row')} in "
-                f"{seconds_text(self.seconds)}, {rate_text(self.rows_per_second)}"
+                f"copied {format_count(len(self.tables), 'table')} with {format_count(self.rows, 'row')} in "
+                f"{format_duration(self.seconds)}, {format_rate(self.rows_per_second)}"
             )
         return "\n".join(lines)
 

@@ -68,7 +68,7 @@ class LoadPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadResult:
+class LoadTaskResult:
     """What a task has loaded; ``rows_found`` were there already."""
 
     rows: int
@@ -130,17 +130,17 @@ class LoadState:
         }
         self._write(_PLAN_NAME, json.dumps(fields, separators=(",", ":")))
 
-    def results(self) -> dict[int, LoadResult]:
+    def results(self) -> dict[int, LoadTaskResult]:
         """Return the results of the tasks that have ended in earlier runs, by their numbers."""
         found = {}
         for info in self._filesystem.get_file_info(FileSelector(self._base)):
             name = info.base_name
             if name.startswith(_DONE_PREFIX) and name.endswith(".json"):
                 number = int(name[len(_DONE_PREFIX) : -len(".json")])
-                found[number] = LoadResult(**json.loads(self._read(name) or "{}"))
+                found[number] = LoadTaskResult(**json.loads(self._read(name) or "{}"))
         return found
 
-    def task_ended(self, number: int, result: LoadResult) -> None:
+    def task_ended(self, number: int, result: LoadTaskResult) -> None:
         """Keep the result of a task."""
         self._write(f"{_DONE_PREFIX}{number}.json", json.dumps(asdict(result)))
 

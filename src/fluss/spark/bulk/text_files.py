@@ -237,7 +237,7 @@ class _JsonParser:
         yield from placed_rows(table, self._piece, block)
 
     def _checked_line(self, data: bytes) -> None:
-        """Parse lines that are to blame; a field that nobody expects is named."""
+        """Parse lines that are to blame; a field that the table does not have is named."""
         try:
             self._table(data)
         except pa.ArrowException as error:

@@ -29,6 +29,7 @@ from fluss.spark.filter.conditions import (
     Settled,
     choices,
 )
+from fluss.spark.filter.literals import LiteralPosition, MisfitError, position_of
 from fluss.spark.filter.parser import (
     ColumnName,
     Comparison,
@@ -44,7 +45,6 @@ from fluss.spark.filter.parser import (
     fail_at,
     parse_condition,
 )
-from fluss.spark.filter.values import MisfitError, Position, position_of
 
 _TEXT_ROOTS = (TypeRoot.CHAR, TypeRoot.STRING)
 
@@ -94,7 +94,7 @@ class RowFilter:
             try:
                 known[name] = arrow_from_internal([parse_partition_value(partition_values[name], data_type)], data_type)
             except FlussError:
-                # A name that nobody of us would have given says nothing.
+                # A name that this library would not have given says nothing.
                 continue
         return True in self._condition.outcomes(known)
 
@@ -131,7 +131,7 @@ class _Binder:
             fail_at(self._text, column.position, f"there is no column '{column.name}'{close}")
         return self._schema.column(column.name)
 
-    def _position(self, value: Value, column: Column) -> Position:
+    def _position(self, value: Value, column: Column) -> LiteralPosition:
         try:
             return position_of(value, column.data_type, self._zone)
         except MisfitError as reason:
@@ -161,7 +161,7 @@ class _Binder:
         return _compared(column, comparison.operator, position)
 
 
-def _compared(column: Column, operator: Operator, position: Position) -> BoundCondition:
+def _compared(column: Column, operator: Operator, position: LiteralPosition) -> BoundCondition:
     """Compare with a literal that may lie between two values of the column, or beyond all of them."""
     if operator in (Operator.EQUAL, Operator.NOT_EQUAL):
         if position.is_value:

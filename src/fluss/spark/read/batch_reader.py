@@ -10,11 +10,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from fluss.spark.connections import open_table
-from fluss.spark.options import ReadOptions
+from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.planner import plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, table_columns, table_filter, view_filter
 from fluss.spark.read.splits import Task
-from fluss.spark.session.noise import PlainErrors
+from fluss.spark.session.noise import ShortTracebacks
 
 
 class FlussPartition(InputPartition):
@@ -47,5 +47,5 @@ class FlussBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Of a plan without tasks Spark makes one that has nothing to do.
         if partition.value is not None:
-            with PlainErrors():
+            with ShortTracebacks():
                 yield from self._read.read(partition.value)

@@ -26,10 +26,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
-from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_schema
+from fluss.client.bulk import NOT_IN_LOG, RecordRun, changelog_schema
 from fluss.row.arrow_arrays import number_array, string_array
-from fluss.schema.change_type import ChangeType
-from fluss.spark.types import AFTER, BEFORE
+from fluss.schema.offsets import ChangeType
+from fluss.spark.type_mapping import AFTER, BEFORE
 
 _INSERT, _UPDATE, _DELETE = range(3)
 _EVENT_NAMES: Final = ("insert", "update", "delete")

@@ -31,22 +31,28 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_arg
 
 import pyarrow as pa
 
-from fluss.client.bulk.ranges import LogRange, read_ranges
-from fluss.client.bulk.table_facts import lake_snapshot_of, offsets_of, partitions_of, row_counts_of
-from fluss.client.kernel.placement import lake_format
-from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import (
+    LogRange,
+    checked_choices,
+    chosen_partitions,
+    lake_format,
+    lake_snapshot_of,
+    offsets_of,
+    partitions_of,
+    read_ranges,
+    row_counts_of,
+)
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import estimated_row_bytes, narrowest_column
 from fluss.row.bucketing import HashVariant, bucket_for
 from fluss.row.key import bucket_key_encoder
 from fluss.row.values import internal_from_arrow
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import PartitionInfo, PartitionSpec
-from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableInfo
 from fluss.schema.table_options import LOG_TTL
 from fluss.schema.types import TypeRoot
-from fluss.spark.options import ReadOptions
+from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.splits import Split, Task, pack
 
 if TYPE_CHECKING:
@@ -208,7 +214,7 @@ def matching_buckets(info: TableInfo, row_filter: RowFilter | None) -> list[int]
 # Offsets
 
 
-def fluss_share(
+def fluss_ranges(
     table: FlussTable, options: ReadOptions, view: ReadView, buckets: Collection[TableBucket]
 ) -> dict[TableBucket, tuple[int, int]]:
     """Decide what of a table is read from Fluss: from where to where in the log of each bucket.
@@ -274,7 +280,7 @@ def _splits_of(
     clock: Callable[[], float],
 ) -> list[Split]:
     names = dict(planned)
-    ranges = fluss_share(table, options, view, names)
+    ranges = fluss_ranges(table, options, view, names)
     if options.incremental_start_ms is not None:
         _warn_of_expired(table, options.incremental_start_ms, clock)
         ranges = _in_time(table, ranges, options.incremental_start_ms, options.incremental_end_ms)

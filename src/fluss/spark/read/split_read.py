@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
-from fluss.client.bulk.rows_at import rows_at
-from fluss.client.scan.changelog_fold import ChangelogFold
-from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import (
+    NOT_IN_LOG,
+    ChangelogFold,
+    LogRange,
+    RecordRun,
+    changelog_batch,
+    read_ranges,
+    rows_at,
+    scan_columns,
+)
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.predicate import Predicate
@@ -28,11 +34,11 @@ from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.types import BigIntType, StringType, TimestampLtzType
 from fluss.spark.connections import open_table
 from fluss.spark.conversion import ToSpark
-from fluss.spark.options import ReadOptions
+from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.binlog import binlog_batch, inserted_batch
 from fluss.spark.read.planner import ReadView
 from fluss.spark.read.splits import Split
-from fluss.spark.types import AFTER, BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
+from fluss.spark.type_mapping import AFTER, BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 
 if TYPE_CHECKING:
     from fluss.spark.filter.row_filter import RowFilter
@@ -45,7 +51,7 @@ _BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 # Changes that are folded at a time, unless one bucket has more.
 _FOLD_ROWS: Final = 262_144
 # After a server has not answered. The client has asked it several times before it says so.
-_OPEN_PAUSE_S: Final = 0.2
+_OPEN_BACKOFF_S: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class SplitRead:
 
     def read(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of parts, blocking. Closing the iterator ends all fetching."""
-        table = _open_patiently(self.options)
+        table = _open_with_retries(self.options)
         info = table.get_table_info()
         if self.table_id is not None and info.table_id != self.table_id:
             raise FlussError(
@@ -133,7 +139,7 @@ class _TaskRead:
         self._predicate = None if pushed is None else pushed.predicate()
         used = {*read.schema.names, *(row_filter.columns if row_filter else ())}
         self._has_change_columns = read.view == "changelog" and not used.isdisjoint(_CHANGE_COLUMNS)
-        self._patience_s = read.options.poll_timeout_s
+        self._timeout_s = read.options.poll_timeout_s
         self._to_spark = ToSpark(read.schema)
 
     def batches(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
@@ -168,7 +174,7 @@ class _TaskRead:
 
     def _rows_at(self, split: Split) -> Iterator[pa.RecordBatch]:
         bucket, columns = self._bucket(split), self._columns
-        return rows_at(self._table, bucket, split.stop, columns=columns, patience_s=self._patience_s)
+        return rows_at(self._table, bucket, split.stop, columns=columns, patience_s=self._timeout_s)
 
     def _as_inserts(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows as a view of changes has them: with no place in the log, and without a time."""
@@ -191,7 +197,7 @@ class _TaskRead:
     def _read_log(
         self, ranges: Sequence[LogRange], columns: Sequence[str], predicate: Predicate | None = None
     ) -> Generator[RecordRun, None, None]:
-        return read_ranges(self._table, ranges, columns=columns, predicate=predicate, patience_s=self._patience_s)
+        return read_ranges(self._table, ranges, columns=columns, predicate=predicate, patience_s=self._timeout_s)
 
     def _folded(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         """Return the last state of each key that was changed and not deleted, a few buckets at a time."""
@@ -228,7 +234,7 @@ class _TaskRead:
         return split.bucket(self._info.table_id)
 
 
-def _open_patiently(options: ReadOptions) -> FlussTable:
+def _open_with_retries(options: ReadOptions) -> FlussTable:
     """Open the table, also if no server answers for a moment, as long as a task waits for rows."""
     deadline_s = time.monotonic() + options.poll_timeout_s
     while True:
@@ -237,7 +243,7 @@ def _open_patiently(options: ReadOptions) -> FlussTable:
         except FlussError as error:
             if not error.is_retriable or time.monotonic() > deadline_s:
                 raise
-        time.sleep(_OPEN_PAUSE_S)
+        time.sleep(_OPEN_BACKOFF_S)
 
 
 def _groups(splits: Sequence[Split], rows_max: int) -> Iterator[list[Split]]:

@@ -14,9 +14,8 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from fluss.client.bulk.ranges import LogRange, read_ranges
-from fluss.client.bulk.rows_at import rows_at
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import LogRange, read_ranges, rows_at
 from fluss.schema.predicate import Predicate
 from fluss.schema.table import TableBucket
 

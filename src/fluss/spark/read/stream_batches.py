@@ -17,19 +17,19 @@ from typing import Final, Generic, TypeVar
 
 from pyspark.sql.types import StructType
 
-from fluss.client.bulk.ranges import LogRange
+from fluss.client.bulk import LogRange
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
-from fluss.spark.names import bucket_text
-from fluss.spark.options import ReadOptions
+from fluss.spark.naming import format_bucket
+from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.planner import ReadView, measured_row_bytes
 from fluss.spark.read.split_read import table_columns, view_filter
 from fluss.spark.read.splits import Split, Task, divide, pack
 from fluss.spark.read.stream_offsets import (
-    BucketRead,
-    Position,
+    BucketPosition,
+    PlannedRead,
     StreamOffset,
     advance,
     reads_between,
@@ -37,12 +37,16 @@ from fluss.spark.read.stream_offsets import (
     unread_rows,
     unread_snapshots,
 )
-from fluss.spark.read.stream_table import IdlePauses, StreamTable
+from fluss.spark.read.stream_table import StreamTable
 
 _TASKS_PER_PROCESSOR: Final = 2
 # How long a measured size of rows is believed.
 _ROW_BYTES_AGE_S_MAX: Final = 60.0
 _SHOWN_MAX: Final = 20
+_IDLE_PAUSE_SHARE: Final = 0.1
+_IDLE_PAUSE_S_MIN: Final = 0.01
+_IDLE_PAUSE_S_MAX: Final = 0.1
+_POLLING_SHARE_MAX: Final = 0.2
 BucketT = TypeVar("BucketT")
 
 
@@ -61,7 +65,7 @@ class StreamBatches:
         self._schema = schema
         self._clock = clock
         # Spark asks every 10 ms while there is nothing to read.
-        self._pauses = IdlePauses(clock=clock, sleep=sleep)
+        self._backoff = PollBackoff(clock=clock, sleep=sleep)
         self.table = StreamTable(options, clock=clock, sleep=sleep)
         self._admission = Admission[TableBucket]()
         # Where the logs end that may be read; None if they are read as far as they go.
@@ -77,16 +81,16 @@ class StreamBatches:
     def initial(self) -> StreamOffset:
         """Return where a query without a checkpoint begins, as ``scan.startup.mode`` says; always the same here."""
         if self._initial is None:
-            share = self.table.share(self._startup_view())
+            ranges = self.table.ranges(self._startup_view())
             if self._targets is not None:
                 targets = self._targets
-                share = {
+                ranges = {
                     bucket: (min(earliest, targets[bucket]), targets[bucket])
-                    for bucket, (earliest, _) in share.items()
+                    for bucket, (earliest, _) in ranges.items()
                     if bucket in targets
                 }
-            self._latest = {bucket: latest for bucket, (_, latest) in share.items()}
-            positions = self._startup_positions({bucket: earliest for bucket, (earliest, _) in share.items()})
+            self._latest = {bucket: latest for bucket, (_, latest) in ranges.items()}
+            positions = self._startup_positions({bucket: earliest for bucket, (earliest, _) in ranges.items()})
             self._initial = StreamOffset(self.table.info.table_id, positions, is_initial=True)
         return self._initial
 
@@ -96,11 +100,11 @@ class StreamBatches:
             return "changelog"
         return "rows" if self.table.info.has_primary_key() else "log"
 
-    def _startup_positions(self, positions: dict[TableBucket, int]) -> dict[TableBucket, Position]:
+    def _startup_positions(self, positions: dict[TableBucket, int]) -> dict[TableBucket, BucketPosition]:
         """Return where to begin, given the beginnings of all logs."""
         match self._options.startup_mode:
             case "full" if self._startup_view() == "rows":
-                return {bucket: Position(latest, has_rows=latest > 0) for bucket, latest in self._latest.items()}
+                return {bucket: BucketPosition(latest, has_rows=latest > 0) for bucket, latest in self._latest.items()}
             case "latest":
                 positions = dict(self._latest)
             case "timestamp":
@@ -109,12 +113,12 @@ class StreamBatches:
                 positions = {bucket: min(offset, self._latest[bucket]) for bucket, offset in found.items()}
             case "offsets":
                 positions |= self._given_offsets()
-        return {bucket: Position(offset) for bucket, offset in positions.items()}
+        return {bucket: BucketPosition(offset) for bucket, offset in positions.items()}
 
     def _given_offsets(self) -> dict[TableBucket, int]:
         """Return the offsets of ``scan.startup.offsets`` by bucket; FlussError for a bucket or an offset not there."""
         names = self.table.known.names
-        by_key = {bucket_text(names.get(bucket.partition_id), bucket.bucket_id): bucket for bucket in self._latest}
+        by_key = {format_bucket(names.get(bucket.partition_id), bucket.bucket_id): bucket for bucket in self._latest}
         found = {}
         for key, offset in (self._options.startup_offsets or {}).items():
             bucket = by_key.get(key)
@@ -140,9 +144,9 @@ class StreamBatches:
 
         While there is nothing, calls take a little longer, so that servers are not asked all the time.
         """
-        self._pauses.before_look()
+        self._backoff.before_poll()
         end = self._next(start, rows_max, bytes_max)
-        self._pauses.after_look(found=end is not start)
+        self._backoff.after_poll(found=end is not start)
         if end is not start:
             end = replace(end, task_count=max(1, len(self._divided(reads_between(start, end)))))
         self._planned = end
@@ -166,7 +170,7 @@ class StreamBatches:
         """Return where the logs ended when they were looked at last."""
         if not self._latest:
             return None
-        positions = {bucket: Position(offset) for bucket, offset in self._latest.items()}
+        positions = {bucket: BucketPosition(offset) for bucket, offset in self._latest.items()}
         return StreamOffset(self.table.info.table_id, positions)
 
     # What is read
@@ -179,14 +183,14 @@ class StreamBatches:
         self.table.expect(end.table_id)
         reads = reads_between(start, end)
         if end != self._planned:
-            # Somebody else has planned this, maybe long ago.
+            # An earlier run of the query has planned this, maybe long ago.
             reads, losses = self.table.still_there(reads)
             self.table.accept(losses)
         if end.task_count is None:
             return self._divided(reads)
         return divide(self._splits(reads), end.task_count, may_split=not self.table.info.has_primary_key())
 
-    def _divided(self, reads: Sequence[BucketRead]) -> list[Task]:
+    def _divided(self, reads: Sequence[PlannedRead]) -> list[Task]:
         """Divide what a batch reads as the options want it now."""
         splits = self._splits(reads)
         return pack(
@@ -198,7 +202,7 @@ class StreamBatches:
             task_rows_max=self._options.max_records_per_partition,
         )
 
-    def _splits(self, reads: Sequence[BucketRead]) -> list[Split]:
+    def _splits(self, reads: Sequence[PlannedRead]) -> list[Split]:
         names = self.table.known.names
         return [split_of(read, names.get(read.bucket.partition_id)) for read in reads]
 
@@ -223,12 +227,12 @@ def _largest_log(waiting: Mapping[TableBucket, int], latest: Mapping[TableBucket
     return None if bucket is None else LogRange(bucket, latest[bucket] - waiting[bucket], latest[bucket])
 
 
-def _largest_read(reads: Sequence[BucketRead]) -> LogRange | None:
+def _largest_read(reads: Sequence[PlannedRead]) -> LogRange | None:
     logs = [LogRange(read.bucket, read.start, read.stop) for read in reads if read.kind == "log"]
     return max(logs, key=lambda log: log.stop - log.start, default=None)
 
 
-def split_of(read: BucketRead, partition_name: str | None) -> Split:
+def split_of(read: PlannedRead, partition_name: str | None) -> Split:
     """Return what a batch reads of a bucket as a part of a table."""
     partition_id, bucket_id = read.bucket.partition_id, read.bucket.bucket_id
     if read.kind == "rows":
@@ -236,10 +240,10 @@ def split_of(read: BucketRead, partition_name: str | None) -> Split:
     return Split(partition_id, partition_name, bucket_id, read.start, read.stop)
 
 
-def read_of(split: Split, table_id: int) -> BucketRead:
+def read_of(split: Split, table_id: int) -> PlannedRead:
     """Return a part of a table as what a batch reads of a bucket."""
     start = split.stop if split.kind == "rows" else split.start
-    return BucketRead(split.bucket(table_id), split.kind, start, split.stop)
+    return PlannedRead(split.bucket(table_id), split.kind, start, split.stop)
 
 
 # How much one micro-batch may read
@@ -256,7 +260,7 @@ class Admission(Generic[BucketT]):
         """Say how many rows of each bucket are read now; buckets that get none are missing.
 
         Backlogs are given from the oldest bucket to the newest. Together the shares are ``rows_max`` rows, or
-        everything if that is less or ``rows_max`` is None: unless it is 0, somebody gets something.
+        everything if that is less or ``rows_max`` is None: unless it is 0, at least one bucket gets something.
         """
         waiting = {bucket: rows for bucket, rows in backlogs.items() if rows > 0}
         total = sum(waiting.values())
@@ -295,3 +299,45 @@ def take_whole(sizes: Iterable[tuple[BucketT, int]], rows_max: int | None) -> di
 def rows_within(bytes_max: int, bytes_per_row: float) -> int:
     """Return how many rows a limit of bytes stands for; at least one."""
     return max(1, int(bytes_max / max(bytes_per_row, 1.0)))
+
+
+# How often servers are asked while there is nothing new
+
+
+class PollBackoff:
+    """Makes a query that polls all the time poll less often while there is nothing new.
+
+    A pause is a share of the time for which nothing has come, within limits, and so long that polling takes no more
+    than a share of the time. A poll after a pause still sees everything that was there when the pause began.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        # Since when nothing has come; None if something has.
+        self._idle_since_s: float | None = None
+        self._poll_not_before_s = 0.0
+        self._poll_begun_s = 0.0
+
+    def before_poll(self) -> None:
+        """Wait until it is time to poll."""
+        wait_s = self._poll_not_before_s - self._clock()
+        if wait_s > 0:
+            self._sleep(wait_s)
+        self._poll_begun_s = self._clock()
+
+    def after_poll(self, *, found: bool) -> None:
+        """Decide when to poll again."""
+        if found:
+            self._idle_since_s = None
+            self._poll_not_before_s = 0.0
+            return
+        now_s = self._clock()
+        if self._idle_since_s is None:
+            self._idle_since_s = self._poll_begun_s
+        idle_pause_s = (now_s - self._idle_since_s) * _IDLE_PAUSE_SHARE
+        polling_pause_s = (now_s - self._poll_begun_s) * (1 / _POLLING_SHARE_MAX - 1)
+        pause_s = max(min(max(idle_pause_s, _IDLE_PAUSE_S_MIN), _IDLE_PAUSE_S_MAX), polling_pause_s)
+        self._poll_not_before_s = now_s + pause_s

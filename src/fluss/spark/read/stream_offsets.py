@@ -26,14 +26,14 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
-from fluss.spark.names import bucket_of, text_of
+from fluss.spark.naming import format_table_bucket, parse_table_bucket
 
 _VERSION: Final = 1
 
 Json: TypeAlias = dict[str, Any]
 
 
-class Position(NamedTuple):
+class BucketPosition(NamedTuple):
     """Where reading continues in one bucket."""
 
     offset: int
@@ -46,8 +46,8 @@ class StreamOffset:
     """Where a query stands in all buckets it reads. The members are those of the JSON object."""
 
     table_id: int
-    positions: Mapping[TableBucket, Position]
-    begun: Mapping[TableBucket, Position] = field(default_factory=dict)
+    positions: Mapping[TableBucket, BucketPosition]
+    begun: Mapping[TableBucket, BucketPosition] = field(default_factory=dict)
     ends: Mapping[TableBucket, int] = field(default_factory=dict)
     task_count: int | None = None
     is_initial: bool = False
@@ -73,7 +73,7 @@ class StreamOffset:
         if self.begun:
             found["begun"] = _positions_to_json(self.begun)
         if self.ends:
-            found["ends"] = {text_of(bucket): self.ends[bucket] for bucket in _by_age(self.ends)}
+            found["ends"] = {format_table_bucket(bucket): self.ends[bucket] for bucket in _by_age(self.ends)}
         if self.task_count is not None:
             found["tasks"] = self.task_count
         if self.is_initial:
@@ -95,7 +95,7 @@ class StreamOffset:
                 table_id,
                 _positions_from_json(table_id, found),
                 begun=_positions_from_json(table_id, found["begun"]) if "begun" in found else {},
-                ends={bucket_of(table_id, key): int(end) for key, end in found.get("ends", {}).items()},
+                ends={parse_table_bucket(table_id, key): int(end) for key, end in found.get("ends", {}).items()},
                 task_count=int(found["tasks"]) if "tasks" in found else None,
                 is_initial=bool(found.get("initial", False)),
             )
@@ -108,7 +108,7 @@ class StreamOffset:
 # What is between two offsets
 
 
-class BucketRead(NamedTuple):
+class PlannedRead(NamedTuple):
     """What a batch reads of one bucket: changes from ``start`` up to ``stop``, or the rows as they were at ``stop``."""
 
     bucket: TableBucket
@@ -117,7 +117,7 @@ class BucketRead(NamedTuple):
     stop: int
 
 
-def reads_between(start: StreamOffset, end: StreamOffset) -> list[BucketRead]:
+def reads_between(start: StreamOffset, end: StreamOffset) -> list[PlannedRead]:
     """Say what a batch from one offset to another reads, from the oldest bucket to the newest."""
     if end.is_initial or end == start:
         return []
@@ -131,9 +131,9 @@ def reads_between(start: StreamOffset, end: StreamOffset) -> list[BucketRead]:
             )
         if position.has_rows:
             if not reached.has_rows:
-                reads.append(BucketRead(bucket, "rows", position.offset, position.offset))
+                reads.append(PlannedRead(bucket, "rows", position.offset, position.offset))
         elif position.offset < reached.offset:
-            reads.append(BucketRead(bucket, "log", position.offset, reached.offset))
+            reads.append(PlannedRead(bucket, "log", position.offset, reached.offset))
     return reads
 
 
@@ -145,7 +145,7 @@ class Loss(NamedTuple):
 
     bucket: TableBucket
     start: int
-    # None if nobody knows where they would have ended.
+    # None if it is not known where they would have ended.
     stop: int | None
     reason: str
 
@@ -158,7 +158,7 @@ def log_begins_at(offset: int) -> str:
     return f"its log begins at {offset} now"
 
 
-class Seen(NamedTuple):
+class ObservedTable(NamedTuple):
     """A table at a moment: all buckets there are, the ends of the logs that are read, the beginnings of unread ones."""
 
     existing: Collection[TableBucket]
@@ -169,11 +169,11 @@ class Seen(NamedTuple):
 class Resumed(NamedTuple):
     """Where the next batch begins, and what was lost before it could."""
 
-    positions: dict[TableBucket, Position]
+    positions: dict[TableBucket, BucketPosition]
     losses: list[Loss]
 
 
-def resume(start: StreamOffset, seen: Seen, *, rows_first: bool) -> Resumed:
+def resume(start: StreamOffset, seen: ObservedTable, *, rows_first: bool) -> Resumed:
     """Compare where a query stands with the table as it is now.
 
     Buckets that are new begin with their first record; with ``rows_first`` they begin with their rows if older changes
@@ -189,33 +189,35 @@ def resume(start: StreamOffset, seen: Seen, *, rows_first: bool) -> Resumed:
         losses += loss
     for bucket in latest.keys() - start.positions.keys():
         first = earliest[bucket]
-        positions[bucket] = Position(latest[bucket], True) if rows_first and first > 0 else Position(first)
+        positions[bucket] = BucketPosition(latest[bucket], True) if rows_first and first > 0 else BucketPosition(first)
     return Resumed(positions, losses)
 
 
-def _lost_with_partition(bucket: TableBucket, position: Position, end: int | None) -> list[Loss]:
+def _lost_with_partition(bucket: TableBucket, position: BucketPosition, end: int | None) -> list[Loss]:
     if end is None and not position.has_rows:
-        # As far as anybody knows, everything had been read.
+        # As far as the checkpoint tells, everything had been read.
         return []
     return [Loss(bucket, position.offset, end, DROPPED)]
 
 
 def _checked(
-    bucket: TableBucket, position: Position, latest: int | None, earliest: int | None
-) -> tuple[Position, list[Loss]]:
+    bucket: TableBucket, position: BucketPosition, latest: int | None, earliest: int | None
+) -> tuple[BucketPosition, list[Loss]]:
     """Return where to go on in a bucket, and what is lost of it."""
     if latest is not None and latest < position.offset:
         loss = Loss(bucket, latest, position.offset, f"its log ends at {latest} now")
-        return Position(latest, position.has_rows), [loss]
+        return BucketPosition(latest, position.has_rows), [loss]
     if earliest is not None and earliest > position.offset:
         loss = Loss(bucket, position.offset, earliest, log_begins_at(earliest))
         if position.has_rows and latest is not None:
-            return Position(latest, True), [loss]
-        return Position(earliest), [loss]
+            return BucketPosition(latest, True), [loss]
+        return BucketPosition(earliest), [loss]
     return position, []
 
 
-def unread_rows(positions: Mapping[TableBucket, Position], latest: Mapping[TableBucket, int]) -> dict[TableBucket, int]:
+def unread_rows(
+    positions: Mapping[TableBucket, BucketPosition], latest: Mapping[TableBucket, int]
+) -> dict[TableBucket, int]:
     """Count the changes that are waiting in each bucket, from the oldest to the newest."""
     return {
         bucket: latest[bucket] - positions[bucket].offset
@@ -225,7 +227,7 @@ def unread_rows(positions: Mapping[TableBucket, Position], latest: Mapping[Table
 
 
 def unread_snapshots(
-    positions: Mapping[TableBucket, Position], latest: Mapping[TableBucket, int]
+    positions: Mapping[TableBucket, BucketPosition], latest: Mapping[TableBucket, int]
 ) -> dict[TableBucket, int]:
     """Return the buckets whose rows are to come, with how many they are at most: as many as changes made them."""
     return {bucket: positions[bucket].offset for bucket in _by_age(latest) if positions[bucket].has_rows}
@@ -233,7 +235,7 @@ def unread_snapshots(
 
 def advance(
     start: StreamOffset,
-    resumed: Mapping[TableBucket, Position],
+    resumed: Mapping[TableBucket, BucketPosition],
     latest: Mapping[TableBucket, int],
     changes: Mapping[TableBucket, int],
     snapshots: Collection[TableBucket],
@@ -245,7 +247,7 @@ def advance(
     positions = {}
     for bucket, position in resumed.items():
         has_rows = position.has_rows and bucket not in snapshots
-        positions[bucket] = Position(position.offset + changes.get(bucket, 0), has_rows)
+        positions[bucket] = BucketPosition(position.offset + changes.get(bucket, 0), has_rows)
     if positions == start.positions:
         return start
     begun = {
@@ -283,7 +285,7 @@ def rows_behind(reached: StreamOffset, latest: StreamOffset) -> int:
     """Count the rows between what has been read and the ends of the logs."""
     rows = 0
     for bucket, end in latest.positions.items():
-        position = reached.positions.get(bucket, Position(0))
+        position = reached.positions.get(bucket, BucketPosition(0))
         rows += end.offset if position.has_rows else max(0, end.offset - position.offset)
     return rows
 
@@ -302,16 +304,19 @@ def _reported(offset: str | Mapping[str, Any] | None) -> StreamOffset | None:
 # The JSON of positions
 
 
-def _positions_to_json(positions: Mapping[TableBucket, Position]) -> Json:
+def _positions_to_json(positions: Mapping[TableBucket, BucketPosition]) -> Json:
     ordered = _by_age(positions)
-    found: Json = {"b": {text_of(bucket): positions[bucket].offset for bucket in ordered}}
-    rows = [text_of(bucket) for bucket in ordered if positions[bucket].has_rows]
+    found: Json = {"b": {format_table_bucket(bucket): positions[bucket].offset for bucket in ordered}}
+    rows = [format_table_bucket(bucket) for bucket in ordered if positions[bucket].has_rows]
     return {**found, "rows": rows} if rows else found
 
 
-def _positions_from_json(table_id: int, found: Mapping[str, Any]) -> dict[TableBucket, Position]:
+def _positions_from_json(table_id: int, found: Mapping[str, Any]) -> dict[TableBucket, BucketPosition]:
     rows = frozenset(found.get("rows", ()))
-    return {bucket_of(table_id, key): Position(int(offset), key in rows) for key, offset in found["b"].items()}
+    return {
+        parse_table_bucket(table_id, key): BucketPosition(int(offset), key in rows)
+        for key, offset in found["b"].items()
+    }
 
 
 def _by_age(buckets: Iterable[TableBucket]) -> list[TableBucket]:

@@ -19,14 +19,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.spark.options import ReadOptions
+from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.planner import ReadView
 from fluss.spark.read.split_read import SplitRead
 from fluss.spark.read.splits import Task
 from fluss.spark.read.stream_batches import StreamBatches, read_of, split_of
 from fluss.spark.read.stream_offsets import Json, StreamOffset
 from fluss.spark.read.stream_table import StreamTable
-from fluss.spark.session.noise import PlainErrors
+from fluss.spark.session.noise import ShortTracebacks
 
 # The first batch of a read, if there is one, and the others.
 _BegunRead: TypeAlias = tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]
@@ -67,11 +67,11 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On the driver
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's names
-        with PlainErrors():
+        with ShortTracebacks():
             return self._batches.initial().to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        with PlainErrors():
+        with ShortTracebacks():
             self._batches.fix_targets()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -82,7 +82,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        with PlainErrors():
+        with ShortTracebacks():
             begin = StreamOffset.from_json(start)
             rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
@@ -91,12 +91,12 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        with PlainErrors():
+        with ShortTracebacks():
             latest = self._batches.latest()
             return None if latest is None else latest.to_json()
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
-        with PlainErrors():
+        with ShortTracebacks():
             reached = StreamOffset.from_json(end)
             tasks = self._batches.tasks(StreamOffset.from_json(start), reached)
             view = self._batches.table.view
@@ -110,14 +110,14 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         After that an error ends the task, and Spark tries it again.
         """
         task: StreamTask = partition.value
-        with PlainErrors():
+        with ShortTracebacks():
             table = StreamTable(self._options)
             try:
-                first, rest = table.patience.ask(partial(self._begin, task))
+                first, rest = table.retry.call(partial(self._begin, task))
             except FlussError as error:
                 if error.error_code not in _LOST_CODES:
                     raise
-                first, rest = table.patience.ask(partial(self._begin, _still_there(table, task)))
+                first, rest = table.retry.call(partial(self._begin, _still_there(table, task)))
             yield from first
             yield from rest
 

@@ -13,18 +13,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fluss.client.bulk.table_facts import offsets_of, partitions_of
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import offsets_of, partitions_of
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.partition import PartitionInfo
-from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table import PartitionInfo, TableBucket, TableInfo
 from fluss.spark.connections import open_table
-from fluss.spark.options import PartitionChoice, ReadOptions
-from fluss.spark.read.planner import ReadView, fluss_share, matching_buckets, matching_partitions, read_view
+from fluss.spark.query_options import PartitionChoice, ReadOptions
+from fluss.spark.read.planner import ReadView, fluss_ranges, matching_buckets, matching_partitions, read_view
 from fluss.spark.read.split_read import table_filter, view_filter
-from fluss.spark.read.stream_offsets import DROPPED, BucketRead, Loss, Seen, StreamOffset, log_begins_at
+from fluss.spark.read.stream_offsets import DROPPED, Loss, ObservedTable, PlannedRead, StreamOffset, log_begins_at
 
 if TYPE_CHECKING:
     from fluss.spark.filter.row_filter import RowFilter
@@ -33,20 +32,17 @@ if TYPE_CHECKING:
 # How long the beginnings of logs are believed. Records that go in this time are missed by the task that reads them.
 _BEGINNINGS_AGE_S_MAX: Final = 5.0
 # A bucket without a leader, or whose partition has just been dropped.
-_PASSING_CODES: Final = frozenset({ErrorCode.CLIENT_ERROR, ErrorCode.PARTITION_NOT_EXISTS})
+_RETRIABLE_CODES: Final = frozenset({ErrorCode.CLIENT_ERROR, ErrorCode.PARTITION_NOT_EXISTS})
+# Pauses before a call is repeated. The first is none: what is wrong may be no more than outdated metadata.
+_BACKOFF_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8)
+_BACKOFF_S_MAX: Final = 1.0
+
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-# The first pause is none: what is wrong may be no more than what this side knows.
-_PAUSES_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8)
-_PAUSE_S_MAX: Final = 1.0
-_IDLE_PAUSE_SHARE: Final = 0.1
-_IDLE_PAUSE_S_MIN: Final = 0.01
-_IDLE_PAUSE_S_MAX: Final = 0.1
-_ASKING_SHARE_MAX: Final = 0.2
 
 
-class Patience:
-    """Asks again what could not be answered, for ``limit_s`` seconds. ``what`` is who is asked, for the message."""
+class Retry:
+    """Repeats calls while servers are away, for ``limit_s`` seconds. ``what`` is what is called, for messages."""
 
     def __init__(
         self,
@@ -61,20 +57,20 @@ class Patience:
         self._clock = clock
         self._sleep = sleep
 
-    def ask(self, question: Callable[[bool], T], passing_codes: Collection[int] = ()) -> T:
-        """Return the answer. The question is told whether it was asked before.
+    def call(self, function: Callable[[bool], T], retriable_codes: Collection[int] = ()) -> T:
+        """Return what a function returns that is told whether this is a repetition.
 
-        Raises errors that do not pass: those that are not retriable, except ``passing_codes``. One that should have
-        passed and did not is raised with how long it was waited for.
+        Raises errors that are not retriable, unless they have one of ``retriable_codes``. A retriable one that does not
+        go away is raised with how long it was waited for.
         """
         deadline_s = self._clock() + self._limit_s
-        pauses_s = iter(_PAUSES_S)
+        backoff_s = iter(_BACKOFF_S)
         is_again = False
         while True:
             try:
-                return question(is_again)
+                return function(is_again)
             except FlussError as error:
-                if not (error.is_retriable or error.error_code in passing_codes):
+                if not (error.is_retriable or error.error_code in retriable_codes):
                     raise
                 if self._clock() >= deadline_s:
                     raise FlussError(
@@ -83,16 +79,16 @@ class Patience:
                         error.error_code,
                     ) from error
             is_again = True
-            self._sleep(next(pauses_s, _PAUSE_S_MAX))
+            self._sleep(next(backoff_s, _BACKOFF_S_MAX))
 
-    def wait_for(self, is_done: Callable[[], bool]) -> bool:
+    def wait_until(self, is_done: Callable[[], bool]) -> bool:
         """Look again and again until something is done; return whether it was in time."""
         deadline_s = self._clock() + self._limit_s
-        pauses_s = iter(_PAUSES_S)
+        backoff_s = iter(_BACKOFF_S)
         while not is_done():
             if self._clock() >= deadline_s:
                 return False
-            self._sleep(next(pauses_s, _PAUSE_S_MAX))
+            self._sleep(next(backoff_s, _BACKOFF_S_MAX))
         return True
 
 
@@ -129,7 +125,7 @@ class StreamTable:
         self._options = options
         self._clock = clock
         limit_s = Config(dict(options.connection)).request_timeout_ms / 1000
-        self.patience = Patience(f"The cluster of {options.table.path}", limit_s, clock=clock, sleep=sleep)
+        self.retry = Retry(f"The cluster of {options.table.path}", limit_s, clock=clock, sleep=sleep)
         self._table: FlussTable | None = None
         self._buckets: StreamBuckets | None = None
         self._names: dict[int | None, str] = {}
@@ -176,12 +172,12 @@ class StreamTable:
 
     def discovered(self) -> StreamBuckets:
         """Return the buckets there are now."""
-        self.patience.ask(lambda _: self._discover())
+        self.retry.call(lambda _: self._discover())
         return self.known
 
     @property
     def known(self) -> StreamBuckets:
-        """The buckets there were when somebody looked last."""
+        """The buckets there were at the last discovery."""
         if self._buckets is None:
             self.discovered()
         assert self._buckets is not None, "a discovery sets them or raises"
@@ -192,7 +188,7 @@ class StreamTable:
         info = table.get_table_info()
         if self._table is None:
             # Refuses what can only be read from a lake.
-            fluss_share(table, self._options, "changelog", ())
+            fluss_ranges(table, self._options, "changelog", ())
         else:
             self._check_id(self._table.get_table_info().table_id, info.table_id)
         self._table = table
@@ -215,7 +211,7 @@ class StreamTable:
 
     # Offsets
 
-    def share(self, view: ReadView) -> dict[TableBucket, tuple[int, int]]:
+    def ranges(self, view: ReadView) -> dict[TableBucket, tuple[int, int]]:
         """Return from where to where the logs of all buckets that are read can be read; FlussError if that is not all.
 
         ``view`` is what a stream begins with: the rows of a table, or changes.
@@ -223,18 +219,18 @@ class StreamTable:
 
         def ask(is_again: bool) -> dict[TableBucket, tuple[int, int]]:
             buckets = self.discovered() if is_again else self.buckets()
-            return fluss_share(self.table, self._options, view, buckets.chosen)
+            return fluss_ranges(self.table, self._options, view, buckets.chosen)
 
-        return self.patience.ask(ask, {ErrorCode.PARTITION_NOT_EXISTS})
+        return self.retry.call(ask, {ErrorCode.PARTITION_NOT_EXISTS})
 
-    def look(self, start: StreamOffset, targets: Mapping[TableBucket, int] | None) -> Seen:
+    def look(self, start: StreamOffset, targets: Mapping[TableBucket, int] | None) -> ObservedTable:
         """Look at what there is to read from an offset on, up to the targets if there are any."""
         chosen = self.buckets().chosen
         latest = self._latest(start, chosen) if targets is None else targets
         earliest = self._earliest([bucket for bucket, end in latest.items() if start.may_have_unread(bucket, end)])
         # Asking may have shown that some of them are gone.
         existing = self.known.existing
-        return Seen(existing, {bucket: end for bucket, end in latest.items() if bucket in existing}, earliest)
+        return ObservedTable(existing, {bucket: end for bucket, end in latest.items() if bucket in existing}, earliest)
 
     def _latest(self, start: StreamOffset, chosen: Collection[TableBucket]) -> dict[TableBucket, int]:
         """Return the ends of logs. One that is before what has been read is believed after a while only.
@@ -248,7 +244,7 @@ class StreamTable:
             latest.update(self.offsets(chosen, OffsetSpec.latest()))
             return not start.is_beyond(latest)
 
-        self.patience.wait_for(is_plausible)
+        self.retry.wait_until(is_plausible)
         return latest
 
     def _earliest(self, unread: Sequence[TableBucket]) -> dict[TableBucket, int]:
@@ -270,9 +266,9 @@ class StreamTable:
             there = [bucket for bucket in wanted if bucket in self.known.existing]
             return offsets_of(self.table, there, spec)
 
-        return self.patience.ask(ask, _PASSING_CODES) if wanted else {}
+        return self.retry.call(ask, _RETRIABLE_CODES) if wanted else {}
 
-    def still_there(self, reads: Iterable[BucketRead]) -> tuple[list[BucketRead], list[Loss]]:
+    def still_there(self, reads: Iterable[PlannedRead]) -> tuple[list[PlannedRead], list[Loss]]:
         """Compare what was planned some time ago with what servers still have; return what is left, and what is not.
 
         Of rows at an offset whose changelog is gone, later ones are left.
@@ -338,42 +334,3 @@ def _chosen_partitions(
             continue
         chosen |= {partition.partition_id: partition for partition in fitting}
     return list(chosen.values())
-
-
-class IdlePauses:
-    """Makes somebody who looks for something new all the time look less often while there is nothing.
-
-    A pause is a share of the time for which nothing has come, within limits, and so long that looking takes no more
-    than a share of the time. Whoever waits for a pause still sees everything that was there when the wait began.
-    """
-
-    def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        self._clock = clock
-        self._sleep = sleep
-        # Since when nothing has come; None if something has.
-        self._idle_since_s: float | None = None
-        self._look_not_before_s = 0.0
-        self._look_begun_s = 0.0
-
-    def before_look(self) -> None:
-        """Wait until it is time to look."""
-        wait_s = self._look_not_before_s - self._clock()
-        if wait_s > 0:
-            self._sleep(wait_s)
-        self._look_begun_s = self._clock()
-
-    def after_look(self, *, found: bool) -> None:
-        """Decide when to look again."""
-        if found:
-            self._idle_since_s = None
-            self._look_not_before_s = 0.0
-            return
-        now_s = self._clock()
-        if self._idle_since_s is None:
-            self._idle_since_s = self._look_begun_s
-        idle_pause_s = (now_s - self._idle_since_s) * _IDLE_PAUSE_SHARE
-        asking_pause_s = (now_s - self._look_begun_s) * (1 / _ASKING_SHARE_MAX - 1)
-        pause_s = max(min(max(idle_pause_s, _IDLE_PAUSE_S_MIN), _IDLE_PAUSE_S_MAX), asking_pause_s)
-        self._look_not_before_s = now_s + pause_s

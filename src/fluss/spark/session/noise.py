@@ -4,7 +4,7 @@
   at every start; and the traceback of a Python process that wanted to send something when Spark had heard enough: a
   worker after LIMIT, or the process that a stream asks for offsets when the stream is stopped.
 - ``ignored_pandas_warning``: what PySpark says about pandas whenever it meets a newer one than it knows.
-- ``PlainErrors``: Spark shows the traceback of a Python worker before its last line, the sentence that says what is
+- ``ShortTracebacks``: Spark shows the traceback of a Python worker before its last line, the sentence that says what is
   wrong. The frames below a data source mean nothing to its users.
 """
 
@@ -22,7 +22,7 @@ _MODULE_WARNING: Final = b"WARNING: Using incubator modules: jdk.incubator.vecto
 _TRACEBACK: Final = b"Traceback (most recent call last):"
 _ANOTHER: Final = b"During handling of the above exception, another exception occurred:"
 _FRAME: Final = b'File "'
-# Spark's own code, and what it is called by and calls. A frame of anybody else is worth a message.
+# Spark's own code, and what it is called by and calls. A traceback with a frame of other code is passed on.
 _SPARKS_FRAMES: Final = (b"/pyspark/", b'"<frozen runpy>"', b"/contextlib.py", b"/socket.py")
 _BROKEN_PIPE: Final = b"BrokenPipeError:"
 _END_OF_INPUT: Final = b"EOFError"
@@ -71,8 +71,8 @@ def ignored_pandas_warning() -> Iterator[None]:
         yield
 
 
-class PlainErrors:
-    """``with PlainErrors():`` a FlussError leaves the block as a new one, which remembers nothing but its sentence."""
+class ShortTracebacks:
+    """A block that a FlussError leaves as a new one, which remembers nothing but its sentence."""
 
     def __enter__(self) -> None:
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fluss.errors import FlussError
-from fluss.spark.session.start import TASK_ATTEMPTS_MAX, UNIX_SOCKETS, is_local, local_master, text_settings
+from fluss.spark.session.start import TASK_ATTEMPTS_MAX, UNIX_SOCKETS, format_settings, is_local, local_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def adapted(
 ) -> SparkSession:
     """Apply what can be changed while a session runs, check that the session is usable, and return it."""
     check_usable(session)
-    settings = text_settings(config)
+    settings = format_settings(config)
     if cores is not None:
         settings["spark.master"] = local_master(cores)
     if master is not None:

@@ -75,7 +75,7 @@ def start(app_name: str, *, cores: int | None, master: str | None, config: Mappi
             "This program is set up for Spark Connect, where the server has the settings of the session: connect "
             "with SparkSession.builder.getOrCreate(), or unset SPARK_REMOTE for a session on this machine"
         )
-    settings = text_settings(config)
+    settings = format_settings(config)
     # With a gateway already there, spark-submit has started Java, and decided where the session runs.
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if cores is not None or not is_submitted:
@@ -143,7 +143,7 @@ def _forward(stream: IO[bytes], last_lines: collections.deque[str]) -> None:
             try:
                 os.write(_STDERR, line)
             except OSError:
-                return  # Nobody listens any more.
+                return  # Standard error is closed.
 
 
 # Settings
@@ -165,7 +165,7 @@ def local_master(cores: int | None) -> str:
     return f"local[{cores},{TASK_ATTEMPTS_MAX}]"
 
 
-def text_settings(config: Mapping[str, object]) -> dict[str, str]:
+def format_settings(config: Mapping[str, object]) -> dict[str, str]:
     """Return settings as Spark wants them, as text: ``True`` is ``true``."""
     settings = {}
     for key, value in config.items():

@@ -11,11 +11,10 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from fluss.schema.database import DatabaseInfo
-from fluss.schema.partition import PartitionInfo, qualified_partition_name
-from fluss.schema.table import TableInfo
-from fluss.spark.catalog import shown_properties
+from fluss.schema.table import PartitionInfo, TableInfo, qualified_partition_name
+from fluss.spark.fluss_catalog import shown_properties
 from fluss.spark.lexer import quoted_name, quoted_string
-from fluss.spark.types import spark_schema
+from fluss.spark.type_mapping import spark_schema
 
 _DescribeRow: TypeAlias = tuple[str, str, str | None]
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluss.spark.lexer import Kind, Token
-from fluss.spark.sql.cursor import StatementCursor
 from fluss.spark.sql.statements import (
     AddColumns,
     AddPartitions,
@@ -33,6 +32,7 @@ from fluss.spark.sql.statements import (
     Statement,
     UnsetProperties,
 )
+from fluss.spark.sql.tokens import StatementCursor
 
 _DATABASE: Final = ("DATABASE", "SCHEMA", "NAMESPACE")
 _DATABASES: Final = ("DATABASES", "SCHEMAS", "NAMESPACES")

@@ -15,7 +15,7 @@ Tables of Fluss in a statement for Spark are made known to Spark before, and get
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import ParseException
@@ -25,12 +25,10 @@ from pyspark.sql.types import DataType, StructField, StructType
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath
 from fluss.spark.attachments import Attachments
-from fluss.spark.catalog import FlussCatalog, reason_of
+from fluss.spark.fluss_catalog import FlussCatalog, reason_of
 from fluss.spark.lexer import Token
-from fluss.spark.names import table_name
-from fluss.spark.option_values import TableName
+from fluss.spark.naming import TableName, table_name
 from fluss.spark.sql import answers
-from fluss.spark.sql.cursor import fail, statement_tokens
 from fluss.spark.sql.parser import Head, head_of, parse
 from fluss.spark.sql.statements import (
     FLUSS_CATALOG,
@@ -54,6 +52,7 @@ from fluss.spark.sql.statements import (
     Statement,
     UnsetProperties,
 )
+from fluss.spark.sql.tokens import fail, statement_tokens
 
 _ABOUT_DATABASES = (CreateDatabase, DropDatabase, DescribeDatabase, ShowDatabases)
 
@@ -62,13 +61,17 @@ class StatementRunner:
     """Runs statements in one session, on one cluster. ``write`` writes the rows of CREATE TABLE AS."""
 
     def __init__(
-        self, spark: SparkSession, catalog: FlussCatalog, attachments: Attachments, write: TableWriter
+        self,
+        spark: SparkSession,
+        catalog: FlussCatalog,
+        attachments: Attachments,
+        write: Callable[[DataFrame, TablePath], None],
     ) -> None:
         self._spark = spark
         self._catalog = catalog
+        self._attachments = attachments
         self._write = write
         self._names = NameMeanings(spark, attachments)
-        self._execution = Execution(spark, catalog, attachments, self._names)
 
     def run(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         """Run one statement. ``args`` are the parameters of a statement that goes to Spark."""
@@ -82,8 +85,7 @@ class StatementRunner:
             return self._run_in_spark(text, tokens, args)
         if args:
             raise FlussError(f"{head.verb} takes no parameters here; write the values into the statement")
-        statement = parse(text, tokens, head)
-        return self._execution.do(statement, text, query=self.run, write=self._write)
+        return self._do(parse(text, tokens, head), text)
 
     def _run_in_spark(self, text: str, tokens: list[Token], args: dict[str, Any] | list[Any] | None) -> DataFrame:
         return self._spark.sql(with_spark_names(text, tokens, self._names.spark_name), args=args)
@@ -103,6 +105,117 @@ class StatementRunner:
             return False
         # A name in an attached database may also be a view or a table of Spark's.
         return head.kind is CreateTable or name.is_of_fluss or self._catalog.table_exists(path)
+
+    # Statements about Fluss
+
+    def _do(self, statement: Statement, text: str) -> DataFrame:
+        """Do what a statement says, and return its answer, which may be empty. ``text`` is for messages."""
+        match statement:
+            case CreateTable():
+                self._create_table(statement, text)
+            case CreateDatabase() | DropDatabase():
+                self._change_database(statement)
+            case DropTable():
+                self._catalog.drop_table(self._path(statement.name), if_exists=statement.if_exists)
+            case AddColumns():
+                self._catalog.alter_table(self._path(statement.name), add_columns=_struct(statement.columns, text))
+            case SetProperties():
+                self._catalog.alter_table(self._path(statement.name), set_properties=statement.properties)
+            case UnsetProperties():
+                self._catalog.alter_table(self._path(statement.name), reset_properties=statement.keys)
+            case AddPartitions() | DropPartitions():
+                self._change_partitions(statement)
+            case _:
+                return self._spark.createDataFrame(self._answer(statement))
+        return self._spark.range(0).select()
+
+    def _path(self, name: Name) -> TablePath:
+        path = self._names.table(name)
+        assert path is not None, "a statement is done here if its name means a table of Fluss"
+        return path
+
+    def _change_database(self, statement: CreateDatabase | DropDatabase) -> None:
+        name = self._names.database(statement.name)
+        if isinstance(statement, DropDatabase):
+            self._catalog.drop_database(name, if_exists=statement.if_exists, cascade=statement.cascade)
+            return
+        self._catalog.create_database(
+            name, comment=statement.comment, properties=statement.properties, if_not_exists=statement.if_not_exists
+        )
+        # A program that creates a database in SQL is going to use it there. Tables of one that exists are found by use.
+        self._attachments.attach(name, [])
+
+    def _create_table(self, statement: CreateTable, text: str) -> None:
+        path = self._names.new_table(statement.name)
+        if statement.query is not None and self._catalog.table_exists(path):
+            if statement.if_not_exists:
+                return
+            raise FlussError(f"The table {path} exists already; drop it first, or use INSERT INTO")
+        rows = None if statement.query is None else self.run(statement.query)
+        self._catalog.create_table(
+            path,
+            _struct(statement.columns, text) if rows is None else rows,
+            primary_keys=statement.primary_keys,
+            partition_keys=statement.partition_keys,
+            bucket_keys=statement.bucket_keys,
+            bucket_count=statement.bucket_count,
+            comment=statement.comment,
+            properties=statement.properties,
+            if_not_exists=statement.if_not_exists,
+        )
+        if rows is not None:
+            try:
+                self._write(rows, path)
+            except BaseException:
+                # CREATE TABLE AS leaves a table with all rows, or none.
+                self._catalog.drop_table(path, if_exists=True)
+                raise
+
+    def _change_partitions(self, statement: AddPartitions | DropPartitions) -> None:
+        path = self._path(statement.name)
+        for spec in statement.specs:
+            if isinstance(statement, AddPartitions):
+                self._catalog.add_partition(path, spec, if_not_exists=statement.if_not_exists)
+            else:
+                self._catalog.drop_partition(path, spec, if_exists=statement.if_exists)
+
+    def _answer(self, statement: Statement) -> pa.Table:
+        match statement:
+            case ShowDatabases():
+                return answers.databases(self._catalog.list_databases(), statement.pattern)
+            case DescribeDatabase():
+                return answers.description_of_database(
+                    self._catalog.database_info(self._names.database(statement.name))
+                )
+            case ShowTables():
+                database = self._names.database_of_tables(statement.database)
+                assert database is not None, "a statement is done here if its name means a database of Fluss"
+                return answers.tables(database, self._catalog.list_tables(database), statement.pattern)
+            case ShowPartitions():
+                info = self._catalog.table_info(self._path(statement.name))
+                found = self._catalog.list_partitions(info.table_path, statement.spec or None)
+                return answers.partitions(found, info.partition_keys)
+            case ShowCreateTable():
+                return answers.create_statement(self._catalog.table_info(self._path(statement.name)))
+            case ShowProperties():
+                return answers.properties(self._catalog.table_info(self._path(statement.name)), statement.key)
+            case DescribeTable():
+                info = self._catalog.table_info(self._path(statement.name))
+                return answers.description_of_table(info, is_extended=statement.is_extended)
+        raise AssertionError(f"no answer for {statement!r}")
+
+
+def _struct(columns: Sequence[ColumnText], text: str) -> StructType:
+    """Return the columns of a statement. Spark's own parser reads their types."""
+    fields = []
+    for column in columns:
+        try:
+            data_type = DataType.fromDDL(column.type_text)
+        except ParseException as error:
+            fail(text, column.position, f"the type of column '{column.name}' is not understood: {reason_of(error)}")
+        metadata = None if column.comment is None else {"comment": column.comment}
+        fields.append(StructField(column.name, data_type, column.nullable, metadata))
+    return StructType(fields)
 
 
 # What names mean
@@ -215,139 +328,3 @@ def _dotted_names(tokens: list[Token]) -> Iterator[list[Token]]:
         index += 1
         if len(parts) > 1:
             yield parts
-
-
-# Statements about Fluss
-
-
-class QueryRunner(Protocol):
-    """Runs the query of CREATE TABLE AS."""
-
-    def __call__(self, text: str) -> DataFrame: ...
-
-
-class TableWriter(Protocol):
-    """Writes the rows of CREATE TABLE AS."""
-
-    def __call__(self, rows: DataFrame, table: TablePath) -> None: ...
-
-
-class Execution:
-    """Does what statements say, with a catalog. Attached names follow the catalog by themselves."""
-
-    def __init__(
-        self, spark: SparkSession, catalog: FlussCatalog, attachments: Attachments, names: NameMeanings
-    ) -> None:
-        self._spark = spark
-        self._catalog = catalog
-        self._attachments = attachments
-        self._names = names
-
-    def do(self, statement: Statement, text: str, query: QueryRunner, write: TableWriter) -> DataFrame:
-        """Do what a statement says, and return its answer, which may be empty. ``text`` is for messages."""
-        match statement:
-            case CreateTable():
-                self._create_table(statement, text, query, write)
-            case CreateDatabase() | DropDatabase():
-                self._change_database(statement)
-            case DropTable():
-                self._catalog.drop_table(self._path(statement.name), if_exists=statement.if_exists)
-            case AddColumns():
-                self._catalog.alter_table(self._path(statement.name), add_columns=_struct(statement.columns, text))
-            case SetProperties():
-                self._catalog.alter_table(self._path(statement.name), set_properties=statement.properties)
-            case UnsetProperties():
-                self._catalog.alter_table(self._path(statement.name), reset_properties=statement.keys)
-            case AddPartitions() | DropPartitions():
-                self._change_partitions(statement)
-            case _:
-                return self._spark.createDataFrame(self._answer(statement))
-        return self._spark.range(0).select()
-
-    def _path(self, name: Name) -> TablePath:
-        path = self._names.table(name)
-        assert path is not None, "a statement is done here if its name means a table of Fluss"
-        return path
-
-    def _change_database(self, statement: CreateDatabase | DropDatabase) -> None:
-        name = self._names.database(statement.name)
-        if isinstance(statement, DropDatabase):
-            self._catalog.drop_database(name, if_exists=statement.if_exists, cascade=statement.cascade)
-            return
-        self._catalog.create_database(
-            name, comment=statement.comment, properties=statement.properties, if_not_exists=statement.if_not_exists
-        )
-        # Whoever creates a database in SQL is going to use it there. Tables of one that exists are found by use.
-        self._attachments.attach(name, [])
-
-    def _create_table(self, statement: CreateTable, text: str, query: QueryRunner, write: TableWriter) -> None:
-        path = self._names.new_table(statement.name)
-        if statement.query is not None and self._catalog.table_exists(path):
-            if statement.if_not_exists:
-                return
-            raise FlussError(f"The table {path} exists already; drop it first, or use INSERT INTO")
-        rows = None if statement.query is None else query(statement.query)
-        self._catalog.create_table(
-            path,
-            _struct(statement.columns, text) if rows is None else rows,
-            primary_keys=statement.primary_keys,
-            partition_keys=statement.partition_keys,
-            bucket_keys=statement.bucket_keys,
-            bucket_count=statement.bucket_count,
-            comment=statement.comment,
-            properties=statement.properties,
-            if_not_exists=statement.if_not_exists,
-        )
-        if rows is not None:
-            try:
-                write(rows, path)
-            except BaseException:
-                # The statement has not happened, as far as anybody can see.
-                self._catalog.drop_table(path, if_exists=True)
-                raise
-
-    def _change_partitions(self, statement: AddPartitions | DropPartitions) -> None:
-        path = self._path(statement.name)
-        for spec in statement.specs:
-            if isinstance(statement, AddPartitions):
-                self._catalog.add_partition(path, spec, if_not_exists=statement.if_not_exists)
-            else:
-                self._catalog.drop_partition(path, spec, if_exists=statement.if_exists)
-
-    def _answer(self, statement: Statement) -> pa.Table:
-        match statement:
-            case ShowDatabases():
-                return answers.databases(self._catalog.list_databases(), statement.pattern)
-            case DescribeDatabase():
-                return answers.description_of_database(
-                    self._catalog.database_info(self._names.database(statement.name))
-                )
-            case ShowTables():
-                database = self._names.database_of_tables(statement.database)
-                assert database is not None, "a statement is done here if its name means a database of Fluss"
-                return answers.tables(database, self._catalog.list_tables(database), statement.pattern)
-            case ShowPartitions():
-                info = self._catalog.table_info(self._path(statement.name))
-                found = self._catalog.list_partitions(info.table_path, statement.spec or None)
-                return answers.partitions(found, info.partition_keys)
-            case ShowCreateTable():
-                return answers.create_statement(self._catalog.table_info(self._path(statement.name)))
-            case ShowProperties():
-                return answers.properties(self._catalog.table_info(self._path(statement.name)), statement.key)
-            case DescribeTable():
-                info = self._catalog.table_info(self._path(statement.name))
-                return answers.description_of_table(info, is_extended=statement.is_extended)
-        raise AssertionError(f"no answer for {statement!r}")
-
-
-def _struct(columns: Sequence[ColumnText], text: str) -> StructType:
-    """Return the columns of a statement. Spark's own parser reads their types."""
-    fields = []
-    for column in columns:
-        try:
-            data_type = DataType.fromDDL(column.type_text)
-        except ParseException as error:
-            fail(text, column.position, f"the type of column '{column.name}' is not understood: {reason_of(error)}")
-        metadata = None if column.comment is None else {"comment": column.comment}
-        fields.append(StructField(column.name, data_type, column.nullable, metadata))
-    return StructType(fields)

@@ -18,11 +18,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from fluss.spark.option_values import Transaction
-from fluss.spark.options import WriteOptions
-from fluss.spark.session.noise import PlainErrors
+from fluss.spark.query_options import WriteOptions
+from fluss.spark.session.noise import ShortTracebacks
+from fluss.spark.source_options import Transaction
 from fluss.spark.write.exactly_once import write_at_least_once, write_exactly_once
-from fluss.spark.write.overwrite import KeyNotes, Overwrite
+from fluss.spark.write.overwrite import Overwrite, WrittenKeys
 from fluss.spark.write.row_hashes import Hashes
 from fluss.spark.write.sink import SinkPlan, WriteSummary
 from fluss.spark.write.sink_state import SinkState
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TaskWritten(WriterCommitMessage):
+class BatchTaskCommit(WriterCommitMessage):
     """What a task tells the driver."""
 
     summary: WriteSummary
@@ -51,24 +51,24 @@ class FlussBatchWriter(DataSourceArrowWriter):
         # Names this write among the queries that keep records in the same place.
         self._job = options.transaction or Transaction(f"batch-{uuid.uuid4()}", 0)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        with PlainErrors():
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchTaskCommit:
+        with ShortTracebacks():
             table = self._plan.open_table()
             rows = self._plan.rows(table, iterator)
             notes = None
             if self._overwrite is not None:
-                notes = KeyNotes(self._overwrite, table.get_table_info())
+                notes = WrittenKeys(self._overwrite, table.get_table_info())
                 rows = notes.noted(rows)
             if self._state is None:
                 summary = write_at_least_once(table, self._plan, rows)
             else:
                 records = self._state.task(*self._job, _task().partitionId())
                 summary = write_exactly_once(table, self._plan, rows, records)
-            return TaskWritten(summary, None if notes is None else notes.hashes())
+            return BatchTaskCommit(summary, None if notes is None else notes.hashes())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with PlainErrors():
-            written = [message for message in messages if isinstance(message, TaskWritten)]
+        with ShortTracebacks():
+            written = [message for message in messages if isinstance(message, BatchTaskCommit)]
             total = WriteSummary.total(message.summary for message in written)
             if self._overwrite is not None:
                 keys = [message.keys for message in written if message.keys is not None]
@@ -77,7 +77,7 @@ class FlussBatchWriter(DataSourceArrowWriter):
             self._forget_records()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        total = WriteSummary.total(m.summary for m in messages if isinstance(m, TaskWritten))
+        total = WriteSummary.total(m.summary for m in messages if isinstance(m, BatchTaskCommit))
         logger.warning(
             "a write to %s was aborted; what its tasks have written stays, at least %d rows",
             self._plan.options.table,

@@ -26,9 +26,9 @@ from fluss.errors import FlussError
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
 from fluss.spark.lexer import quoted_name
-from fluss.spark.option_table import Use
-from fluss.spark.options import applicable_options, write_options
+from fluss.spark.query_options import applicable_options, write_options
 from fluss.spark.session.noise import ignored_pandas_warning
+from fluss.spark.source_options import Use
 
 _BATCH_ROWS: Final = 65_536
 # Nothing: one micro-batch after the other. A time between them. 'available-now' or 'once': what there is, then stop.

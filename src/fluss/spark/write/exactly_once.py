@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from fluss.client.bulk.counted_writer import CountedWriter
-from fluss.client.table import FlussTable
-from fluss.spark.names import bucket_text
+from fluss import FlussTable
+from fluss.client.bulk import CountedWriter
+from fluss.spark.naming import format_bucket
 from fluss.spark.write.keyed_write import KeyedWrite
 from fluss.spark.write.log_write import LogWrite
 from fluss.spark.write.sink import SinkPlan, SinkRows, WriteSummary
-from fluss.spark.write.writer_record import Account, GivenRecord, RecordKeeper, WriterRecord
+from fluss.spark.write.writer_record import Attempt, DriverRecord, RecordStore, WriterRecord
 
 
 def write_at_least_once(table: FlussTable, plan: SinkPlan, rows: Iterable[SinkRows]) -> WriteSummary:
@@ -29,12 +29,12 @@ def write_at_least_once(table: FlussTable, plan: SinkPlan, rows: Iterable[SinkRo
     counts = writer.row_counts
     summary = WriteSummary(rows=counts.total())
     for (partition_name, bucket_id), row_count in counts.items():
-        summary.rows_by_bucket[bucket_text(partition_name, bucket_id)] = row_count
+        summary.rows_by_bucket[format_bucket(partition_name, bucket_id)] = row_count
     return summary
 
 
 def write_exactly_once(
-    table: FlussTable, plan: SinkPlan, rows: Iterable[SinkRows], records: RecordKeeper
+    table: FlussTable, plan: SinkPlan, rows: Iterable[SinkRows], records: RecordStore
 ) -> WriteSummary:
     """Write the rows that no attempt of the task has written before, and return when all of them are stored."""
     return ExactlyOnceWrite(table, records, target_columns=plan.target_columns).write_rows(rows)
@@ -51,15 +51,15 @@ class ExactlyOnceWrite:
     def __init__(
         self,
         table: FlussTable,
-        record: WriterRecord | RecordKeeper,
+        record: WriterRecord | RecordStore,
         *,
         is_fresh: bool = False,
         target_columns: Sequence[str] | None = None,
     ) -> None:
         self._table = table
         self._target_columns = target_columns
-        keeper = GivenRecord(record) if isinstance(record, WriterRecord) else record
-        self._account = Account(table, keeper, is_resumed=not is_fresh)
+        keeper = DriverRecord(record) if isinstance(record, WriterRecord) else record
+        self._attempt = Attempt(table, keeper, is_resumed=not is_fresh)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
         """Append or upsert all rows, which have the form of the table, and return when they are stored.
@@ -72,8 +72,8 @@ class ExactlyOnceWrite:
     def write_rows(self, batches: Iterable[SinkRows]) -> WriteSummary:
         """Write rows, and delete those that are marked; otherwise like ``write``."""
         if self._table.has_primary_key():
-            return KeyedWrite(self._table, self._account, self._target_columns).write(batches)
-        return LogWrite(self._table, self._account).write(batch.rows for batch in batches)
+            return KeyedWrite(self._table, self._attempt, self._target_columns).write(batches)
+        return LogWrite(self._table, self._attempt).write(batch.rows for batch in batches)
 
 
 __all__ = ["ExactlyOnceWrite", "WriteSummary", "WriterRecord"]

@@ -24,21 +24,18 @@ from typing import IO, Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fluss import FlussTable
 from fluss.buffers import Int64Array, UInt8Array, byte_view
-from fluss.client.bulk.sequenced_writer import SequencedWriter, upsert_encoder
-from fluss.client.bulk.table_facts import writer_batch_bytes
-from fluss.client.bulk.table_splitter import TableSplitter
-from fluss.client.table import FlussTable
-from fluss.client.write.encoders import gathered
+from fluss.client.bulk import SequencedWriter, TableSplitter, gathered, upsert_encoder, writer_batch_bytes
 from fluss.errors import FlussError
 from fluss.record.log_batch import LogBatchHeader
 from fluss.row.arrow_arrays import number_array
 from fluss.row.encoded import large_binary_array, offsets_of, rows_of
 from fluss.schema.table import TableBucket
-from fluss.spark.names import bucket_text
+from fluss.spark.naming import format_bucket
 from fluss.spark.write.row_hashes import UInt64Array, row_hashes
 from fluss.spark.write.sink import SinkRows, WriteSummary
-from fluss.spark.write.writer_record import LOST_TRACK, NOT_REPEATABLE, ROWS_PER_BATCH, Account
+from fluss.spark.write.writer_record import LOST_TRACK, NOT_REPEATABLE, ROWS_PER_BATCH, Attempt
 
 # Attempts must have the same hashes.
 _SEED: Final = 0
@@ -57,9 +54,9 @@ ScalarT = TypeVar("ScalarT", bound=np.generic)
 class KeyedWrite:
     """Writes the rows of one task to a primary-key table. To be used once."""
 
-    def __init__(self, table: FlussTable, account: Account, target_columns: Sequence[str] | None = None) -> None:
+    def __init__(self, table: FlussTable, attempt: Attempt, target_columns: Sequence[str] | None = None) -> None:
         self._table = table
-        self._account = account
+        self._attempt = attempt
         self._target_columns = target_columns
         self._encoder = upsert_encoder(table, target_columns)
         self._keys = self._encoder.keys
@@ -70,17 +67,17 @@ class KeyedWrite:
         with KeyedRecords() as records:
             for batch in batches:
                 self._add(records, batch)
-            if not records.record_count and not self._account.is_begun():
+            if not records.record_count and not self._attempt.is_begun():
                 return WriteSummary()
             partition_ids = {bucket.partition_id for bucket in records.buckets}
-            self._account.open(partition_ids, rows_per_batch=self._rows_per_batch(records))
-            found = self._read_back() if self._account.is_resumed else _Found(self._table)
+            self._attempt.open(partition_ids, rows_per_batch=self._rows_per_batch(records))
+            found = self._read_back() if self._attempt.is_resumed else _Found(self._table)
             try:
                 return self._send(records, found)
             except FlussError as error:
                 if error.error_code not in LOST_TRACK or not self._is_forgotten(records, found):
                     raise
-            self._account.renew()
+            self._attempt.renew()
             return self._send(records, self._read_back())
 
     def _add(self, records: KeyedRecords, batch: SinkRows) -> None:
@@ -101,7 +98,7 @@ class KeyedWrite:
     def _send(self, records: KeyedRecords, found: _Found) -> WriteSummary:
         self._check_same(records, found)
         summary = WriteSummary()
-        record = self._account.record
+        record = self._attempt.record
         with SequencedWriter(
             self._table,
             record.writer_id,
@@ -110,8 +107,8 @@ class KeyedWrite:
         ) as writer:
             for bucket in records.buckets:
                 done_count = len(found.batches.get(bucket, ()))
-                text = bucket_text(self._places.partition_name(bucket), bucket.bucket_id)
-                for number, batch in enumerate(records.batches(bucket, self._account.rows_per_batch)):
+                text = format_bucket(self._places.partition_name(bucket), bucket.bucket_id)
+                for number, batch in enumerate(records.batches(bucket, self._attempt.rows_per_batch)):
                     if number < done_count:
                         summary.rows_found += len(batch)
                     else:
@@ -125,7 +122,7 @@ class KeyedWrite:
 
     def _read_back(self) -> _Found:
         found = _Found(self._table)
-        for batch in self._account.written(self._keys.key_names):
+        for batch in self._attempt.written(self._keys.key_names):
             hashes = np.empty(0, np.uint64)
             if batch.rows is not None:
                 hashes = row_hashes(self._keys.encode(batch.rows.columns), _SEED)
@@ -135,7 +132,7 @@ class KeyedWrite:
     def _check_same(self, records: KeyedRecords, found: _Found) -> None:
         """Make sure that what was written belongs to the batches that have the same numbers now."""
         for bucket, written in found.batches.items():
-            batches = records.batches(bucket, self._account.rows_per_batch)
+            batches = records.batches(bucket, self._attempt.rows_per_batch)
             for number, hashes in enumerate(written):
                 batch = next(batches, None)
                 if batch is None or not bool(np.isin(hashes, batch.hashes).all()):
@@ -149,7 +146,7 @@ class KeyedWrite:
         was refused. Otherwise the numbers were wrong because another attempt has written meanwhile.
         """
         now = self._read_back()
-        rows_per_batch = self._account.rows_per_batch
+        rows_per_batch = self._attempt.rows_per_batch
         return any(
             len(now.batches[bucket]) == len(written) < sum(1 for _ in records.batches(bucket, rows_per_batch))
             for bucket, written in found.batches.items()

@@ -25,21 +25,18 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.client.bulk.sequenced_writer import IN_FLIGHT_MAX, SequencedWriter, append_encoder
-from fluss.client.bulk.table_facts import writer_batch_bytes
-from fluss.client.bulk.table_splitter import TableSplitter
-from fluss.client.table import FlussTable
-from fluss.client.write.arrow_input import slices
+from fluss import FlussTable
+from fluss.client.bulk import IN_FLIGHT_MAX, SequencedWriter, TableSplitter, append_encoder, slices, writer_batch_bytes
 from fluss.errors import FlussError
 from fluss.row import compacted_columns
 from fluss.row.arrow_arrays import bool_array
 from fluss.row.encoded import EncodedRows
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
-from fluss.spark.names import bucket_text
+from fluss.spark.naming import format_bucket
 from fluss.spark.write.row_hashes import RowCounts
 from fluss.spark.write.sink import WriteSummary
-from fluss.spark.write.writer_record import LOST_TRACK, NOT_REPEATABLE, Account, another_attempt
+from fluss.spark.write.writer_record import LOST_TRACK, NOT_REPEATABLE, Attempt, concurrent_attempt
 
 # Rows of a bucket wait until there are so many times the bytes of a batch, most of which compression will save; and
 # those of all buckets until there are so many bytes.
@@ -54,24 +51,24 @@ MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
 class LogWrite:
     """Writes the rows of one task to a log table. To be used once."""
 
-    def __init__(self, table: FlussTable, account: Account) -> None:
+    def __init__(self, table: FlussTable, attempt: Attempt) -> None:
         self._table = table
-        self._account = account
+        self._attempt = attempt
         self._schema = table.get_table_info().schema
         self._encoder = append_encoder(table)
         self._places = TableSplitter.of(table)
-        self._written = _Written(table, account, self._places)
+        self._written = _Written(table, attempt, self._places)
         self._summary = WriteSummary()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
         """Write all rows, and return when they are stored."""
         rows = (self._checked(batch) for batch in batches if batch.num_rows)
         first = list(islice(rows, 1))
-        if not first and not self._account.is_begun():
+        if not first and not self._attempt.is_begun():
             return self._summary
-        self._account.open({bucket.partition_id for batch in first for bucket, _ in self._places.groups(batch)})
+        self._attempt.open({bucket.partition_id for batch in first for bucket, _ in self._places.groups(batch)})
         everything = chain(first, rows)
-        if not self._account.is_resumed:
+        if not self._attempt.is_resumed:
             self._send(everything)
             return self._summary
         self._written.read()
@@ -107,21 +104,21 @@ class LogWrite:
         self._summary.rows_by_bucket += self._written.rows_by_bucket
 
     def _send(self, batches: Iterable[pa.RecordBatch]) -> None:
-        account, names = self._account, self._places.partition_name
+        attempt, names = self._attempt, self._places.partition_name
         by_bucket = self._summary.rows_by_bucket
         waiting = _Waiting(_BATCH_EXPANSION * writer_batch_bytes(self._table))
         with SequencedWriter(
-            self._table, account.record.writer_id, next_sequences=self._written.next_sequences
+            self._table, attempt.record.writer_id, next_sequences=self._written.next_sequences
         ) as writer:
             for batch in batches:
                 groups = self._places.split(batch)
-                account.cover({bucket.partition_id for bucket, _, _ in groups})
+                attempt.cover({bucket.partition_id for bucket, _, _ in groups})
                 for bucket, rows, _ in groups:
                     for piece in slices(rows, waiting.batch_bytes):
                         for full in waiting.add(bucket, piece):
                             writer.append(full, waiting.take(full))
                     self._summary.rows += rows.num_rows
-                    by_bucket[bucket_text(names(bucket), bucket.bucket_id)] += rows.num_rows
+                    by_bucket[format_bucket(names(bucket), bucket.bucket_id)] += rows.num_rows
             for bucket in waiting.buckets:
                 writer.append(bucket, waiting.take(bucket))
             writer.flush()
@@ -159,12 +156,12 @@ class _Waiting:
 class _Written:
     """What the log has of a task."""
 
-    def __init__(self, table: FlussTable, account: Account, places: TableSplitter) -> None:
+    def __init__(self, table: FlussTable, attempt: Attempt, places: TableSplitter) -> None:
         self._table = table
-        self._account = account
+        self._attempt = attempt
         self._places = places
         self._types = table.get_table_info().schema.data_types
-        # Two rows are equal if their hashes are; nobody can know which rows that would be.
+        # Rows count as equal if their hashes are. The seed is random: such rows cannot be made up.
         self.rows = RowCounts(secrets.randbits(63))
         self.rows_by_bucket: Counter[str] = Counter()
         # By bucket: the number of the next batch, where to read on, and how many batches without rows are the last.
@@ -174,8 +171,8 @@ class _Written:
 
     def read(self) -> None:
         """Read on."""
-        writer_id = self._account.record.writer_id
-        for batch in self._account.written(None, self._offsets):
+        writer_id = self._attempt.record.writer_id
+        for batch in self._attempt.written(None, self._offsets):
             bucket, header = batch.bucket, batch.header
             self._offsets[bucket] = header.offset_next
             if header.writer_id == writer_id:
@@ -183,7 +180,7 @@ class _Written:
             self._fences[bucket] = 0 if batch.rows else self._fences.get(bucket, 0) + 1
             if batch.rows:
                 self.rows.add(_encoded(self._types, batch.rows))
-                text = bucket_text(self._places.partition_name(bucket), bucket.bucket_id)
+                text = format_bucket(self._places.partition_name(bucket), bucket.bucket_id)
                 self.rows_by_bucket[text] += batch.rows.num_rows
 
     def shut_out_others(self) -> None:
@@ -196,17 +193,17 @@ class _Written:
             before = dict(self._offsets)
             self.read()
             if self._offsets != before:
-                raise another_attempt(self._table) from error
-            # Nobody has written anything, and still the numbers are wrong: the server has forgotten the writer, and
-            # with it whoever else could use its numbers.
-            self._account.renew()
+                raise concurrent_attempt(self._table) from error
+            # No attempt has written anything, and still the numbers are wrong: the server has forgotten the writer.
+            # Then no other attempt can use its numbers either.
+            self._attempt.renew()
             self.next_sequences.clear()
 
     def _fence(self) -> None:
-        left = self._account.buckets()
+        left = self._attempt.buckets()
         for _ in range(_FENCES_MAX):
             with SequencedWriter(
-                self._table, self._account.record.writer_id, next_sequences=self.next_sequences
+                self._table, self._attempt.record.writer_id, next_sequences=self.next_sequences
             ) as writer:
                 for bucket in left:
                     for _ in range(_FENCE_BATCHES):
@@ -217,7 +214,7 @@ class _Written:
             left = [bucket for bucket in left if self._fences.get(bucket, 0) < _FENCE_BATCHES]
             if not left:
                 return
-        raise another_attempt(self._table)
+        raise concurrent_attempt(self._table)
 
 
 def _encoded(types: Sequence[DataType], rows: pa.RecordBatch) -> EncodedRows:

@@ -2,7 +2,7 @@
 
 A log has no way to take rows back, so a log table can only be appended to. A primary-key table is overwritten by
 writing the new rows, and then deleting the rows of all other keys. Tasks note the keys that they write, as hashes of
-128 bits; when all of them are done, the driver reads the keys of the table and deletes those that nobody has written.
+128 bits; when all of them are done, the driver reads the keys of the table and deletes those that no task has written.
 Readers see the table change row by row, first the new rows, then the deletes. If the write fails in between, the old
 rows that were not updated are still there; it may just be repeated.
 """
@@ -16,8 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.client.faces import wait_for
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import wait_for
 from fluss.errors import FlussError
 from fluss.row import compacted_columns
 from fluss.row.arrow_arrays import bool_array
@@ -35,7 +35,7 @@ ROWS_MAX: Final = 10_000_000
 class Overwrite:
     """One write that replaces the rows of a primary-key table. Made on the driver, sent to tasks."""
 
-    # Nobody can make up keys that are taken for one another.
+    # A random seed: keys with equal hashes cannot be made up.
     seed: int
 
     @classmethod
@@ -68,7 +68,7 @@ class Overwrite:
         wait_for(writer.flush())
 
 
-class KeyNotes:
+class WrittenKeys:
     """Notes the keys that one task writes."""
 
     def __init__(self, overwrite: Overwrite, info: TableInfo) -> None:

@@ -54,7 +54,7 @@ class RowCounts:
     """How often rows occur, by two hashes of 64 bits with seeds of the caller: 16 bytes per row that was added.
 
     First rows are added, then others are subtracted. Two different rows that share one of the hashes are told apart by
-    the other; nobody has to expect that.
+    the other; that two rows share both is not to be expected.
     """
 
     def __init__(self, seed: int) -> None:

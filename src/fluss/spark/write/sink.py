@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StringType, StructType
 
-from fluss.client.table import FlussTable
+from fluss import FlussTable
 from fluss.errors import FlussError
 from fluss.options import suggestion
 from fluss.row.arrow_arrays import bool_array, string_array
@@ -32,7 +32,7 @@ from fluss.schema.schema import Schema, shown_names
 from fluss.schema.table import TableInfo
 from fluss.spark.connections import open_table
 from fluss.spark.conversion import FromSpark
-from fluss.spark.options import WriteOptions
+from fluss.spark.query_options import WriteOptions
 
 _WRITE, _DELETE, _IGNORE = range(3)
 _CHANGES: Final = {

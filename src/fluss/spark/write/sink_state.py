@@ -66,7 +66,7 @@ class LocalFiles:
     def create(self, path: str, content: bytes) -> bool:
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Nobody sees a file before it is whole.
+        # A reader never sees a file before it is whole.
         unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         unfinished.write_bytes(content)
         try:
@@ -211,7 +211,7 @@ class SinkState:
 
 
 class TaskRecords:
-    """Keeps the record of one task. Implements ``RecordKeeper``."""
+    """Keeps the record of one task. Implements ``RecordStore``."""
 
     def __init__(self, files: StateFiles, path: str) -> None:
         self._files = files

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from fluss.errors import FlussError
-from fluss.spark.options import WriteOptions
-from fluss.spark.session.noise import PlainErrors
+from fluss.spark.query_options import WriteOptions
+from fluss.spark.session.noise import ShortTracebacks
 from fluss.spark.write.exactly_once import write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import check_complete_output
 from fluss.spark.write.sink import SinkPlan, WriteSummary
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TaskWritten(WriterCommitMessage):
+class StreamTaskCommit(WriterCommitMessage):
     """What a task tells the driver, which does not know its query otherwise."""
 
     query: str
@@ -49,19 +49,19 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
         if options.delivery_guarantee == "exactly-once":
             self._state = SinkState.open(options.checkpoint_location)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        with PlainErrors():
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamTaskCommit:
+        with ShortTracebacks():
             query, batch, partition = _identity()
             table = self._plan.open_table()
             rows = self._plan.rows(table, iterator)
             if self._state is None:
-                return TaskWritten(query, write_at_least_once(table, self._plan, rows))
+                return StreamTaskCommit(query, write_at_least_once(table, self._plan, rows))
             records = self._state.task(query, batch, partition)
-            return TaskWritten(query, write_exactly_once(table, self._plan, rows, records))
+            return StreamTaskCommit(query, write_exactly_once(table, self._plan, rows, records))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        with PlainErrors():
-            written = [message for message in messages if isinstance(message, TaskWritten)]
+        with ShortTracebacks():
+            written = [message for message in messages if isinstance(message, StreamTaskCommit)]
             total = WriteSummary.total(message.summary for message in written)
             logger.info(
                 "micro-batch %d wrote %d rows to %s, %d of them before it was tried again",

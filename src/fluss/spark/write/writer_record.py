@@ -1,7 +1,7 @@
 """What all attempts of a task must know to write its rows once: one writer id, and where its batches can be.
 
 The record of a task is made before its first row is written, and is never changed: when it has to say more, a new one
-takes its place. Whoever comes later finds the batches of the writer in the log, from the recorded offsets on.
+takes its place. A later attempt finds the batches of the writer in the log, from the recorded offsets on.
 
 | field | meaning |
 |---|---|
@@ -19,18 +19,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from fluss.client.bulk.sequenced_writer import new_writer_id
-from fluss.client.bulk.table_facts import offsets_of, partitions_of
-from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
-from fluss.client.table import FlussTable
+from fluss import FlussTable
+from fluss.client.bulk import WrittenBatch, new_writer_id, offsets_of, partitions_of, writer_batches
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
-from fluss.spark.names import bucket_of, bucket_text, text_of
+from fluss.spark.naming import format_bucket, format_table_bucket, parse_table_bucket
 
 ROWS_PER_BATCH: Final = 8192
 _VERSION: Final = 1
-# How often a record is extended again because somebody else did so at the same time.
+# How often a record is extended again because another attempt did so at the same time.
 _TRIES_MAX: Final = 5
 
 NOT_REPEATABLE: Final = (
@@ -93,10 +91,10 @@ def latest_offsets(table: FlussTable, partition_ids: Iterable[int | None]) -> di
         for number in range(info.num_buckets)
     ]
     offsets = offsets_of(table, buckets, OffsetSpec.latest())
-    return {text_of(bucket): offset for bucket, offset in offsets.items()}
+    return {format_table_bucket(bucket): offset for bucket, offset in offsets.items()}
 
 
-class RecordKeeper(Protocol):
+class RecordStore(Protocol):
     """Where the record of one task is kept, for its next attempt."""
 
     def load(self) -> WriterRecord | None:
@@ -104,13 +102,13 @@ class RecordKeeper(Protocol):
         ...
 
     def put(self, record: WriterRecord) -> bool:
-        """Keep a record in the place of the one that was loaded or put last; False if somebody else was faster."""
+        """Keep a record in the place of the one that was loaded or put last; False if another attempt was faster."""
         ...
 
 
 @dataclass
-class GivenRecord:
-    """Keeps a record that somebody else made for the task, who is able to give it to the next attempt, too.
+class DriverRecord:
+    """Keeps a record that the driver made for the task, and gives to the next attempt, too.
 
     Changes of it are lost with the attempt. So its offsets should be those of all partitions; what is missing is read
     from the beginning. A writer id that the server has forgotten cannot be replaced.
@@ -133,11 +131,11 @@ class GivenRecord:
 
 
 @dataclass
-class Account:
+class Attempt:
     """The record of one task during one attempt."""
 
     table: FlussTable
-    keeper: RecordKeeper
+    keeper: RecordStore
     # Whether an attempt before this one may have written something.
     is_resumed: bool = True
     _record: WriterRecord | None = field(default=None, init=False)
@@ -154,7 +152,7 @@ class Account:
         return self.record.rows_per_batch or self._suitable_rows
 
     def is_begun(self) -> bool:
-        """Whether an attempt before this one had rows, as far as anybody knows."""
+        """Whether an attempt before this one had rows, as far as the record tells."""
         return self.is_resumed and self.keeper.load() is not None
 
     def open(self, partition_ids: Collection[int | None], *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
@@ -178,7 +176,7 @@ class Account:
     def cover(self, partition_ids: Collection[int | None]) -> None:
         """See to it that the record has the offsets of these partitions before something is written to them."""
         for _ in range(_TRIES_MAX):
-            missing = [id_ for id_ in dict.fromkeys(partition_ids) if bucket_text(id_, 0) not in self.record.starts]
+            missing = [id_ for id_ in dict.fromkeys(partition_ids) if format_bucket(id_, 0) not in self.record.starts]
             if not missing:
                 return
             starts = {**self.record.starts, **latest_offsets(self.table, missing)}
@@ -186,13 +184,13 @@ class Account:
                 return
             if not self.is_resumed:
                 break
-        raise another_attempt(self.table)
+        raise concurrent_attempt(self.table)
 
     def renew(self) -> None:
         """Go on under a new writer id, because the server has forgotten the one there is."""
         record = self.record
         if not self._put(replace(record, writer_id=new_writer_id(self.table), earlier_writer_ids=record.writer_ids)):
-            raise another_attempt(self.table)
+            raise concurrent_attempt(self.table)
 
     def _put(self, record: WriterRecord) -> bool:
         is_put = self.keeper.put(record)
@@ -202,7 +200,7 @@ class Account:
     def buckets(self) -> list[TableBucket]:
         """Return the buckets that the task may have written to, as far as they still exist."""
         info = self.table.get_table_info()
-        buckets = [bucket_of(info.table_id, text) for text in self.record.starts]
+        buckets = [parse_table_bucket(info.table_id, text) for text in self.record.starts]
         if not info.is_partitioned():
             return buckets
         existing = {partition.partition_id for partition in partitions_of(self.table)}
@@ -213,7 +211,7 @@ class Account:
     ) -> Iterator[WrittenBatch]:
         """Yield what the task has written, from the recorded offsets on, or from later ones where these are given."""
         recorded = self.record.starts
-        starts = {bucket: recorded[text_of(bucket)] for bucket in self.buckets()}
+        starts = {bucket: recorded[format_table_bucket(bucket)] for bucket in self.buckets()}
         try:
             yield from writer_batches(self.table, self.record.writer_ids, {**starts, **(after or {})}, columns=columns)
         except FlussError as error:
@@ -225,7 +223,7 @@ class Account:
             ) from error
 
 
-def another_attempt(table: FlussTable) -> FlussError:
+def concurrent_attempt(table: FlussTable) -> FlussError:
     """Return the error of an attempt that is not alone."""
     return FlussError(
         f"Another attempt of this task is writing to {table.table_path} at the same time; this one gives up. Do not "

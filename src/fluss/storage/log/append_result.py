@@ -15,9 +15,9 @@ _numbers: Final = itertools.count()
 
 
 class History:
-    """The appends between two failures to write.
+    """Identifies the appends between two failures to write.
 
-    After a failure offsets are given out again, so an offset alone does not say whose rows it will hold.
+    After a failure, offsets are given to other appends again, so an offset alone does not identify an append.
     """
 
     __slots__ = ("failure", "offset_kept")

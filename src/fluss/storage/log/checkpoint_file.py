@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from fluss.buffers import BytesLike
 from fluss.integers import INT32_MAX, INT64_MAX
 from fluss.schema.table import TableBucket
-from fluss.storage.damage import damaged
+from fluss.storage.log.file_names import damaged
 
 VERSION = 0
 _WHAT = "checkpoint file"
@@ -59,9 +59,9 @@ def decode_checkpoint(data: BytesLike, file_name: str | None = None) -> dict[Tab
 
 
 def _entry(line: str, line_number: int, file_name: str | None) -> tuple[TableBucket, int]:
-    words = line.split(" ")
-    numbers = [int(word) for word in words if _NUMBER.fullmatch(word)]
-    if not 3 <= len(numbers) == len(words) <= 4 or max(numbers) > INT64_MAX or numbers[-2] > INT32_MAX:
+    parts = line.split(" ")
+    numbers = [int(part) for part in parts if _NUMBER.fullmatch(part)]
+    if not 3 <= len(numbers) == len(parts) <= 4 or max(numbers) > INT64_MAX or numbers[-2] > INT32_MAX:
         reason = f"line {line_number} is {line[:80]!r}, not the ids of a bucket and an offset"
         raise damaged(_WHAT, reason, file_name)
     partition_id = numbers[1] if len(numbers) == 4 else None

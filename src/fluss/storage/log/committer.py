@@ -1,10 +1,10 @@
-"""The thread that writes: everything that all logs have to say goes to the disk in rounds.
+"""Group commit: one thread writes the appends of all logs to the disk, in rounds.
 
-A round takes what is waiting at its beginning, writes it, one call per file, then makes the files durable, and only
-then are writers told. While a round is on its way to the disk the next one collects: the slower the disk, the larger
-the rounds. This is group commit.
+A round takes what is waiting at its beginning, writes it with one call per file, then makes the files durable, and only
+then are the writers told. While a round is on its way to the disk, appends collect for the next one: the slower the
+disk, the larger the rounds.
 
-One event loop adds to the logs and hears of the results; the thread in between touches files only.
+One event loop adds to the logs and hears of the results; the committer thread in between touches files only.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ logger = logging.getLogger(__name__)
 class Committed(Protocol):
     """A log, as the committer sees it."""
 
-    # In the thread:
+    # In the committer thread:
 
     def write_pending(self) -> CommitRound:
         """Write what is waiting. After a failed round the log writes nothing before it has heard of the failure."""
         ...
 
     def halt(self) -> None:
-        """Write nothing more: nobody knows what is on the disk."""
+        """Write nothing more: it is unknown what is on the disk."""
         ...
 
     @property
     def is_written_awaited(self) -> bool:
-        """Whether anybody wants to hear of ``written``, and not only of ``durable``."""
+        """Whether a writer waits for ``written``, and not only for ``durable``."""
         ...
 
     # On the event loop:
@@ -57,7 +57,7 @@ class Committed(Protocol):
         ...
 
     def failed(self, error: OSError, *, is_undone: bool) -> None:
-        """A round failed. If it was not undone, nobody knows what is on the disk."""
+        """A round failed. If it was not undone, it is unknown what is on the disk."""
         ...
 
 
@@ -123,7 +123,7 @@ class Committer:
             return logs
 
     def run_round(self, logs: list[Committed]) -> None:
-        """Write what logs have waiting, make it durable, and report. A log that fails is no matter of the others."""
+        """Write what logs have waiting, make it durable, and report. A failure concerns only the log that it is of."""
         rounds = [(log, _write_pending(log)) for log in logs]
         errors: dict[Path, OSError] = {}
         if self._is_synced:
@@ -138,7 +138,7 @@ class Committer:
         for written in rounds:
             jobs.update(dict.fromkeys(written.files, self._files.sync))
             jobs.update(dict.fromkeys(written.directories, self._files.sync_directory))
-        # A few hands share the work; a single file is not worth the way to another thread.
+        # Several threads share the work; a single file is not worth the way to another thread.
         shares = [list(jobs.items())[first::_SYNCS_AT_ONCE] for first in range(min(len(jobs), _SYNCS_AT_ONCE))]
         run = map if len(shares) == 1 else self._syncs.map
         return {path: error for errors in run(_sync_share, shares) for path, error in errors.items()}
@@ -147,7 +147,7 @@ class Committer:
         """Tell the event loop, once for all logs of the round."""
         assert self._loop is not None
         if reports:
-            with suppress(RuntimeError):  # The loop was closed: nobody is left to be told.
+            with suppress(RuntimeError):  # The loop was closed, and no writer waits any more.
                 self._loop.call_soon_threadsafe(_call_all, reports)
 
 
@@ -185,12 +185,12 @@ def _call_all(reports: list[Callable[[], None]]) -> None:
     for report in reports:
         try:
             report()
-        except Exception:  # Those behind it have their own writers to tell.
+        except Exception:  # The reports behind it are about other logs, whose writers wait.
             logger.exception("a log could not take in what was committed")
 
 
 class _Marker:
-    """Takes part in a round to find out when it is over."""
+    """Takes part in a round like a log, to find out when the round is over."""
 
     is_written_awaited = False
 

@@ -23,12 +23,17 @@ In a log tablet, ``N`` being an offset as 20 decimal digits; see ``remote_manife
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+from fluss.buffers import BytesLike
+from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT32_MAX
+from fluss.json_object import JsonObject, parse_object
 from fluss.schema.table import TableBucket
 
 OFFSET_DIGITS = 20
@@ -142,3 +147,25 @@ class TabletLocation:
 def directories_above(directory: Path, bucket: TableBucket) -> Sequence[Path]:
     """Return the directories that must be durable for a tablet directory to be found, that of all data last."""
     return directory.parents[: 3 if bucket.partition_id is None else 4]
+
+
+# What is in files
+
+
+def damaged(what: str, reason: str, file_name: str | None) -> FlussError:
+    """Build the error for a file that does not hold what it should: a ``what``, and which one, where that is known."""
+    which = f"{what} {file_name}" if file_name else what
+    return FlussError(f"The {which} is damaged: {reason}", ErrorCode.LOG_STORAGE_EXCEPTION)
+
+
+@contextmanager
+def json_file(data: BytesLike, what: str, file_name: str | None, *, version: int) -> Iterator[JsonObject]:
+    """Read a JSON file of a version. Every complaint about its content becomes the error of ``damaged``."""
+    try:
+        file = parse_object(data)
+        found = file.integer("version", lowest=0, highest=INT32_MAX)
+        if found != version:
+            raise FlussError(f"its version is {found}, this version reads only {version}")
+        yield file
+    except FlussError as error:
+        raise damaged(what, error.message, file_name) from error

@@ -43,8 +43,7 @@ import numpy.typing as npt
 
 from fluss.buffers import BytesLike, Int64Array, byte_array
 from fluss.integers import INT32_MAX
-from fluss.storage.damage import damaged
-from fluss.storage.log.file_names import OFFSET_MAX, LogFileKind, log_file_name
+from fluss.storage.log.file_names import OFFSET_MAX, LogFileKind, damaged, log_file_name
 from fluss.storage.vfs import Files
 
 _OFFSET_ENTRIES: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
@@ -53,6 +52,8 @@ _TIME_ENTRIES: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">
 _TIME_ENTRY: Final = struct.Struct(">qi")
 OFFSET_ENTRY_BYTES: Final = _OFFSET_ENTRY.size
 TIME_ENTRY_BYTES: Final = _TIME_ENTRY.size
+_offset: Final = attrgetter("offset")
+_timestamp_ms: Final = attrgetter("timestamp_ms")
 
 
 class OffsetEntry(NamedTuple):
@@ -70,7 +71,10 @@ class TimeEntry(NamedTuple):
 
 
 class SparseIndex:
-    """Entries are added by one thread and looked up by any. Offsets are kept as distances from the base."""
+    """The entries of a live segment, in memory. One thread adds entries, any thread looks them up.
+
+    Offsets are kept as distances from the base of the segment.
+    """
 
     __slots__ = (
         "_base_offset",
@@ -127,10 +131,12 @@ class SparseIndex:
         return None if index < 0 else TimeEntry(self._times_ms[index], self._base_offset + self._time_offsets[index])
 
     def offset_file(self) -> bytes:
+        """Return the content of the offset index."""
         offsets = np.array(self._offsets, np.int64) + self._base_offset
         return encode_offset_index(self._base_offset, offsets, np.array(self._positions, np.int64))
 
     def time_file(self) -> bytes:
+        """Return the content of the time index."""
         offsets = np.array(self._time_offsets, np.int64) + self._base_offset
         return encode_time_index(self._base_offset, np.array(self._times_ms, np.int64), offsets)
 
@@ -165,7 +171,7 @@ class StoredIndex:
     def lookup(self, offset: int) -> OffsetEntry:
         """Return an append that begins at or before the batch with the offset."""
         entries = self._offset_entries()
-        index = bisect_right(entries, offset, key=attrgetter("offset")) - 1
+        index = bisect_right(entries, offset, key=_offset) - 1
         return OffsetEntry(self._base_offset, 0) if index < 0 else entries[index]
 
     def last(self) -> OffsetEntry:
@@ -176,7 +182,7 @@ class StoredIndex:
     def lookup_time(self, timestamp_ms: int) -> TimeEntry | None:
         """Return the last entry before a commit time, if there is one."""
         entries = _Entries(self._files, self._path(LogFileKind.TIME_INDEX), TIME_ENTRY_BYTES, self._time_entry)
-        index = bisect_left(entries, timestamp_ms, key=attrgetter("timestamp_ms")) - 1
+        index = bisect_left(entries, timestamp_ms, key=_timestamp_ms) - 1
         return None if index < 0 else entries[index]
 
     def _offset_entries(self) -> _Entries[OffsetEntry]:

@@ -108,11 +108,11 @@ def load_log(
     writers_since_ms: int,
 ) -> LoadedLog:
     """Load a directory, which need not exist. Raises CorruptRecordError for damage that cannot be repaired."""
-    texts = files.names(directory)
-    if not texts and recovery_offset == 0:
+    file_names = files.names(directory)
+    if not file_names and recovery_offset == 0:
         return LoadedLog([], _EMPTY_END, WriterState(), [], _EMPTY)
     loader = _Loader(files, directory, bucket, recovery_offset, was_clean, is_synced, interval_bytes)
-    return loader.load(texts, writers_since_ms)
+    return loader.load(file_names, writers_since_ms)
 
 
 class _Loader:
@@ -147,8 +147,8 @@ class _Loader:
         # Whether a file was removed or shortened.
         self._is_changed = False
 
-    def load(self, texts: Sequence[str], writers_since_ms: int) -> LoadedLog:
-        names = self._sorted_names(texts)
+    def load(self, file_names: Sequence[str], writers_since_ms: int) -> LoadedLog:
+        names = self._sorted_names(file_names)
         bases = [name.offset for name in names if name.kind is LogFileKind.SEGMENT]
         snapshots = [name for name in names if name.kind is LogFileKind.WRITER_SNAPSHOT]
         if bases:
@@ -181,15 +181,15 @@ class _Loader:
 
     # Names
 
-    def _sorted_names(self, texts: Sequence[str]) -> list[LogFileName]:
+    def _sorted_names(self, file_names: Sequence[str]) -> list[LogFileName]:
         """Return the files of the log by offset, after removing what is left of interrupted work."""
         names = []
-        for text in texts:
-            name = LogFileName.parse(text)
+        for file_name in file_names:
+            name = LogFileName.parse(file_name)
             if name is not None and not name.is_deleted:
                 names.append(name)
-            elif name is not None or text.endswith(TEMPORARY_SUFFIX):
-                self._remove(text)
+            elif name is not None or file_name.endswith(TEMPORARY_SUFFIX):
+                self._remove(file_name)
         names.sort(key=lambda name: name.offset)
         segments = {name.offset for name in names if name.kind is LogFileKind.SEGMENT}
         for name in names:

@@ -25,17 +25,18 @@ from fluss.storage.vfs import Files
 # What was written so recently is in the page cache: reading it takes no longer than asking another thread to.
 _CACHED_BYTES: Final = 1024 * 1024
 _CACHED_READ_BYTES: Final = 256 * 1024
+_base_offset: Final = attrgetter("base_offset")
 
 
 class LocalLog:
-    """All methods may be called from any thread; those that read files block."""
+    """The segments of one log and the end that readers see. Any thread may call; methods that read files block."""
 
     __slots__ = ("bucket", "directory", "end", "segments")
 
     def __init__(self, bucket: TableBucket, directory: Path, segments: tuple[Segment, ...], end: LogEnd) -> None:
         self.bucket = bucket
         self.directory = directory
-        # They may go on behind the end, with what is on its way to the disk.
+        # They may hold more than lies before the end: what is on its way to the disk.
         self.segments = segments
         self.end = end
 
@@ -67,7 +68,7 @@ class LocalLog:
 
     def _segment_with(self, offset: int) -> Segment:
         segments = self.segments
-        index = bisect_right(segments, offset, key=attrgetter("base_offset")) - 1
+        index = bisect_right(segments, offset, key=_base_offset) - 1
         return segments[max(index, 0)]
 
     def _read_segment(

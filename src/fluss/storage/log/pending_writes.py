@@ -1,8 +1,8 @@
-"""What was appended to a log and is not on its way to the disk yet, and the way there.
+"""What was appended to a log and is not written yet, and how the committer thread writes it.
 
-The event loop puts appends in, one after the other. The thread of the committer takes them out and writes them, in
-rounds: see ``committer``. A round that cannot be written is undone, so that the files end again where they did before.
-Whatever cannot be undone is left as it is, and the log takes no more writes.
+The event loop puts appends in, one after the other. The committer thread takes them out and writes them, in rounds: see
+``committer``. A round that cannot be written is undone, so that the files end again where they did before. If it cannot
+be undone either, the files are left as they are, and the log takes no more writes.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ class SegmentWrite(NamedTuple):
 
 
 class SegmentRoll(NamedTuple):
-    """A segment is complete; what the writers had done by then."""
+    """The end of a segment: the next write goes to a new one."""
 
     segment: Segment
     offset_next: int
+    # The last batches of the writers up to here.
     writers: Sequence[WriterEntry]
-    # Whether rows have left the log, so that nothing else tells who wrote them.
+    # Whether rows have expired, so that only the snapshot knows about their writers.
     is_snapshot_needed: bool
 
 
@@ -76,7 +77,7 @@ class CommitRound:
 
 
 class PendingWrites:
-    """The writes of one log. ``put``, ``clear`` and ``resume`` are for its event loop, the rest for the thread."""
+    """The writes of one log. ``put``, ``clear`` and ``resume`` are for its event loop, the rest for the committer."""
 
     __slots__ = (
         "_bucket",
@@ -110,7 +111,7 @@ class PendingWrites:
         # Of the snapshots that exist, ascending.
         self._snapshot_offsets = snapshot_offsets
         self._items: deque[SegmentWrite | SegmentRoll] = deque()
-        # Set by the thread after a failure, taken back by the event loop when memory and disk agree again.
+        # Set by the committer thread after a failure, cleared by the event loop when memory and disk agree again.
         self._is_halted = False
 
     def put(self, item: SegmentWrite | SegmentRoll) -> None:
@@ -153,9 +154,9 @@ class PendingWrites:
     def write_caches(
         self, segment: Segment, offset: int, writers: Sequence[WriterEntry], *, is_snapshot_needed: bool
     ) -> None:
-        """Write the indexes of a segment that ends at an offset, and what is known about the writers before it.
+        """Write the indexes of a segment that ends at an offset, and a snapshot of the writers before it.
 
-        On a full disk the log does without.
+        Both are caches: on a full disk the log does without.
         """
         try:
             segment.store_index()
@@ -167,7 +168,7 @@ class PendingWrites:
             logger.warning("cannot write what is known about the writers of %s: %s", self._directory, error)
 
     def _write_snapshot(self, offset: int, writers: Sequence[WriterEntry], *, durably: bool) -> None:
-        """Write what is known about the writers before an offset, and remove all but the newest snapshots."""
+        """Write a snapshot of the writers before an offset, and remove all but the newest snapshots."""
         self._files.replace(self._snapshot_path(offset), encode_writer_snapshot(writers), durably=durably)
         if offset not in self._snapshot_offsets:
             self._snapshot_offsets.append(offset)
@@ -254,9 +255,9 @@ class _RoundWriter:
         )
 
     def _sync_before_next(self, segment: Segment) -> None:
-        """Have a segment durable before the next one is begun, so that a segment with others behind it is whole.
+        """Make a segment durable before the next one is begun, so that a segment with others behind it is whole.
 
-        Without syncs that is said of its name only: a log may then lose its end, but not its beginning.
+        Without syncs only its name is made durable: a log may then lose its end, but not its beginning.
         """
         if self._pending._is_synced and segment.path in self._unsynced_files:
             self._files.sync(segment.path)
@@ -266,9 +267,9 @@ class _RoundWriter:
             self._unsynced_directories.pop(self._pending._directory, None)
 
     def undo(self) -> bool:
-        """Take back from the disk what this round wrote, and for good; return whether that worked.
+        """Remove from the disk, durably, what this round wrote; return whether that worked.
 
-        A file that came back after a crash would say that the log goes on with it.
+        If a removed file came back after a crash, recovery would take its batches for a part of the log.
         """
         begin = self._begin
         if self._is_sync_failed:

@@ -45,13 +45,12 @@ from itertools import pairwise
 from typing import Any
 
 from fluss.buffers import BytesLike
+from fluss.errors import FlussError
 from fluss.integers import INT32_MAX
-from fluss.storage.log.file_names import LogFileKind, TabletKind, TabletLocation, log_file_name
-from fluss.storage.log.json_file import JsonObject, write_json
+from fluss.json_object import JsonObject, write_json
+from fluss.storage.log.file_names import LogFileKind, TabletKind, TabletLocation, json_file, log_file_name
 
 VERSION = 1
-_WHAT = "remote log manifest"
-_WHAT_HANDLE = "remote log manifest handle"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -122,26 +121,8 @@ def encode_manifest(manifest: RemoteManifest) -> bytes:
 
 def decode_manifest(data: BytesLike, file_name: str | None = None) -> RemoteManifest:
     """Read a manifest of either generation. Damage raises a FlussError with the log storage code."""
-    fields = JsonObject.parse(data, _WHAT, file_name, version=VERSION)
-    partition_name = fields.optional_text("partition_name")
-    partition_id = fields.optional_integer("partition_id", lowest=0)
-    if (partition_name is None) != (partition_id is None):
-        raise fields.fault("a partition needs a name and an id, only one of them is there")
-    location = TabletLocation(
-        fields.text("database"),
-        fields.text("table"),
-        fields.integer("table_id", lowest=0),
-        fields.integer("bucket_id", lowest=0, highest=INT32_MAX),
-        partition_name,
-        partition_id,
-    )
-    # Names become part of paths, so they must not be able to lead anywhere else.
-    if TabletLocation.parse(location.path(TabletKind.REMOTE_LOG)) != (location, TabletKind.REMOTE_LOG):
-        raise fields.fault(f"its names cannot be those of a table: {location.path(TabletKind.REMOTE_LOG)[:200]!r}")
-    copied_end_offset = fields.optional_integer("highest_copied_end_offset", lowest=0)
-    segments = tuple(_segment(entry) for entry in fields.objects("remote_log_segments"))
-    _check_ascending(segments, fields)
-    return RemoteManifest(location, segments, copied_end_offset)
+    with json_file(data, "remote log manifest", file_name, version=VERSION) as fields:
+        return _read_manifest(fields)
 
 
 def encode_manifest_handle(handle: ManifestHandle) -> bytes:
@@ -156,8 +137,10 @@ def encode_manifest_handle(handle: ManifestHandle) -> bytes:
 
 def decode_manifest_handle(data: BytesLike, name: str | None = None) -> ManifestHandle:
     """Read a handle. Damage raises a FlussError with the log storage code."""
-    fields = JsonObject.parse(data, _WHAT_HANDLE, name, version=VERSION)
-    return ManifestHandle(fields.text("remote_log_manifest_path"), fields.integer("remote_log_end_offset", lowest=-1))
+    with json_file(data, "remote log manifest handle", name, version=VERSION) as fields:
+        return ManifestHandle(
+            fields.string("remote_log_manifest_path"), fields.integer("remote_log_end_offset", lowest=-1)
+        )
 
 
 def is_uuid(text: str) -> bool:
@@ -180,6 +163,28 @@ def manifest_path(manifest_id: str) -> str:
     return f"metadata/{manifest_id}.manifest"
 
 
+def _read_manifest(fields: JsonObject) -> RemoteManifest:
+    partition_name = fields.optional_string("partition_name")
+    partition_id = fields.optional_integer("partition_id", lowest=0)
+    if (partition_name is None) != (partition_id is None):
+        raise FlussError("a partition needs a name and an id, only one of them is there")
+    location = TabletLocation(
+        fields.string("database"),
+        fields.string("table"),
+        fields.integer("table_id", lowest=0),
+        fields.integer("bucket_id", lowest=0, highest=INT32_MAX),
+        partition_name,
+        partition_id,
+    )
+    # Names become part of paths, so they must not be able to lead anywhere else.
+    if TabletLocation.parse(location.path(TabletKind.REMOTE_LOG)) != (location, TabletKind.REMOTE_LOG):
+        raise FlussError(f"its names cannot be those of a table: {location.path(TabletKind.REMOTE_LOG)[:200]!r}")
+    copied_end_offset = fields.optional_integer("highest_copied_end_offset", lowest=0)
+    segments = tuple(_read_segment(entry) for entry in fields.objects("remote_log_segments"))
+    _check_ascending(segments)
+    return RemoteManifest(location, segments, copied_end_offset)
+
+
 def _segment_fields(segment: RemoteSegment) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "segment_id": segment.segment_id,
@@ -195,9 +200,9 @@ def _segment_fields(segment: RemoteSegment) -> dict[str, Any]:
     return fields
 
 
-def _segment(fields: JsonObject) -> RemoteSegment:
+def _read_segment(fields: JsonObject) -> RemoteSegment:
     segment = RemoteSegment(
-        segment_id=fields.text("segment_id"),
+        segment_id=fields.string("segment_id"),
         start_offset=fields.integer("start_offset", lowest=0),
         end_offset=fields.integer("end_offset", lowest=0),
         timestamp_ms_max=fields.integer("max_timestamp", lowest=-1),
@@ -207,20 +212,20 @@ def _segment(fields: JsonObject) -> RemoteSegment:
     )
     # It becomes part of a path, too.
     if not is_uuid(segment.segment_id):
-        raise fields.fault(f"the segment id {segment.segment_id[:60]!r} is not a lower-case UUID")
+        raise FlussError(f"the segment id {segment.segment_id[:60]!r} is not a lower-case UUID")
     start, end = segment.logical_start_offset, segment.logical_end_offset
     if not segment.start_offset <= start <= end <= segment.end_offset:
-        raise fields.fault(
+        raise FlussError(
             f"the segment {segment.segment_id} holds the offsets {segment.start_offset} to {segment.end_offset}, of "
             f"which {start} to {end} are said to count"
         )
     return segment
 
 
-def _check_ascending(segments: Sequence[RemoteSegment], fields: JsonObject) -> None:
+def _check_ascending(segments: Sequence[RemoteSegment]) -> None:
     for before, after in pairwise(segments):
         if after.logical_start_offset < before.logical_end_offset:
-            raise fields.fault(
+            raise FlussError(
                 f"the segment {after.segment_id} starts at offset {after.logical_start_offset}, the one before it "
                 f"ends at {before.logical_end_offset}"
             )

@@ -1,7 +1,7 @@
 """One segment of a log: a file of batches whose name says its first offset.
 
 The last segment is live: batches are added at its end, and its index is in memory. When the next one has taken over,
-its index lives on in files. A segment that was found on disk is not believed: what is read from it is checked first.
+its index lives on in files. A segment that was found on disk is not trusted: what is read from it is checked first.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Segment:
     # Loading
 
     def load(self, visit: Visit) -> ScanResult:
-        """Read and check a segment that was found on disk. Whatever is good of it may be added to."""
+        """Read and check a segment that was found on disk. Appends may go on behind what is good of it."""
         index = SparseIndex(self.base_offset, self._interval_bytes)
 
         def visit_and_index(batch: StoredBatch) -> None:

@@ -42,6 +42,8 @@ from fluss.storage.log.segment import Segment
 from fluss.storage.log.writer_state import WriterEntry
 from fluss.storage.vfs import Files
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
@@ -53,15 +55,12 @@ class LogSettings:
     index_bytes_max: int = 10 * 1024 * 1024
     # Bytes between two entries of an index.
     index_interval_bytes: int = 4 * 1024
-    # A writer that has been silent for so long is forgotten.
+    # A writer that has sent nothing for so long is forgotten.
     writer_expiration_ms: int = 7 * 24 * 60 * 60 * 1000
     batch_bytes_max: int = BATCH_BYTES_MAX
 
     def __post_init__(self) -> None:
         assert 0 < self.segment_bytes_max <= INT32_MAX, f"segments of {self.segment_bytes_max} bytes cannot be indexed"
-
-
-logger = logging.getLogger(__name__)
 
 
 class LogTablet:
@@ -77,13 +76,13 @@ class LogTablet:
         "_is_closed",
         "_is_held_back",
         "_listeners",
+        "_local",
         "_offset_next",
         "_offset_synced",
         "_pending",
         "_pending_bytes",
         "_settings",
         "_timestamp_max_ms",
-        "_visible",
         "_waiters",
         "_waiters_written",
         "_writers",
@@ -111,7 +110,7 @@ class LogTablet:
         self._committer = committer
         self._clock = clock
         self._writers = loaded.writers
-        self._visible = LocalLog(bucket, directory, tuple(loaded.segments), loaded.end)
+        self._local = LocalLog(bucket, directory, tuple(loaded.segments), loaded.end)
         self._end_durable = loaded.end
         # Durable, and not shown yet; oldest first.
         self._ends_held_back: deque[LogEnd] = deque()
@@ -169,12 +168,12 @@ class LogTablet:
     @property
     def offset_start(self) -> int:
         """The first offset that is still there."""
-        return self._visible.offset_start
+        return self._local.offset_start
 
     @property
     def offset_high_watermark(self) -> int:
         """Readers see what is before it."""
-        return self._visible.end.offset_next
+        return self._local.end.offset_next
 
     @property
     def offset_durable(self) -> int:
@@ -193,11 +192,11 @@ class LogTablet:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._visible.segments)
+        return sum(segment.size_bytes for segment in self._local.segments)
 
     @property
     def segment_count(self) -> int:
-        return len(self._visible.segments)
+        return len(self._local.segments)
 
     @property
     def timestamp_max_ms(self) -> int:
@@ -215,7 +214,7 @@ class LogTablet:
 
     @property
     def history(self) -> History:
-        """What appends that are made now have in common; a failure to write ends it."""
+        """What identifies the appends that are made now; a failure to write ends it."""
         return self._history
 
     # Appending
@@ -294,25 +293,25 @@ class LogTablet:
 
     def _segment_for(self, byte_count: int, offset_last: int) -> Segment:
         """Return the segment that an append goes to, beginning a new one where needed."""
-        if self._visible.segments and self._visible.segments[-1].has_room_for(
+        if self._local.segments and self._local.segments[-1].has_room_for(
             byte_count,
             offset_last,
             bytes_max=self._settings.segment_bytes_max,
             index_entries_max=self._settings.index_bytes_max // TIME_ENTRY_BYTES,
         ):
-            return self._visible.segments[-1]
+            return self._local.segments[-1]
         return self._roll()
 
     def _roll(self) -> Segment:
-        if self._visible.segments:
+        if self._local.segments:
             is_snapshot_needed = self.offset_start > 0
             self._pending.put(
-                SegmentRoll(self._visible.segments[-1], self._offset_next, self._writers.entries(), is_snapshot_needed)
+                SegmentRoll(self._local.segments[-1], self._offset_next, self._writers.entries(), is_snapshot_needed)
             )
         segment = Segment(
             self._files, self.directory, self._offset_next, interval_bytes=self._settings.index_interval_bytes
         )
-        self._visible.segments = (*self._visible.segments, segment)
+        self._local.segments = (*self._local.segments, segment)
         return segment
 
     # Waiting
@@ -320,8 +319,8 @@ class LogTablet:
     async def wait_durable(self, append: AppendResult | int) -> None:
         """Wait until an append, or everything before an offset, is durable; or raise why it never will be.
 
-        An offset means the append that has it now. Whoever waits for an append of his own must say so: after a failed
-        write its offset may belong to another.
+        An offset means the append that has it now. To wait for one's own append, pass its result: after a failed write
+        its offset may belong to another append.
         """
         if waiting := self._wait(append, self._waiters):
             await waiting
@@ -329,7 +328,7 @@ class LogTablet:
     async def wait_written(self, append: AppendResult | int) -> None:
         """Wait until an append, or everything before an offset, is in the operating system, if not on the disk."""
         if waiting := self._wait(append, self._waiters_written):
-            # The thread may have written it before it saw that somebody waits for it.
+            # The committer thread may have written it before it saw that a writer waits for it.
             self._waiters_written.wake(self._pending.end_written.offset_next)
             await waiting
 
@@ -391,34 +390,14 @@ class LogTablet:
         else:
             self._show(end)
 
-    # Showing
-
-    def hold_back(self) -> None:
-        """Show nothing from now on before ``show_until`` is called."""
-        self._is_held_back = True
-
-    def show_until(self, offset_next: int) -> None:
-        """Show readers the durable rows before an offset. Rows that were written together are shown together."""
-        end = None
-        while self._ends_held_back and self._ends_held_back[0].offset_next <= offset_next:
-            end = self._ends_held_back.popleft()
-        if end is not None:
-            self._show(end)
-
-    def _show(self, end: LogEnd) -> None:
-        before, self._visible.end = self._visible.end, end
-        if end.offset_next > before.offset_next:
-            for listener in tuple(self._listeners):
-                listener(self)
-
     def _release_indexes(self, end: LogEnd) -> None:
-        for segment in self._visible.segments:
+        for segment in self._local.segments:
             if segment is end.segment:
                 return
             segment.release_index()
 
     def failed(self, error: OSError, *, is_undone: bool) -> None:
-        """Go back to what is durable; if nobody can tell what that is, take no more writes."""
+        """Go back to what is durable; if that is unknown, take no more writes."""
         if self._history.failure is not None:
             return
         if is_undone:
@@ -444,7 +423,7 @@ class LogTablet:
             self.failure = refusal
 
     def _end_history(self, refusal: FlussError) -> None:
-        """Forget what was not written, and tell those who wait for it."""
+        """Forget what was not written, and fail the writers that wait for it."""
         self._history.failure = refusal
         self._history.offset_kept = self._end_durable.offset_next
         self._pending.clear()
@@ -454,16 +433,32 @@ class LogTablet:
 
     def _go_back_to_durable(self) -> None:
         end = self._end_durable
-        if end.segment is None:
-            self._visible.segments = ()
-        else:
-            self._visible.segments = tuple(
-                segment for segment in self._visible.segments if segment.base_offset <= end.segment.base_offset
-            )
+        self._local.segments = self._local.segments_until(end)
+        if end.segment is not None:
             end.segment.cut(size_bytes=end.position, offset_next=end.offset_next, timestamp_max_ms=end.timestamp_max_ms)
         self._writers.undo_from(end.offset_next)
         self._offset_next = end.offset_next
         self._timestamp_max_ms = end.timestamp_max_ms
+
+    # Showing
+
+    def hold_back(self) -> None:
+        """Show nothing from now on before ``show_until`` is called."""
+        self._is_held_back = True
+
+    def show_until(self, offset_next: int) -> None:
+        """Show readers the durable rows before an offset. Rows of one commit round are shown at once."""
+        end = None
+        while self._ends_held_back and self._ends_held_back[0].offset_next <= offset_next:
+            end = self._ends_held_back.popleft()
+        if end is not None:
+            self._show(end)
+
+    def _show(self, end: LogEnd) -> None:
+        before, self._local.end = self._local.end, end
+        if end.offset_next > before.offset_next:
+            for listener in tuple(self._listeners):
+                listener(self)
 
     # Reading
 
@@ -474,7 +469,7 @@ class LogTablet:
         returned at the high watermark. Raises code 19 outside of the log, CorruptRecordError for damage on the disk.
         """
         try:
-            return self._visible.read(
+            return self._local.read(
                 offset, bytes_max, offset_max=self._offset_next, at_least_one_batch=at_least_one_batch
             )
         except FlussError:
@@ -483,12 +478,12 @@ class LogTablet:
 
     def is_cached(self, offset: int, bytes_max: int) -> bool:
         """Tell whether a read needs only bytes written moments ago, so that it may happen on the event loop."""
-        return self._visible.is_cached(offset, bytes_max)
+        return self._local.is_cached(offset, bytes_max)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int:
         """Return the first offset of the first batch with that commit time or a later one, else the high watermark."""
         try:
-            return self._visible.offset_for_timestamp(timestamp_ms)
+            return self._local.offset_for_timestamp(timestamp_ms)
         except FlussError:
             self._check_not_deleted()
             raise
@@ -509,7 +504,7 @@ class LogTablet:
         Raises OSError.
         """
         self.check_open()
-        segments = self._visible.segments_until(self._visible.end)
+        segments = self._local.segments_until(self._local.end)
         if not segments or not segments[0].size_bytes or segments[0].timestamp_max_ms >= expired_before_ms:
             return 0
         expired = await asyncio.to_thread(count_expired, segments, expired_before_ms)
@@ -518,16 +513,16 @@ class LogTablet:
         if expired > 0 and protect is not None:
             offset_limit = await protect(segments[expired - 1].offset_next)
             expired = sum(segment.offset_next <= offset_limit for segment in segments[:expired])
-        if expired <= 0 or self._is_closed or self._visible.segments[:expired] != segments[:expired]:
+        if expired <= 0 or self._is_closed or self._local.segments[:expired] != segments[:expired]:
             return 0
-        self._visible.segments = self._visible.segments[expired:]
+        self._local.segments = self._local.segments[expired:]
         await asyncio.to_thread(remove_expired, self._files, self.directory, self._pending, segments[:expired])
         return expired
 
     async def _roll_empty(self, active: Segment) -> bool:
         """Begin a new segment that holds nothing yet, if nothing is being written; return whether that was done."""
-        end = self._visible.end
-        if self._is_closed or end.offset_next != self._offset_next or self._visible.segments[-1] is not active:
+        end = self._local.end
+        if self._is_closed or end.offset_next != self._offset_next or self._local.segments[-1] is not active:
             return False
         segment = self._roll()
         self._pending.put(
@@ -535,20 +530,20 @@ class LogTablet:
         )
         self._committer.submit(self)
         await self._waiters.add(end.offset_next)
-        return self._visible.end.segment is not active
+        return self._local.end.segment is not active
 
     def expire_writers(self) -> int:
-        """Forget writers that have been silent for too long; return how many."""
+        """Forget writers that have sent nothing for too long; return how many."""
         return self._writers.expire(self._clock() - self._settings.writer_expiration_ms)
 
     async def flush(self) -> None:
-        """Have everything that was appended on the disk, whatever the durability of single appends."""
+        """Make everything that was appended durable, also if single appends end in the operating system."""
         await self.wait_durable(self._offset_next)
         offset, end = self._offset_synced, self._end_durable
         if offset < end.offset_next:
-            segments = [segment for segment in self._visible.segments_until(end) if segment.offset_next > offset]
+            segments = [segment for segment in self._local.segments_until(end) if segment.offset_next > offset]
             try:
-                await asyncio.to_thread(sync_segments, self._files, self._visible, segments, is_first=offset == 0)
+                await asyncio.to_thread(sync_segments, self._files, self._local, segments, is_first=offset == 0)
             except OSError as error:
                 self.halt()
                 self.failed(error, is_undone=False)
@@ -563,10 +558,10 @@ class LogTablet:
         try:
             if self.failure is None:
                 await self.flush()
-                if self._visible.segments:
+                if self._local.segments:
                     await asyncio.to_thread(
                         self._pending.write_caches,
-                        self._visible.segments[-1],
+                        self._local.segments[-1],
                         self._offset_next,
                         self._writers.entries(),
                         is_snapshot_needed=self.offset_start > 0,
@@ -578,7 +573,7 @@ class LogTablet:
         """Take no more requests, and remove the directory with everything in it. Raises OSError."""
         self._is_closed = True
         self._end_history(FlussError(f"{self.bucket} was dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
-        # What the thread is writing at this moment must not come back after the directory is gone.
+        # A write of the committer thread that is under way must not create the directory again.
         await self._committer.settle()
         await asyncio.to_thread(remove_log, self._files, self.directory)
 

@@ -31,13 +31,12 @@ from typing import Final
 from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT32_MAX
+from fluss.json_object import JsonObject, write_json
 from fluss.record.log_batch import NO_WRITER_ID, LogBatchHeader
-from fluss.storage.log.file_names import OFFSET_MAX
-from fluss.storage.log.json_file import JsonObject, write_json
+from fluss.storage.log.file_names import OFFSET_MAX, json_file
 
 BATCHES_REMEMBERED: Final = 5
 SNAPSHOT_VERSION: Final = 1
-_WHAT: Final = "writer snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +174,8 @@ def decode_writer_snapshot(data: BytesLike, file_name: str | None = None) -> lis
 
     Damage raises a FlussError with the log storage code. The snapshot is a cache: the log itself has it all.
     """
-    snapshot = JsonObject.parse(data, _WHAT, file_name, version=SNAPSHOT_VERSION)
-    return [_read_entry(fields) for fields in snapshot.objects("writer_id_entries")]
+    with json_file(data, "writer snapshot", file_name, version=SNAPSHOT_VERSION) as snapshot:
+        return [_read_entry(fields) for fields in snapshot.objects("writer_id_entries")]
 
 
 def _read_entry(fields: JsonObject) -> WriterEntry:

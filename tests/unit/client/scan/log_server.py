@@ -25,15 +25,15 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import Handler, RequestContext
 from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
-from fluss.protocol.convert import pb_partition_spec
-from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import (
+from fluss.protocol.bulk_messages import (
     FetchedBucket,
     FetchedTable,
     FetchLogResponse,
     LimitScanResponse,
     ScanKvResponse,
 )
+from fluss.protocol.convert import pb_partition_spec
+from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import ColumnProjection, encode_arrow_batch, project_batch
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
 from fluss.record.log_batch import assign_offset, build_batch, encode_row_body, read_batch
@@ -42,10 +42,9 @@ from fluss.row import compacted_columns, indexed
 from fluss.row.encoded import EncodedRows
 from fluss.row.values import internal_from_arrow
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.partition import spec_of_partition_name
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_to_json, table_to_json
-from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table import TableBucket, TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.table_options import KvFormat, LogFormat
 from tests.unit.client.scripted_server import ScriptedServer
 

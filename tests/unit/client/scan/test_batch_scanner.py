@@ -12,7 +12,7 @@ import pytest
 from fluss import BatchScanner, FlussError, TableBucket, col
 from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
-from fluss.protocol.records import LimitScanResponse
+from fluss.protocol.bulk_messages import LimitScanResponse
 from fluss.record.value_batch import encode_value, encode_value_batch
 from fluss.row import compacted
 from fluss.row.encoded import EncodedRows

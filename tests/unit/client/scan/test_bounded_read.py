@@ -18,7 +18,7 @@ import pytest
 from fluss import EARLIEST_OFFSET, ErrorCode, FlussError
 from fluss.client.kernel.runtime import runtime
 from fluss.net.transport import run
-from fluss.protocol.records import FetchedBucket
+from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.record.log_batch import build_batch
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually, eventually_async

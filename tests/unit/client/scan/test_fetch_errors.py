@@ -13,7 +13,7 @@ import pytest
 
 from fluss import EARLIEST_OFFSET, ErrorCode, FlussError, col
 from fluss.client.kernel.runtime import runtime
-from fluss.protocol.records import FetchedBucket
+from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.record.framing import crc32c
 from fluss.record.log_batch import read_batch
 from fluss.testing.waiting import eventually

@@ -15,9 +15,9 @@ from fluss.client.scan.subscription import FetchGroup, Subscription
 from fluss.config import Config
 from fluss.errors import CorruptMessageError
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import FETCH_LOG_RESPONSE, FetchedBucket, FetchedTable, FetchLogResponse
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_to_pb
-from fluss.protocol.records import FETCH_LOG_RESPONSE, FetchedBucket, FetchedTable, FetchLogResponse
 from fluss.schema.predicate import col
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableBucket

@@ -21,7 +21,7 @@ from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.net.transport import run
 from fluss.record.log_batch import build_batch
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually, eventually_async
 from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster, poll_records, poll_rows

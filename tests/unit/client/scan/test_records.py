@@ -13,7 +13,7 @@ import pytest
 from fluss.client.scan import records as scan_records
 from fluss.client.scan.records import RecordBatch, RecordBatches, RecordRun, ScanBatch, ScanRecord, ScanRecords
 from fluss.net.transport import run
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 

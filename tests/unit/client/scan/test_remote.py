@@ -21,8 +21,8 @@ from fluss.client.scan.remote import RemoteLog, local_directory
 from fluss.client.scan.subscription import Subscription
 from fluss.config import Config
 from fluss.net.transport import run
+from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import FetchedBucket
 from fluss.record.log_batch import iter_batches
 from fluss.schema.table import TableBucket
 from tests.unit.client.scan.log_server import LogCluster, client_of, log_cluster, poll_rows, poll_until_it_fails

@@ -17,7 +17,7 @@ from fluss import EARLIEST_OFFSET, ChangeType, ErrorCode, FlussError, col
 from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.snapshots import SnapshotLostError
 from fluss.net.transport import run
-from fluss.protocol.records import ScanKvResponse
+from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
 from fluss.testing.waiting import eventually

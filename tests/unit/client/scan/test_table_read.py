@@ -13,7 +13,7 @@ from fluss import ErrorCode, FlussError, TableScan, col
 from fluss.client.scan.snapshots import SnapshotLostError
 from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
-from fluss.protocol.records import ScanKvResponse
+from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually
 from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster

@@ -16,8 +16,8 @@ import pyarrow as pa
 from fluss.client.write.writers import TableUpsert
 from fluss.net.listener import RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.bulk_messages import BucketRecords, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, PutKvRequest
 from fluss.record.kv_batch import KvBatch
 from fluss.row import compacted_columns, indexed
 from fluss.row.compacted_columns import decode_keys

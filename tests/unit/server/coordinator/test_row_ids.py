@@ -12,8 +12,8 @@ import pytest
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.server.coordinator.metadata_store import MIGRATIONS, MetadataStore
+from fluss.server.coordinator.producers import RowIds
 from fluss.server.coordinator.sqlite_file import SqliteFile
-from fluss.server.coordinator.writers import RowIds
 from tests.unit.server.coordinator.support import descriptor
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fluss.errors import FlussError
 from fluss.net.transport import run
-from fluss.server.rpc.handler_group import RunningChanges
+from fluss.server.rpc.coordinator_service import RunningChanges
 
 
 def test_a_change_goes_on_when_nobody_waits_for_it():

@@ -13,7 +13,7 @@ from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.coordinator.metadata_store import MetadataStore
-from fluss.server.coordinator.writers import _BLOCK_SIZE, WriterIds
+from fluss.server.coordinator.producers import _BLOCK_SIZE, WriterIds
 from tests.unit.server.coordinator.support import NOW_MS
 
 HOUR_MS = 3_600_000

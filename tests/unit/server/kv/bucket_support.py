@@ -19,7 +19,7 @@ import pyarrow as pa
 from fluss.record.kv_batch import encode_kv_batch
 from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID, iter_batches
 from fluss.row.encoded import EncodedRows
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Schema
 from fluss.server.kv.bucket import KvBucket, KvPut, KvPutResult
 from fluss.server.kv.kv_settings import KvSettings

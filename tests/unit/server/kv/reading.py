@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fluss.net.channel import Channel
 from fluss.protocol import api as apis
-from fluss.protocol import records
+from fluss.protocol import bulk_messages
 from fluss.protocol.api import VersionRange
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.value_batch import decode_value_batch
@@ -72,8 +72,8 @@ class KvServer:
         **options: Any,
     ) -> Any:
         """Write rows to one bucket and return its answer."""
-        entry = records.BucketRecords(bucket, kv_batch(self.table, *rows, **options), partition_id)
-        request = records.PutKvRequest(-1, self.table.table_id, 30_000, list(targets), [entry])
+        entry = bulk_messages.BucketRecords(bucket, kv_batch(self.table, *rows, **options), partition_id)
+        request = bulk_messages.PutKvRequest(-1, self.table.table_id, 30_000, list(targets), [entry])
         (answer,) = (await self.request(apis.PUT_KV, request)).buckets_resp
         return answer
 

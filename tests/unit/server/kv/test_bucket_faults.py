@@ -199,6 +199,15 @@ def test_a_store_that_fails_while_batches_are_on_their_way_into_it_gets_them_fro
     run(main())
 
 
+async def is_open(bucket) -> bool:
+    """Whether the store of a bucket can be had now."""
+    try:
+        await bucket.kv.store()
+    except FlussError:
+        return False
+    return True
+
+
 def test_a_store_that_cannot_be_opened_is_tried_again_after_a_while(tmp_path):
     async def main():
         async with hosting(tmp_path) as bucket:
@@ -206,14 +215,14 @@ def test_a_store_that_cannot_be_opened_is_tried_again_after_a_while(tmp_path):
         store = tmp_path / KV_DIRECTORY
         shutil.rmtree(store)
         store.write_bytes(b"a file where the directory should be")
-        async with hosting(tmp_path, kv=KvSettings(open_retry_ms=200)) as bucket:
+        async with hosting(tmp_path, kv=KvSettings(open_retry_ms=2000)) as bucket:
             answers = [bucket.begin((number, "b")) for number in range(3)]
             codes = await outcome_codes(*answers)
             assert set(codes) == {ErrorCode.KV_STORAGE_EXCEPTION}
             store.unlink()
             with pytest.raises(FlussError):
                 await bucket.kv.store()
-            await asyncio.sleep(0.25)
+            await eventually_async(lambda: is_open(bucket))
             assert await bucket.rows() == [(1, "a")]
             await bucket.put((2, "b"))
             assert bucket.manager.kv_runtime.memory.held_bytes == 0
@@ -250,7 +259,7 @@ def test_a_crash_loses_nothing_that_was_acknowledged(tmp_path):
 
 def test_a_store_that_fails_again_and_again_is_left_alone_for_a_while(tmp_path, caplog):
     async def main():
-        async with hosting(tmp_path, kv=KvSettings(open_retry_ms=200)) as bucket:
+        async with hosting(tmp_path, kv=KvSettings(open_retry_ms=2000)) as bucket:
             await bucket.put((1, "a"))
             assert bucket.manager.health().active_count == 1
             for _ in range(2):
@@ -260,7 +269,7 @@ def test_a_store_that_fails_again_and_again_is_left_alone_for_a_while(tmp_path, 
                 await bucket.kv.store()
             assert bucket.manager.health().active_count == 0
             assert await outcome_codes(bucket.begin((2, "b"))) == [ErrorCode.KV_STORAGE_EXCEPTION]
-            await asyncio.sleep(0.25)
+            await eventually_async(lambda: is_open(bucket))
             await bucket.put((2, "b"))
             assert await bucket.rows() == [(1, "a"), (2, "b")]
             assert bucket.manager.health().active_count == 1

@@ -17,15 +17,16 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
 from fluss.net.transport import run
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import BucketRecords, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import BucketRecords, PutKvRequest
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.serde import table_to_json
 from fluss.server.options import ServerOptions
 from fluss.server.process import FlussServer, _tablet_settings
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, kv_batch
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 KIB, MIB = 1024, 1024 * 1024
 
 
@@ -110,11 +111,12 @@ def test_rows_are_written_to_the_disk_at_an_interval_that_can_be_changed(tmp_pat
     async def main():
         async with serving(tmp_path, kv__snapshot__interval="20 ms") as client:
             await client.put((1, "a"))
-            while not client.table_count:
-                await asyncio.sleep(0.005)
+            await eventually_async(lambda: client.table_count)
             change = pb.AlterClusterConfigsRequest()
             change.alter_configs.add(config_key="kv.snapshot.interval", config_value="1 h", op_type=0)
             await client.ask(apis.ALTER_CLUSTER_CONFIGS, change)
+            # A write to the disk that has begun may still end.
+            await asyncio.sleep(0.3)
             count = client.table_count
             await client.put((2, "b"))
             await asyncio.sleep(0.1)
@@ -130,8 +132,11 @@ def test_a_small_write_buffer_goes_to_the_disk_when_it_is_full(tmp_path):
                 text = random.Random(7).randbytes(500).hex()
                 for first in range(0, 500, 50):
                     await client.put(*((number, text) for number in range(first, first + 50)))
-                await asyncio.sleep(0.2)
-                assert bool(client.table_count) is is_written
+                if is_written:
+                    await eventually_async(lambda: client.table_count)
+                else:
+                    await asyncio.sleep(0.2)
+                    assert not client.table_count
 
     run(main())
 

@@ -109,8 +109,8 @@ def test_large_values_take_the_way_on_which_memory_is_counted(tmp_path):
             await server.put((1, "x" * 300_000))
             with busy_readers(server):
                 large = asyncio.ensure_future(server.lookup((1,)))
+                await eventually_async(lambda: server.used_bytes > 0)
                 assert not (await asyncio.wait((large,), timeout=0.05))[0]
-                assert server.used_bytes > 0
             assert (await large)[0] == (1, "x" * 300_000)
             await eventually_async(lambda: server.used_bytes == 0)
 

@@ -13,7 +13,7 @@ import pytest
 from fluss.errors import ErrorCode
 from fluss.row.values import Timestamp
 from fluss.schema.schema import Schema
-from fluss.schema.type_text import parse_type
+from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataTypes
 from fluss.server.model import Partition
 from fluss.testing.waiting import eventually_async

@@ -17,7 +17,7 @@ from fluss.errors import ErrorCode
 from fluss.net.listener import ListenerSettings
 from fluss.protocol import api as apis
 from fluss.protocol.api import VersionRange
-from fluss.protocol.records import BucketRecords, PutKvRequest
+from fluss.protocol.bulk_messages import BucketRecords, PutKvRequest
 from fluss.protocol.sasl import Credentials, UserTable
 from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.descriptor import TableDescriptor

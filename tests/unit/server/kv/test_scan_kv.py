@@ -14,8 +14,8 @@ import pyarrow as pa
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import ListenerSettings
 from fluss.protocol import api as apis
+from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.records import ScanKvResponse
 from fluss.protocol.sasl import Credentials, UserTable
 from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.schema import Schema

@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from fluss.schema.aggregation import AggFunction
-from fluss.schema.schema import Schema
+from fluss.schema.schema import AggFunction, Schema
 from fluss.schema.table_options import DeleteBehavior
 from fluss.schema.types import DataType, DecimalType, TypeRoot
 from tests.unit.server.merge.bitmap_samples import numbers_in

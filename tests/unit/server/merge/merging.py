@@ -24,8 +24,8 @@ from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.row.key import KeyEncoder, primary_key_encoder
 from fluss.row.values import internal_from_arrow
-from fluss.schema.change_type import ChangeType
 from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TablePath
 from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT, KvFormat

@@ -17,8 +17,7 @@ from hypothesis.strategies import SearchStrategy
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
-from fluss.schema.aggregation import AGG_FUNCTION_NAMES, AggFunction
-from fluss.schema.schema import Column
+from fluss.schema.schema import AGG_FUNCTION_NAMES, AggFunction, Column
 from fluss.schema.types import (
     ArrayType,
     BigIntType,

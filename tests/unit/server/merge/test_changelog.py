@@ -15,7 +15,7 @@ from fluss.record.mutations import Mutations
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.row.values import Timestamp
-from fluss.schema.change_type import ChangeType
+from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import BigIntType, DataType, IntType, StringType, TimestampType
 from fluss.server.merge import changelog

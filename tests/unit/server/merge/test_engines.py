@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.aggregation import AggFunction
-from fluss.schema.schema import Schema
+from fluss.schema.schema import AggFunction, Schema
 from fluss.schema.types import BigIntType, IntType, StringType
 from fluss.server.merge.engines import check_targets
 from fluss.server.model import Table

@@ -154,7 +154,7 @@ def test_refused_deletes_refuse_the_whole_batch_and_ignored_ones_are_skipped() -
 def test_a_batch_of_one_key_takes_no_longer_than_one_of_many() -> None:
     table = merging()
     batch = kv_batch(table.table, [(b"\1", (1, str(i)) if i % 3 else None) for i in range(20_000)])
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     changes = table.merge(batch)
-    assert time.perf_counter() - began_s < 1
+    assert time.thread_time() - began_s < 1
     assert values_of(changes.changed) == {b"\1": b"\1\0" + encode_row(table.table, (1, "19999"), 1)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from itertools import accumulate, chain
 from operator import sub
-from time import perf_counter
+from time import thread_time
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_values_are_not_changed() -> None:
 @pytest.mark.parametrize("lengths", [[20_000], [2] * 10_000, [1] * 10_000 + [10_000], list(range(1, 200))])
 def test_the_work_does_not_grow_with_the_number_of_rounds(lengths: list[int]) -> None:
     segments, values = segments_of(lengths), np.ones(sum(lengths), np.int64)
-    start = perf_counter()
+    start = thread_time()
     folded = segments.folded(np.add, values)
-    assert perf_counter() - start < 0.5
+    assert thread_time() - start < 0.5
     assert folded.tolist() == list(chain(*(range(1, length + 1) for length in lengths)))

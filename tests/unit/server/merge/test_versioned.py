@@ -70,7 +70,7 @@ def test_a_batch_of_one_key_takes_no_longer_than_one_of_many() -> None:
     table = merging()
     rows = [(1, i * 7919 % 20_011, str(i)) for i in range(20_000)]
     batch = kv_batch(table.table, [(b"\1", row) for row in rows])
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     changes = table.merge(batch)
-    assert time.perf_counter() - began_s < 1
+    assert time.thread_time() - began_s < 1
     assert changes.rows.slice(changes.rows.num_rows - 1).to_pylist()[0]["v"] == max(row[1] for row in rows)

@@ -16,7 +16,7 @@ from fluss.net.channel import Channel
 from fluss.net.listener import Listener, ListenerSettings
 from fluss.net.transport import run as run_on_loop
 from fluss.protocol import api as apis
-from fluss.protocol import records
+from fluss.protocol import bulk_messages
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
@@ -32,7 +32,7 @@ from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.testing.waiting import eventually_async
 
 LOCALHOST = "127.0.0.1"
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120
 NOW_MS = 1_700_000_000_000
 SCHEMA = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]))
 
@@ -197,8 +197,8 @@ class Server:
         timeout_ms: int = 30_000,
     ) -> Any:
         """Write to one bucket and return its answer."""
-        entry = records.BucketRecords(bucket, payload, partition_id)
-        request = records.ProduceLogRequest(acks, table_id, timeout_ms, [entry])
+        entry = bulk_messages.BucketRecords(bucket, payload, partition_id)
+        request = bulk_messages.ProduceLogRequest(acks, table_id, timeout_ms, [entry])
         (answer,) = (await self.request(apis.PRODUCE_LOG, request)).buckets_resp
         return answer
 
@@ -208,13 +208,13 @@ class Server:
         assert not answer.HasField("error_code"), answer
         return answer.base_offset
 
-    async def fetch(self, *buckets: tuple[int, int], **options: Any) -> list[records.FetchedBucket]:
+    async def fetch(self, *buckets: tuple[int, int], **options: Any) -> list[bulk_messages.FetchedBucket]:
         """Fetch (bucket, offset) pairs of one table and return the answers in the order of the buckets."""
         response = await self.request(apis.FETCH_LOG, fetch_request(*buckets, **options))
         (table,) = response.tables
         return sorted(table.buckets, key=lambda bucket: bucket.bucket_id)
 
-    async def fetch_one(self, offset: int = 0, **options: Any) -> records.FetchedBucket:
+    async def fetch_one(self, offset: int = 0, **options: Any) -> bulk_messages.FetchedBucket:
         (answer,) = await self.fetch((0, offset), **options)
         return answer
 

@@ -33,7 +33,7 @@ from tests.unit.server.tablet.support import (
     with_schema,
 )
 
-LONG_MS = 15_000
+LONG_MS = 3_600_000
 SMALL_SEGMENTS = TabletSettings(log=LogSettings(segment_bytes_max=1000))
 
 
@@ -175,7 +175,7 @@ def test_a_waiting_fetch_is_not_answered_by_batches_it_skips(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:
             waiting = asyncio.create_task(_fetch(server, 0, col("id") >= 1000, min_bytes=1, max_wait_ms=LONG_MS))
-            await eventually_async(lambda: server.service.parked_fetch_count == 1)
+            await eventually_async(lambda: server.service.delayed_fetch_count == 1)
             await _write(server, 0, 100)
             await asyncio.sleep(0.02)
             assert not waiting.done()

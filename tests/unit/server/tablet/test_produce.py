@@ -15,7 +15,7 @@ import pytest
 
 from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
-from fluss.protocol import records
+from fluss.protocol import bulk_messages
 from fluss.record.arrow_ipc import build_metadata, parse_message
 from fluss.record.log_batch import (
     MAGIC_V0,
@@ -73,8 +73,8 @@ def test_every_kind_of_acknowledgement_is_answered_with_the_first_offset(tmp_pat
 def test_other_acks_are_refused_for_every_bucket(tmp_path, acks):
     async def main():
         async with serving(tmp_path, make_table(buckets=2)) as server:
-            entries = [records.BucketRecords(bucket, arrow_batch(rows(0, 1))) for bucket in (0, 1)]
-            request = records.ProduceLogRequest(acks, 1, 1000, entries)
+            entries = [bulk_messages.BucketRecords(bucket, arrow_batch(rows(0, 1))) for bucket in (0, 1)]
+            request = bulk_messages.ProduceLogRequest(acks, 1, 1000, entries)
             answers = (await server.request(apis.PRODUCE_LOG, request)).buckets_resp
             assert [(a.bucket_id, a.error_code) for a in answers] == [(0, 18), (1, 18)]
             assert "-1" in answers[0].error_message
@@ -89,9 +89,9 @@ def test_a_failed_bucket_does_not_stop_the_others(tmp_path):
             damaged = arrow_batch(rows(0, 1))
             damaged[-1] ^= 1
             payloads = [(0, arrow_batch(rows(0, 2))), (7, arrow_batch(rows(0, 1))), (1, damaged)]
-            entries = [records.BucketRecords(bucket, payload) for bucket, payload in payloads]
+            entries = [bulk_messages.BucketRecords(bucket, payload) for bucket, payload in payloads]
             answers = (
-                await server.request(apis.PRODUCE_LOG, records.ProduceLogRequest(-1, 1, 1000, entries))
+                await server.request(apis.PRODUCE_LOG, bulk_messages.ProduceLogRequest(-1, 1, 1000, entries))
             ).buckets_resp
             assert [a.bucket_id for a in answers] == [0, 7, 1]
             assert (answers[0].HasField("error_code"), answers[0].base_offset) == (False, 0)
@@ -107,8 +107,8 @@ def test_a_failed_bucket_does_not_stop_the_others(tmp_path):
 def test_a_bucket_that_is_named_twice_is_answered_twice_in_order(tmp_path):
     async def main():
         async with serving(tmp_path, make_table()) as server:
-            entries = [records.BucketRecords(0, arrow_batch(rows(first, 2))) for first in (0, 2)]
-            request = records.ProduceLogRequest(-1, 1, 1000, entries)
+            entries = [bulk_messages.BucketRecords(0, arrow_batch(rows(first, 2))) for first in (0, 2)]
+            request = bulk_messages.ProduceLogRequest(-1, 1, 1000, entries)
             answers = (await server.request(apis.PRODUCE_LOG, request)).buckets_resp
             assert [a.base_offset for a in answers] == [0, 2]
             assert await _all_ids(server) == [0, 1, 2, 3]
@@ -498,7 +498,7 @@ def test_an_answer_that_only_says_try_again_is_held_back(tmp_path):
             never = await server.produce(arrow_batch(rows(0, 1), schema_id=3))
             assert never.error_code == ErrorCode.INVALID_TABLE_EXCEPTION, "said at once: it will never succeed"
             held_back = asyncio.create_task(server.produce(arrow_batch(rows(0, 1)), table_id=99))
-            await eventually_async(lambda: server.service.parked_fetch_count == 1)
+            await eventually_async(lambda: server.service.delayed_fetch_count == 1)
             server.service.drain()
             assert (await held_back).error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
 

@@ -15,12 +15,12 @@ from fluss.spark.bulk.progress import (
     Progress,
     ProgressWatch,
     TerminalLine,
-    bytes_text,
-    count_text,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_scaled,
     listener_of,
     quiet,
-    scaled_text,
-    seconds_text,
 )
 from fluss.spark.bulk.reports import BucketCheck, CopyReport, ExportReport, LoadReport, TableCopyReport
 
@@ -34,21 +34,21 @@ class Clock:
 
 
 def test_amounts_have_three_digits_and_a_unit() -> None:
-    assert [scaled_text(amount) for amount in (0, 999, 1234, 1_520_000, 20e9)] == [
+    assert [format_scaled(amount) for amount in (0, 999, 1234, 1_520_000, 20e9)] == [
         "0",
         "999",
         "1.23 k",
         "1.52 M",
         "20 G",
     ]
-    assert [bytes_text(amount) for amount in (5, 1500)] == ["5 B", "1.5 kB"]
-    assert [seconds_text(seconds) for seconds in (0.42, 12.4, 200, 7500)] == [
+    assert [format_bytes(amount) for amount in (5, 1500)] == ["5 B", "1.5 kB"]
+    assert [format_duration(seconds) for seconds in (0.42, 12.4, 200, 7500)] == [
         "0.4 s",
         "12 s",
         "3 min 20 s",
         "2 h 5 min",
     ]
-    assert [count_text(count, "row") for count in (0, 1, 12000)] == ["0 rows", "1 row", "12,000 rows"]
+    assert [format_count(count, "row") for count in (0, 1, 12000)] == ["0 rows", "1 row", "12,000 rows"]
 
 
 def test_rate_and_rest_follow_from_what_this_run_has_done() -> None:

@@ -20,7 +20,7 @@ from fluss.errors import FlussError
 from fluss.schema.table import TableInfo
 from fluss.spark.bulk.export import MANIFEST_NAME, ExportTarget, ParquetLayout, ParquetOutput, WrittenFile
 from fluss.spark.bulk.files import DataFile, FilePiece, find_files
-from fluss.spark.bulk.states import CopyState, LoadPlan, LoadResult, LoadState, LoadTask
+from fluss.spark.bulk.states import CopyState, LoadPlan, LoadState, LoadTask, LoadTaskResult
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -50,10 +50,10 @@ def test_a_plan_and_the_results_of_a_load_are_found_again(tmp_path: Path, files:
     assert state.plan(table_info(), files, {"x": (1,)}) is None
     plan = plan_of(files)
     state.save(plan, table_info(), files, {"x": (1,)})
-    state.task_ended(1, LoadResult(10, 2))
+    state.task_ended(1, LoadTaskResult(10, 2))
     again = LoadState(str(tmp_path / "state"))
     assert again.plan(table_info(), files, {"x": (1,)}) == plan
-    assert again.results() == {1: LoadResult(10, 2)}
+    assert again.results() == {1: LoadTaskResult(10, 2)}
 
 
 def test_a_plan_for_something_else_is_refused(tmp_path: Path, files: list[DataFile]) -> None:

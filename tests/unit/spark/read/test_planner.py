@@ -20,7 +20,7 @@ from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.offsets import LakeSnapshot
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
-from fluss.spark.options import ReadOptions, read_options
+from fluss.spark.query_options import ReadOptions, read_options
 from fluss.spark.read import planner
 from fluss.spark.read.planner import TablePlan, matching_buckets, plan_batch, planned_buckets, read_view
 from fluss.spark.read.splits import Split

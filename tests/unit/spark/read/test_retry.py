@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from fluss.errors import ErrorCode, FlussError, NetworkError
-from fluss.spark.read.stream_table import IdlePauses, Patience
+from fluss.spark.read.stream_batches import PollBackoff
+from fluss.spark.read.stream_table import Retry
 
 
 class _Clock:
@@ -24,8 +25,8 @@ class _Clock:
         self.sleeps_s.append(seconds)
 
 
-def _patience(clock: _Clock, limit_s: float = 30.0) -> Patience:
-    return Patience("The cluster of a.b", limit_s, clock=clock, sleep=clock.sleep)
+def _retry(clock: _Clock, limit_s: float = 30.0) -> Retry:
+    return Retry("The cluster of a.b", limit_s, clock=clock, sleep=clock.sleep)
 
 
 def test_a_question_is_asked_again_until_it_is_answered() -> None:
@@ -38,7 +39,7 @@ def test_a_question_is_asked_again_until_it_is_answered() -> None:
             raise NetworkError("nobody there")
         return "here"
 
-    assert _patience(clock).ask(ask) == "here"
+    assert _retry(clock).call(ask) == "here"
     assert asked == [False, True, True, True]
     assert clock.sleeps_s == [0.0, 0.1, 0.2]
 
@@ -52,7 +53,7 @@ def test_after_the_limit_the_error_says_who_was_away_how_long_and_why() -> None:
     with pytest.raises(
         FlussError, match=r"The cluster of a\.b could not be reached for 30 s .*127\.0\.0\.1:9"
     ) as error:
-        _patience(clock).ask(ask)
+        _retry(clock).call(ask)
     assert error.value.error_code == ErrorCode.NETWORK_EXCEPTION
     assert 30 <= clock.now_s - 100 <= 31
 
@@ -68,7 +69,7 @@ def test_a_question_that_took_the_whole_time_is_not_asked_again() -> None:
         raise FlussError("no answer", ErrorCode.REQUEST_TIME_OUT)
 
     with pytest.raises(FlussError, match="no answer"):
-        _patience(clock).ask(ask)
+        _retry(clock).call(ask)
     assert count == 1
 
 
@@ -80,32 +81,32 @@ def test_an_error_that_does_not_pass_is_raised_at_once_unless_it_is_one_that_may
         raise next(errors)
 
     with pytest.raises(FlussError, match="no leader"):
-        _patience(clock).ask(ask)
+        _retry(clock).call(ask)
     errors = iter([FlussError("no leader"), FlussError("no access", ErrorCode.AUTHORIZATION_EXCEPTION)])
     with pytest.raises(FlussError, match="no access"):
-        _patience(clock).ask(ask, {ErrorCode.CLIENT_ERROR})
+        _retry(clock).call(ask, {ErrorCode.CLIENT_ERROR})
     assert clock.sleeps_s == [0.0]
 
 
 def test_waiting_ends_when_it_is_done_or_after_the_limit() -> None:
     clock = _Clock()
-    assert _patience(clock).wait_for(lambda: clock.now_s > 105)
+    assert _retry(clock).wait_until(lambda: clock.now_s > 105)
     assert clock.now_s < 107
-    assert not _patience(clock).wait_for(lambda: False)
+    assert not _retry(clock).wait_until(lambda: False)
     assert 30 <= clock.now_s - 106 <= 32
 
 
-def _look(pauses: IdlePauses, clock: _Clock, *, found: bool, took_s: float = 0.001) -> None:
-    pauses.before_look()
+def _look(pauses: PollBackoff, clock: _Clock, *, found: bool, took_s: float = 0.001) -> None:
+    pauses.before_poll()
     clock.now_s += took_s
-    pauses.after_look(found=found)
+    pauses.after_poll(found=found)
     # What Spark waits between two looks.
     clock.now_s += 0.01
 
 
 def test_who_finds_something_every_time_never_pauses() -> None:
     clock = _Clock()
-    pauses = IdlePauses(clock=clock, sleep=clock.sleep)
+    pauses = PollBackoff(clock=clock, sleep=clock.sleep)
     for _ in range(20):
         _look(pauses, clock, found=True)
     assert clock.sleeps_s == []
@@ -113,7 +114,7 @@ def test_who_finds_something_every_time_never_pauses() -> None:
 
 def test_pauses_grow_with_the_time_for_which_nothing_came_up_to_a_limit() -> None:
     clock = _Clock()
-    pauses = IdlePauses(clock=clock, sleep=clock.sleep)
+    pauses = PollBackoff(clock=clock, sleep=clock.sleep)
     for _ in range(60):
         _look(pauses, clock, found=False)
     assert clock.sleeps_s == sorted(clock.sleeps_s)
@@ -126,7 +127,7 @@ def test_pauses_grow_with_the_time_for_which_nothing_came_up_to_a_limit() -> Non
 
 def test_looking_takes_a_share_of_the_time_however_long_a_look_takes() -> None:
     clock = _Clock()
-    pauses = IdlePauses(clock=clock, sleep=clock.sleep)
+    pauses = PollBackoff(clock=clock, sleep=clock.sleep)
     begun_s = clock.now_s
     for _ in range(50):
         _look(pauses, clock, found=False, took_s=0.5)

@@ -25,13 +25,13 @@ from fluss.errors import ErrorCode, NetworkError
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 from fluss.spark.filter import row_filter
-from fluss.spark.options import read_options
+from fluss.spark.query_options import read_options
 from fluss.spark.read import split_read
 from fluss.spark.read.binlog import binlog_batch
 from fluss.spark.read.planner import plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, _resized, table_columns, view_filter
 from fluss.spark.read.splits import Split
-from fluss.spark.types import view_schema
+from fluss.spark.type_mapping import view_schema
 
 # Sizes of batches
 
@@ -321,7 +321,6 @@ def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.M
         return opened(*args)
 
     monkeypatch.setattr(split_read, "open_table", open_table)
-    monkeypatch.setattr(split_read, "_OPEN_PAUSE_S", 0.001)
     assert sum(batch.num_rows for batch in read.read(splits)) == 5
     assert failures == []
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
 from fluss.spark.read.stream_offsets import (
-    BucketRead,
-    Position,
-    Seen,
+    BucketPosition,
+    ObservedTable,
+    PlannedRead,
     StreamOffset,
     advance,
     backlog,
@@ -34,12 +34,12 @@ def _bucket(partition_id: int | None, bucket_id: int = 0) -> TableBucket:
     return TableBucket.new_with_partition(_TABLE_ID, partition_id, bucket_id)
 
 
-def _offset(positions: dict[TableBucket, Position], **members: Any) -> StreamOffset:
+def _offset(positions: dict[TableBucket, BucketPosition], **members: Any) -> StreamOffset:
     return StreamOffset(_TABLE_ID, positions, **members)
 
 
 _BUCKETS = st.builds(_bucket, st.one_of(st.none(), st.integers(0, 2**40)), st.integers(0, 200))
-_POSITIONS = st.dictionaries(_BUCKETS, st.builds(Position, st.integers(0, 2**62), st.booleans()), max_size=6)
+_POSITIONS = st.dictionaries(_BUCKETS, st.builds(BucketPosition, st.integers(0, 2**62), st.booleans()), max_size=6)
 _OFFSETS = st.builds(
     _offset,
     _POSITIONS,
@@ -68,8 +68,8 @@ def test_equal_offsets_have_equal_texts(offset: StreamOffset) -> None:
 
 def test_the_json_of_offsets_is_what_checkpoints_hold() -> None:
     offset = _offset(
-        {_bucket(12, 1): Position(80, True), _bucket(12): Position(100)},
-        begun={_bucket(12): Position(90)},
+        {_bucket(12, 1): BucketPosition(80, True), _bucket(12): BucketPosition(100)},
+        begun={_bucket(12): BucketPosition(90)},
         ends={_bucket(12): 140},
     )
     assert offset.to_json() == {
@@ -81,7 +81,7 @@ def test_the_json_of_offsets_is_what_checkpoints_hold() -> None:
         "begun": {"b": {"12:0": 90}},
         "ends": {"12:0": 140},
     }
-    initial = _offset({_bucket(None, 3): Position(5)}, is_initial=True)
+    initial = _offset({_bucket(None, 3): BucketPosition(5)}, is_initial=True)
     assert initial.to_json() == {"v": 1, "table_id": 7, "phase": "log", "b": {":3": 5}, "initial": True}
 
 
@@ -101,63 +101,63 @@ def test_what_is_not_an_offset_of_this_version_is_refused(found: dict[str, Any],
 
 
 def test_a_batch_reads_from_where_the_previous_one_ended() -> None:
-    start = _offset({_bucket(None, 0): Position(3), _bucket(None, 1): Position(4)})
-    end = _offset({_bucket(None, 0): Position(9), _bucket(None, 1): Position(4)})
-    assert reads_between(start, end) == [BucketRead(_bucket(None, 0), "log", 3, 9)]
+    start = _offset({_bucket(None, 0): BucketPosition(3), _bucket(None, 1): BucketPosition(4)})
+    end = _offset({_bucket(None, 0): BucketPosition(9), _bucket(None, 1): BucketPosition(4)})
+    assert reads_between(start, end) == [PlannedRead(_bucket(None, 0), "log", 3, 9)]
 
 
 def test_the_first_batch_is_the_same_when_the_initial_offset_is_another_one_after_a_restart() -> None:
     bucket = _bucket(None)
-    initial = _offset({bucket: Position(10)}, is_initial=True)
+    initial = _offset({bucket: BucketPosition(10)}, is_initial=True)
     end = advance(initial, dict(initial.positions), {bucket: 15}, {bucket: 5}, ())
-    asked_again = _offset({bucket: Position(15)}, is_initial=True)
-    assert reads_between(asked_again, end) == reads_between(initial, end) == [BucketRead(bucket, "log", 10, 15)]
+    asked_again = _offset({bucket: BucketPosition(15)}, is_initial=True)
+    assert reads_between(asked_again, end) == reads_between(initial, end) == [PlannedRead(bucket, "log", 10, 15)]
     assert reads_between(asked_again, initial) == []
 
 
 def test_rows_come_before_changes_and_the_bucket_stays_at_their_offset() -> None:
     bucket, other = _bucket(None, 0), _bucket(None, 1)
-    initial = _offset({bucket: Position(10, True), other: Position(20, True)}, is_initial=True)
+    initial = _offset({bucket: BucketPosition(10, True), other: BucketPosition(20, True)}, is_initial=True)
     latest = {bucket: 12, other: 20}
     assert unread_snapshots(initial.positions, latest) == {bucket: 10, other: 20}
     assert unread_rows(initial.positions, latest) == {}
     first = advance(initial, dict(initial.positions), latest, {}, [bucket])
-    assert reads_between(initial, first) == [BucketRead(bucket, "rows", 10, 10)]
+    assert reads_between(initial, first) == [PlannedRead(bucket, "rows", 10, 10)]
     second = advance(first, dict(first.positions), latest, unread_rows(first.positions, latest), [other])
-    assert reads_between(first, second) == [BucketRead(bucket, "log", 10, 12), BucketRead(other, "rows", 20, 20)]
+    assert reads_between(first, second) == [PlannedRead(bucket, "log", 10, 12), PlannedRead(other, "rows", 20, 20)]
     assert second.to_json()["phase"] == "log"
 
 
 def test_an_offset_is_the_same_object_when_there_is_nothing_new() -> None:
-    start = _offset({_bucket(None): Position(3)}, ends={_bucket(None): 9})
+    start = _offset({_bucket(None): BucketPosition(3)}, ends={_bucket(None): 9})
     assert advance(start, dict(start.positions), {_bucket(None): 3}, {}, ()) is start
 
 
 def test_a_new_partition_begins_with_its_first_record() -> None:
     old, new = _bucket(1), _bucket(2)
-    start = _offset({old: Position(5)})
+    start = _offset({old: BucketPosition(5)})
     latest = {old: 5, new: 8}
-    resumed = resume(start, Seen(latest, latest, {new: 2}), rows_first=False)
-    assert (resumed.positions, resumed.losses) == ({old: Position(5), new: Position(2)}, [])
+    resumed = resume(start, ObservedTable(latest, latest, {new: 2}), rows_first=False)
+    assert (resumed.positions, resumed.losses) == ({old: BucketPosition(5), new: BucketPosition(2)}, [])
     end = advance(start, resumed.positions, latest, unread_rows(resumed.positions, latest), ())
-    assert reads_between(start, end) == [BucketRead(new, "log", 2, 8)]
+    assert reads_between(start, end) == [PlannedRead(new, "log", 2, 8)]
 
 
 def test_a_new_partition_without_its_oldest_changes_begins_with_its_rows_in_a_full_read() -> None:
     start, latest = _offset({}), {_bucket(2): 8, _bucket(3): 4}
-    resumed = resume(start, Seen(latest, latest, {_bucket(2): 2, _bucket(3): 0}), rows_first=True)
-    assert resumed.positions == {_bucket(2): Position(8, True), _bucket(3): Position(0)}
+    resumed = resume(start, ObservedTable(latest, latest, {_bucket(2): 2, _bucket(3): 0}), rows_first=True)
+    assert resumed.positions == {_bucket(2): BucketPosition(8, True), _bucket(3): BucketPosition(0)}
 
 
 def test_a_dropped_partition_is_forgotten_when_everything_of_it_was_read() -> None:
-    start = _offset({_bucket(1): Position(5), _bucket(2): Position(6)})
-    resumed = resume(start, Seen({_bucket(2): 6}, {_bucket(2): 6}, {}), rows_first=False)
-    assert (resumed.positions, resumed.losses) == ({_bucket(2): Position(6)}, [])
+    start = _offset({_bucket(1): BucketPosition(5), _bucket(2): BucketPosition(6)})
+    resumed = resume(start, ObservedTable({_bucket(2): 6}, {_bucket(2): 6}, {}), rows_first=False)
+    assert (resumed.positions, resumed.losses) == ({_bucket(2): BucketPosition(6)}, [])
 
 
 def test_a_dropped_partition_with_unread_rows_is_a_loss() -> None:
-    start = _offset({_bucket(1): Position(5), _bucket(2): Position(6, True)}, ends={_bucket(1): 9})
-    resumed = resume(start, Seen((), {}, {}), rows_first=True)
+    start = _offset({_bucket(1): BucketPosition(5), _bucket(2): BucketPosition(6, True)}, ends={_bucket(1): 9})
+    resumed = resume(start, ObservedTable((), {}, {}), rows_first=True)
     assert resumed.positions == {}
     assert [(loss.bucket, loss.start, loss.stop) for loss in resumed.losses] == [
         (_bucket(1), 5, 9),
@@ -167,42 +167,44 @@ def test_a_dropped_partition_with_unread_rows_is_a_loss() -> None:
 
 def test_records_deleted_before_they_were_read_are_a_loss_and_reading_goes_on_behind_them() -> None:
     bucket, with_rows = _bucket(None, 0), _bucket(None, 1)
-    start = _offset({bucket: Position(5), with_rows: Position(5, True)})
+    start = _offset({bucket: BucketPosition(5), with_rows: BucketPosition(5, True)})
     latest = {bucket: 20, with_rows: 20}
-    resumed = resume(start, Seen(latest, latest, {bucket: 8, with_rows: 8}), rows_first=True)
-    assert resumed.positions == {bucket: Position(8), with_rows: Position(20, True)}
+    resumed = resume(start, ObservedTable(latest, latest, {bucket: 8, with_rows: 8}), rows_first=True)
+    assert resumed.positions == {bucket: BucketPosition(8), with_rows: BucketPosition(20, True)}
     assert [(loss.start, loss.stop) for loss in resumed.losses] == [(5, 8), (5, 8)]
     end = advance(start, resumed.positions, latest, {bucket: 12}, [with_rows])
-    assert reads_between(start, end) == [BucketRead(bucket, "log", 8, 20), BucketRead(with_rows, "rows", 20, 20)]
+    assert reads_between(start, end) == [PlannedRead(bucket, "log", 8, 20), PlannedRead(with_rows, "rows", 20, 20)]
 
 
 @pytest.mark.parametrize("has_rows", [False, True])
 def test_a_log_that_became_shorter_than_what_was_read_is_a_loss(has_rows: bool) -> None:
     bucket = _bucket(None)
-    start = _offset({bucket: Position(5, has_rows)})
+    start = _offset({bucket: BucketPosition(5, has_rows)})
     assert start.is_beyond({bucket: 3})
     assert not start.is_beyond({bucket: 5})
-    resumed = resume(start, Seen([bucket], {bucket: 3}, {}), rows_first=False)
-    assert resumed.positions == {bucket: Position(3, has_rows)}
+    resumed = resume(start, ObservedTable([bucket], {bucket: 3}, {}), rows_first=False)
+    assert resumed.positions == {bucket: BucketPosition(3, has_rows)}
     assert [(loss.start, loss.stop) for loss in resumed.losses] == [(3, 5)]
 
 
 def test_a_bucket_that_is_not_to_be_read_any_more_keeps_its_position() -> None:
     read, unread = _bucket(1), _bucket(2)
-    start = _offset({read: Position(1), unread: Position(4)})
-    resumed = resume(start, Seen([read, unread], {read: 3}, {read: 0}), rows_first=False)
+    start = _offset({read: BucketPosition(1), unread: BucketPosition(4)})
+    resumed = resume(start, ObservedTable([read, unread], {read: 3}, {read: 0}), rows_first=False)
     end = advance(start, resumed.positions, {read: 3}, {read: 2}, ())
-    assert end.positions == {read: Position(3), unread: Position(4)}
+    assert end.positions == {read: BucketPosition(3), unread: BucketPosition(4)}
 
 
 def test_offsets_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(FlussError, match="do not fit together"):
-        reads_between(_offset({}), _offset({_bucket(None): Position(3)}))
+        reads_between(_offset({}), _offset({_bucket(None): BucketPosition(3)}))
 
 
 def test_rows_behind_are_counted_from_a_progress_report() -> None:
-    reached = _offset({_bucket(None, 0): Position(4), _bucket(None, 1): Position(2, True)}).to_json()
-    latest = _offset({_bucket(None, 0): Position(10), _bucket(None, 1): Position(5), _bucket(None, 2): Position(3)})
+    reached = _offset({_bucket(None, 0): BucketPosition(4), _bucket(None, 1): BucketPosition(2, True)}).to_json()
+    latest = _offset(
+        {_bucket(None, 0): BucketPosition(10), _bucket(None, 1): BucketPosition(5), _bucket(None, 2): BucketPosition(3)}
+    )
     ours = {"endOffset": reached, "latestOffset": json.dumps(latest.to_json())}
     others = {"endOffset": "12", "latestOffset": None}
     assert backlog({"sources": [ours, others, {"endOffset": '{"x": 1}', "latestOffset": "None"}]}) == 6 + 5 + 3
@@ -225,7 +227,7 @@ class _Life:
     def trigger(self, rows_max: int, *, dies: bool) -> None:
         """Plan a batch and read it; a query that dies in between reads it again by what is in the checkpoint."""
         start = StreamOffset.from_json(self.offset.to_json())
-        resumed = resume(start, Seen(self.ends, self.ends, self.begins), rows_first=False)
+        resumed = resume(start, ObservedTable(self.ends, self.ends, self.begins), rows_first=False)
         assert resumed.losses == []
         changes, left = {}, rows_max
         for bucket, waiting in unread_rows(resumed.positions, self.ends).items():
@@ -233,7 +235,7 @@ class _Life:
             left -= changes[bucket]
         end = advance(start, resumed.positions, self.ends, changes, ())
         if dies and start.is_initial:
-            start = _offset({bucket: Position(end) for bucket, end in self.ends.items()}, is_initial=True)
+            start = _offset({bucket: BucketPosition(end) for bucket, end in self.ends.items()}, is_initial=True)
         for bucket, _, first, stop in reads_between(start, StreamOffset.from_json(end.to_json())):
             self.read[bucket] += range(first, stop)
         self.offset = end

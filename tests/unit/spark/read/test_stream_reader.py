@@ -21,10 +21,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 import fluss
 from fluss import FlussError, TablePath, blocking, embedded
-from fluss.spark.options import read_options
+from fluss.spark.query_options import read_options
 from fluss.spark.read.stream_offsets import backlog
 from fluss.spark.read.stream_reader import FlussStreamReader
-from fluss.spark.types import view_schema
+from fluss.spark.type_mapping import view_schema
 from fluss.testing.cluster import ServerProcess
 
 Row = dict[str, Any]

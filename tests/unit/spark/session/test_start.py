@@ -11,7 +11,13 @@ import pytest
 from fluss.errors import FlussError
 from fluss.spark.session import running
 from fluss.spark.session.noise import without_noise
-from fluss.spark.session.start import is_local, local_master, machine_memory_bytes, new_session_settings, text_settings
+from fluss.spark.session.start import (
+    format_settings,
+    is_local,
+    local_master,
+    machine_memory_bytes,
+    new_session_settings,
+)
 
 GIB = 1024**3
 
@@ -91,9 +97,9 @@ def test_java_options_of_the_user_are_kept_and_log_settings_of_the_user_replace_
 
 
 def test_settings_become_text() -> None:
-    assert text_settings({"a": True, "b": 3, "c": "x"}) == {"a": "true", "b": "3", "c": "x"}
+    assert format_settings({"a": True, "b": 3, "c": "x"}) == {"a": "true", "b": "3", "c": "x"}
     with pytest.raises(TypeError, match="'a': list"):
-        text_settings({"a": []})
+        format_settings({"a": []})
 
 
 def test_this_interpreter_can_be_a_worker() -> None:

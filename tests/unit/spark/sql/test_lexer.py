@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fluss.errors import FlussError
 from fluss.spark.lexer import Kind, quoted_name, quoted_string
-from fluss.spark.sql.cursor import statement_tokens
 from fluss.spark.sql.runner import with_spark_names
+from fluss.spark.sql.tokens import statement_tokens
 
 
 def pieces(text: str) -> list[tuple[Kind, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fluss.errors import FlussError
-from fluss.spark.sql.cursor import statement_tokens
 from fluss.spark.sql.parser import Head, head_of, parse
 from fluss.spark.sql.statements import (
     AddColumns,
@@ -28,6 +27,7 @@ from fluss.spark.sql.statements import (
     Statement,
     UnsetProperties,
 )
+from fluss.spark.sql.tokens import statement_tokens
 
 T = Name(("d", "t"))
 

@@ -13,7 +13,7 @@ import pytest
 from fluss.errors import FlussError
 from fluss.spark.write import sink_state
 from fluss.spark.write.sink_state import ArrowFiles, LocalFiles, SinkState, StateFiles, TaskRecords, state_files
-from fluss.spark.write.writer_record import GivenRecord, WriterRecord
+from fluss.spark.write.writer_record import DriverRecord, WriterRecord
 
 RECORD = WriterRecord(table_id=5, writer_id=17, starts={":0": 3, "12:1": 4})
 
@@ -116,7 +116,7 @@ def test_locations_that_cannot_be_used_are_refused_without_their_secrets() -> No
 
 
 def test_a_given_record_learns_of_new_partitions_but_not_of_new_writers() -> None:
-    keeper = GivenRecord(RECORD)
+    keeper = DriverRecord(RECORD)
     assert keeper.load() == RECORD
     # Where the log of a new partition ended then is not known to the next attempt: it reads it from the beginning.
     assert keeper.put(replace(RECORD, starts={**RECORD.starts, "13:0": 77}))

@@ -1,0 +1,158 @@
+"""What users do with tables and partitions: it is checked and completed here, and carried out by the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.cluster_info import ConfigChange
+from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.schema import Column
+from fluss.schema.serde import table_to_json
+from fluss.schema.table import (
+    PartitionSpec,
+    TablePath,
+    check_partition_spec,
+    ordered_values,
+    partition_name,
+    qualified_partition_name,
+)
+from fluss.schema.table_options import AUTO_PARTITION_PREFIX, LAKE_ENABLED
+from fluss.server.coordinator.auto_partitioner import AutoPartitioner, AutoPartitionRule
+from fluss.server.coordinator.catalog import Catalog
+from fluss.server.coordinator.dynamic_configs import DynamicConfigs
+from fluss.server.coordinator.nodes import ServerTags
+from fluss.server.coordinator.settings import CoordinatorSettings
+from fluss.server.coordinator.table_descriptors import (
+    changed,
+    with_added_columns,
+    with_changed_properties,
+    with_defaults,
+)
+from fluss.server.coordinator.table_validation import TableLimits, check_bucket_count, check_replicas, validate_table
+from fluss.server.model import Clock, Table
+
+# The system keeps it; users never create or drop it.
+_HISTORICAL_PARTITION: Final = "__historical__"
+
+
+class TableService:
+    """Creates, describes and alters tables; creates and drops partitions. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        configs: DynamicConfigs,
+        tags: ServerTags,
+        auto_partitioner: AutoPartitioner,
+        settings: CoordinatorSettings,
+        clock: Clock,
+    ) -> None:
+        self._catalog = catalog
+        self._configs = configs
+        self._tags = tags
+        self._auto_partitioner = auto_partitioner
+        self._settings = settings
+        self._clock = clock
+
+    def table_json(self, table: Table) -> bytes:
+        """Return the descriptor that clients get. That of a lake table tells where the lake is, without its secrets."""
+        if not LAKE_ENABLED.of(table.descriptor.properties):
+            return self._catalog.table_json(table)
+        properties = {**table.descriptor.properties, **self._configs.lake().table_properties}
+        return table_to_json(changed(table.descriptor, properties=properties))
+
+    # Tables
+
+    async def create(self, path: TablePath, descriptor: TableDescriptor, *, ignore_if_exists: bool) -> None:
+        """Create a table from what a user has given; what is missing gets the defaults of the server."""
+        descriptor = self._complete(descriptor)
+        table = await self._catalog.create_table(path, descriptor, ignore_if_exists=ignore_if_exists)
+        if table is not None:
+            await self._auto_partitioner.look_at(table)
+
+    def _complete(self, descriptor: TableDescriptor) -> TableDescriptor:
+        """Return what is stored for what was sent, or refuse it."""
+        self._check_allowed(descriptor)
+        descriptor = with_defaults(descriptor, self._settings, self._configs.lake())
+        validate_table(descriptor, self._limits())
+        check_replicas(descriptor, self._tags.assignable_count)
+        return descriptor
+
+    def _check_allowed(self, descriptor: TableDescriptor) -> None:
+        kind, is_allowed = "a log table", self._settings.log_tables_allowed
+        if descriptor.has_primary_key():
+            kind, is_allowed = "a primary-key table", self._settings.kv_tables_allowed
+        if not is_allowed:
+            raise FlussError(f"Creating {kind} is not allowed on this cluster", ErrorCode.INVALID_TABLE_EXCEPTION)
+
+    def _limits(self) -> TableLimits:
+        return TableLimits(self._settings.bucket_count_max, self._configs.lake())
+
+    async def add_columns(self, path: TablePath, columns: Iterable[Column], *, ignore_if_not_exists: bool) -> None:
+        """Add columns at the end. They are read when the table is known to exist."""
+        await self._catalog.alter_table(
+            path,
+            lambda table: with_added_columns(table, columns, self._configs.lake()),
+            ignore_if_not_exists=ignore_if_not_exists,
+        )
+
+    async def alter_properties(
+        self, path: TablePath, changes: Collection[ConfigChange], *, ignore_if_not_exists: bool
+    ) -> None:
+        table = await self._catalog.alter_table(
+            path,
+            lambda table: with_changed_properties(table, changes, self._limits(), now_ms=self._clock()),
+            ignore_if_not_exists=ignore_if_not_exists,
+        )
+        if table is not None and any(change.key.startswith(AUTO_PARTITION_PREFIX) for change in changes):
+            await self._auto_partitioner.look_at(table)
+
+    # Partitions
+
+    def partitioned_table(self, path: TablePath) -> Table:
+        """Return a table that has partitions. Raises code 7 if it does not exist, and 37 if it has none."""
+        table = self._catalog.existing_table(path)
+        check_partitioned(table)
+        return table
+
+    async def create_partition(self, table: Table, spec: PartitionSpec, *, ignore_if_exists: bool) -> None:
+        keys = table.descriptor.partition_keys
+        check_partition_spec(spec, keys, creating=True)
+        rule = AutoPartitionRule.of(table.descriptor, self._settings.time_zone)
+        rule.check_new_values(ordered_values(spec, keys), self._clock())
+        if not await self._create_if_absent(table, partition_name(spec, keys)) and not ignore_if_exists:
+            raise FlussError(
+                f"Partition '{qualified_partition_name(spec, keys)}' already exists for table {table.path}",
+                ErrorCode.PARTITION_ALREADY_EXISTS,
+            )
+
+    async def _create_if_absent(self, table: Table, name: str) -> bool:
+        if name in self._catalog.partitions_of(table.table_id):
+            return False
+        check_bucket_count(table.bucket_count, self._settings.bucket_count_max)
+        check_replicas(table.descriptor, self._tags.assignable_count)
+        count_max = self._settings.partition_count_max
+        return bool(await self._catalog.create_partitions(table.table_id, [name], count_max=count_max))
+
+    async def drop_partition(self, table: Table, spec: PartitionSpec, *, ignore_if_not_exists: bool) -> None:
+        keys = table.descriptor.partition_keys
+        check_partition_spec(spec, keys, creating=False)
+        if _HISTORICAL_PARTITION in spec.spec_map.values():
+            raise FlussError(
+                f"Partition '{_HISTORICAL_PARTITION}' belongs to the system and cannot be dropped",
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            )
+        dropped = await self._catalog.drop_partitions(table.table_id, [partition_name(spec, keys)])
+        if not dropped and not ignore_if_not_exists:
+            raise FlussError(
+                f"Partition '{qualified_partition_name(spec, keys)}' does not exist for table {table.path}",
+                ErrorCode.PARTITION_NOT_EXISTS,
+            )
+
+
+def check_partitioned(table: Table) -> None:
+    """Refuse a table without partitions (code 37)."""
+    if not table.is_partitioned:
+        raise FlussError(f"Table {table.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)

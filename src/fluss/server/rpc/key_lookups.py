@@ -1,0 +1,419 @@
+"""Lookup and PrefixLookup: the stored values of keys in many buckets, in the order of the keys.
+
+    prepare   every bucket of the request becomes a read, or a failure that is answered
+    read      in a reader thread, which also encodes what it finds
+    insert    if wanted, rows for the keys that a lookup did not find, which are then read again
+    answer    every bucket by itself, in the order of the request
+
+A lookup of a few keys that are all in memory is carried out at once: a detour through a thread would take longer than
+the lookup. A request never fails as a whole. What answers hold in memory is counted from the read on until they have
+left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
+from fluss.net.listener import Answer, RequestContext
+from fluss.protocol.bulk_messages import (
+    LookupAnswer,
+    encode_value_lists,
+    encode_values,
+    lookup_response,
+    prefix_lookup_response,
+)
+from fluss.protocol.codec import EncodedMessage
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.acl import AclOperation
+from fluss.schema.table import TableBucket
+from fluss.server.kv.batches import KvPut, KvPutResult
+from fluss.server.kv.bucket import KvBucket
+from fluss.server.merge.engines import check_targets
+from fluss.server.merge.key_only_rows import KeyOnlyRows
+from fluss.server.model import CatalogView, Partition, Table
+from fluss.server.rpc.bucket_access import BucketAccess, check_acks, check_key_version, is_try_again
+from fluss.server.tablet.buckets import HostedTable, unknown_bucket
+from fluss.server.tablet.disk_guard import DiskGuard
+from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns, no_memory
+from fluss.server.tablet.purgatory import FetchPurgatory
+from fluss.storage.kv.store import KvStore
+
+# What a key is expected to find, and what a request takes of the memory at most before it knows better.
+_EXPECTED_BYTES_PER_KEY: Final = 1024
+_TAKEN_BYTES_MAX: Final = 4 * 1024 * 1024
+# Buckets that are read by one job of a thread, and stores that are opened at the same time.
+_BUCKETS_PER_JOB: Final = 64
+# Codes that clients do not know in answers to lookups, and what they are told instead.
+_TOLD_CODES: Final[dict[int, int]] = {
+    ErrorCode.CLIENT_ERROR: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION: ErrorCode.KV_STORAGE_EXCEPTION,
+}
+# What is looked up on the event loop: a few microseconds for each key, and values that are quickly copied.
+_KEYS_AT_ONCE_MAX: Final = 128
+_BYTES_AT_ONCE_MAX: Final = 256 * 1024
+
+
+# What both have in common
+
+
+@dataclass(slots=True, eq=False)
+class BucketLookup:
+    """What becomes of the keys of one bucket."""
+
+    bucket_id: int
+    partition_id: int | None
+    keys: list[bytes]
+    # The table as it was when the request came, and the rows of the bucket. Both are there unless it has failed.
+    table: Table | None = None
+    kv: KvBucket | None = None
+    store: KvStore | None = None
+    # What was found, as it is sent.
+    encoded: bytes = b""
+    failure: FlussError | None = None
+
+    @property
+    def answer(self) -> LookupAnswer:
+        if self.failure is None:
+            return LookupAnswer(self.bucket_id, self.partition_id, encoded=self.encoded)
+        code = self.failure.error_code
+        return LookupAnswer(self.bucket_id, self.partition_id, _TOLD_CODES.get(code, code), self.failure.message)
+
+
+@dataclass(slots=True, eq=False)
+class ReadRequest:
+    """One request on its way to its answer."""
+
+    # The connection that waits for it, and holds the memory of what is read.
+    owner: str
+    reads: list[BucketLookup]
+    # What was read and is counted as held in memory.
+    byte_count: int = 0
+
+
+# Looks for the keys of a bucket in its store and returns what is found, encoded; more than so many bytes raise 13.
+ReadKeys: TypeAlias = Callable[[KvStore, BucketLookup, int], bytes]
+Respond: TypeAlias = Callable[[Sequence[LookupAnswer]], EncodedMessage]
+
+
+class KeyReads:
+    """Carries out reads. Belongs to the event loop; stores are read by ``readers``."""
+
+    def __init__(
+        self,
+        access: BucketAccess,
+        memory: FetchMemory,
+        turns: ReadTurns,
+        purgatory: FetchPurgatory,
+        readers: Executor,
+        bytes_max: int,
+    ) -> None:
+        """``bytes_max`` is what one answer may hold; a request for more is refused."""
+        self._access = access
+        self._memory = memory
+        self._turns = turns
+        self._purgatory = purgatory
+        self._readers = readers
+        self._bytes_max = bytes_max
+
+    # Prepare
+
+    def prepare(
+        self, context: RequestContext, table_id: int, wanted: Iterable[Any], *operations: AclOperation
+    ) -> ReadRequest:
+        """Find the buckets of a request, which are PbLookupReqForBuckets or PbPrefixLookupReqForBuckets."""
+        reads = [
+            BucketLookup(
+                entry.bucket_id, entry.partition_id if entry.HasField("partition_id") else None, list(entry.keys)
+            )
+            for entry in wanted
+        ]
+        request = ReadRequest(context.peer_address, reads)
+        try:
+            table = self._table(context, table_id, operations)
+        except FlussError as error:
+            for read in reads:
+                read.failure = error
+            return request
+        for read in reads:
+            try:
+                read.kv = self._access.bucket(table, table_id, read.partition_id, read.bucket_id).key_values()
+            except FlussError as error:
+                # There may be very many of them, and the traceback would keep everything that was looked at.
+                read.failure = error.with_traceback(None)
+            else:
+                assert table is not None, "a table that is not here has no buckets"
+                read.table = table.table
+        return request
+
+    def _table(self, context: RequestContext, table_id: int, operations: Sequence[AclOperation]) -> HostedTable | None:
+        table: HostedTable | None = None
+        for operation in operations:
+            table = self._access.table(context, table_id, operation)
+        if table is not None:
+            check_key_version(table.table, context.api_version)
+        return table
+
+    # Read
+
+    async def read(self, request: ReadRequest, reads: Iterable[BucketLookup], read_keys: ReadKeys) -> None:
+        """Carry out some of the reads of a request: those among them that have not failed."""
+        possible = [read for read in reads if read.failure is None]
+        for first in range(0, len(possible), _BUCKETS_PER_JOB):
+            await self._read(request, possible[first : first + _BUCKETS_PER_JOB], read_keys)
+
+    async def _read(self, request: ReadRequest, reads: Sequence[BucketLookup], read_keys: ReadKeys) -> None:
+        await asyncio.gather(*(_open(read) for read in reads if not _is_open(read)))
+        key_count = sum(len(read.keys) for read in reads)
+        granted = await self._turns.begin(
+            min(_TAKEN_BYTES_MAX, _EXPECTED_BYTES_PER_KEY * max(1, key_count)), request.owner
+        )
+        if granted is None:
+            for read in reads:
+                read.failure = read.failure or no_memory()
+            return
+        bytes_max = self._bytes_max - request.byte_count
+        read_bytes = 0
+        try:
+            read_bytes = await asyncio.get_running_loop().run_in_executor(
+                self._readers, _read_all, reads, read_keys, bytes_max
+            )
+        finally:
+            request.byte_count += read_bytes
+            self._turns.end(granted, read_bytes, request.owner)
+        _report_damage(reads)
+
+    # Answer
+
+    async def serve(
+        self, request: ReadRequest, work: Callable[[], Awaitable[None]], respond: Respond
+    ) -> Answer | EncodedMessage:
+        """Do the work, and answer with what has become of the reads."""
+        try:
+            await work()
+            if is_try_again(read.failure for read in request.reads):
+                await self._purgatory.hold_back()
+        except BaseException:
+            self._memory.give_back(request.byte_count, request.owner)
+            raise
+        response = respond([read.answer for read in request.reads])
+        if not request.byte_count:
+            return response
+        return Answer(response, partial(self._memory.give_back, request.byte_count, request.owner))
+
+
+def _is_open(read: BucketLookup) -> bool:
+    """Give a read its store, if that needs no waiting."""
+    assert read.kv is not None, "it has failed otherwise"
+    read.store = read.kv.open_store()
+    return read.store is not None
+
+
+async def _open(read: BucketLookup) -> None:
+    assert read.kv is not None, "it has failed otherwise"
+    try:
+        read.store = await read.kv.store()
+    except FlussError as error:
+        read.failure = error
+
+
+def _read_all(reads: Sequence[BucketLookup], read_keys: ReadKeys, bytes_max: int) -> int:
+    """Read some buckets and return how many bytes they have in the answer. Runs in any thread."""
+    byte_count = 0
+    for read in reads:
+        if read.store is None:
+            continue
+        try:
+            read.encoded = read_keys(read.store, read, bytes_max - byte_count)
+        except FlussError as error:
+            read.failure = error
+        else:
+            byte_count += len(read.encoded)
+    return byte_count
+
+
+def _report_damage(reads: Sequence[BucketLookup]) -> None:
+    for read in reads:
+        if isinstance(read.failure, KvDamagedError) and read.kv is not None and read.store is not None:
+            read.kv.store_failed(read.store, read.failure)
+
+
+# Lookup
+
+
+# The keys that were not found, each once.
+Missing: TypeAlias = dict[BucketLookup, list[bytes]]
+
+
+class KvLookup:
+    """Answers lookups. Belongs to the event loop."""
+
+    def __init__(self, reads: KeyReads, insertion: KeyInsertion) -> None:
+        self._reads = reads
+        self._insertion = insertion
+
+    def lookup(
+        self, context: RequestContext, request: pb.LookupRequest
+    ) -> EncodedMessage | Awaitable[Answer | EncodedMessage]:
+        """Answer at once if everything is in memory and nothing is to be inserted."""
+        if request.insert_if_not_exists:
+            return self._look_up_or_insert(context, request)
+        wanted = self._reads.prepare(context, request.table_id, request.buckets_req, AclOperation.READ)
+        # A bucket without keys is some work, too.
+        key_count = sum(max(1, len(read.keys)) for read in wanted.reads)
+        if key_count <= _KEYS_AT_ONCE_MAX and all(map(_is_answered, wanted.reads)):
+            return lookup_response([read.answer for read in wanted.reads])
+        return self._reads.serve(wanted, partial(self._reads.read, wanted, wanted.reads, _look_up), lookup_response)
+
+    def _look_up_or_insert(
+        self, context: RequestContext, request: pb.LookupRequest
+    ) -> Awaitable[Answer | EncodedMessage]:
+        operations = AclOperation.READ, AclOperation.WRITE
+        wanted = self._reads.prepare(context, request.table_id, request.buckets_req, *operations)
+        try:
+            _check_insertion(request)
+        except FlussError as error:
+            for read in wanted.reads:
+                read.failure = read.failure or error
+        return self._reads.serve(wanted, partial(self._read_or_insert, wanted, request.timeout_ms), lookup_response)
+
+    async def _read_or_insert(self, wanted: ReadRequest, timeout_ms: int) -> None:
+        missing: Missing = {}
+        await self._reads.read(wanted, wanted.reads, partial(_look_up_noting, missing))
+        if missing:
+            await self._insertion.insert(missing, timeout_ms)
+            await self._reads.read(wanted, missing, _look_up)
+
+
+def _look_up(store: KvStore, read: BucketLookup, bytes_max: int) -> bytes:
+    """Look up the keys of a bucket, and encode what there is. Runs in any thread."""
+    return encode_values(store.get_many(read.keys, bytes_max=bytes_max))
+
+
+def _look_up_noting(missing: Missing, store: KvStore, read: BucketLookup, bytes_max: int) -> bytes:
+    """Look up the keys of a bucket; if some are missing, note them, each once, and keep nothing else."""
+    values = store.get_many(read.keys, bytes_max=bytes_max)
+    if None not in values:
+        return encode_values(values)
+    missing[read] = list(dict.fromkeys(key for key, value in zip(read.keys, values, strict=True) if value is None))
+    return b""
+
+
+def _is_answered(read: BucketLookup) -> bool:
+    """Look up the keys of a bucket if they are in memory; return whether that is all there is to do."""
+    if read.failure is not None:
+        # A client that may try again is made to wait first.
+        return read.failure.error_code not in RETRIABLE_CODES
+    store = None if read.kv is None else read.kv.open_store()
+    if store is None:
+        return False
+    try:
+        values = store.get_cached(read.keys, bytes_max=_BYTES_AT_ONCE_MAX)
+    except FlussError:
+        return False
+    if values is None:
+        return False
+    read.encoded = encode_values(values)
+    return True
+
+
+def _check_insertion(request: pb.LookupRequest) -> None:
+    """Refuse a request that does not say what an insertion needs."""
+    if not (request.HasField("acks") and request.HasField("timeout_ms")):
+        raise FlussError("A lookup that inserts missing keys needs acks and timeout_ms", ErrorCode.UNKNOWN_SERVER_ERROR)
+    check_acks(request.acks)
+
+
+class KeyInsertion:
+    """Inserts rows for keys that a lookup did not find. Belongs to the event loop; rows are made by ``readers``.
+
+    An insertion is a partial update of nothing but the primary key. It changes nothing where there is a row, so two
+    lookups may insert the same key at the same time.
+    """
+
+    def __init__(self, catalog: CatalogView, disk_guard: DiskGuard, readers: Executor) -> None:
+        self._catalog = catalog
+        self._disk_guard = disk_guard
+        self._readers = readers
+
+    async def insert(self, missing: Mapping[BucketLookup, list[bytes]], timeout_ms: int) -> None:
+        """Insert a row for every key, and wait until all can be found. What goes wrong is noted in the reads.
+
+        Whatever acks a client wants: rows can be read when they are on the disk.
+        """
+        puts: dict[asyncio.Future[KvPutResult], BucketLookup] = {}
+        for read, keys in missing.items():
+            try:
+                self._disk_guard.check_write()
+                puts[await self._put(read, keys)] = read
+            except FlussError as error:
+                read.failure = error
+        if not puts:
+            return
+        done, late = await asyncio.wait(puts, timeout=max(timeout_ms, 0) / 1000)
+        for put in done:
+            try:
+                put.result()
+            except FlussError as error:
+                puts[put].failure = error
+        for put in late:
+            puts[put].failure = FlussError(
+                f"The rows were not on disk within {timeout_ms} ms; they may still be written",
+                ErrorCode.REQUEST_TIME_OUT,
+            )
+
+    async def _put(self, read: BucketLookup, keys: list[bytes]) -> asyncio.Future[KvPutResult]:
+        table, kv = read.table, read.kv
+        assert table is not None, "it has failed otherwise"
+        assert kv is not None, "it has failed otherwise"
+        rows = KeyOnlyRows(table, self._partition(table, read))
+        check_targets(table, rows.targets)
+        batch = await asyncio.get_running_loop().run_in_executor(self._readers, rows.batch, keys)
+        return kv.put(KvPut(table, memoryview(batch), rows.targets))
+
+    def _partition(self, table: Table, read: BucketLookup) -> Partition | None:
+        if read.partition_id is None:
+            return None
+        partition = self._catalog.partition_by_id(read.partition_id)
+        if partition is None:
+            raise unknown_bucket(TableBucket.new_with_partition(table.table_id, read.partition_id, read.bucket_id))
+        return partition
+
+
+# PrefixLookup
+
+
+class KvPrefixLookup:
+    """Answers prefix lookups. Belongs to the event loop."""
+
+    def __init__(self, reads: KeyReads) -> None:
+        self._reads = reads
+
+    def prefix_lookup(
+        self, context: RequestContext, request: pb.PrefixLookupRequest
+    ) -> Awaitable[Answer | EncodedMessage]:
+        """Answer with one list for each prefix, empty if there is no such key."""
+        wanted = self._reads.prepare(context, request.table_id, request.buckets_req, AclOperation.READ)
+        for read in wanted.reads:
+            if b"" in read.keys:
+                read.failure = read.failure or FlussError(
+                    "A prefix lookup needs the first columns of a key; to read a whole bucket, scan it",
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                )
+        work = partial(self._reads.read, wanted, wanted.reads, _look_up_prefixes)
+        return self._reads.serve(wanted, work, prefix_lookup_response)
+
+
+def _look_up_prefixes(store: KvStore, read: BucketLookup, bytes_max: int) -> bytes:
+    """Look up the prefixes of a bucket, and encode what there is. Runs in any thread."""
+    lists = []
+    for prefix in read.keys:
+        values = store.prefix_values(prefix, bytes_max=bytes_max)
+        bytes_max -= sum(map(len, values))
+        lists.append(values)
+    return encode_value_lists(lists)

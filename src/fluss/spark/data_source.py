@@ -1,0 +1,96 @@
+"""The data source ``fluss``: from the options of a query to its schema, its reader or its writer.
+
+All of this runs in Python processes of the driver that know nothing of the session. What they make is sent to the
+executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from fluss.errors import FlussError
+from fluss.spark.connections import open_table
+from fluss.spark.query_options import ReadOptions, applicable_options, read_options, schema_options, write_options
+from fluss.spark.session.noise import ShortTracebacks
+from fluss.spark.source_options import Use
+from fluss.spark.type_mapping import check_projection, view_schema
+
+
+class FlussDataSource(DataSource):
+    """Tables as Spark reads and writes them.
+
+    A subclass may be bound to a table: ``bound_options`` are options that every query on it has. Those of a query
+    itself win.
+    """
+
+    bound_options: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def name(cls) -> str:
+        return "fluss"
+
+    def schema(self) -> StructType:
+        """Return the columns that a read returns, unless the user says which."""
+        with ShortTracebacks():
+            options = schema_options(self._options(Use.ALL))
+            return _view_schema(options, options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from fluss.spark.read.batch_reader import FlussBatchReader
+
+        with ShortTracebacks():
+            options = read_options(self._options(Use.BATCH_READ), is_stream=False)
+            return FlussBatchReader(options, _checked(options, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from fluss.spark.read.stream_reader import FlussStreamReader
+
+        with ShortTracebacks():
+            options = read_options(self._options(Use.STREAM_READ), is_stream=True)
+            return FlussStreamReader(options, _checked(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from fluss.spark.write.batch_writer import FlussBatchWriter
+
+        with ShortTracebacks():
+            options = write_options(self._options(Use.BATCH_WRITE), is_stream=False)
+            return FlussBatchWriter(options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        from fluss.spark.write.stream_writer import FlussStreamWriter
+
+        with ShortTracebacks():
+            options = write_options(self._options(Use.STREAM_WRITE), is_stream=True)
+            return FlussStreamWriter(options, schema, overwrite)
+
+    def _options(self, use: Use) -> dict[str, str]:
+        """Return the options of a query; of the bound ones, which all kinds share, those that this kind can have."""
+        bound = {key.lower(): text for key, text in applicable_options(self.bound_options, use).items()}
+        return bound | {key.lower(): text for key, text in self.options.items()}
+
+
+def _checked(options: ReadOptions, schema: StructType) -> StructType:
+    """Return the schema that Spark wants to read, if it can be: some columns of the table, in any order."""
+    check_projection(schema, _view_schema(options, None), options.table)
+    for name in schema.names:
+        if options.columns is not None and name not in options.columns:
+            raise FlussError(
+                f"'scan.columns' leaves out '{name}', but the schema of the query has it. A schema that is given to "
+                "Spark, and that of a table in its catalog, already say what is read; leave 'scan.columns' out"
+            )
+    return schema
+
+
+def _view_schema(options: ReadOptions, columns: Sequence[str] | None) -> StructType:
+    table = open_table(options.connection, options.table.path)
+    return view_schema(table.get_table_info().schema, options.view, columns)
