@@ -19,7 +19,7 @@ from fluss.client.lookup.lookup_many import Answers, BulkFetch, BulkLimits, Many
 from fluss.client.lookup.messages import BY_KEY, BY_PREFIX
 from fluss.client.lookup.value_reader import ValueReader
 from fluss.errors import FlussError
-from fluss.schema.schema import shown_names, string_list
+from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
 from fluss.schema.value_objects import string_list
 
