@@ -30,8 +30,8 @@ from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.record.log_batch import assign_offset
 from fluss.schema.table import TableBucket
-from tests.unit.client.scan import log_server as scanning
-from tests.unit.client.write import log_server as writing
+from tests.fakes import scan_cluster as scanning
+from tests.fakes import write_server as writing
 
 # Connections
 
@@ -63,7 +63,7 @@ def test_connecting_takes_no_longer_than_the_connect_timeout() -> None:
 
 def test_a_fetch_may_take_the_time_to_wait_beside_the_request_timeout(caplog: pytest.LogCaptureFixture) -> None:
     options = {"request__timeout": 1000, "scanner_log_fetch_wait__max__time__ms": 1500}
-    with scanning.log_cluster() as servers, scanning.client_of(servers, **options) as client:
+    with scanning.scan_cluster() as servers, scanning.client_of(servers, **options) as client:
         scanner = client.records()
         scanner.subscribe(0, 0)
         with caplog.at_level(logging.INFO, "fluss.client"):
@@ -89,7 +89,7 @@ def test_a_fetch_may_take_the_time_to_wait_beside_the_request_timeout(caplog: py
 def test_half_empty_batches_make_later_ones_smaller_down_to_a_limit(
     options: dict[str, int | bool], largest_bytes: range
 ) -> None:
-    with writing.log_server() as server:
+    with writing.WriteServer() as server:
         server.add_table()
         with writing.client_of(
             server, writer__batch_size=100_000, writer__batch_timeout_ms=60_000, **options

@@ -21,7 +21,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.serde import schema_to_json
 from fluss.schema.table import TableBucket, TablePath
 from fluss.testing.waiting import eventually_async
-from tests.unit.client.scripted_server import SCHEMA, ScriptedServer
+from tests.fakes.scripted_server import SCHEMA, ScriptedServer
 
 PATH = TablePath("fluss", "events")
 EXISTS = pb.DatabaseExistsRequest(database_name="fluss")

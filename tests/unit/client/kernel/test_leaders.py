@@ -18,7 +18,7 @@ from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket, TablePath
-from tests.unit.client.scripted_server import ScriptedServer
+from tests.fakes.scripted_server import ScriptedServer
 
 PATH = TablePath("fluss", "events")
 BUCKETS = [TableBucket(7, 0), TableBucket(7, 1), TableBucket(7, 2)]

@@ -15,7 +15,7 @@ from fluss.errors import FlussError, NetworkError
 from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import UserTable
-from tests.unit.client.scripted_server import ScriptedServer
+from tests.fakes.scripted_server import ScriptedServer
 
 
 def _free_port() -> int:

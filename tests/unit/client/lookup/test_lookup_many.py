@@ -4,7 +4,6 @@ Shown on real sockets with a server that keeps rows in memory and fails on deman
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually_async
-from tests.unit.client.lookup.key_server import PATH, Fault, KeyServer, key_server
+from tests.fakes.faulty_server import Fault
+from tests.fakes.lookup_server import PATH, LookupServer
 
 ORDERS = Schema(
     pa.schema(
@@ -34,14 +34,8 @@ ORDERS = Schema(
 )
 
 
-@pytest.fixture
-def server() -> Iterator[KeyServer]:
-    with key_server() as running:
-        yield running
-
-
 def look_up_many(
-    server: KeyServer, keys: Any, request_timeout: int = 5000, limits: BulkLimits | None = None, **arguments: Any
+    server: LookupServer, keys: Any, request_timeout: int = 5000, limits: BulkLimits | None = None, **arguments: Any
 ) -> pa.Table:
     async def main() -> pa.Table:
         async with await FlussConnection.create(server.config(request_timeout=request_timeout)) as connection:
@@ -51,12 +45,12 @@ def look_up_many(
     return run(main())
 
 
-def with_users(server: KeyServer, count: int = 100) -> None:
+def with_users(server: LookupServer, count: int = 100) -> None:
     server.add_table(bucket_count=3)
     server.put_users(range(count))
 
 
-def with_orders(server: KeyServer) -> list[dict[str, Any]]:
+def with_orders(server: LookupServer) -> list[dict[str, Any]]:
     server.add_table(ORDERS, partition_keys=("region",), bucket_count=3)
     rows = []
     for partition_id, region in enumerate(("EU", "US"), start=10):
@@ -84,7 +78,7 @@ def with_orders(server: KeyServer) -> list[dict[str, Any]]:
     ],
     ids=["lists", "mixed", "table", "more columns", "batch", "reader", "pandas"],
 )
-def test_keys_of_any_kind_give_rows_in_their_order(server: KeyServer, keys: Any) -> None:
+def test_keys_of_any_kind_give_rows_in_their_order(server: LookupServer, keys: Any) -> None:
     with_users(server, 50)
     found = look_up_many(server, keys)
     assert found.to_pydict() == {"id": [3, 1, 77, 3], "name": ["user 3", "user 1", None, "user 3"]}
@@ -108,7 +102,7 @@ def test_keys_of_any_kind_give_rows_in_their_order(server: KeyServer, keys: Any)
         (pd.DataFrame({"nme": [1]}), "is missing"),
     ],
 )
-def test_keys_that_do_not_fit_are_refused(server: KeyServer, keys: Any, text: str) -> None:
+def test_keys_that_do_not_fit_are_refused(server: LookupServer, keys: Any, text: str) -> None:
     with_users(server, 1)
     with pytest.raises(FlussError, match=text):
         look_up_many(server, keys)
@@ -116,14 +110,14 @@ def test_keys_that_do_not_fit_are_refused(server: KeyServer, keys: Any, text: st
 
 
 @pytest.mark.parametrize("keys", [7, "text", {"id": 1}, pa.array([1]), pa.chunked_array([[1]]), None])
-def test_what_cannot_be_keys_is_a_type_error(server: KeyServer, keys: Any) -> None:
+def test_what_cannot_be_keys_is_a_type_error(server: LookupServer, keys: Any) -> None:
     with_users(server, 1)
     with pytest.raises(TypeError, match="keys must be"):
         look_up_many(server, keys)
 
 
 @pytest.mark.parametrize("keys", [[], pa.table({"id": pa.array([], pa.int32())}), pd.DataFrame({"id": []})])
-def test_no_keys_are_no_rows(server: KeyServer, keys: Any) -> None:
+def test_no_keys_are_no_rows(server: LookupServer, keys: Any) -> None:
     with_users(server, 1)
     found = look_up_many(server, keys, found_column="found")
     assert (found.num_rows, found.column_names) == (0, ["id", "name", "found"])
@@ -132,7 +126,7 @@ def test_no_keys_are_no_rows(server: KeyServer, keys: Any) -> None:
 # Results
 
 
-def test_partitions_and_buckets_do_not_disturb_the_order(server: KeyServer) -> None:
+def test_partitions_and_buckets_do_not_disturb_the_order(server: LookupServer) -> None:
     rows = with_orders(server)
     rng = np.random.default_rng(1)
     chosen = [rows[index] for index in rng.permutation(len(rows)).tolist()]
@@ -142,7 +136,7 @@ def test_partitions_and_buckets_do_not_disturb_the_order(server: KeyServer) -> N
     assert look_up_many(server, frame).to_pylist() == chosen
 
 
-def test_missing_keys_have_their_key_and_nothing_else(server: KeyServer) -> None:
+def test_missing_keys_have_their_key_and_nothing_else(server: LookupServer) -> None:
     with_orders(server)
     keys = [{"region": "EU", "id": 2}, {"region": "EU", "id": 99}, {"region": "MOON", "id": 2}]
     found = look_up_many(server, keys, found_column="found")
@@ -162,7 +156,7 @@ def test_missing_keys_have_their_key_and_nothing_else(server: KeyServer) -> None
     }
 
 
-def test_missing_keys_can_be_left_out(server: KeyServer) -> None:
+def test_missing_keys_can_be_left_out(server: LookupServer) -> None:
     with_orders(server)
     # In the order of the primary key.
     keys = [[99, "EU"], [2, "EU"], [2, "MOON"], [3, "US"]]
@@ -172,7 +166,7 @@ def test_missing_keys_can_be_left_out(server: KeyServer) -> None:
     assert look_up_many(server, keys[:1], missing="drop").num_rows == 0
 
 
-def test_missing_keys_can_be_an_error(server: KeyServer) -> None:
+def test_missing_keys_can_be_an_error(server: LookupServer) -> None:
     with_orders(server)
     present, absent = {"region": "EU", "id": 2}, {"region": "EU", "id": 99}
     with pytest.raises(FlussError, match=r"1 of 3 keys were not found in fluss.users.*'id': 99.*'region': 'EU'"):
@@ -182,7 +176,7 @@ def test_missing_keys_can_be_an_error(server: KeyServer) -> None:
     assert found.num_rows == 1
 
 
-def test_some_columns_in_any_order(server: KeyServer) -> None:
+def test_some_columns_in_any_order(server: LookupServer) -> None:
     with_orders(server)
     keys = [{"region": "US", "id": 4}, {"region": "US", "id": -4}]
     found = look_up_many(server, keys, columns=["note", "id"])
@@ -199,13 +193,13 @@ def test_some_columns_in_any_order(server: KeyServer) -> None:
         ({"found_column": "name"}, "which is a column"),
     ],
 )
-def test_wrong_arguments_are_refused(server: KeyServer, arguments: dict[str, Any], text: str) -> None:
+def test_wrong_arguments_are_refused(server: LookupServer, arguments: dict[str, Any], text: str) -> None:
     with_users(server, 1)
     with pytest.raises(FlussError, match=text):
         look_up_many(server, [[1]], **arguments)
 
 
-def test_rows_of_several_schemas(server: KeyServer) -> None:
+def test_rows_of_several_schemas(server: LookupServer) -> None:
     server.add_table()
     server.put_users(range(5))
     old = server.tables[PATH].schema
@@ -218,7 +212,7 @@ def test_rows_of_several_schemas(server: KeyServer) -> None:
 # Requests
 
 
-def test_many_keys_go_in_large_requests_of_which_few_are_on_the_way(server: KeyServer) -> None:
+def test_many_keys_go_in_large_requests_of_which_few_are_on_the_way(server: LookupServer) -> None:
     with_users(server, 30_000)
     keys = pa.table({"id": np.arange(30_000)[::-1]})
     found = look_up_many(server, keys)
@@ -229,7 +223,7 @@ def test_many_keys_go_in_large_requests_of_which_few_are_on_the_way(server: KeyS
     assert server.in_progress_max <= 4
 
 
-def test_batches_of_keys_follow_each_other(server: KeyServer) -> None:
+def test_batches_of_keys_follow_each_other(server: LookupServer) -> None:
     with_users(server, 3000)
     limits = BulkLimits(batch_rows_max=1000)
     found = look_up_many(server, pa.table({"id": np.arange(3500)}), limits=limits, found_column="found")
@@ -238,7 +232,7 @@ def test_batches_of_keys_follow_each_other(server: KeyServer) -> None:
     assert found.column("name").num_chunks == 4
 
 
-def test_large_rows_make_small_requests(server: KeyServer) -> None:
+def test_large_rows_make_small_requests(server: LookupServer) -> None:
     server.add_table()
     for number in range(2000):
         server.put({"id": number, "name": "x" * 1000})
@@ -249,7 +243,7 @@ def test_large_rows_make_small_requests(server: KeyServer) -> None:
     assert max(server.request_sizes[2:]) <= 20
 
 
-def test_large_keys_make_small_requests(server: KeyServer) -> None:
+def test_large_keys_make_small_requests(server: LookupServer) -> None:
     server.add_table(Schema(pa.schema([("id", pa.string())]), primary_keys=["id"]))
     keys = [[f"{number}" * 400] for number in range(100)]
     server.put({"id": keys[7][0]})
@@ -258,7 +252,7 @@ def test_large_keys_make_small_requests(server: KeyServer) -> None:
     assert max(server.request_sizes) < 30
 
 
-def test_rows_that_are_too_large_together_are_asked_for_apart(server: KeyServer) -> None:
+def test_rows_that_are_too_large_together_are_asked_for_apart(server: LookupServer) -> None:
     with_users(server, 100)
     server.answer_bytes_max = 60
     assert look_up_many(server, [[number] for number in range(100)]).column("id").to_pylist() == list(range(100))
@@ -278,13 +272,13 @@ def test_rows_that_are_too_large_together_are_asked_for_apart(server: KeyServer)
     ],
     ids=["bucket", "leader", "request", "connection"],
 )
-def test_what_may_pass_is_tried_again(server: KeyServer, fault: Fault) -> None:
+def test_what_may_pass_is_tried_again(server: LookupServer, fault: Fault) -> None:
     with_users(server)
     server.faults.extend([fault] * 3)
     assert look_up_many(server, [[number] for number in range(100)]).column("id").to_pylist() == list(range(100))
 
 
-def test_what_does_not_pass_is_raised_with_its_code(server: KeyServer) -> None:
+def test_what_does_not_pass_is_raised_with_its_code(server: LookupServer) -> None:
     with_users(server)
     server.default_fault = Fault(bucket_code=48)
     with pytest.raises(FlussError) as caught:
@@ -296,7 +290,7 @@ def test_what_does_not_pass_is_raised_with_its_code(server: KeyServer) -> None:
     assert caught.value.error_code == 11
 
 
-def test_partitions_that_come_and_go(server: KeyServer) -> None:
+def test_partitions_that_come_and_go(server: LookupServer) -> None:
     rows = with_orders(server)
     keys = [{"region": region, "id": number} for region in ("EU", "US", "MARS") for number in range(20)]
 
@@ -314,7 +308,7 @@ def test_partitions_that_come_and_go(server: KeyServer) -> None:
     run(main())
 
 
-def test_a_caller_that_is_cancelled_ends_its_requests(server: KeyServer) -> None:
+def test_a_caller_that_is_cancelled_ends_its_requests(server: LookupServer) -> None:
     with_users(server)
 
     async def main() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,27 +24,22 @@ from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually_async
-from tests.unit.client.lookup.key_server import PATH, USERS, Fault, KeyServer, key_server
+from tests.fakes.faulty_server import Fault
+from tests.fakes.lookup_server import PATH, USERS, LookupServer
 
 EVENTS = Schema(
     pa.schema([("region", pa.string()), ("id", pa.int32()), ("name", pa.string())]), primary_keys=["region", "id"]
 )
 
 
-@pytest.fixture
-def server() -> Iterator[KeyServer]:
-    with key_server() as running:
-        yield running
-
-
 @asynccontextmanager
-async def lookuper_of(server: KeyServer, **options: str | int) -> AsyncIterator[Lookuper]:
+async def lookuper_of(server: LookupServer, **options: str | int) -> AsyncIterator[Lookuper]:
     async with await FlussConnection.create(server.config(**options)) as connection:
         yield (await connection.get_table(PATH)).new_lookup().create_lookuper()
 
 
 def with_users(
-    server: KeyServer, body: Callable[[Lookuper, LookupClient], Awaitable[None]], **options: str | int
+    server: LookupServer, body: Callable[[Lookuper, LookupClient], Awaitable[None]], **options: str | int
 ) -> None:
     """Run a test body with a lookuper for a table of a thousand users."""
     server.add_table()
@@ -68,7 +63,7 @@ def many(lookuper: Lookuper, numbers: range) -> list[asyncio.Task[Any]]:
 # Sharing requests
 
 
-def test_rows_are_found_by_keys_of_every_form(server: KeyServer) -> None:
+def test_rows_are_found_by_keys_of_every_form(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         assert await lookuper.lookup({"id": 1}) == user(1)
         assert await lookuper.lookup([2]) == user(2)
@@ -79,7 +74,7 @@ def test_rows_are_found_by_keys_of_every_form(server: KeyServer) -> None:
     with_users(server, body)
 
 
-def test_lookups_at_the_same_time_share_requests_and_get_their_own_rows(server: KeyServer) -> None:
+def test_lookups_at_the_same_time_share_requests_and_get_their_own_rows(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         numbers = [number % 1200 for number in range(3000)]
         rows = await asyncio.gather(*(lookuper.lookup([number]) for number in numbers))
@@ -91,7 +86,7 @@ def test_lookups_at_the_same_time_share_requests_and_get_their_own_rows(server: 
     with_users(server, body)
 
 
-def test_a_lookup_alone_does_not_wait_for_others(server: KeyServer) -> None:
+def test_a_lookup_alone_does_not_wait_for_others(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([0])
         for number in range(20):
@@ -102,7 +97,7 @@ def test_a_lookup_alone_does_not_wait_for_others(server: KeyServer) -> None:
     with_users(server, body, lookup__batch_timeout_ms=3_600_000)
 
 
-def test_lookups_collect_while_others_are_on_the_way(server: KeyServer) -> None:
+def test_lookups_collect_while_others_are_on_the_way(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([0])
         server.hold()
@@ -118,7 +113,7 @@ def test_lookups_collect_while_others_are_on_the_way(server: KeyServer) -> None:
     with_users(server, body, lookup__batch_timeout_ms=3_600_000)
 
 
-def test_full_requests_do_not_wait(server: KeyServer) -> None:
+def test_full_requests_do_not_wait(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([0])
         server.hold()
@@ -135,7 +130,7 @@ def test_full_requests_do_not_wait(server: KeyServer) -> None:
     with_users(server, body, lookup__max_batch_size=10, lookup__batch_timeout_ms=3_600_000)
 
 
-def test_a_lookup_waits_for_company_only_so_long(server: KeyServer) -> None:
+def test_a_lookup_waits_for_company_only_so_long(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([0])
         server.hold()
@@ -151,7 +146,7 @@ def test_a_lookup_waits_for_company_only_so_long(server: KeyServer) -> None:
     with_users(server, body, lookup__batch_timeout_ms=300)
 
 
-def test_so_many_requests_are_on_the_way_and_no_more(server: KeyServer) -> None:
+def test_so_many_requests_are_on_the_way_and_no_more(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([0])
         server.hold()
@@ -167,7 +162,7 @@ def test_so_many_requests_are_on_the_way_and_no_more(server: KeyServer) -> None:
     with_users(server, body, lookup__max_batch_size=10, lookup__max_inflight_requests=3, lookup__batch_timeout_ms=1)
 
 
-def test_callers_wait_when_too_many_lookups_wait_to_be_sent(server: KeyServer) -> None:
+def test_callers_wait_when_too_many_lookups_wait_to_be_sent(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([0])
         server.hold()
@@ -192,7 +187,7 @@ def test_callers_wait_when_too_many_lookups_wait_to_be_sent(server: KeyServer) -
     )
 
 
-def test_callers_who_give_up_waiting_leave_their_turn_to_others(server: KeyServer) -> None:
+def test_callers_who_give_up_waiting_leave_their_turn_to_others(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([0])
         server.hold()
@@ -210,7 +205,7 @@ def test_callers_who_give_up_waiting_leave_their_turn_to_others(server: KeyServe
     with_users(server, body, lookup__queue_size=5, lookup__max_inflight_requests=1)
 
 
-def test_lookupers_of_one_table_share_requests_and_so_do_threads(server: KeyServer) -> None:
+def test_lookupers_of_one_table_share_requests_and_so_do_threads(server: LookupServer) -> None:
     server.add_table()
     server.put_users(range(1000))
     found: dict[int, Any] = {}
@@ -241,7 +236,7 @@ def test_lookupers_of_one_table_share_requests_and_so_do_threads(server: KeyServ
     assert found == {number: user(number) for number in range(8)}
 
 
-def test_requests_of_very_many_lookups_leave_the_loop_free(server: KeyServer) -> None:
+def test_requests_of_very_many_lookups_leave_the_loop_free(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         numbers = [number % 1100 for number in range(6000)]
         # While the first answer is missing, the others come together.
@@ -256,7 +251,7 @@ def test_requests_of_very_many_lookups_leave_the_loop_free(server: KeyServer) ->
     with_users(server, body, lookup__max_batch_size=5000)
 
 
-def test_rows_of_many_buckets_come_in_one_request(server: KeyServer) -> None:
+def test_rows_of_many_buckets_come_in_one_request(server: LookupServer) -> None:
     server.add_table(bucket_count=7)
     server.put_users(range(100))
 
@@ -288,7 +283,7 @@ def test_rows_of_many_buckets_come_in_one_request(server: KeyServer) -> None:
     ],
     ids=["bucket", "leader", "request", "connection"],
 )
-def test_what_may_pass_is_tried_again(server: KeyServer, fault: Fault) -> None:
+def test_what_may_pass_is_tried_again(server: LookupServer, fault: Fault) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         server.faults.extend([fault] * 3)
         assert await lookuper.lookup([7]) == user(7)
@@ -297,7 +292,7 @@ def test_what_may_pass_is_tried_again(server: KeyServer, fault: Fault) -> None:
     with_users(server, body)
 
 
-def test_what_does_not_pass_is_raised_with_its_code(server: KeyServer) -> None:
+def test_what_does_not_pass_is_raised_with_its_code(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         for fault in (Fault(bucket_code=48), Fault(request_code=48), Fault(bucket_code=12345)):
             server.faults.append(fault)
@@ -309,7 +304,7 @@ def test_what_does_not_pass_is_raised_with_its_code(server: KeyServer) -> None:
     with_users(server, body)
 
 
-def test_retries_are_counted(server: KeyServer) -> None:
+def test_retries_are_counted(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         server.default_fault = Fault(bucket_code=ErrorCode.KV_STORAGE_EXCEPTION)
         with pytest.raises(FlussError, match="refused with 11") as caught:
@@ -320,7 +315,7 @@ def test_retries_are_counted(server: KeyServer) -> None:
     with_users(server, body, lookup__max_retries=2)
 
 
-def test_retries_end_with_the_request_timeout(server: KeyServer) -> None:
+def test_retries_end_with_the_request_timeout(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         server.default_fault = Fault(bucket_code=ErrorCode.KV_STORAGE_EXCEPTION)
         started = time.monotonic()
@@ -338,7 +333,7 @@ def test_pauses_get_longer_up_to_a_limit() -> None:
     assert pause_within(7, 0.5) == 0.25
 
 
-def test_a_server_that_says_nothing_is_given_up_after_the_request_timeout(server: KeyServer) -> None:
+def test_a_server_that_says_nothing_is_given_up_after_the_request_timeout(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([0])
         server.hold()
@@ -352,7 +347,7 @@ def test_a_server_that_says_nothing_is_given_up_after_the_request_timeout(server
     with_users(server, body, request_timeout=1000, lookup__max_batch_size=10, lookup__max_inflight_requests=1)
 
 
-def test_answers_that_cannot_be_right_are_errors(server: KeyServer) -> None:
+def test_answers_that_cannot_be_right_are_errors(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         for fault, text in ((Fault(is_omitted=True), "did not answer"), (Fault(is_short=True), "answered 0 of 1")):
             server.faults.append(fault)
@@ -363,7 +358,7 @@ def test_answers_that_cannot_be_right_are_errors(server: KeyServer) -> None:
     with_users(server, body)
 
 
-def test_a_damaged_row_is_an_error_for_those_who_want_it_and_is_not_asked_for_again(server: KeyServer) -> None:
+def test_a_damaged_row_is_an_error_for_those_who_want_it_and_is_not_asked_for_again(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         values = server.values[1, None, 0]
         values[next(iter(values))] = b"\x01\x00\xff"
@@ -377,7 +372,7 @@ def test_a_damaged_row_is_an_error_for_those_who_want_it_and_is_not_asked_for_ag
     with_users(server, body)
 
 
-def test_rows_that_are_too_large_together_are_asked_for_apart(server: KeyServer) -> None:
+def test_rows_that_are_too_large_together_are_asked_for_apart(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         server.answer_bytes_max = 50
         rows = await asyncio.gather(*(lookuper.lookup([number]) for number in range(100)))
@@ -390,7 +385,7 @@ def test_rows_that_are_too_large_together_are_asked_for_apart(server: KeyServer)
     with_users(server, body)
 
 
-def test_a_server_that_comes_back_is_found_again(server: KeyServer) -> None:
+def test_a_server_that_comes_back_is_found_again(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         assert await lookuper.lookup([1]) == user(1)
         server.stop_listening()
@@ -402,8 +397,8 @@ def test_a_server_that_comes_back_is_found_again(server: KeyServer) -> None:
     with_users(server, body)
 
 
-def test_lookups_follow_the_leader(server: KeyServer) -> None:
-    with key_server(server_id=1) as second:
+def test_lookups_follow_the_leader(server: LookupServer) -> None:
+    with LookupServer(server_id=1) as second:
         for one in (server, second):
             one.scripted.peers = {0: server.scripted.port, 1: second.scripted.port}
             one.add_table()
@@ -421,7 +416,7 @@ def test_lookups_follow_the_leader(server: KeyServer) -> None:
         run(main())
 
 
-def test_a_bucket_without_a_leader_is_waited_for(server: KeyServer) -> None:
+def test_a_bucket_without_a_leader_is_waited_for(server: LookupServer) -> None:
     server.add_table(leaders=[None])
     server.put_users(range(10))
 
@@ -435,7 +430,7 @@ def test_a_bucket_without_a_leader_is_waited_for(server: KeyServer) -> None:
     run(main())
 
 
-def test_a_bucket_that_gets_no_leader_is_code_44_in_the_end(server: KeyServer) -> None:
+def test_a_bucket_that_gets_no_leader_is_code_44_in_the_end(server: LookupServer) -> None:
     server.add_table(leaders=[None])
 
     async def main() -> None:
@@ -447,7 +442,7 @@ def test_a_bucket_that_gets_no_leader_is_code_44_in_the_end(server: KeyServer) -
     run(main())
 
 
-def test_a_table_that_was_created_again_is_code_7(server: KeyServer) -> None:
+def test_a_table_that_was_created_again_is_code_7(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([1])
         server.add_table(table_id=2)
@@ -462,13 +457,13 @@ def test_a_table_that_was_created_again_is_code_7(server: KeyServer) -> None:
 # Partitions
 
 
-def put_event(server: KeyServer, region: str, number: int, partition_id: int) -> dict[str, Any]:
+def put_event(server: LookupServer, region: str, number: int, partition_id: int) -> dict[str, Any]:
     row = {"region": region, "id": number, "name": f"event {number}"}
     server.put(row, partition_id=partition_id)
     return row
 
 
-def test_rows_are_found_in_their_partitions(server: KeyServer) -> None:
+def test_rows_are_found_in_their_partitions(server: LookupServer) -> None:
     server.add_table(EVENTS, partition_keys=("region",), bucket_count=3)
     server.add_partition("EU", 10)
     server.add_partition("US", 11)
@@ -487,7 +482,7 @@ def test_rows_are_found_in_their_partitions(server: KeyServer) -> None:
     run(main())
 
 
-def test_a_partition_that_does_not_exist_has_no_rows_until_it_does(server: KeyServer) -> None:
+def test_a_partition_that_does_not_exist_has_no_rows_until_it_does(server: LookupServer) -> None:
     server.add_table(EVENTS, partition_keys=("region",))
 
     async def main() -> None:
@@ -502,7 +497,7 @@ def test_a_partition_that_does_not_exist_has_no_rows_until_it_does(server: KeySe
     run(main())
 
 
-def test_a_partition_that_is_dropped_or_created_again_is_noticed(server: KeyServer) -> None:
+def test_a_partition_that_is_dropped_or_created_again_is_noticed(server: LookupServer) -> None:
     server.add_table(EVENTS, partition_keys=("region",))
     server.add_partition("EU", 10)
     row = put_event(server, "EU", 1, 10)
@@ -527,7 +522,7 @@ def test_a_partition_that_is_dropped_or_created_again_is_noticed(server: KeyServ
 # Schemas
 
 
-def test_rows_of_other_schemas_have_the_columns_of_the_lookuper(server: KeyServer) -> None:
+def test_rows_of_other_schemas_have_the_columns_of_the_lookuper(server: LookupServer) -> None:
     old = USERS
     server.add_table()
     server.put({"id": 1, "name": "old"})
@@ -554,7 +549,7 @@ def test_rows_of_other_schemas_have_the_columns_of_the_lookuper(server: KeyServe
 # Ends
 
 
-def test_a_caller_that_is_cancelled_disturbs_nobody(server: KeyServer) -> None:
+def test_a_caller_that_is_cancelled_disturbs_nobody(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([0])
         server.hold()
@@ -573,7 +568,7 @@ def test_a_caller_that_is_cancelled_disturbs_nobody(server: KeyServer) -> None:
     with_users(server, body, lookup__batch_timeout_ms=3_600_000)
 
 
-def test_a_caller_may_give_up_after_a_time_of_its_own(server: KeyServer) -> None:
+def test_a_caller_may_give_up_after_a_time_of_its_own(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         server.hold()
         with pytest.raises(TimeoutError):
@@ -584,7 +579,7 @@ def test_a_caller_may_give_up_after_a_time_of_its_own(server: KeyServer) -> None
     with_users(server, body)
 
 
-def test_closing_ends_lookups_that_wait(server: KeyServer) -> None:
+def test_closing_ends_lookups_that_wait(server: LookupServer) -> None:
     server.add_table()
 
     async def main() -> None:
@@ -610,7 +605,7 @@ def test_closing_ends_lookups_that_wait(server: KeyServer) -> None:
     run(main())
 
 
-def test_the_loop_of_a_caller_may_end_before_its_lookup(server: KeyServer) -> None:
+def test_the_loop_of_a_caller_may_end_before_its_lookup(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await lookuper.lookup([0])
         server.hold()
@@ -627,7 +622,7 @@ def test_the_loop_of_a_caller_may_end_before_its_lookup(server: KeyServer) -> No
     with_users(server, body)
 
 
-def test_lookups_work_without_an_event_loop_of_the_caller(server: KeyServer) -> None:
+def test_lookups_work_without_an_event_loop_of_the_caller(server: LookupServer) -> None:
     server.add_table()
     server.put_users(range(10))
     lookups = runtime()
@@ -639,7 +634,7 @@ def test_lookups_work_without_an_event_loop_of_the_caller(server: KeyServer) -> 
     assert lookups.run(open_and_ask()) == user(3)
 
 
-def test_what_nobody_uses_any_more_is_forgotten(server: KeyServer) -> None:
+def test_what_nobody_uses_any_more_is_forgotten(server: LookupServer) -> None:
     async def body(lookuper: Lookuper, client: LookupClient) -> None:
         await asyncio.gather(*(lookuper.lookup([number]) for number in range(300)))
         assert len(client._tables) == 1

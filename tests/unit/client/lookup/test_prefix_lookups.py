@@ -4,7 +4,6 @@ Shown on real sockets with a server that keeps rows in memory and fails on deman
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,18 +14,13 @@ from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.schema.schema import Schema
-from tests.unit.client.lookup.key_server import PATH, Fault, KeyServer, key_server
+from tests.fakes.faulty_server import Fault
+from tests.fakes.lookup_server import PATH, LookupServer
 
 ORDERS = Schema(
     pa.schema([("region", pa.string()), ("customer", pa.int32()), ("number", pa.int64()), ("item", pa.string())]),
     primary_keys=["region", "customer", "number"],
 )
-
-
-@pytest.fixture
-def server() -> Iterator[KeyServer]:
-    with key_server() as running:
-        yield running
 
 
 def orders(region: str = "EU", customers: int = 3, each: int = 4) -> list[dict[str, Any]]:
@@ -41,7 +35,7 @@ async def table_of(connection: FlussConnection) -> FlussTable:
     return await connection.get_table(PATH)
 
 
-def test_all_rows_that_begin_so_in_the_order_of_their_keys(server: KeyServer) -> None:
+def test_all_rows_that_begin_so_in_the_order_of_their_keys(server: LookupServer) -> None:
     server.add_table(ORDERS, bucket_keys=("region", "customer"), bucket_count=3)
     rows = orders()
     for row in reversed(rows):
@@ -65,7 +59,7 @@ def test_all_rows_that_begin_so_in_the_order_of_their_keys(server: KeyServer) ->
     run(main())
 
 
-def test_partition_columns_come_first_or_last_or_in_between(server: KeyServer) -> None:
+def test_partition_columns_come_first_or_last_or_in_between(server: LookupServer) -> None:
     server.add_table(ORDERS, partition_keys=("region",), bucket_keys=("customer",), bucket_count=3)
     for partition_id, region in ((10, "EU"), (11, "US")):
         server.add_partition(region, partition_id)
@@ -103,7 +97,7 @@ def test_partition_columns_come_first_or_last_or_in_between(server: KeyServer) -
     ],
 )
 def test_columns_that_cannot_be_looked_up_by_are_refused(
-    server: KeyServer, bucket_keys: list[str], partition_keys: list[str], columns: list[str], text: str
+    server: LookupServer, bucket_keys: list[str], partition_keys: list[str], columns: list[str], text: str
 ) -> None:
     server.add_table(ORDERS, bucket_keys=tuple(bucket_keys), partition_keys=tuple(partition_keys))
 
@@ -119,7 +113,7 @@ def test_columns_that_cannot_be_looked_up_by_are_refused(
     run(main())
 
 
-def test_failures_pass_or_are_raised_and_bad_prefixes_are_refused(server: KeyServer) -> None:
+def test_failures_pass_or_are_raised_and_bad_prefixes_are_refused(server: LookupServer) -> None:
     server.add_table(ORDERS, bucket_keys=("region", "customer"))
     for row in orders():
         server.put(row)

@@ -18,7 +18,7 @@ from fluss.row import compacted
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
-from tests.unit.client.scan.log_server import SCHEMA, TABLE_ID, Client, LogCluster, client_of, log_cluster
+from tests.fakes.scan_cluster import SCHEMA, TABLE_ID, Client, ScanCluster, client_of, scan_cluster
 from tests.unit.client.scan.test_log_scanner import rows
 
 KEYED = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])
@@ -26,15 +26,15 @@ KEYED_LATER = KEYED.with_added_columns([Column("price", DataTypes.double())])
 
 
 @pytest.fixture
-def servers() -> Iterator[LogCluster]:
-    with log_cluster(bucket_count=2) as servers:
+def servers() -> Iterator[ScanCluster]:
+    with scan_cluster(bucket_count=2) as servers:
         for number in range(4):
             servers.append(rows(3 * number))
         yield servers
 
 
 @pytest.fixture
-def client(servers: LogCluster) -> Iterator[Client]:
+def client(servers: ScanCluster) -> Iterator[Client]:
     with client_of(servers) as client:
         yield client
 
@@ -59,7 +59,7 @@ def test_the_newest_rows_come_in_one_batch_and_then_nothing(client: Client, limi
     run(main())
 
 
-def test_all_forms_give_the_same_rows_and_ask_once_each(client: Client, servers: LogCluster) -> None:
+def test_all_forms_give_the_same_rows_and_ask_once_each(client: Client, servers: ScanCluster) -> None:
     async def main() -> None:
         (batch,) = await scan(client, 4).collect_all_batches()
         table = await scan(client, 4).to_arrow()
@@ -88,7 +88,7 @@ def test_columns_are_chosen_from_whole_rows(client: Client) -> None:
     run(main())
 
 
-def test_an_error_of_the_server_is_raised_and_spends_the_scanner(client: Client, servers: LogCluster) -> None:
+def test_an_error_of_the_server_is_raised_and_spends_the_scanner(client: Client, servers: ScanCluster) -> None:
     servers.limit_scan_answer = LimitScanResponse(error_code=48, error_message="not you")
 
     async def main() -> None:
@@ -101,7 +101,7 @@ def test_an_error_of_the_server_is_raised_and_spends_the_scanner(client: Client,
     run(main())
 
 
-def test_damage_is_an_error(client: Client, servers: LogCluster) -> None:
+def test_damage_is_an_error(client: Client, servers: ScanCluster) -> None:
     data = bytearray(servers.logs[None, 0][0].data)
     data[-1] ^= 1
     servers.limit_scan_answer = LimitScanResponse(is_log_table=True, records=bytes(data))
@@ -114,7 +114,7 @@ def test_damage_is_an_error(client: Client, servers: LogCluster) -> None:
     run(main())
 
 
-def test_a_bucket_without_a_leader_is_code_44(client: Client, servers: LogCluster) -> None:
+def test_a_bucket_without_a_leader_is_code_44(client: Client, servers: ScanCluster) -> None:
     def lose() -> None:
         servers.leaders[None, 0] = 77
         servers.publish()
@@ -134,7 +134,7 @@ def test_rows_of_a_table_with_a_primary_key_keep_their_order_across_schemas() ->
     def value(schema_id: int, schema: Schema, row: tuple[Any, ...]) -> bytes:
         return encode_value(schema_id, compacted.encode_row(schema.data_types, row))
 
-    with log_cluster(KEYED) as servers:
+    with scan_cluster(KEYED) as servers:
         servers.schemas[2] = KEYED_LATER
         values = [
             value(2, KEYED_LATER, (1, "a", 0.5)),
@@ -186,7 +186,7 @@ def test_misuse_is_refused(client: Client) -> None:
 
 def test_a_log_of_rows_cannot_be_scanned_with_a_limit() -> None:
     with (
-        log_cluster(SCHEMA, log_format="indexed") as servers,
+        scan_cluster(SCHEMA, log_format="indexed") as servers,
         client_of(servers) as client,
         pytest.raises(FlussError, match="INDEXED"),
     ):

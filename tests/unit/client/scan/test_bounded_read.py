@@ -22,26 +22,26 @@ from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.record.log_batch import build_batch
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually, eventually_async
-from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster, poll_rows
+from tests.fakes.scan_cluster import Client, ScanCluster, client_of, poll_rows, scan_cluster
 from tests.unit.client.scan.test_log_scanner import rows
 
 
 @pytest.fixture
-def servers() -> Iterator[LogCluster]:
+def servers() -> Iterator[ScanCluster]:
     """Two buckets: one with 12 rows in batches of three, one without."""
-    with log_cluster(bucket_count=2) as servers:
+    with scan_cluster(bucket_count=2) as servers:
         for number in range(4):
             servers.append(rows(3 * number), bucket=0)
         yield servers
 
 
 @pytest.fixture
-def client(servers: LogCluster) -> Iterator[Client]:
+def client(servers: ScanCluster) -> Iterator[Client]:
     with client_of(servers) as client:
         yield client
 
 
-def test_everything_is_read_and_reading_again_gives_the_same(client: Client, servers: LogCluster) -> None:
+def test_everything_is_read_and_reading_again_gives_the_same(client: Client, servers: ScanCluster) -> None:
     scanner = client.batches()
     scanner.subscribe_buckets({0: EARLIEST_OFFSET, 1: EARLIEST_OFFSET})
     for _ in range(3):
@@ -53,7 +53,7 @@ def test_everything_is_read_and_reading_again_gives_the_same(client: Client, ser
 
 
 def test_a_poll_goes_on_behind_a_bounded_read_and_the_next_one_begins_there(
-    client: Client, servers: LogCluster
+    client: Client, servers: ScanCluster
 ) -> None:
     scanner = client.batches()
     scanner.subscribe(0, 4)
@@ -68,7 +68,7 @@ def test_a_poll_goes_on_behind_a_bounded_read_and_the_next_one_begins_there(
     assert scanner.to_arrow().to_pylist() == rows(10, 8)
 
 
-def test_nothing_to_read_is_a_table_without_rows(client: Client, servers: LogCluster) -> None:
+def test_nothing_to_read_is_a_table_without_rows(client: Client, servers: ScanCluster) -> None:
     scanner = client.batches()
     scanner.subscribe_buckets({0: 12, 1: EARLIEST_OFFSET})
     table = scanner.to_arrow()
@@ -78,7 +78,7 @@ def test_nothing_to_read_is_a_table_without_rows(client: Client, servers: LogClu
     assert servers.call(lambda: servers.fetches) == [], "what is empty is not fetched"
 
 
-def test_a_log_whose_records_are_all_gone_is_empty(client: Client, servers: LogCluster) -> None:
+def test_a_log_whose_records_are_all_gone_is_empty(client: Client, servers: ScanCluster) -> None:
     def expire() -> None:
         servers.offsets_start[None, 0] = 12
         servers.logs[None, 0].clear()
@@ -89,7 +89,7 @@ def test_a_log_whose_records_are_all_gone_is_empty(client: Client, servers: LogC
     assert scanner.to_arrow().num_rows == 0
 
 
-def test_what_comes_after_the_beginning_of_the_read_is_left_for_later(client: Client, servers: LogCluster) -> None:
+def test_what_comes_after_the_beginning_of_the_read_is_left_for_later(client: Client, servers: ScanCluster) -> None:
     scanner = client.batches()
     scanner.subscribe(0, EARLIEST_OFFSET)
     # The log grows between the question for its end and the first fetch: the fetch returns more than was asked for.
@@ -109,7 +109,7 @@ def test_what_comes_after_the_beginning_of_the_read_is_left_for_later(client: Cl
     assert scanner.poll_arrow(120_000).to_pylist() == rows(12, 5)
 
 
-def test_a_batch_across_the_end_is_cut(client: Client, servers: LogCluster) -> None:
+def test_a_batch_across_the_end_is_cut(client: Client, servers: ScanCluster) -> None:
     scanner = client.batches()
     scanner.subscribe(0, EARLIEST_OFFSET)
     servers.call(lambda: servers.latest_answers.update({(None, 0): 7}))
@@ -119,7 +119,7 @@ def test_a_batch_across_the_end_is_cut(client: Client, servers: LogCluster) -> N
     assert scanner.poll_arrow(120_000).to_pylist() == rows(7, 5)
 
 
-def test_empty_and_filtered_batches_at_the_end_end_the_read(client: Client, servers: LogCluster) -> None:
+def test_empty_and_filtered_batches_at_the_end_end_the_read(client: Client, servers: ScanCluster) -> None:
     for _ in range(2):
         empty = build_batch(schema_id=1, record_count=0, append_only=True)
         servers.call(lambda empty=empty: servers.append_encoded(empty))
@@ -133,7 +133,7 @@ def test_empty_and_filtered_batches_at_the_end_end_the_read(client: Client, serv
     assert scanner.to_arrow().num_rows == 0
 
 
-def test_an_error_is_raised_and_nothing_has_moved(client: Client, servers: LogCluster) -> None:
+def test_an_error_is_raised_and_nothing_has_moved(client: Client, servers: ScanCluster) -> None:
     scanner = client.batches()
     scanner.subscribe_buckets({0: 2, 1: 0})
     servers.call(lambda: servers.standing_answers.update({(None, 0): FetchedBucket(0, error_code=48)}))
@@ -145,7 +145,7 @@ def test_an_error_is_raised_and_nothing_has_moved(client: Client, servers: LogCl
     assert scanner.to_arrow().to_pylist() == rows(2, 10)
 
 
-def test_a_server_that_never_has_the_records_is_given_up(servers: LogCluster) -> None:
+def test_a_server_that_never_has_the_records_is_given_up(servers: ScanCluster) -> None:
     servers.append(rows(0), bucket=1)
     servers.standing_answers[None, 0] = FetchedBucket(0, error_code=10, error_message="disk trouble")
     with client_of(servers, request__timeout=1000) as client:
@@ -162,7 +162,7 @@ def test_a_server_that_never_has_the_records_is_given_up(servers: LogCluster) ->
 
 def test_partitions_are_read_to_their_ends_and_one_that_vanished_is_named() -> None:
     schema = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]))
-    with log_cluster(schema, partition_keys=["name"]) as servers:
+    with scan_cluster(schema, partition_keys=["name"]) as servers:
         servers.partitions = {11: "a", 12: "b"}
         servers.call(servers.publish)
         servers.append(rows(0), partition=11)
@@ -185,7 +185,7 @@ def test_partitions_are_read_to_their_ends_and_one_that_vanished_is_named() -> N
 
 
 def test_the_async_twins_read_the_same_and_leave_nothing_behind_when_cancelled(
-    client: Client, servers: LogCluster
+    client: Client, servers: ScanCluster
 ) -> None:
     async def main() -> None:
         scanner = client.batches()
@@ -300,7 +300,7 @@ def test_a_scanner_that_is_dropped_with_its_reader_stops_at_once(client: Client)
         gc.enable()
 
 
-def test_an_error_ends_a_reader(client: Client, servers: LogCluster) -> None:
+def test_an_error_ends_a_reader(client: Client, servers: ScanCluster) -> None:
     scanner = client.batches()
     scanner.subscribe(0, 0)
     reader = scanner.to_arrow_batch_reader()
@@ -320,7 +320,7 @@ def test_a_projected_bounded_read_has_the_chosen_columns(client: Client) -> None
     assert scanner.to_arrow().to_pylist() == [{"name": "n10"}, {"name": "n11"}]
 
 
-def test_memory_stays_bounded_when_nobody_reads(servers: LogCluster) -> None:
+def test_memory_stays_bounded_when_nobody_reads(servers: ScanCluster) -> None:
     payload = "x" * 1000
     for number in range(40):
         servers.append([{"id": number, "name": payload}], bucket=1)

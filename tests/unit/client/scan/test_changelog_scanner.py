@@ -19,7 +19,7 @@ from fluss.record.log_batch import build_batch
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
 from fluss.testing.waiting import eventually
-from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster, poll_records
+from tests.fakes.scan_cluster import Client, ScanCluster, client_of, poll_records, scan_cluster
 
 KEYED = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])
 INSERT, BEFORE, AFTER, DELETE = 1, 2, 3, 4
@@ -33,8 +33,8 @@ def row(number: int, name: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def servers() -> Iterator[LogCluster]:
-    with log_cluster(KEYED, bucket_count=2) as servers:
+def servers() -> Iterator[ScanCluster]:
+    with scan_cluster(KEYED, bucket_count=2) as servers:
         servers.append([row(1, "a"), row(2, "b")], change_types=[INSERT] * 2, timestamp_ms=TIME_MS)
         servers.append([row(1, "a"), row(1, "A")], change_types=[BEFORE, AFTER], timestamp_ms=TIME_MS + 1)
         servers.append([row(2, "b")], change_types=[DELETE], timestamp_ms=TIME_MS + 2)
@@ -42,12 +42,12 @@ def servers() -> Iterator[LogCluster]:
 
 
 @pytest.fixture
-def client(servers: LogCluster) -> Iterator[Client]:
+def client(servers: ScanCluster) -> Iterator[Client]:
     with client_of(servers) as client:
         yield client
 
 
-def append_empty_batch(servers: LogCluster, bucket: int = 0) -> None:
+def append_empty_batch(servers: ScanCluster, bucket: int = 0) -> None:
     """Append what a write without effect leaves: a batch without records that takes one offset."""
     empty = build_batch(schema_id=1, record_count=0, append_only=False)
     servers.call(lambda: servers.append_encoded(empty, (None, bucket)))
@@ -89,7 +89,7 @@ def test_a_changelog_from_the_middle_of_a_batch(client: Client) -> None:
     assert table["_change_type"].to_pylist() == ["update_after", "delete"]
 
 
-def test_batches_have_change_types(client: Client, servers: LogCluster) -> None:
+def test_batches_have_change_types(client: Client, servers: ScanCluster) -> None:
     scanner = client.changes()
     scanner.subscribe(0, 1)
     batches: list[Any] = []
@@ -107,7 +107,7 @@ def test_batches_have_change_types(client: Client, servers: LogCluster) -> None:
     assert snapshot.change_types.to_pylist() == ["insert"]
 
 
-def test_bounded_reads_are_repeatable_and_polls_go_on_behind_them(client: Client, servers: LogCluster) -> None:
+def test_bounded_reads_are_repeatable_and_polls_go_on_behind_them(client: Client, servers: ScanCluster) -> None:
     scanner = client.changes()
     scanner.subscribe_buckets({0: EARLIEST_OFFSET, 1: EARLIEST_OFFSET})
     for _ in range(2):
@@ -119,7 +119,7 @@ def test_bounded_reads_are_repeatable_and_polls_go_on_behind_them(client: Client
     assert scanner.to_arrow_batch_reader().read_all()["_log_offset"].to_pylist() == [4, 5]
 
 
-def test_rows_of_a_snapshot_have_no_time_and_no_offset(client: Client, servers: LogCluster) -> None:
+def test_rows_of_a_snapshot_have_no_time_and_no_offset(client: Client, servers: ScanCluster) -> None:
     servers.put_rows([row(1, "A")])
     scanner = client.changes()
     scanner.subscribe_from_snapshot()
@@ -140,7 +140,7 @@ def test_columns_are_chosen_behind_the_leading_ones(client: Client) -> None:
 
 def test_a_column_with_a_leading_name_is_refused_unless_it_is_left_out() -> None:
     schema = Schema(pa.schema([("id", pa.int32()), ("_log_offset", pa.int64())]), primary_keys=["id"])
-    with log_cluster(schema) as servers, client_of(servers) as client:
+    with scan_cluster(schema) as servers, client_of(servers) as client:
         with pytest.raises(FlussError, match="'_log_offset' of its own"):
             client.changes()
         scanner = run(client.scan().project([0]).create_changelog_scanner())
@@ -148,7 +148,7 @@ def test_a_column_with_a_leading_name_is_refused_unless_it_is_left_out() -> None
         assert scanner.to_arrow().num_rows == 0
 
 
-def test_rows_of_older_schemas_get_the_columns_of_the_table(servers: LogCluster) -> None:
+def test_rows_of_older_schemas_get_the_columns_of_the_table(servers: ScanCluster) -> None:
     def add_column() -> None:
         servers.schemas[2] = KEYED.with_added_columns([Column("price", DataTypes.double())])
         servers.schema_id = 2
@@ -165,7 +165,7 @@ def test_rows_of_older_schemas_get_the_columns_of_the_table(servers: LogCluster)
 
 @pytest.mark.parametrize("log_format", ["indexed", "compacted"])
 def test_changelogs_of_rows_are_read_as_well(log_format: str) -> None:
-    with log_cluster(KEYED, log_format=log_format) as servers, client_of(servers) as client:
+    with scan_cluster(KEYED, log_format=log_format) as servers, client_of(servers) as client:
         servers.append([row(1, "a"), row(1, "A")], change_types=[BEFORE, AFTER])
         scanner = client.changes()
         scanner.subscribe(0, EARLIEST_OFFSET)
@@ -173,7 +173,7 @@ def test_changelogs_of_rows_are_read_as_well(log_format: str) -> None:
 
 
 def test_all_rows_of_a_log_table_are_inserts() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         servers.append([row(1, "a"), row(2, "b")])
         scanner = client.changes()
         scanner.subscribe(0, EARLIEST_OFFSET)
@@ -192,7 +192,9 @@ def test_scanners_of_another_kind_say_so(client: Client) -> None:
 # Batches without records
 
 
-def test_batches_without_records_move_positions_in_polls_and_bounded_reads(client: Client, servers: LogCluster) -> None:
+def test_batches_without_records_move_positions_in_polls_and_bounded_reads(
+    client: Client, servers: ScanCluster
+) -> None:
     for _ in range(3):
         append_empty_batch(servers)
     append_empty_batch(servers, bucket=1)
@@ -211,7 +213,7 @@ def test_batches_without_records_move_positions_in_polls_and_bounded_reads(clien
     assert [record.offset for record in poll_records(records, 1)] == [8]
 
 
-def test_a_poll_does_not_spin_while_only_batches_without_records_come(client: Client, servers: LogCluster) -> None:
+def test_a_poll_does_not_spin_while_only_batches_without_records_come(client: Client, servers: ScanCluster) -> None:
     scanner = client.records()
     scanner.subscribe(0, 5)
     scanner.poll(0)
@@ -231,7 +233,7 @@ def test_a_poll_does_not_spin_while_only_batches_without_records_come(client: Cl
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_both_rows_of_an_update_come_with_the_same_poll(servers: LogCluster, limit: int) -> None:
+def test_both_rows_of_an_update_come_with_the_same_poll(servers: ScanCluster, limit: int) -> None:
     with client_of(servers, scanner_log_max__poll__records=limit) as client:
         scanner = client.records()
         scanner.subscribe(0, EARLIEST_OFFSET)

@@ -17,14 +17,14 @@ from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.record.framing import crc32c
 from fluss.record.log_batch import read_batch
 from fluss.testing.waiting import eventually
-from tests.unit.client.scan.log_server import (
+from tests.fakes.scan_cluster import (
     Client,
-    LogCluster,
+    ScanCluster,
     client_of,
-    log_cluster,
     poll_patiently,
     poll_rows,
     poll_until_it_fails,
+    scan_cluster,
 )
 from tests.unit.client.scan.test_log_scanner import rows
 
@@ -52,7 +52,7 @@ def poll_anything(scanner: Any, kind: str, timeout_ms: int) -> list[dict[str, An
 
 @pytest.mark.parametrize("code", PASSING)
 def test_errors_that_pass_are_ridden_out(code: int) -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         servers.append(rows(0))
         servers.answers[None, 0] = deque([failing(code)] * 2)
         scanner = client.records()
@@ -65,7 +65,7 @@ def test_errors_that_pass_are_ridden_out(code: int) -> None:
 def test_other_errors_are_raised_by_every_poll_until_they_are_over(
     kind: str, code: int, raised: int, text: str
 ) -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         servers.append(rows(0))
         servers.standing_answers[None, 0] = failing(code)
         scanner = getattr(client, kind)()
@@ -81,7 +81,7 @@ def test_other_errors_are_raised_by_every_poll_until_they_are_over(
 
 
 def test_an_offset_outside_the_log_is_named() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         servers.append(rows(0))
         servers.append(rows(3))
         servers.call(lambda: servers.offsets_start.update({(None, 0): 3}))
@@ -98,7 +98,7 @@ def test_an_offset_outside_the_log_is_named() -> None:
 
 
 def test_records_are_returned_before_the_error_of_another_bucket() -> None:
-    with log_cluster(bucket_count=2) as servers, client_of(servers) as client:
+    with scan_cluster(bucket_count=2) as servers, client_of(servers) as client:
         servers.append(rows(0), bucket=1)
         servers.standing_answers[None, 0] = failing(48)
         scanner = client.records()
@@ -118,7 +118,7 @@ def test_records_are_returned_before_the_error_of_another_bucket() -> None:
 
 
 def test_unsubscribing_the_bucket_in_trouble_ends_the_trouble() -> None:
-    with log_cluster(bucket_count=2) as servers, client_of(servers) as client:
+    with scan_cluster(bucket_count=2) as servers, client_of(servers) as client:
         servers.standing_answers[None, 0] = failing(48)
         scanner = client.records()
         scanner.subscribe_buckets({0: 0, 1: 0})
@@ -131,7 +131,7 @@ def test_unsubscribing_the_bucket_in_trouble_ends_the_trouble() -> None:
 # Damage
 
 
-def damaged_third_batch(servers: LogCluster, position: int) -> None:
+def damaged_third_batch(servers: ScanCluster, position: int) -> None:
     for number in range(4):
         servers.append(rows(3 * number))
 
@@ -147,7 +147,7 @@ def damaged_third_batch(servers: LogCluster, position: int) -> None:
 @pytest.mark.parametrize("kind", ["records", "batches"])
 @pytest.mark.parametrize(("position", "reason"), [(-1, "checksum"), (12, "magic"), (11, "length")])
 def test_damage_is_raised_where_it_is_and_again_by_every_poll(kind: str, position: int, reason: str) -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         damaged_third_batch(servers, position)
         # A length that lies can look like a batch that is not whole yet, unless something has to be behind it.
         scanner = getattr(client, kind)()
@@ -170,7 +170,7 @@ def test_damage_is_raised_where_it_is_and_again_by_every_poll(kind: str, positio
 
 
 def test_records_behind_damage_that_were_fetched_ahead_are_not_returned() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         damaged_third_batch(servers, -1)
         servers.batches_per_answer_max = 1
         scanner = client.records()
@@ -183,7 +183,7 @@ def test_records_behind_damage_that_were_fetched_ahead_are_not_returned() -> Non
 
 
 def test_damage_in_one_bucket_does_not_stop_the_others() -> None:
-    with log_cluster(bucket_count=2) as servers, client_of(servers) as client:
+    with scan_cluster(bucket_count=2) as servers, client_of(servers) as client:
         damaged_third_batch(servers, -1)
         servers.append(rows(100), bucket=1)
         scanner = client.records()
@@ -198,7 +198,7 @@ def test_damage_in_one_bucket_does_not_stop_the_others() -> None:
 
 
 def test_text_that_is_not_text_is_damage_for_whoever_looks_at_it() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         batch = read_batch(servers.encode(rows(0)))
         encoded = bytearray(batch.data)
         place = bytes(encoded).index(b"n0n1n2")
@@ -219,7 +219,7 @@ def _checksum(batch: bytearray) -> bytes:
 
 
 def test_a_request_that_is_refused_as_a_whole_is_raised_or_retried_by_its_code() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         servers.append(rows(0))
         scanner = client.records()
         scanner.subscribe(0, 0)
@@ -237,7 +237,7 @@ def test_a_request_that_is_refused_as_a_whole_is_raised_or_retried_by_its_code()
 
 
 def test_a_server_that_does_not_wait_is_not_asked_all_the_time() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         servers.waits = False
         scanner = client.records()
         scanner.subscribe(0, 0)
@@ -246,7 +246,7 @@ def test_a_server_that_does_not_wait_is_not_asked_all_the_time() -> None:
 
 
 def test_answers_for_buckets_that_nobody_asked_for_are_ignored() -> None:
-    with log_cluster(bucket_count=3) as servers, client_of(servers) as client:
+    with scan_cluster(bucket_count=3) as servers, client_of(servers) as client:
         servers.append(rows(0))
         stray = FetchedBucket(2, records=servers.logs[None, 0][0].data, high_watermark=3)
         servers.answers[None, 0] = deque([stray])
@@ -256,7 +256,7 @@ def test_answers_for_buckets_that_nobody_asked_for_are_ignored() -> None:
 
 
 def test_records_before_the_offset_and_filtered_ends_move_on() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         for number in range(4):
             servers.append(rows(3 * number))
         first = servers.logs[None, 0][0].data
@@ -278,7 +278,7 @@ def test_records_before_the_offset_and_filtered_ends_move_on() -> None:
 
 
 def test_a_predicate_travels_with_every_fetch() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         servers.append(rows(0))
         scanner = runtime().run(client.scan().filter(col("id") > 1).create_log_scanner())
         scanner.subscribe(0, 0)
@@ -289,7 +289,7 @@ def test_a_predicate_travels_with_every_fetch() -> None:
 
 
 def test_two_clients_do_not_disturb_each_other() -> None:
-    with log_cluster() as servers:
+    with scan_cluster() as servers:
         servers.append(rows(0))
         clients = [Client(servers) for _ in range(2)]
         scanners = [client.records() for client in clients]

@@ -8,21 +8,21 @@ import pyarrow as pa
 from fluss import EARLIEST_OFFSET, ErrorCode
 from fluss.client.kernel.runtime import runtime
 from fluss.schema.schema import Schema
-from tests.unit.client.scan.log_server import (
+from tests.fakes.scan_cluster import (
     PATH,
-    LogCluster,
+    ScanCluster,
     client_of,
-    log_cluster,
     poll_patiently,
     poll_rows,
     poll_until_it_fails,
+    scan_cluster,
 )
 from tests.unit.client.scan.test_log_scanner import rows
 
 BUCKETS = 4
 
 
-def lead(servers: LogCluster, leaders: dict[int, int]) -> None:
+def lead(servers: ScanCluster, leaders: dict[int, int]) -> None:
     def change() -> None:
         servers.leaders = {(None, bucket): server_id for bucket, server_id in leaders.items()}
         servers.publish()
@@ -30,12 +30,12 @@ def lead(servers: LogCluster, leaders: dict[int, int]) -> None:
     servers.call(change)
 
 
-def fetched_buckets(servers: LogCluster) -> list[set[int]]:
+def fetched_buckets(servers: ScanCluster) -> list[set[int]]:
     return servers.call(lambda: [{b.bucket_id for b in f.tables_req[0].buckets_req} for f in servers.fetches])
 
 
 def test_every_leader_is_asked_for_all_its_buckets_at_once() -> None:
-    with log_cluster(bucket_count=BUCKETS) as servers:
+    with scan_cluster(bucket_count=BUCKETS) as servers:
         servers.start_server(1)
         lead(servers, {0: 0, 1: 1, 2: 0, 3: 1})
         for bucket in range(BUCKETS):
@@ -51,7 +51,7 @@ def test_every_leader_is_asked_for_all_its_buckets_at_once() -> None:
 
 
 def test_a_leader_that_moved_is_found_and_nothing_is_lost_or_doubled() -> None:
-    with log_cluster(bucket_count=2) as servers:
+    with scan_cluster(bucket_count=2) as servers:
         servers.start_server(1)
         with client_of(servers) as client:
             scanner = client.records()
@@ -66,7 +66,7 @@ def test_a_leader_that_moved_is_found_and_nothing_is_lost_or_doubled() -> None:
 
 
 def test_a_server_may_restart_under_a_scanner() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         scanner = client.records()
         scanner.subscribe(0, EARLIEST_OFFSET)
         port = servers.servers[0].port
@@ -79,7 +79,7 @@ def test_a_server_may_restart_under_a_scanner() -> None:
 
 
 def test_the_buckets_of_a_dead_server_are_read_from_the_next_one() -> None:
-    with log_cluster(bucket_count=2) as servers:
+    with scan_cluster(bucket_count=2) as servers:
         servers.start_server(1)
         lead(servers, {0: 0, 1: 1})
         with client_of(servers) as client:
@@ -94,7 +94,7 @@ def test_the_buckets_of_a_dead_server_are_read_from_the_next_one() -> None:
 
 
 def test_a_bucket_without_a_leader_is_waited_for_without_a_storm_of_questions() -> None:
-    with log_cluster(bucket_count=2) as servers, client_of(servers) as client:
+    with scan_cluster(bucket_count=2) as servers, client_of(servers) as client:
         lead(servers, {0: 0, 1: 77})
         runtime().run(client.cluster.refresh([PATH]))
         scanner = client.records()
@@ -109,7 +109,7 @@ def test_a_bucket_without_a_leader_is_waited_for_without_a_storm_of_questions() 
 
 
 def test_a_table_that_was_dropped_is_an_error_and_so_is_its_successor() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         servers.append(rows(0))
         scanner = client.records()
         scanner.subscribe(0, 0)
@@ -132,7 +132,7 @@ def test_a_table_that_was_dropped_is_an_error_and_so_is_its_successor() -> None:
 
 def test_a_partition_that_was_dropped_is_an_error_of_its_buckets_alone() -> None:
     schema = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]))
-    with log_cluster(schema, partition_keys=["name"]) as servers:
+    with scan_cluster(schema, partition_keys=["name"]) as servers:
         servers.partitions = {11: "a", 12: "b", 13: "c"}
         servers.call(servers.publish)
         with client_of(servers) as client:
@@ -160,7 +160,7 @@ def test_a_partition_that_was_dropped_is_an_error_of_its_buckets_alone() -> None
 
 
 def test_buckets_take_turns_when_a_response_cannot_hold_all() -> None:
-    with log_cluster(bucket_count=3) as servers, client_of(servers) as client:
+    with scan_cluster(bucket_count=3) as servers, client_of(servers) as client:
         for bucket in range(3):
             for number in range(5):
                 servers.append(rows(100 * bucket + 3 * number), bucket=bucket)
@@ -175,7 +175,10 @@ def test_buckets_take_turns_when_a_response_cannot_hold_all() -> None:
 
 
 def test_idle_buckets_are_asked_for_with_the_same_bytes_again() -> None:
-    with log_cluster(bucket_count=3) as servers, client_of(servers, scanner_log_fetch_wait__max__time__ms=40) as client:
+    with (
+        scan_cluster(bucket_count=3) as servers,
+        client_of(servers, scanner_log_fetch_wait__max__time__ms=40) as client,
+    ):
         scanner = client.records()
         scanner.subscribe_buckets({0: 0, 1: 0, 2: 0})
         scanner.poll(80)

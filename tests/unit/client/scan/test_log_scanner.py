@@ -24,7 +24,7 @@ from fluss.record.log_batch import build_batch
 from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually, eventually_async
-from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster, poll_records, poll_rows
+from tests.fakes.scan_cluster import Client, ScanCluster, client_of, poll_records, poll_rows, scan_cluster
 
 
 def rows(first: int, count: int = 3) -> list[dict[str, Any]]:
@@ -32,9 +32,9 @@ def rows(first: int, count: int = 3) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[LogCluster]:
+def shared() -> Iterator[ScanCluster]:
     """A table of three buckets with 9 rows each, in batches of three; nothing is added to it."""
-    with log_cluster(bucket_count=3) as servers:
+    with scan_cluster(bucket_count=3) as servers:
         for bucket in range(3):
             for batch in range(3):
                 servers.append(rows(100 * bucket + 3 * batch), bucket=bucket, timestamp_ms=1000 + batch)
@@ -42,7 +42,7 @@ def shared() -> Iterator[LogCluster]:
 
 
 @pytest.fixture(scope="module")
-def reader(shared: LogCluster) -> Iterator[Client]:
+def reader(shared: ScanCluster) -> Iterator[Client]:
     with client_of(shared) as client:
         yield client
 
@@ -70,7 +70,7 @@ def test_reading_starts_exactly_at_the_offset(reader: Client) -> None:
     assert dict(scanner.get_subscribed_buckets()) == positions
 
 
-def test_one_poll_returns_at_most_so_many_records_and_the_next_goes_on(shared: LogCluster) -> None:
+def test_one_poll_returns_at_most_so_many_records_and_the_next_goes_on(shared: ScanCluster) -> None:
     with client_of(shared, scanner_log_max__poll__records=4) as client:
         scanner = client.records()
         scanner.subscribe(0, 1)
@@ -85,7 +85,7 @@ def test_one_poll_returns_at_most_so_many_records_and_the_next_goes_on(shared: L
 
 
 def test_poll_returns_what_comes_as_soon_as_it_comes() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         scanner = client.records()
         scanner.subscribe(0, EARLIEST_OFFSET)
         assert scanner.poll(0).is_empty()
@@ -117,7 +117,7 @@ def test_subscribing_again_moves_and_drops_what_was_fetched(reader: Client) -> N
     assert poll_rows(scanner, 9) == rows(0, 9)
 
 
-def test_moving_does_not_wait_for_the_fetch_that_is_under_way(shared: LogCluster) -> None:
+def test_moving_does_not_wait_for_the_fetch_that_is_under_way(shared: ScanCluster) -> None:
     # The fetch under way is answered after an hour, long after the test has been given up.
     with client_of(shared, scanner_log_fetch_wait__max__time__ms=3_600_000) as client:
         scanner = client.records()
@@ -129,7 +129,7 @@ def test_moving_does_not_wait_for_the_fetch_that_is_under_way(shared: LogCluster
 
 
 def test_unsubscribed_buckets_give_nothing_more() -> None:
-    with log_cluster(bucket_count=2) as servers, client_of(servers) as client:
+    with scan_cluster(bucket_count=2) as servers, client_of(servers) as client:
         scanner = client.records()
         scanner.subscribe_buckets({0: 0, 1: 0})
         servers.append(rows(0), bucket=0)
@@ -145,7 +145,7 @@ def test_unsubscribed_buckets_give_nothing_more() -> None:
 
 
 def test_the_latest_offset_is_looked_up_when_it_is_subscribed_to() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         servers.append(rows(0))
         scanner = client.records()
         scanner.subscribe(0, LATEST_OFFSET)
@@ -155,7 +155,7 @@ def test_the_latest_offset_is_looked_up_when_it_is_subscribed_to() -> None:
 
 
 def test_a_batch_cut_off_at_the_end_of_a_response_comes_whole_later() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         for number in range(10):
             servers.append(rows(3 * number))
         servers.cuts_batches = True
@@ -165,7 +165,7 @@ def test_a_batch_cut_off_at_the_end_of_a_response_comes_whole_later() -> None:
 
 
 def test_batches_without_records_are_passed_over() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         servers.append(rows(0))
         for _ in range(3):
             empty = build_batch(schema_id=1, record_count=0, append_only=False)
@@ -180,7 +180,7 @@ def test_batches_without_records_are_passed_over() -> None:
 
 def test_the_two_halves_of_an_update_stay_together() -> None:
     key_schema = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])
-    with log_cluster(key_schema) as servers, client_of(servers, scanner_log_max__poll__records=2) as client:
+    with scan_cluster(key_schema) as servers, client_of(servers, scanner_log_max__poll__records=2) as client:
         # Insert, update, update, delete: a limit of two cuts the first update apart.
         servers.append(rows(0, 6), change_types=[1, 2, 3, 2, 3, 4])
         scanner = client.records()
@@ -192,7 +192,7 @@ def test_the_two_halves_of_an_update_stay_together() -> None:
 
 
 def test_several_threads_take_turns_and_share_the_records() -> None:
-    with log_cluster() as servers, client_of(servers, scanner_log_max__poll__records=3) as client:
+    with scan_cluster() as servers, client_of(servers, scanner_log_max__poll__records=3) as client:
         for number in range(50):
             servers.append(rows(4 * number, 4))
         scanner = client.records()
@@ -239,7 +239,7 @@ def test_tables_have_the_schema_of_the_scan_also_without_rows(reader: Client) ->
 
 
 def test_one_poll_returns_at_most_a_hundred_batches() -> None:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         for number in range(130):
             servers.append(rows(number, 1))
         scanner = client.batches()
@@ -251,7 +251,7 @@ def test_one_poll_returns_at_most_a_hundred_batches() -> None:
         assert len(first) == 100
 
 
-def test_projected_batches_are_cut_by_the_server(shared: LogCluster, reader: Client) -> None:
+def test_projected_batches_are_cut_by_the_server(shared: ScanCluster, reader: Client) -> None:
     scan = reader.scan().project([1, 0, 1])
     scanner = runtime().run(scan.create_record_batch_log_scanner())
     scanner.subscribe(0, 0)
@@ -266,7 +266,7 @@ def test_projected_batches_are_cut_by_the_server(shared: LogCluster, reader: Cli
 
 
 def test_twins_do_not_block_the_event_loop() -> None:
-    async def main(client: Client, servers: LogCluster) -> None:
+    async def main(client: Client, servers: ScanCluster) -> None:
         records, batches = client.records(), client.batches()
         records.subscribe(0, 0)
         batches.subscribe(0, 0)
@@ -295,7 +295,7 @@ def test_twins_do_not_block_the_event_loop() -> None:
         assert await batches.poll_batches_async(0) == []
         ticking.cancel()
 
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         run(main(client, servers))
 
 
@@ -320,7 +320,7 @@ def test_iteration_is_endless_and_may_be_left(reader: Client) -> None:
 
 
 def test_a_cancelled_poll_loses_nothing() -> None:
-    async def main(client: Client, servers: LogCluster) -> None:
+    async def main(client: Client, servers: ScanCluster) -> None:
         scanner = client.records()
         scanner.subscribe(0, 0)
         seen: list[int] = []
@@ -338,7 +338,7 @@ def test_a_cancelled_poll_loses_nothing() -> None:
             seen += [record.row["id"] for record in records]
         assert seen == list(range(120))
 
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         run(main(client, servers))
 
 
@@ -347,7 +347,7 @@ def test_a_cancelled_poll_loses_nothing() -> None:
 
 def test_partitions_are_read_by_their_ids() -> None:
     schema = Schema(pa.schema([("id", pa.int32()), ("region", pa.string())]))
-    with log_cluster(schema, bucket_count=2, partition_keys=["region"]) as servers:
+    with scan_cluster(schema, bucket_count=2, partition_keys=["region"]) as servers:
         servers.partitions = {11: "US", 12: "EU"}
         servers.call(servers.publish)
         for partition, region in servers.partitions.items():
@@ -447,7 +447,7 @@ def test_a_forked_process_cannot_use_the_scanner_of_its_parent(reader: Client) -
     assert poll_rows(scanner, 9) == rows(0, 9)
 
 
-def test_polls_raise_when_the_connection_is_closed(shared: LogCluster) -> None:
+def test_polls_raise_when_the_connection_is_closed(shared: ScanCluster) -> None:
     with client_of(shared) as client:
         scanner = client.records()
         scanner.subscribe(0, 0)
@@ -456,7 +456,7 @@ def test_polls_raise_when_the_connection_is_closed(shared: LogCluster) -> None:
         scanner.poll(120_000)
 
 
-def test_a_dropped_scanner_stops_fetching(shared: LogCluster) -> None:
+def test_a_dropped_scanner_stops_fetching(shared: ScanCluster) -> None:
     with client_of(shared, scanner_log_fetch_wait__max__time__ms=10) as client:
         scanner = client.records()
         scanner.subscribe(0, 9)
@@ -468,7 +468,7 @@ def test_a_dropped_scanner_stops_fetching(shared: LogCluster) -> None:
 
 
 def test_nothing_is_fetched_before_the_first_poll_nor_long_after_the_last(
-    shared: LogCluster, monkeypatch: pytest.MonkeyPatch
+    shared: ScanCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with client_of(shared, scanner_log_fetch_wait__max__time__ms=10) as client:
         scanner = client.records()

@@ -25,20 +25,20 @@ from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import iter_batches
 from fluss.schema.table import TableBucket
-from tests.unit.client.scan.log_server import LogCluster, client_of, log_cluster, poll_rows, poll_until_it_fails
+from tests.fakes.scan_cluster import ScanCluster, client_of, poll_rows, poll_until_it_fails, scan_cluster
 from tests.unit.client.scan.test_log_scanner import rows
 
 
 @pytest.fixture
-def servers() -> Iterator[LogCluster]:
+def servers() -> Iterator[ScanCluster]:
     """A log of 30 rows in batches of three."""
-    with log_cluster() as servers:
+    with scan_cluster() as servers:
         for number in range(10):
             servers.append(rows(3 * number))
         yield servers
 
 
-def tier(servers: LogCluster, directory: Path, boundaries: list[int]) -> pb.PbRemoteLogFetchInfo:
+def tier(servers: ScanCluster, directory: Path, boundaries: list[int]) -> pb.PbRemoteLogFetchInfo:
     """Write batches to segment files, from one boundary (a number of batches) to the next; return what names them."""
     info = pb.PbRemoteLogFetchInfo(remote_log_tablet_dir=str(directory), first_start_pos=0)
     log = servers.logs[None, 0]
@@ -57,13 +57,13 @@ def tier(servers: LogCluster, directory: Path, boundaries: list[int]) -> pb.PbRe
     return info
 
 
-def answer_with(servers: LogCluster, info: pb.PbRemoteLogFetchInfo) -> None:
+def answer_with(servers: ScanCluster, info: pb.PbRemoteLogFetchInfo) -> None:
     answer = FetchedBucket(0, high_watermark=30, remote_log_fetch_info=info)
     servers.call(lambda: servers.answers.update({(None, 0): deque([answer])}))
 
 
 @pytest.mark.parametrize("start", [EARLIEST_OFFSET, 0, 4, 13])
-def test_segments_come_first_and_the_server_goes_on(servers: LogCluster, tmp_path: Path, start: int) -> None:
+def test_segments_come_first_and_the_server_goes_on(servers: ScanCluster, tmp_path: Path, start: int) -> None:
     info = tier(servers, tmp_path, [0, 2, 6])
     answer_with(servers, info)
     with client_of(servers) as client:
@@ -74,7 +74,7 @@ def test_segments_come_first_and_the_server_goes_on(servers: LogCluster, tmp_pat
         assert scanner.get_subscribed_buckets() == [(client.bucket(0), 30)]
 
 
-def test_reading_begins_at_the_position_the_server_names(servers: LogCluster, tmp_path: Path) -> None:
+def test_reading_begins_at_the_position_the_server_names(servers: ScanCluster, tmp_path: Path) -> None:
     info = tier(servers, tmp_path, [0, 4, 6])
     info.first_start_pos = len(servers.logs[None, 0][0].data)
     # Nothing before that position is looked at.
@@ -87,7 +87,7 @@ def test_reading_begins_at_the_position_the_server_names(servers: LogCluster, tm
         assert scanner.to_arrow().to_pylist() == rows(4, 26)
 
 
-def test_columns_are_chosen_here_since_nothing_was_cut_out(servers: LogCluster, tmp_path: Path) -> None:
+def test_columns_are_chosen_here_since_nothing_was_cut_out(servers: ScanCluster, tmp_path: Path) -> None:
     answer_with(servers, tier(servers, tmp_path, [0, 10]))
     with client_of(servers) as client:
         scanner = runtime().run(client.scan().project([1]).create_record_batch_log_scanner())
@@ -96,7 +96,7 @@ def test_columns_are_chosen_here_since_nothing_was_cut_out(servers: LogCluster, 
 
 
 def test_pieces_smaller_than_a_batch_and_a_full_buffer_are_no_obstacle(
-    servers: LogCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: ScanCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "_PIECE_BYTES", 100)
     monkeypatch.setattr(remote, "_PART_BYTES_MIN", 30)
@@ -114,7 +114,7 @@ def test_pieces_smaller_than_a_batch_and_a_full_buffer_are_no_obstacle(
         assert poll_rows(scanner, 30) == rows(0, 30)
 
 
-def test_unsubscribing_ends_the_reading(servers: LogCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsubscribing_ends_the_reading(servers: ScanCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_PIECE_BYTES", 400)
     answer_with(servers, tier(servers, tmp_path, [0, 5, 10]))
     options: dict[str, Any] = {"scanner_log_fetch_max__bytes": 500, "scanner_log_fetch_max__bytes__for__bucket": 500}
@@ -150,7 +150,7 @@ def test_other_storage_is_named(location: str) -> None:
     assert location in error.value.message
 
 
-def test_polls_raise_what_storage_is_missing(servers: LogCluster) -> None:
+def test_polls_raise_what_storage_is_missing(servers: ScanCluster) -> None:
     info = pb.PbRemoteLogFetchInfo(remote_log_tablet_dir="s3://bucket/log")
     info.remote_log_segments.add(
         remote_log_segment_id="a", remote_log_start_offset=0, remote_log_end_offset=3, segment_size_in_bytes=1
@@ -171,7 +171,7 @@ def test_polls_raise_what_storage_is_missing(servers: LogCluster) -> None:
     ],
 )
 def test_segments_that_are_not_what_they_should_be_are_refused(
-    servers: LogCluster, tmp_path: Path, content: Any, reason: str
+    servers: ScanCluster, tmp_path: Path, content: Any, reason: str
 ) -> None:
     info = tier(servers, tmp_path, [0, 2])
     path = tmp_path / "0000-0" / f"{0:020d}.log"
@@ -183,7 +183,7 @@ def test_segments_that_are_not_what_they_should_be_are_refused(
         assert reason in poll_until_it_fails(scanner.poll, reason).message
 
 
-def test_no_segment_at_all_is_an_error(servers: LogCluster, tmp_path: Path) -> None:
+def test_no_segment_at_all_is_an_error(servers: ScanCluster, tmp_path: Path) -> None:
     servers.standing_answers[None, 0] = FetchedBucket(
         0, remote_log_fetch_info=pb.PbRemoteLogFetchInfo(remote_log_tablet_dir=str(tmp_path))
     )
@@ -227,7 +227,7 @@ def read_all(info: pb.PbRemoteLogFetchInfo, pauses: Pauses) -> list[int]:
     return offsets
 
 
-def test_a_file_that_comes_late_is_waited_for(servers: LogCluster, tmp_path: Path) -> None:
+def test_a_file_that_comes_late_is_waited_for(servers: ScanCluster, tmp_path: Path) -> None:
     info = tier(servers, tmp_path, [0, 2, 4])
     late = tmp_path / "0000-1" / f"{6:020d}.log"
     hidden = late.rename(tmp_path / "hidden")
@@ -238,7 +238,7 @@ def test_a_file_that_comes_late_is_waited_for(servers: LogCluster, tmp_path: Pat
         assert 0.75 * 0.1 * 2**index <= length_s <= 1.25 * 0.1 * 2**index
 
 
-def test_a_file_that_never_comes_is_an_error(servers: LogCluster, tmp_path: Path) -> None:
+def test_a_file_that_never_comes_is_an_error(servers: ScanCluster, tmp_path: Path) -> None:
     info = tier(servers, tmp_path, [0, 2])
     (tmp_path / "0000-0" / f"{0:020d}.log").unlink()
     pauses = Pauses()

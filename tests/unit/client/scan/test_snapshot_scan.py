@@ -21,15 +21,15 @@ from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
 from fluss.testing.waiting import eventually
-from tests.unit.client.scan.log_server import (
+from tests.fakes.scan_cluster import (
     TABLE_ID,
     Client,
-    LogCluster,
+    ScanCluster,
     client_of,
-    log_cluster,
     poll_patiently,
     poll_records,
     poll_until_it_fails,
+    scan_cluster,
 )
 
 KEYED = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])
@@ -45,9 +45,9 @@ def rows(first: int, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def servers() -> Iterator[LogCluster]:
+def servers() -> Iterator[ScanCluster]:
     """One bucket: ten rows after four changes, three rows per answer; then a row is updated and one is deleted."""
-    with log_cluster(KEYED) as servers:
+    with scan_cluster(KEYED) as servers:
         servers.append(rows(0, 4), change_types=[INSERT] * 4)
         servers.put_rows(rows(0, 10))
         servers.rows_per_scan_max = 3
@@ -55,22 +55,22 @@ def servers() -> Iterator[LogCluster]:
 
 
 @pytest.fixture
-def client(servers: LogCluster) -> Iterator[Client]:
+def client(servers: ScanCluster) -> Iterator[Client]:
     with client_of(servers) as client:
         yield client
 
 
-def small_buffer(servers: LogCluster, byte_count: int) -> AbstractContextManager[Client]:
+def small_buffer(servers: ScanCluster, byte_count: int) -> AbstractContextManager[Client]:
     options = dict.fromkeys(("max-bytes", "max-bytes-for-bucket"), byte_count)
     return client_of(servers, **{f"scanner.log.fetch.{name}": value for name, value in options.items()})
 
 
-def append_changes(servers: LogCluster) -> None:
+def append_changes(servers: ScanCluster) -> None:
     changes = [row(1), row(1, "new"), row(2)]
     servers.append(changes, change_types=[BEFORE, AFTER, DELETE], timestamp_ms=77)
 
 
-def test_rows_come_first_and_the_changes_from_exactly_there(client: Client, servers: LogCluster) -> None:
+def test_rows_come_first_and_the_changes_from_exactly_there(client: Client, servers: ScanCluster) -> None:
     scanner = client.records()
     scanner.subscribe_from_snapshot()
     assert scanner.get_subscribed_buckets() == [(client.bucket(), EARLIEST_OFFSET)]
@@ -92,7 +92,7 @@ def test_rows_come_first_and_the_changes_from_exactly_there(client: Client, serv
     assert servers.sessions == {}
 
 
-def test_rows_are_cut_to_the_poll_limit(servers: LogCluster) -> None:
+def test_rows_are_cut_to_the_poll_limit(servers: ScanCluster) -> None:
     with client_of(servers, scanner_log_max__poll__records=2) as client:
         scanner = client.records()
         scanner.subscribe_from_snapshot()
@@ -107,7 +107,7 @@ def test_rows_are_cut_to_the_poll_limit(servers: LogCluster) -> None:
 
 
 def test_an_empty_bucket_goes_on_with_its_changes() -> None:
-    with log_cluster(KEYED, bucket_count=3) as servers, client_of(servers) as client:
+    with scan_cluster(KEYED, bucket_count=3) as servers, client_of(servers) as client:
         scanner = client.records()
         scanner.subscribe_from_snapshot()
         assert scanner.poll(100).is_empty()
@@ -117,7 +117,7 @@ def test_an_empty_bucket_goes_on_with_its_changes() -> None:
         assert (record.row, record.offset, record.bucket.bucket_id) == (row(7), 0, 1)
 
 
-def test_columns_are_chosen_in_rows_and_changes(client: Client, servers: LogCluster) -> None:
+def test_columns_are_chosen_in_rows_and_changes(client: Client, servers: ScanCluster) -> None:
     scanner = run(client.scan().project_by_name(["name"]).create_log_scanner())
     scanner.subscribe_from_snapshot()
     assert [record.row for record in poll_records(scanner, 10)] == [{"name": f"n{number}"} for number in range(10)]
@@ -125,7 +125,7 @@ def test_columns_are_chosen_in_rows_and_changes(client: Client, servers: LogClus
     assert [record.row["name"] for record in poll_records(scanner, 3)] == ["n1", "new", "n2"]
 
 
-def test_rows_of_older_schemas_have_all_columns_of_the_table(servers: LogCluster) -> None:
+def test_rows_of_older_schemas_have_all_columns_of_the_table(servers: ScanCluster) -> None:
     def add_column() -> None:
         servers.schemas[2] = KEYED.with_added_columns([Column("price", DataTypes.double())])
         servers.schema_id = 2
@@ -143,7 +143,7 @@ def test_rows_of_older_schemas_have_all_columns_of_the_table(servers: LogCluster
 
 
 def test_rows_of_the_indexed_format() -> None:
-    with log_cluster(KEYED, kv_format="indexed") as servers, client_of(servers) as client:
+    with scan_cluster(KEYED, kv_format="indexed") as servers, client_of(servers) as client:
         servers.put_rows(rows(0, 5))
         scanner = client.records()
         scanner.subscribe_from_snapshot()
@@ -151,7 +151,7 @@ def test_rows_of_the_indexed_format() -> None:
 
 
 def test_a_log_table_is_read_from_its_beginning() -> None:
-    with log_cluster(bucket_count=2) as servers, client_of(servers) as client:
+    with scan_cluster(bucket_count=2) as servers, client_of(servers) as client:
         for bucket in range(2):
             servers.append(rows(bucket, 1), bucket=bucket)
         scanner = client.batches()
@@ -160,7 +160,7 @@ def test_a_log_table_is_read_from_its_beginning() -> None:
         assert servers.scans == []
 
 
-def test_rows_are_fetched_as_polls_take_them(servers: LogCluster) -> None:
+def test_rows_are_fetched_as_polls_take_them(servers: ScanCluster) -> None:
     servers.put_rows(rows(10, 390))
     servers.rows_per_scan_max = 10
     # Room for about five answers.
@@ -174,7 +174,7 @@ def test_rows_are_fetched_as_polls_take_them(servers: LogCluster) -> None:
         assert [record.row["id"] for record in [*first, *rest]] == list(range(400))
 
 
-def test_unsubscribing_half_way_ends_the_session(servers: LogCluster) -> None:
+def test_unsubscribing_half_way_ends_the_session(servers: ScanCluster) -> None:
     servers.put_rows(rows(10, 390))
     with small_buffer(servers, 100) as client:
         scanner = client.records()
@@ -191,7 +191,7 @@ def test_unsubscribing_half_way_ends_the_session(servers: LogCluster) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])
-def test_a_scanner_that_ends_half_way_leaves_no_session(servers: LogCluster, how: str) -> None:
+def test_a_scanner_that_ends_half_way_leaves_no_session(servers: ScanCluster, how: str) -> None:
     servers.put_rows(rows(10, 390))
     with small_buffer(servers, 100) as client:
         scanner = client.records()
@@ -205,7 +205,7 @@ def test_a_scanner_that_ends_half_way_leaves_no_session(servers: LogCluster, how
         eventually(lambda: servers.call(lambda: not servers.sessions))
 
 
-def test_unsubscribing_while_the_session_is_opened_closes_it(client: Client, servers: LogCluster) -> None:
+def test_unsubscribing_while_the_session_is_opened_closes_it(client: Client, servers: ScanCluster) -> None:
     servers.call(servers.scan_gate.clear)
     scanner = client.records()
     scanner.subscribe_from_snapshot()
@@ -220,7 +220,7 @@ def test_unsubscribing_while_the_session_is_opened_closes_it(client: Client, ser
 
 @pytest.mark.parametrize("code", [66, 67, 68, 12, 1])
 def test_a_session_that_is_lost_before_anybody_has_seen_its_rows_is_opened_again(
-    client: Client, servers: LogCluster, code: int
+    client: Client, servers: ScanCluster, code: int
 ) -> None:
     lost = ScanKvResponse(error_code=code, error_message="lost")
     servers.call(lambda: servers.scan_answers.extend([lost, None, lost]))
@@ -232,7 +232,7 @@ def test_a_session_that_is_lost_before_anybody_has_seen_its_rows_is_opened_again
 
 @pytest.mark.parametrize("code", [66, 67, 68, 12, 48])
 def test_a_session_that_is_lost_later_is_an_error_until_somebody_subscribes_again(
-    client: Client, servers: LogCluster, code: int
+    client: Client, servers: ScanCluster, code: int
 ) -> None:
     servers.call(
         lambda: servers.scan_answers.extend([None, None, ScanKvResponse(error_code=code, error_message="why")])
@@ -253,7 +253,7 @@ def test_a_session_that_is_lost_later_is_an_error_until_somebody_subscribes_agai
 
 @pytest.mark.parametrize("code", [25, 72])
 def test_a_server_without_memory_for_an_answer_is_asked_for_it_again(
-    client: Client, servers: LogCluster, code: int
+    client: Client, servers: ScanCluster, code: int
 ) -> None:
     busy = ScanKvResponse(error_code=code, error_message="no memory")
     servers.call(lambda: servers.scan_answers.extend([busy, None, busy, None, busy, busy]))
@@ -263,7 +263,7 @@ def test_a_server_without_memory_for_an_answer_is_asked_for_it_again(
     assert sum(scan.HasField("bucket_scan_req") for scan in servers.scans) == 2
 
 
-def test_too_many_sessions_pass(client: Client, servers: LogCluster) -> None:
+def test_too_many_sessions_pass(client: Client, servers: ScanCluster) -> None:
     refused = ScanKvResponse(error_code=ErrorCode.TOO_MANY_SCANNERS, error_message="too many")
     servers.call(lambda: servers.scan_answers.extend([refused] * 3))
     scanner = client.records()
@@ -271,7 +271,7 @@ def test_too_many_sessions_pass(client: Client, servers: LogCluster) -> None:
     assert len(poll_records(scanner, 10)) == 10
 
 
-def test_an_error_that_does_not_pass_is_raised_and_tried_again(client: Client, servers: LogCluster) -> None:
+def test_an_error_that_does_not_pass_is_raised_and_tried_again(client: Client, servers: ScanCluster) -> None:
     forbidden = ScanKvResponse(error_code=ErrorCode.AUTHORIZATION_EXCEPTION, error_message="not you")
     servers.call(lambda: servers.scan_answers.append(forbidden))
     scanner = client.records()
@@ -280,7 +280,7 @@ def test_an_error_that_does_not_pass_is_raised_and_tried_again(client: Client, s
     assert len(poll_patiently(scanner.poll, 10, passing_code=ErrorCode.AUTHORIZATION_EXCEPTION)) == 10
 
 
-def test_a_bucket_that_moves_is_read_at_its_new_leader(client: Client, servers: LogCluster) -> None:
+def test_a_bucket_that_moves_is_read_at_its_new_leader(client: Client, servers: ScanCluster) -> None:
     servers.start_server(1)
 
     def move() -> None:
@@ -293,7 +293,7 @@ def test_a_bucket_that_moves_is_read_at_its_new_leader(client: Client, servers: 
     assert [record.row for record in poll_records(scanner, 10)] == rows(0, 10)
 
 
-def test_a_server_that_restarts_half_way_is_an_error_and_doubles_nothing(servers: LogCluster) -> None:
+def test_a_server_that_restarts_half_way_is_an_error_and_doubles_nothing(servers: ScanCluster) -> None:
     servers.put_rows(rows(10, 390))
     with small_buffer(servers, 100) as client:
         scanner = client.records()
@@ -324,7 +324,7 @@ def test_a_server_that_restarts_half_way_is_an_error_and_doubles_nothing(servers
     ids=["more without an id", "more without rows", "no offset", "an impossible offset"],
 )
 def test_answers_that_make_no_sense_are_not_believed(
-    client: Client, servers: LogCluster, answer: ScanKvResponse
+    client: Client, servers: ScanCluster, answer: ScanKvResponse
 ) -> None:
     servers.call(lambda: servers.scan_answers.append(answer))
     scanner = client.records()
@@ -332,7 +332,7 @@ def test_answers_that_make_no_sense_are_not_believed(
     assert [record.row for record in poll_records(scanner, 10)] == rows(0, 10)
 
 
-def test_damaged_rows_are_an_error(client: Client, servers: LogCluster) -> None:
+def test_damaged_rows_are_an_error(client: Client, servers: ScanCluster) -> None:
     answer = ScanKvResponse(has_more_results=False, records=b"\5\0\0\0\0\xff\0\0\0", log_offset=0)
     servers.call(lambda: servers.scan_answers.append(answer))
     scanner = client.records()
@@ -351,7 +351,7 @@ def test_a_filter_is_refused(client: Client) -> None:
 # Polls that nobody waits for any more
 
 
-def test_rows_read_for_a_cancelled_poll_come_with_the_next_one(client: Client, servers: LogCluster) -> None:
+def test_rows_read_for_a_cancelled_poll_come_with_the_next_one(client: Client, servers: ScanCluster) -> None:
     append_changes(servers)
 
     async def main() -> list[Any]:
@@ -376,7 +376,7 @@ def test_rows_read_for_a_cancelled_poll_come_with_the_next_one(client: Client, s
     assert [record.row for record in seen] == rows(0, 10)
 
 
-def test_rows_that_are_given_back_stay_before_the_changes_behind_them(client: Client, servers: LogCluster) -> None:
+def test_rows_that_are_given_back_stay_before_the_changes_behind_them(client: Client, servers: ScanCluster) -> None:
     scanner = client.records()
     scanner.subscribe_from_snapshot()
     poller, reader = scanner._pipeline.poller, scanner._pipeline.reader
@@ -413,7 +413,7 @@ def test_rows_that_are_given_back_and_unsubscribed_are_dropped(client: Client) -
 # Bounded reads
 
 
-def test_a_bounded_read_is_the_snapshot_and_the_changes_up_to_now(client: Client, servers: LogCluster) -> None:
+def test_a_bounded_read_is_the_snapshot_and_the_changes_up_to_now(client: Client, servers: ScanCluster) -> None:
     scanner = client.changes()
     scanner.subscribe_from_snapshot()
     for _ in range(2):
@@ -441,7 +441,7 @@ def test_a_bounded_read_is_the_snapshot_and_the_changes_up_to_now(client: Client
     assert scanner.to_arrow_batch_reader().read_all().num_rows == 0
 
 
-def test_a_bounded_read_does_not_begin_in_the_middle_of_a_snapshot(servers: LogCluster) -> None:
+def test_a_bounded_read_does_not_begin_in_the_middle_of_a_snapshot(servers: ScanCluster) -> None:
     servers.put_rows(rows(10, 390))
     with small_buffer(servers, 100) as client:
         scanner = client.changes()
@@ -453,7 +453,7 @@ def test_a_bounded_read_does_not_begin_in_the_middle_of_a_snapshot(servers: LogC
         assert scanner.to_arrow().num_rows == 400
 
 
-def test_a_bounded_read_that_gets_no_rows_says_why(servers: LogCluster) -> None:
+def test_a_bounded_read_that_gets_no_rows_says_why(servers: ScanCluster) -> None:
     refused = ScanKvResponse(error_code=ErrorCode.TOO_MANY_SCANNERS, error_message="too many sessions")
     servers.call(lambda: servers.scan_answers.extend([refused] * 1000))
     with client_of(servers, request__timeout=1000) as client:
@@ -467,7 +467,7 @@ def test_a_bounded_read_that_gets_no_rows_says_why(servers: LogCluster) -> None:
 
 
 def test_a_server_without_scans_gives_all_changes_instead() -> None:
-    servers = LogCluster(KEYED)
+    servers = ScanCluster(KEYED)
     servers.offers_scans = False
     try:
         servers.start_server()
@@ -495,7 +495,7 @@ def test_a_server_without_scans_gives_all_changes_instead() -> None:
 
 def test_chosen_partitions_are_subscribed() -> None:
     schema = Schema(pa.schema([("id", pa.int32()), ("region", pa.string())]), primary_keys=["id", "region"])
-    with log_cluster(schema, bucket_count=2, partition_keys=["region"]) as servers:
+    with scan_cluster(schema, bucket_count=2, partition_keys=["region"]) as servers:
         servers.call(lambda: servers.partitions.update({11: "EU", 12: "US"}))
         servers.call(servers.publish)
         for partition, region in servers.partitions.items():

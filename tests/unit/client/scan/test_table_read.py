@@ -16,7 +16,7 @@ from fluss.protocol.api import ApiKey
 from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually
-from tests.unit.client.scan.log_server import Client, LogCluster, client_of, log_cluster
+from tests.fakes.scan_cluster import Client, ScanCluster, client_of, scan_cluster
 
 KEYED = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])
 BUCKETS = 6
@@ -28,9 +28,9 @@ def rows(first: int, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def servers() -> Iterator[LogCluster]:
+def servers() -> Iterator[ScanCluster]:
     """Buckets with twenty rows each, three per answer, except the last one, which is empty."""
-    with log_cluster(KEYED, bucket_count=BUCKETS) as servers:
+    with scan_cluster(KEYED, bucket_count=BUCKETS) as servers:
         for bucket in range(BUCKETS - 1):
             servers.put_rows(rows(100 * bucket, 20), bucket=bucket)
         servers.rows_per_scan_max = 3
@@ -38,7 +38,7 @@ def servers() -> Iterator[LogCluster]:
 
 
 @pytest.fixture
-def client(servers: LogCluster) -> Iterator[Client]:
+def client(servers: ScanCluster) -> Iterator[Client]:
     with client_of(servers) as client:
         yield client
 
@@ -46,7 +46,7 @@ def client(servers: LogCluster) -> Iterator[Client]:
 EXPECTED = [row for bucket in range(BUCKETS - 1) for row in rows(100 * bucket, 20)]
 
 
-def test_all_current_rows_come_in_the_order_of_the_buckets(client: Client, servers: LogCluster) -> None:
+def test_all_current_rows_come_in_the_order_of_the_buckets(client: Client, servers: ScanCluster) -> None:
     table = client.scan().to_arrow()
     assert table.schema == KEYED.to_arrow()
     assert table.to_pylist() == EXPECTED
@@ -58,7 +58,7 @@ def test_all_current_rows_come_in_the_order_of_the_buckets(client: Client, serve
     assert servers.fetches == []
 
 
-def test_every_bucket_is_opened_before_any_is_read(client: Client, servers: LogCluster) -> None:
+def test_every_bucket_is_opened_before_any_is_read(client: Client, servers: ScanCluster) -> None:
     client.scan().to_arrow()
     opened = [scan.HasField("bucket_scan_req") for scan in servers.scans]
     # Buckets that are opened may be read while the last ones are.
@@ -74,7 +74,7 @@ def test_columns_are_chosen_and_may_leave_the_key_out(client: Client) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 30, 1000])
-def test_a_limit_stops_the_read(client: Client, servers: LogCluster, limit: int) -> None:
+def test_a_limit_stops_the_read(client: Client, servers: ScanCluster, limit: int) -> None:
     expected = min(limit, len(EXPECTED))
     assert client.scan().limit(limit).to_arrow().num_rows == expected
     assert run(client.scan().limit(limit).to_arrow_async()).num_rows == expected
@@ -83,7 +83,7 @@ def test_a_limit_stops_the_read(client: Client, servers: LogCluster, limit: int)
     eventually(lambda: servers.call(lambda: not servers.sessions))
 
 
-def test_a_bucket_that_is_lost_half_way_is_read_again_and_doubles_nothing(client: Client, servers: LogCluster) -> None:
+def test_a_bucket_that_is_lost_half_way_is_read_again_and_doubles_nothing(client: Client, servers: ScanCluster) -> None:
     lost = ScanKvResponse(error_code=ErrorCode.SCANNER_EXPIRED, error_message="gone")
     for read in (lambda: client.scan().to_arrow(), lambda: run(client.scan().to_arrow_async())):
         servers.call(lambda: servers.scan_answers.extend([None] * (BUCKETS + 12) + [lost, None, None, lost]))
@@ -91,7 +91,7 @@ def test_a_bucket_that_is_lost_half_way_is_read_again_and_doubles_nothing(client
         assert not servers.scan_answers
 
 
-def test_a_bucket_that_is_lost_again_and_again_is_an_error(client: Client, servers: LogCluster) -> None:
+def test_a_bucket_that_is_lost_again_and_again_is_an_error(client: Client, servers: ScanCluster) -> None:
     original = servers._next_rows
 
     def lose(session_id: bytes, session: Any) -> ScanKvResponse:
@@ -104,14 +104,14 @@ def test_a_bucket_that_is_lost_again_and_again_is_an_error(client: Client, serve
         client.scan().to_arrow()
 
 
-def test_a_reader_does_not_hide_that_rows_are_lost(client: Client, servers: LogCluster) -> None:
+def test_a_reader_does_not_hide_that_rows_are_lost(client: Client, servers: ScanCluster) -> None:
     lost = ScanKvResponse(error_code=ErrorCode.SCANNER_EXPIRED, error_message="gone")
     servers.call(lambda: servers.scan_answers.extend([None] * (BUCKETS + 12) + [lost]))
     with pytest.raises(FlussError, match="gone"):
         client.scan().to_arrow_batch_reader().read_all()
 
 
-def test_a_reader_that_is_dropped_leaves_no_session(servers: LogCluster) -> None:
+def test_a_reader_that_is_dropped_leaves_no_session(servers: ScanCluster) -> None:
     small = {"scanner.log.fetch.max-bytes": 100, "scanner.log.fetch.max-bytes-for-bucket": 100}
     with client_of(servers, **small) as client:
         reader = client.scan().to_arrow_batch_reader()
@@ -122,7 +122,7 @@ def test_a_reader_that_is_dropped_leaves_no_session(servers: LogCluster) -> None
 
 
 def test_a_whole_log_is_read_and_may_be_filtered() -> None:
-    with log_cluster(bucket_count=2) as servers, client_of(servers) as client:
+    with scan_cluster(bucket_count=2) as servers, client_of(servers) as client:
         for number in range(4):
             servers.append(rows(10 * number, 10), bucket=number % 2)
         table = client.scan().to_arrow()
@@ -148,7 +148,7 @@ def test_chosen_partitions_are_read() -> None:
         pa.schema([("id", pa.int32()), ("day", pa.string()), ("region", pa.string())]),
         primary_keys=["id", "day", "region"],
     )
-    with log_cluster(schema, bucket_count=2, partition_keys=["day", "region"]) as servers:
+    with scan_cluster(schema, bucket_count=2, partition_keys=["day", "region"]) as servers:
         names = ["mon$EU", "mon$US", "tue$EU"]
         servers.call(lambda: servers.partitions.update(enumerate(names, 10)))
         servers.call(servers.publish)
@@ -175,8 +175,8 @@ def test_chosen_partitions_are_read() -> None:
 
 
 @pytest.fixture
-def old_servers() -> Iterator[LogCluster]:
-    servers = LogCluster(KEYED, bucket_count=2)
+def old_servers() -> Iterator[ScanCluster]:
+    servers = ScanCluster(KEYED, bucket_count=2)
     servers.offers_scans = False
     try:
         servers.start_server()
@@ -192,7 +192,7 @@ def old_servers() -> Iterator[LogCluster]:
         servers.close()
 
 
-def test_all_changes_give_the_same_rows(old_servers: LogCluster) -> None:
+def test_all_changes_give_the_same_rows(old_servers: ScanCluster) -> None:
     expected = [{"id": 0, "name": "n0"}, {"id": 1, "name": "new"}, {"id": 2, "name": "n2"}, {"id": 1, "name": "n1"}]
     with client_of(old_servers) as client:
         table = client.scan().to_arrow()
@@ -208,7 +208,7 @@ def test_all_changes_give_the_same_rows(old_servers: LogCluster) -> None:
         assert old_servers.servers[0].requests[ApiKey.SCAN_KV] == 0
 
 
-def test_changes_that_are_no_longer_there_are_an_error(old_servers: LogCluster) -> None:
+def test_changes_that_are_no_longer_there_are_an_error(old_servers: ScanCluster) -> None:
     old_servers.call(lambda: old_servers.offsets_start.update({(None, 1): 1}))
     with client_of(old_servers) as client, pytest.raises(FlussError, match="no longer has the changes before offset 1"):
         client.scan().to_arrow()
@@ -216,7 +216,7 @@ def test_changes_that_are_no_longer_there_are_an_error(old_servers: LogCluster) 
 
 def test_an_empty_table_has_its_columns_either_way() -> None:
     for offers_scans in (True, False):
-        servers = LogCluster(KEYED, bucket_count=2)
+        servers = ScanCluster(KEYED, bucket_count=2)
         servers.offers_scans = offers_scans
         try:
             servers.start_server()

@@ -14,7 +14,7 @@ from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.table_scan import TableScan
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
-from tests.unit.client.scan.log_server import SCHEMA, Client, LogCluster, client_of, log_cluster, poll_rows
+from tests.fakes.scan_cluster import SCHEMA, Client, ScanCluster, client_of, poll_rows, scan_cluster
 from tests.unit.client.scan.test_log_scanner import rows
 
 LATER = SCHEMA.with_added_columns([Column("price", DataTypes.double())])
@@ -23,7 +23,7 @@ KEYED = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_k
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with log_cluster() as servers, client_of(servers) as client:
+    with scan_cluster() as servers, client_of(servers) as client:
         yield client
 
 
@@ -94,7 +94,7 @@ def test_a_limit_is_not_for_log_scanners(client: Client) -> None:
 
 
 def test_a_table_with_a_primary_key_has_records_but_no_batches() -> None:
-    with log_cluster(KEYED) as servers, client_of(servers) as client:
+    with scan_cluster(KEYED) as servers, client_of(servers) as client:
         servers.append(rows(0, 2), change_types=[1, 4])
         with pytest.raises(FlussError, match=r"unsupported.*primary key"):
             create(client.scan())
@@ -106,7 +106,7 @@ def test_a_table_with_a_primary_key_has_records_but_no_batches() -> None:
 @pytest.mark.parametrize("log_format", ["indexed", "compacted"])
 def test_logs_of_rows_are_read_with_their_columns_chosen_here(log_format: str) -> None:
     properties = {"table.log.format": log_format.upper()}
-    with log_cluster(SCHEMA, properties=properties) as servers, client_of(servers) as client:
+    with scan_cluster(SCHEMA, properties=properties) as servers, client_of(servers) as client:
         servers.append(rows(0))
         servers.append([{"id": None, "name": None}])
         records = client.records()
@@ -124,16 +124,16 @@ def test_logs_of_rows_are_read_with_their_columns_chosen_here(log_format: str) -
 
 
 @pytest.fixture
-def changed() -> Iterator[LogCluster]:
+def changed() -> Iterator[ScanCluster]:
     """A table that got a column: rows before it and after it."""
-    with log_cluster() as servers:
+    with scan_cluster() as servers:
         servers.append(rows(0))
         servers.schemas[2] = LATER
         servers.append([{"id": 3, "name": "n3", "price": 0.5}], schema_id=2)
         yield servers
 
 
-def use_later_schema(servers: LogCluster) -> None:
+def use_later_schema(servers: ScanCluster) -> None:
     def change() -> None:
         servers.descriptor = type(servers.descriptor)(LATER, bucket_count=1)
         servers.schema_id = 2
@@ -142,7 +142,7 @@ def use_later_schema(servers: LogCluster) -> None:
     servers.call(change)
 
 
-def test_a_scan_that_knows_the_new_column_finds_it_null_in_old_rows(changed: LogCluster) -> None:
+def test_a_scan_that_knows_the_new_column_finds_it_null_in_old_rows(changed: ScanCluster) -> None:
     use_later_schema(changed)
     with client_of(changed) as client:
         scanner = client.records()
@@ -152,14 +152,14 @@ def test_a_scan_that_knows_the_new_column_finds_it_null_in_old_rows(changed: Log
         assert changed.call(lambda: changed.schema_requests) == [1]
 
 
-def test_a_scan_from_before_does_not_see_the_new_column(changed: LogCluster) -> None:
+def test_a_scan_from_before_does_not_see_the_new_column(changed: ScanCluster) -> None:
     with client_of(changed) as client:
         scanner = create(client.scan())
         scanner.subscribe(0, EARLIEST_OFFSET)
         assert scanner.to_arrow().to_pylist() == rows(0, 4)
 
 
-def test_without_a_fixed_schema_rows_are_as_they_were_written(changed: LogCluster) -> None:
+def test_without_a_fixed_schema_rows_are_as_they_were_written(changed: ScanCluster) -> None:
     with client_of(changed) as client:
         records = runtime().run(client.scan().with_fixed_schema(False).create_log_scanner())
         records.subscribe(0, EARLIEST_OFFSET)
@@ -174,7 +174,7 @@ def test_without_a_fixed_schema_rows_are_as_they_were_written(changed: LogCluste
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_a_new_column_may_be_chosen_over_old_rows(changed: LogCluster, refuses: bool) -> None:
+def test_a_new_column_may_be_chosen_over_old_rows(changed: ScanCluster, refuses: bool) -> None:
     use_later_schema(changed)
     changed.refuses_new_columns = refuses
     with client_of(changed) as client:
@@ -186,7 +186,7 @@ def test_a_new_column_may_be_chosen_over_old_rows(changed: LogCluster, refuses: 
         assert pushed is not refuses
 
 
-def test_a_schema_that_cannot_be_loaded_is_raised_and_tried_again(changed: LogCluster) -> None:
+def test_a_schema_that_cannot_be_loaded_is_raised_and_tried_again(changed: ScanCluster) -> None:
     use_later_schema(changed)
     old = changed.schemas.pop(1)
     with client_of(changed) as client:

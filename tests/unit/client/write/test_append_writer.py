@@ -4,7 +4,6 @@ Shown with a writer on real sockets against a server that keeps what it gets in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,30 +18,25 @@ from fluss.row.compacted import encode_fields
 from fluss.schema.schema import Schema
 from fluss.schema.types import DataTypes
 from fluss.testing.waiting import eventually
-from tests.unit.client.write.log_server import PATH, SCHEMA, Fault, LogServer, client_of, log_server
+from tests.fakes.faulty_server import Fault
+from tests.fakes.write_server import PATH, SCHEMA, WriteServer, client_of
 
 ARROW = SCHEMA.to_arrow()
 EVENTS = Schema(pa.schema([("id", pa.int64()), ("region", pa.string()), ("day", pa.date32())]))
-
-
-@pytest.fixture
-def server() -> Iterator[LogServer]:
-    with log_server() as running:
-        yield running
 
 
 def table_of(ids: list[int], names: list[str | None] | None = None) -> pa.Table:
     return pa.table({"id": ids, "name": names or ["x"] * len(ids)}, schema=ARROW)
 
 
-def all_ids(server: LogServer) -> list[int]:
+def all_ids(server: WriteServer) -> list[int]:
     return sorted(row["id"] for rows in server.rows.values() for row in rows)
 
 
 # Rows
 
 
-def test_rows_of_every_form_arrive_in_order(server: LogServer) -> None:
+def test_rows_of_every_form_arrive_in_order(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -52,7 +46,7 @@ def test_rows_of_every_form_arrive_in_order(server: LogServer) -> None:
     assert server.stored() == [{"id": i, "name": name} for i, name in enumerate(["a", "b", "c", None, "e"])]
 
 
-def test_a_refused_row_poisons_nothing(server: LogServer) -> None:
+def test_a_refused_row_poisons_nothing(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -67,7 +61,7 @@ def test_a_refused_row_poisons_nothing(server: LogServer) -> None:
     assert server.ids() == [1, 2]
 
 
-def test_a_batch_leaves_when_it_is_full(server: LogServer) -> None:
+def test_a_batch_leaves_when_it_is_full(server: WriteServer) -> None:
     server.add_table()
     with client_of(server, writer__batch_size=10_000, writer__batch_timeout_ms=3_600_000) as client:
         writer = client.writer()
@@ -81,7 +75,7 @@ def test_a_batch_leaves_when_it_is_full(server: LogServer) -> None:
     assert 0.8 * 10_000 < sizes[0] <= 10_000
 
 
-def test_a_batch_leaves_when_its_first_row_has_waited_long_enough(server: LogServer) -> None:
+def test_a_batch_leaves_when_its_first_row_has_waited_long_enough(server: WriteServer) -> None:
     server.add_table()
     with client_of(server, writer__batch_timeout_ms=50) as client:
         writer = client.writer()
@@ -92,7 +86,7 @@ def test_a_batch_leaves_when_its_first_row_has_waited_long_enough(server: LogSer
     assert len(server.headers[1, None, 0]) == 1
 
 
-def test_sticky_rows_fill_a_batch_and_then_go_to_another_bucket(server: LogServer) -> None:
+def test_sticky_rows_fill_a_batch_and_then_go_to_another_bucket(server: WriteServer) -> None:
     server.add_table(bucket_count=3)
     with client_of(server) as client:
         writer = client.writer()
@@ -106,7 +100,7 @@ def test_sticky_rows_fill_a_batch_and_then_go_to_another_bucket(server: LogServe
     assert len([rows for rows in server.rows.values() if rows]) == 3
 
 
-def test_rows_with_a_bucket_key_go_where_their_key_belongs(server: LogServer) -> None:
+def test_rows_with_a_bucket_key_go_where_their_key_belongs(server: WriteServer) -> None:
     server.add_table(bucket_count=5, bucket_keys=("name",))
     with client_of(server) as client:
         writer = client.writer()
@@ -126,7 +120,7 @@ def test_rows_with_a_bucket_key_go_where_their_key_belongs(server: LogServer) ->
             assert bucket_for(encode_fields([DataTypes.string().not_null()], [row["name"]]), 5) == bucket_id
 
 
-def test_the_hash_of_bucket_keys_is_an_option(server: LogServer) -> None:
+def test_the_hash_of_bucket_keys_is_an_option(server: WriteServer) -> None:
     server.add_table(bucket_count=7, bucket_keys=("name",))
 
     def bucket_of(name: str, variant: Any) -> int:
@@ -141,7 +135,7 @@ def test_the_hash_of_bucket_keys_is_an_option(server: LogServer) -> None:
         assert server.ids(bucket_of(name, variant)) == [1]
 
 
-def test_rows_of_a_key_table_learn_what_became_of_their_own_bucket(server: LogServer) -> None:
+def test_rows_of_a_key_table_learn_what_became_of_their_own_bucket(server: WriteServer) -> None:
     server.add_table(bucket_count=2, bucket_keys=("name",), leaders=[0, None])
     with client_of(server, writer__retries=1) as client:
         writer = client.writer()
@@ -156,7 +150,7 @@ def test_rows_of_a_key_table_learn_what_became_of_their_own_bucket(server: LogSe
     assert 0 < len(server.ids(0)) < 20
 
 
-def test_rows_go_to_their_partitions(server: LogServer) -> None:
+def test_rows_go_to_their_partitions(server: WriteServer) -> None:
     server.add_table(schema=EVENTS, partition_keys=("day", "region"))
     for number, name in enumerate(["2024-01-01$EU", "2024-01-01$US", "2024-01-02$EU"]):
         server.add_partition(name, 10 + number)
@@ -180,7 +174,7 @@ def test_rows_go_to_their_partitions(server: LogServer) -> None:
         assert server.ids(partition_id=10 + number) == list(range(number, 60, 3))
 
 
-def test_partitions_of_equal_numbers_with_different_texts_are_told_apart(server: LogServer) -> None:
+def test_partitions_of_equal_numbers_with_different_texts_are_told_apart(server: WriteServer) -> None:
     schema = Schema(pa.schema([("id", pa.int64()), ("level", pa.float64())]))
     server.add_table(schema=schema, partition_keys=("level",))
     server.add_partition("0_0", 10)
@@ -194,7 +188,7 @@ def test_partitions_of_equal_numbers_with_different_texts_are_told_apart(server:
     assert server.ids(partition_id=11) == [1, 3]
 
 
-def test_writers_of_different_schemas_share_a_table(server: LogServer) -> None:
+def test_writers_of_different_schemas_share_a_table(server: WriteServer) -> None:
     server.add_table()
     wider = Schema(pa.schema([("id", pa.int64()), ("name", pa.string()), ("more", pa.int32())]))
     with client_of(server) as client:
@@ -213,7 +207,7 @@ def test_writers_of_different_schemas_share_a_table(server: LogServer) -> None:
     assert [header.schema_id for header in server.headers[1, None, 0]] == [1, 2]
 
 
-def test_threads_share_a_writer_and_each_keeps_its_order(server: LogServer) -> None:
+def test_threads_share_a_writer_and_each_keeps_its_order(server: WriteServer) -> None:
     server.add_table()
     with client_of(server, writer__batch_size=20_000) as client:
         writer = client.writer()
@@ -235,7 +229,7 @@ def test_threads_share_a_writer_and_each_keeps_its_order(server: LogServer) -> N
 # Arrow
 
 
-def test_arrow_data_in_every_form_is_written(server: LogServer) -> None:
+def test_arrow_data_in_every_form_is_written(server: WriteServer) -> None:
     server.add_table()
     polars = pytest.importorskip("polars")
     duckdb = pytest.importorskip("duckdb")
@@ -256,7 +250,7 @@ def test_arrow_data_in_every_form_is_written(server: LogServer) -> None:
     assert server.ids() == list(range(15))
 
 
-def test_nothing_is_sent_for_no_rows(server: LogServer) -> None:
+def test_nothing_is_sent_for_no_rows(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -269,7 +263,7 @@ def test_nothing_is_sent_for_no_rows(server: LogServer) -> None:
     assert server.requests == []
 
 
-def test_large_batches_are_sent_in_pieces_and_the_handle_waits_for_all(server: LogServer) -> None:
+def test_large_batches_are_sent_in_pieces_and_the_handle_waits_for_all(server: WriteServer) -> None:
     server.add_table(bucket_count=3)
     with client_of(server, writer__batch_size=50_000, writer__dynamic_batch_size__enabled=False) as client:
         writer = client.writer()
@@ -286,7 +280,7 @@ def test_large_batches_are_sent_in_pieces_and_the_handle_waits_for_all(server: L
     assert len(ids) < 20_000
 
 
-def test_rows_and_arrow_of_one_thread_stay_in_order(server: LogServer) -> None:
+def test_rows_and_arrow_of_one_thread_stay_in_order(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -307,7 +301,7 @@ def test_rows_and_arrow_of_one_thread_stay_in_order(server: LogServer) -> None:
     ],
 )
 def test_arrow_data_that_does_not_fit_is_refused_before_anything_is_written(
-    server: LogServer, data: pa.Table, message: str
+    server: WriteServer, data: pa.Table, message: str
 ) -> None:
     server.add_table()
     with client_of(server) as client:
@@ -323,7 +317,7 @@ def test_arrow_data_that_does_not_fit_is_refused_before_anything_is_written(
     assert server.requests == []
 
 
-def test_a_table_is_checked_as_a_whole_and_a_stream_batch_by_batch(server: LogServer) -> None:
+def test_a_table_is_checked_as_a_whole_and_a_stream_batch_by_batch(server: WriteServer) -> None:
     schema = Schema(pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())]))
     server.add_table(schema=schema)
     nullable = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -342,7 +336,7 @@ def test_a_table_is_checked_as_a_whole_and_a_stream_batch_by_batch(server: LogSe
 
 
 @pytest.mark.parametrize("value", [1, "text", [1, 2], {"id": 1}, None])
-def test_what_is_no_arrow_data_is_refused(server: LogServer, value: Any) -> None:
+def test_what_is_no_arrow_data_is_refused(server: WriteServer, value: Any) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -352,7 +346,7 @@ def test_what_is_no_arrow_data_is_refused(server: LogServer, value: Any) -> None
             writer.write_arrow_batch(value)
 
 
-def test_pandas_frames_that_do_not_fit_raise_what_pyarrow_says(server: LogServer) -> None:
+def test_pandas_frames_that_do_not_fit_raise_what_pyarrow_says(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -369,7 +363,7 @@ def test_pandas_frames_that_do_not_fit_raise_what_pyarrow_says(server: LogServer
 # Objects
 
 
-def test_the_names_of_things(server: LogServer) -> None:
+def test_the_names_of_things(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -380,7 +374,7 @@ def test_the_names_of_things(server: LogServer) -> None:
         assert repr(handle) == "WriteResultHandle(consumed)"
 
 
-def test_a_writer_is_a_context_manager_that_flushes(server: LogServer) -> None:
+def test_a_writer_is_a_context_manager_that_flushes(server: WriteServer) -> None:
     server.add_table()
     server.faults.extend([Fault(), Fault(bucket_code=13)])
 
@@ -401,7 +395,7 @@ def test_a_writer_is_a_context_manager_that_flushes(server: LogServer) -> None:
     asyncio.run(main())
 
 
-def test_options_reach_the_path(server: LogServer) -> None:
+def test_options_reach_the_path(server: WriteServer) -> None:
     server.add_table()
     with client_of(server, writer__buffer__memory_size=2_200_000) as client:
         assert client.writes.memory.bytes_max == 2_200_000

@@ -17,15 +17,16 @@ from fluss.client.write.writers import AppendWriter
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TablePath
 from fluss.testing.waiting import eventually
-from tests.unit.client.write.log_server import PATH, Client, Fault, LogServer, log_server
-from tests.unit.client.write.log_server import client_of as log_client_of
+from tests.fakes.faulty_server import Fault
+from tests.fakes.write_server import PATH, Client, WriteServer
+from tests.fakes.write_server import client_of as write_client_of
 
 
 @contextmanager
-def client_of(server: LogServer, retry: RetryPolicy | None = None, **options: str | int | bool) -> Iterator[Client]:
+def client_of(server: WriteServer, retry: RetryPolicy | None = None, **options: str | int | bool) -> Iterator[Client]:
     """Connect a client whose pauses are short, or those of a policy for batches."""
     quick = RetryPolicy(0.002, 0.01)
-    with log_client_of(server, **options) as client:
+    with write_client_of(server, **options) as client:
         client.writes.sender_settings = replace(
             client.writes.sender_settings,
             batch_retry=retry or quick,
@@ -33,12 +34,6 @@ def client_of(server: LogServer, retry: RetryPolicy | None = None, **options: st
             writer_id_retry=RetryPolicy(0.01, 0.04, retries_max=3),
         )
         yield client
-
-
-@pytest.fixture
-def server() -> Iterator[LogServer]:
-    with log_server() as running:
-        yield running
 
 
 def write_batches(client: Client, writer: AppendWriter, count: int, first: int = 0) -> list[WriteResultHandle]:
@@ -59,7 +54,7 @@ def outcome_of(handle: WriteResultHandle) -> int:
     return 0
 
 
-def test_several_batches_are_in_flight_and_stay_in_order(server: LogServer) -> None:
+def test_several_batches_are_in_flight_and_stay_in_order(server: WriteServer) -> None:
     server.add_table()
     server.hold()
     with client_of(server) as client:
@@ -74,7 +69,7 @@ def test_several_batches_are_in_flight_and_stay_in_order(server: LogServer) -> N
     assert [header.batch_sequence for header in server.headers[1, None, 0]] == list(range(30))
 
 
-def test_the_number_of_batches_in_flight_is_an_option(server: LogServer) -> None:
+def test_the_number_of_batches_in_flight_is_an_option(server: WriteServer) -> None:
     server.add_table()
     server.hold()
     with client_of(server, writer__max_inflight_requests_per_bucket=2) as client:
@@ -89,7 +84,7 @@ def test_the_number_of_batches_in_flight_is_an_option(server: LogServer) -> None
 @pytest.mark.parametrize("is_stored", [True, False])
 @pytest.mark.parametrize("cut_request", [0, 2])
 def test_a_connection_cut_under_requests_neither_loses_nor_duplicates_nor_reorders(
-    server: LogServer, is_stored: bool, cut_request: int
+    server: WriteServer, is_stored: bool, cut_request: int
 ) -> None:
     server.add_table()
     server.faults.extend([*[Fault()] * cut_request, Fault(is_stored=is_stored, is_cut=True)])
@@ -104,7 +99,7 @@ def test_a_connection_cut_under_requests_neither_loses_nor_duplicates_nor_reorde
     assert server.ids() == list(range(12))
 
 
-def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server: LogServer) -> None:
+def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server: WriteServer) -> None:
     server.add_table(bucket_count=2)
     with client_of(server, writer__bucket__no_key_assigner="round_robin") as client:
         writer = client.writer()
@@ -113,7 +108,7 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server: Log
         server.stop_listening()
         handles += write_batches(client, writer, 20, first=20)
         time.sleep(0.1)
-        server.restart()
+        server.listen_again()
         client.flush(writer)
         assert [outcome_of(handle) for handle in handles] == [0] * 40
     first, second = server.ids(0), server.ids(1)
@@ -123,7 +118,7 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server: Log
 
 
 @pytest.mark.parametrize("code", [3, 14, 26, 29, 70])
-def test_errors_that_may_pass_are_tried_again(server: LogServer, code: int) -> None:
+def test_errors_that_may_pass_are_tried_again(server: WriteServer, code: int) -> None:
     server.add_table()
     server.faults.append(Fault(bucket_code=code))
     with client_of(server) as client:
@@ -134,7 +129,7 @@ def test_errors_that_may_pass_are_tried_again(server: LogServer, code: int) -> N
     assert len(server.requests) == 2
 
 
-def test_an_answer_that_was_late_is_not_stored_twice(server: LogServer) -> None:
+def test_an_answer_that_was_late_is_not_stored_twice(server: WriteServer) -> None:
     server.add_table()
     # The server stores the rows and then says that it took too long.
     server.faults.append(Fault(bucket_code=25, is_stored=True))
@@ -143,7 +138,7 @@ def test_an_answer_that_was_late_is_not_stored_twice(server: LogServer) -> None:
     assert server.ids() == [1]
 
 
-def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout(server: LogServer) -> None:
+def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout(server: WriteServer) -> None:
     server.add_table()
     server.hold()
     with client_of(server, request_timeout=1000) as client:
@@ -159,7 +154,7 @@ def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout(ser
 
 
 @pytest.mark.parametrize("code", [13, 48, 15, -1, 999])
-def test_final_errors_reach_every_handle_of_the_batch_and_no_other(server: LogServer, code: int) -> None:
+def test_final_errors_reach_every_handle_of_the_batch_and_no_other(server: WriteServer, code: int) -> None:
     server.add_table()
     server.faults.append(Fault(bucket_code=code))
     server.hold()
@@ -179,7 +174,7 @@ def test_final_errors_reach_every_handle_of_the_batch_and_no_other(server: LogSe
     assert [header.batch_sequence for header in server.headers[1, None, 0]] == [0, 1, 2, 3]
 
 
-def test_an_error_for_the_whole_request_counts_with_its_own_code(server: LogServer) -> None:
+def test_an_error_for_the_whole_request_counts_with_its_own_code(server: WriteServer) -> None:
     server.add_table()
     server.faults.extend([Fault(request_code=26), Fault(request_code=48)])
     with client_of(server) as client:
@@ -189,14 +184,14 @@ def test_an_error_for_the_whole_request_counts_with_its_own_code(server: LogServ
         assert outcome_of(writer.append([2, "x"])) == 0
 
 
-def test_a_bucket_that_is_missing_in_the_answer_has_failed(server: LogServer) -> None:
+def test_a_bucket_that_is_missing_in_the_answer_has_failed(server: WriteServer) -> None:
     server.add_table()
     server.faults.append(Fault(is_omitted=True))
     with client_of(server) as client:
         assert outcome_of(client.writer().append([1, "x"])) == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_retries_are_counted(server: LogServer) -> None:
+def test_retries_are_counted(server: WriteServer) -> None:
     server.add_table()
     server.default_fault = Fault(bucket_code=10)
     with client_of(server, writer__retries=2) as client:
@@ -204,7 +199,7 @@ def test_retries_are_counted(server: LogServer) -> None:
     assert len(server.requests) == 3
 
 
-def test_pauses_between_retries_grow(server: LogServer) -> None:
+def test_pauses_between_retries_grow(server: WriteServer) -> None:
     assert RetryPolicy(0.1, 1.0) == WRITES
     server.add_table()
     server.faults.extend([Fault(bucket_code=26)] * 2)
@@ -215,7 +210,7 @@ def test_pauses_between_retries_grow(server: LogServer) -> None:
         assert time.monotonic() - began_s >= 0.3
 
 
-def test_a_bucket_that_pauses_delays_no_other(server: LogServer) -> None:
+def test_a_bucket_that_pauses_delays_no_other(server: WriteServer) -> None:
     server.add_table(table_id=1)
     other = TablePath("fluss", "other")
     server.add_table(other, table_id=2)
@@ -232,9 +227,9 @@ def test_a_bucket_that_pauses_delays_no_other(server: LogServer) -> None:
 
 
 @pytest.mark.parametrize("code", [12, 21, 44])
-def test_a_leader_that_moved_is_looked_up_and_followed(server: LogServer, code: int) -> None:
+def test_a_leader_that_moved_is_looked_up_and_followed(server: WriteServer, code: int) -> None:
     server.add_table()
-    with log_server() as second:
+    with WriteServer() as second:
         second.add_table()
         peers = {0: server.scripted.port, 1: second.scripted.port}
         server.scripted.peers = second.scripted.peers = peers
@@ -252,7 +247,7 @@ def test_a_leader_that_moved_is_looked_up_and_followed(server: LogServer, code: 
         assert second.requests
 
 
-def test_a_bucket_without_a_leader_waits_for_one(server: LogServer) -> None:
+def test_a_bucket_without_a_leader_waits_for_one(server: WriteServer) -> None:
     server.add_table(bucket_count=1, leaders=[None])
     with client_of(server) as client:
         handle = client.writer().append([1, "x"])
@@ -262,7 +257,7 @@ def test_a_bucket_without_a_leader_waits_for_one(server: LogServer) -> None:
         assert outcome_of(handle) == 0
 
 
-def test_a_bucket_that_never_gets_a_leader_fails_after_the_retries(server: LogServer) -> None:
+def test_a_bucket_that_never_gets_a_leader_fails_after_the_retries(server: WriteServer) -> None:
     server.add_table(bucket_count=1, leaders=[None])
     with client_of(server, writer__retries=1) as client:
         assert outcome_of(client.writer().append([1, "x"])) == ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
@@ -271,7 +266,7 @@ def test_a_bucket_that_never_gets_a_leader_fails_after_the_retries(server: LogSe
 # Partitions
 
 
-def test_a_partition_that_is_created_late_still_gets_its_rows(server: LogServer) -> None:
+def test_a_partition_that_is_created_late_still_gets_its_rows(server: WriteServer) -> None:
     server.add_table(partition_keys=("name",))
     server.add_partition("EU", 11)
     with client_of(server) as client:
@@ -286,7 +281,7 @@ def test_a_partition_that_is_created_late_still_gets_its_rows(server: LogServer)
     assert server.ids(partition_id=12) == [2]
 
 
-def test_a_partition_that_does_not_exist_fails_after_the_request_timeout(server: LogServer) -> None:
+def test_a_partition_that_does_not_exist_fails_after_the_request_timeout(server: WriteServer) -> None:
     server.add_table(partition_keys=("name",))
     with client_of(server, request_timeout=1000) as client:
         began_s = time.monotonic()
@@ -294,7 +289,7 @@ def test_a_partition_that_does_not_exist_fails_after_the_request_timeout(server:
         assert time.monotonic() - began_s >= 1.0
 
 
-def test_a_partition_that_was_dropped_and_created_again_is_written_from_the_start(server: LogServer) -> None:
+def test_a_partition_that_was_dropped_and_created_again_is_written_from_the_start(server: WriteServer) -> None:
     server.add_table(partition_keys=("name",))
     server.add_partition("EU", 11)
     with client_of(server) as client:
@@ -307,7 +302,7 @@ def test_a_partition_that_was_dropped_and_created_again_is_written_from_the_star
     assert server.headers[1, 12, 0][0].batch_sequence == 0
 
 
-def test_a_table_that_was_dropped_fails_after_the_request_timeout(server: LogServer) -> None:
+def test_a_table_that_was_dropped_fails_after_the_request_timeout(server: WriteServer) -> None:
     server.add_table()
     with client_of(server, request_timeout=1000) as client:
         writer = client.writer()
@@ -316,7 +311,7 @@ def test_a_table_that_was_dropped_fails_after_the_request_timeout(server: LogSer
         assert outcome_of(writer.append([1, "x"])) == ErrorCode.TABLE_NOT_EXIST
 
 
-def test_a_table_that_was_created_again_is_another_table(server: LogServer) -> None:
+def test_a_table_that_was_created_again_is_another_table(server: WriteServer) -> None:
     server.add_table()
     with client_of(server, request_timeout=1000) as client:
         writer = client.writer()
@@ -332,7 +327,7 @@ def test_a_table_that_was_created_again_is_another_table(server: LogServer) -> N
 # Writer ids
 
 
-def test_a_writer_id_is_asked_for_once_and_names_the_tables(server: LogServer) -> None:
+def test_a_writer_id_is_asked_for_once_and_names_the_tables(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -345,7 +340,7 @@ def test_a_writer_id_is_asked_for_once_and_names_the_tables(server: LogServer) -
     assert (path.database_name, path.table_name) == ("fluss", "events")
 
 
-def test_a_writer_id_that_is_refused_for_a_moment_is_asked_for_again(server: LogServer) -> None:
+def test_a_writer_id_that_is_refused_for_a_moment_is_asked_for_again(server: WriteServer) -> None:
     server.add_table()
     server.init_writer_codes.extend([26, 26])
     with client_of(server) as client:
@@ -353,7 +348,7 @@ def test_a_writer_id_that_is_refused_for_a_moment_is_asked_for_again(server: Log
     assert len(server.init_writer_requests) == 3
 
 
-def test_without_a_writer_id_pending_rows_fail_and_later_ones_try_again(server: LogServer) -> None:
+def test_without_a_writer_id_pending_rows_fail_and_later_ones_try_again(server: WriteServer) -> None:
     server.add_table()
     server.init_writer_codes.append(48)
     with client_of(server) as client:
@@ -365,7 +360,7 @@ def test_without_a_writer_id_pending_rows_fail_and_later_ones_try_again(server: 
     assert server.ids() == [2]
 
 
-def test_a_server_that_has_forgotten_the_writer_gets_a_new_one(server: LogServer) -> None:
+def test_a_server_that_has_forgotten_the_writer_gets_a_new_one(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -378,7 +373,7 @@ def test_a_server_that_has_forgotten_the_writer_gets_a_new_one(server: LogServer
     assert server.headers[1, None, 0][1].batch_sequence == 0
 
 
-def test_batches_out_under_an_old_writer_id_are_not_sent_again(server: LogServer) -> None:
+def test_batches_out_under_an_old_writer_id_are_not_sent_again(server: WriteServer) -> None:
     server.add_table()
     server.faults.extend([Fault(bucket_code=33), Fault(bucket_code=26)])
     server.hold()
@@ -395,7 +390,7 @@ def test_batches_out_under_an_old_writer_id_are_not_sent_again(server: LogServer
     assert server.ids() == [3]
 
 
-def test_the_server_says_duplicate_and_the_row_is_stored(server: LogServer) -> None:
+def test_the_server_says_duplicate_and_the_row_is_stored(server: WriteServer) -> None:
     server.add_table()
     server.faults.append(Fault(bucket_code=32, is_stored=True))
     with client_of(server) as client:
@@ -407,7 +402,7 @@ def test_the_server_says_duplicate_and_the_row_is_stored(server: LogServer) -> N
 # Without idempotence
 
 
-def test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_order(server: LogServer) -> None:
+def test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_order(server: WriteServer) -> None:
     server.add_table()
     # All that are on the way together are lost together.
     server.faults.extend([Fault(is_cut=True), *[Fault(is_lost=True)] * 4])
@@ -424,7 +419,7 @@ def test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_orde
 
 
 @pytest.mark.parametrize(("acks", "number"), [("0", 0), ("1", 1), ("all", -1)])
-def test_acks_reach_the_server(server: LogServer, acks: str, number: int) -> None:
+def test_acks_reach_the_server(server: WriteServer, acks: str, number: int) -> None:
     server.add_table()
     with client_of(server, writer__enable_idempotence=False, writer__acks=acks) as client:
         assert outcome_of(client.writer().append([1, "x"])) == 0
@@ -434,7 +429,7 @@ def test_acks_reach_the_server(server: LogServer, acks: str, number: int) -> Non
 # Requests
 
 
-def test_one_request_carries_a_batch_of_every_bucket_that_is_ready(server: LogServer) -> None:
+def test_one_request_carries_a_batch_of_every_bucket_that_is_ready(server: WriteServer) -> None:
     server.add_table(bucket_count=8)
     options = {"writer__bucket__no_key_assigner": "round_robin", "writer__batch_timeout_ms": 3_600_000}
     with client_of(server, **options) as client:
@@ -446,7 +441,7 @@ def test_one_request_carries_a_batch_of_every_bucket_that_is_ready(server: LogSe
     assert [len(server.ids(bucket_id)) for bucket_id in range(8)] == [10] * 8
 
 
-def test_requests_stay_below_their_limit_but_a_large_batch_goes_alone(server: LogServer) -> None:
+def test_requests_stay_below_their_limit_but_a_large_batch_goes_alone(server: WriteServer) -> None:
     server.add_table(bucket_count=4)
     options = {"writer__bucket__no_key_assigner": "round_robin", "writer__batch_size": 20_000}
     with client_of(server, writer__request_max_size=20_000, writer__batch_timeout_ms=3_600_000, **options) as client:
@@ -465,7 +460,7 @@ def test_requests_stay_below_their_limit_but_a_large_batch_goes_alone(server: Lo
     assert sum(len(server.ids(bucket_id)) for bucket_id in range(4)) == 41
 
 
-def test_backpressure_of_the_server_pauses_its_bucket(server: LogServer) -> None:
+def test_backpressure_of_the_server_pauses_its_bucket(server: WriteServer) -> None:
     server.add_table()
     server.faults.append(Fault(bucket_code=72))
     with client_of(server, writer__kv_backpressure__max_throttle_ms=300) as client:
@@ -478,7 +473,7 @@ def test_backpressure_of_the_server_pauses_its_bucket(server: LogServer) -> None
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_mixture_of_faults_loses_duplicates_or_reorders_rows(server: LogServer, seed: int) -> None:
+def test_no_mixture_of_faults_loses_duplicates_or_reorders_rows(server: WriteServer, seed: int) -> None:
     rng = random.Random(seed)
     faults = [
         Fault(),

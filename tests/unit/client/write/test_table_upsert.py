@@ -14,18 +14,17 @@ import pytest
 from fluss.client.write.writers import TableUpsert
 from fluss.errors import FlussError
 from fluss.schema.schema import Schema
-from tests.unit.client.write.kv_server import USERS, KvServer, kv_server, upsert_of
-from tests.unit.client.write.log_server import PATH, client_of
+from tests.fakes.write_server import PATH, USERS, WriteServer, client_of, upsert_of
 
 
 @pytest.fixture
-def server() -> Iterator[KvServer]:
-    with kv_server() as running:
+def server() -> Iterator[WriteServer]:
+    with WriteServer() as running:
         running.add_kv_table()
         yield running
 
 
-def test_builders_never_change(server: KvServer) -> None:
+def test_builders_never_change(server: WriteServer) -> None:
     with client_of(server) as client:
         whole = upsert_of(client)
         by_name, by_index = whole.partial_update_by_name(["id", "age"]), whole.partial_update_by_index([0, 2])
@@ -43,7 +42,7 @@ def test_builders_never_change(server: KvServer) -> None:
     assert repr(whole) == repr(by_name) == "TableUpsert()"
 
 
-def test_choices_that_do_not_fit_are_refused(server: KvServer) -> None:
+def test_choices_that_do_not_fit_are_refused(server: WriteServer) -> None:
     with client_of(server) as client:
         whole = upsert_of(client)
         refused: list[tuple[Any, type[BaseException], str]] = [
@@ -76,7 +75,7 @@ def test_choices_that_do_not_fit_are_refused(server: KvServer) -> None:
     assert not server.puts
 
 
-def test_a_partial_update_needs_columns_that_may_be_null(server: KvServer) -> None:
+def test_a_partial_update_needs_columns_that_may_be_null(server: WriteServer) -> None:
     schema = Schema(
         pa.schema([("id", pa.int64()), ("name", pa.string()), pa.field("age", pa.int32(), nullable=False)]),
         primary_keys=["id"],
@@ -95,7 +94,7 @@ def test_a_partial_update_needs_columns_that_may_be_null(server: KvServer) -> No
     assert [change.is_delete for change in server.changes_of()] == [False, True]
 
 
-def test_the_server_makes_up_the_values_of_an_auto_increment_column(server: KvServer) -> None:
+def test_the_server_makes_up_the_values_of_an_auto_increment_column(server: WriteServer) -> None:
     schema = Schema(
         pa.schema([("id", pa.int64()), ("number", pa.int32()), ("name", pa.string())]),
         primary_keys=["id"],
@@ -113,14 +112,14 @@ def test_the_server_makes_up_the_values_of_an_auto_increment_column(server: KvSe
     assert server.changes_of()[0].targets == (0, 2)
 
 
-def test_a_column_that_is_named_twice_counts_once(server: KvServer) -> None:
+def test_a_column_that_is_named_twice_counts_once(server: WriteServer) -> None:
     with client_of(server) as client:
         upsert_of(client, columns=["age", "id", "age"]).upsert([30, 1]).result(120)
         upsert_of(client, column_indices=[2, 0, 0]).upsert([31, 1]).result(120)
     assert [(change.targets, change.row["age"]) for change in server.changes_of()] == [((2, 0), 30), ((2, 0), 31)]
 
 
-def test_a_builder_is_a_writer_too(server: KvServer) -> None:
+def test_a_builder_is_a_writer_too(server: WriteServer) -> None:
     async def use(builder: TableUpsert) -> None:
         async with builder as writer:
             assert writer is builder
@@ -145,7 +144,7 @@ def test_a_builder_is_a_writer_too(server: KvServer) -> None:
     assert server.state()[None, 1] == {"id": 1, "name": "a", "age": 27}
 
 
-def test_a_builder_makes_its_own_writer_once(server: KvServer) -> None:
+def test_a_builder_makes_its_own_writer_once(server: WriteServer) -> None:
     with client_of(server) as client:
         made: list[None] = []
 

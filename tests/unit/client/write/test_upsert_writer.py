@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from typing import Any
@@ -22,8 +21,8 @@ from fluss.row.compacted import encode_fields
 from fluss.schema.schema import Schema
 from fluss.schema.types import DataTypes
 from fluss.testing.waiting import eventually
-from tests.unit.client.write.kv_server import USERS, KvServer, kv_server, upsert_of
-from tests.unit.client.write.log_server import PATH, Client, Fault, client_of
+from tests.fakes.faulty_server import Fault
+from tests.fakes.write_server import PATH, USERS, Client, WriteServer, client_of, upsert_of
 
 ARROW = USERS.to_arrow()
 LONG_MS = 3_600_000
@@ -31,12 +30,6 @@ SALES = Schema(
     pa.schema([("id", pa.int64()), ("amount", pa.float64()), ("region", pa.string()), ("day", pa.date32())]),
     primary_keys=["region", "id", "day"],
 )
-
-
-@pytest.fixture
-def server() -> Iterator[KvServer]:
-    with kv_server() as running:
-        yield running
 
 
 def writer_of(client: Client, **columns: Any) -> UpsertWriter:
@@ -54,7 +47,7 @@ def bucket_of(key: int, bucket_count: int) -> int:
 # Rows
 
 
-def test_rows_and_deletes_of_every_form_arrive_in_order(server: KvServer) -> None:
+def test_rows_and_deletes_of_every_form_arrive_in_order(server: WriteServer) -> None:
     server.add_kv_table()
     with client_of(server, writer__batch_timeout_ms=LONG_MS) as client:
         writer = writer_of(client)
@@ -85,7 +78,7 @@ def test_rows_and_deletes_of_every_form_arrive_in_order(server: KvServer) -> Non
     assert len(server.batches[1, None, 0]) == 1
 
 
-def test_arguments_have_the_documented_names_and_wrong_calls_name_the_method(server: KvServer) -> None:
+def test_arguments_have_the_documented_names_and_wrong_calls_name_the_method(server: WriteServer) -> None:
     server.add_kv_table()
     with client_of(server) as client:
         for made in (writer_of(client), upsert_of(client)):
@@ -104,7 +97,7 @@ def test_arguments_have_the_documented_names_and_wrong_calls_name_the_method(ser
     assert [change.is_delete for change in server.changes_of()] == [False, True] * 2
 
 
-def test_refused_rows_and_keys_poison_nothing(server: KvServer) -> None:
+def test_refused_rows_and_keys_poison_nothing(server: WriteServer) -> None:
     server.add_kv_table()
     with client_of(server) as client:
         writer, partial = writer_of(client), writer_of(client, columns=["id", "age"])
@@ -134,7 +127,7 @@ def test_refused_rows_and_keys_poison_nothing(server: KvServer) -> None:
     assert [change.row["id"] for change in server.changes_of()] == [1, 3]
 
 
-def test_writers_of_different_columns_interleave_in_the_order_of_the_calls(server: KvServer) -> None:
+def test_writers_of_different_columns_interleave_in_the_order_of_the_calls(server: WriteServer) -> None:
     server.add_kv_table()
     with client_of(server, writer__batch_timeout_ms=LONG_MS) as client:
         whole, ages, names = (
@@ -159,7 +152,7 @@ def test_writers_of_different_columns_interleave_in_the_order_of_the_calls(serve
     assert len(server.puts) == 5 * 4 + 1
 
 
-def test_rows_go_where_their_key_belongs_and_keep_their_order(server: KvServer) -> None:
+def test_rows_go_where_their_key_belongs_and_keep_their_order(server: WriteServer) -> None:
     server.add_kv_table(bucket_count=5)
     with client_of(server) as client:
         writer = writer_of(client)
@@ -176,7 +169,7 @@ def test_rows_go_where_their_key_belongs_and_keep_their_order(server: KvServer) 
     assert sorted(row["id"] for row in server.state().values()) == [*range(1, 40, 2), *range(40, 200)]
 
 
-def test_the_hash_of_keys_is_an_option(server: KvServer) -> None:
+def test_the_hash_of_keys_is_an_option(server: WriteServer) -> None:
     server.add_kv_table(bucket_count=16)
     for variant, bucket_id in (("java", 2), ("rust", 7)):
         server.changes.clear()
@@ -185,7 +178,7 @@ def test_the_hash_of_keys_is_an_option(server: KvServer) -> None:
         assert len(server.changes_of(bucket_id)) == 1
 
 
-def test_rows_and_deletes_find_their_partition(server: KvServer) -> None:
+def test_rows_and_deletes_find_their_partition(server: WriteServer) -> None:
     server.add_kv_table(schema=SALES, partition_keys=("day", "region"), bucket_count=2)
     for number, name in enumerate(["2024-01-15$EU", "2024-01-15$US", "2024-01-16$EU"]):
         server.add_partition(name, 10 + number, bucket_count=2)
@@ -219,7 +212,7 @@ def test_rows_and_deletes_find_their_partition(server: KvServer) -> None:
     assert ids == {10: [3], 11: [4], 12: [1, 5]}
 
 
-def test_tables_of_the_indexed_format_are_written_like_others(server: KvServer) -> None:
+def test_tables_of_the_indexed_format_are_written_like_others(server: WriteServer) -> None:
     server.add_kv_table(properties={"table.kv.format": "INDEXED"})
     with client_of(server) as client:
         writer = writer_of(client)
@@ -234,7 +227,7 @@ def test_tables_of_the_indexed_format_are_written_like_others(server: KvServer) 
 # Arrow and pandas
 
 
-def test_arrow_data_is_checked_as_a_whole_before_the_first_row_is_written(server: KvServer) -> None:
+def test_arrow_data_is_checked_as_a_whole_before_the_first_row_is_written(server: WriteServer) -> None:
     server.add_kv_table()
     with client_of(server) as client:
         writer, partial = writer_of(client), writer_of(client, columns=["age", "id"])
@@ -294,7 +287,7 @@ def test_arrow_data_is_checked_as_a_whole_before_the_first_row_is_written(server
     assert not server.puts
 
 
-def test_arrow_data_of_every_kind_is_taken(server: KvServer) -> None:
+def test_arrow_data_of_every_kind_is_taken(server: WriteServer) -> None:
     server.add_kv_table(bucket_count=3)
     with client_of(server) as client:
         writer = writer_of(client)
@@ -317,7 +310,7 @@ def test_arrow_data_of_every_kind_is_taken(server: KvServer) -> None:
     assert state == {1: ("n1", 50), 2: ("n2", 50), 3: ("n3", 1), 7: ("n7", 1), 9: ("nine", 1)}
 
 
-def test_data_frames_are_taken_by_column_name(server: KvServer) -> None:
+def test_data_frames_are_taken_by_column_name(server: WriteServer) -> None:
     server.add_kv_table()
     with client_of(server) as client:
         writer = writer_of(client)
@@ -332,7 +325,7 @@ def test_data_frames_are_taken_by_column_name(server: KvServer) -> None:
     assert list(server.state().values()) == [{"id": 1, "name": "a", "age": 1}, {"id": 2, "name": "b", "age": 7}]
 
 
-def test_the_last_row_of_a_key_wins_within_arrow_data(server: KvServer) -> None:
+def test_the_last_row_of_a_key_wins_within_arrow_data(server: WriteServer) -> None:
     server.add_kv_table(bucket_count=4)
     with client_of(server, writer__batch_size=4_000) as client:
         writer = writer_of(client)
@@ -348,7 +341,7 @@ def test_the_last_row_of_a_key_wins_within_arrow_data(server: KvServer) -> None:
 
 
 @pytest.mark.parametrize("bucket_count", [1, 3])
-def test_batches_obey_the_batch_size(server: KvServer, bucket_count: int) -> None:
+def test_batches_obey_the_batch_size(server: WriteServer, bucket_count: int) -> None:
     # Such rows are larger in a KV batch than in memory.
     narrow = Schema(pa.schema([("id", pa.int32()), ("flag", pa.int8())]), primary_keys=["id"])
     server.add_kv_table(schema=narrow, bucket_count=bucket_count)
@@ -366,7 +359,7 @@ def test_batches_obey_the_batch_size(server: KvServer, bucket_count: int) -> Non
     assert len(server.state()) == 20_000
 
 
-def test_the_first_batch_is_small_and_those_behind_it_grow(server: KvServer) -> None:
+def test_the_first_batch_is_small_and_those_behind_it_grow(server: WriteServer) -> None:
     # A server that has nothing to do begins soon; one that is behind gets large batches, which are less work for it.
     server.add_kv_table()
     with client_of(server, writer__batch_timeout_ms=LONG_MS, writer__batch_size=2 * 1024 * 1024) as client:
@@ -384,7 +377,7 @@ def test_the_first_batch_is_small_and_those_behind_it_grow(server: KvServer) -> 
 
 
 def test_a_row_that_is_larger_than_a_batch_is_sent_alone_and_one_that_is_larger_than_memory_is_refused(
-    server: KvServer,
+    server: WriteServer,
 ) -> None:
     server.add_kv_table()
     with client_of(server, writer__batch_size=1_000, writer__buffer__memory_size=100_000) as client:
@@ -403,7 +396,7 @@ def test_a_row_that_is_larger_than_a_batch_is_sent_alone_and_one_that_is_larger_
     assert 50_000 < max(len(batch.data) for batch in server.batches[1, None, 0]) < 50_100
 
 
-def test_all_memory_comes_back(server: KvServer) -> None:
+def test_all_memory_comes_back(server: WriteServer) -> None:
     server.add_kv_table(bucket_count=3)
     with client_of(server) as client:
         writer = writer_of(client)
@@ -418,7 +411,7 @@ def test_all_memory_comes_back(server: KvServer) -> None:
 # Failures
 
 
-def test_a_batch_that_is_sent_twice_takes_effect_once(server: KvServer) -> None:
+def test_a_batch_that_is_sent_twice_takes_effect_once(server: WriteServer) -> None:
     server.add_kv_table()
     server.faults.extend([Fault(is_cut=True, is_stored=True), Fault(bucket_code=ErrorCode.STORAGE_EXCEPTION)])
     with client_of(server) as client:
@@ -432,7 +425,7 @@ def test_a_batch_that_is_sent_twice_takes_effect_once(server: KvServer) -> None:
     assert [batch.batch_sequence for batch in server.batches[1, None, 0]] == list(range(6))
 
 
-def test_a_refused_batch_fails_its_rows_and_no_others(server: KvServer) -> None:
+def test_a_refused_batch_fails_its_rows_and_no_others(server: WriteServer) -> None:
     server.add_kv_table(bucket_count=2)
     keys = {bucket_of(key, 2): key for key in range(20)}
     server.default_fault = Fault(bucket_id=1, bucket_code=ErrorCode.DELETION_DISABLED_EXCEPTION)
@@ -450,7 +443,7 @@ def test_a_refused_batch_fails_its_rows_and_no_others(server: KvServer) -> None:
     assert [change.row["id"] for change in server.changes_of()] == [keys[0]] * 2
 
 
-def test_a_schema_that_a_server_has_not_heard_of_yet_is_waited_for_and_not_for_ever(server: KvServer) -> None:
+def test_a_schema_that_a_server_has_not_heard_of_yet_is_waited_for_and_not_for_ever(server: WriteServer) -> None:
     server.add_kv_table()
     server.faults.append(Fault(bucket_code=ErrorCode.SCHEMA_NOT_EXIST))
     with client_of(server, request_timeout=1000) as client:
@@ -462,7 +455,7 @@ def test_a_schema_that_a_server_has_not_heard_of_yet_is_waited_for_and_not_for_e
     assert [change.row["id"] for change in server.changes_of()] == [1]
 
 
-def test_leaving_a_writer_flushes_it(server: KvServer) -> None:
+def test_leaving_a_writer_flushes_it(server: WriteServer) -> None:
     server.add_kv_table()
 
     async def write(writer: UpsertWriter) -> None:
@@ -486,7 +479,7 @@ def test_leaving_a_writer_flushes_it(server: KvServer) -> None:
 # Requests
 
 
-def test_a_request_has_one_choice_of_columns(server: KvServer) -> None:
+def test_a_request_has_one_choice_of_columns(server: WriteServer) -> None:
     server.add_kv_table(bucket_count=2)
     keys = {bucket_of(key, 2): key for key in range(20)}
     server.hold()
@@ -507,7 +500,7 @@ def test_a_request_has_one_choice_of_columns(server: KvServer) -> None:
     assert server.state()[None, keys[1]] == {"id": keys[1], "name": "first", "age": 2}
 
 
-def test_logs_and_tables_with_keys_share_a_connection(server: KvServer) -> None:
+def test_logs_and_tables_with_keys_share_a_connection(server: WriteServer) -> None:
     other = type(PATH)("fluss", "log")
     server.add_kv_table()
     server.add_table(other, 2)
@@ -532,7 +525,7 @@ def test_logs_and_tables_with_keys_share_a_connection(server: KvServer) -> None:
         (Fault(pressure=float("nan")), 0.0),
     ],
 )
-def test_pressure_pauses_its_bucket_and_no_other(server: KvServer, fault: Fault, share: float) -> None:
+def test_pressure_pauses_its_bucket_and_no_other(server: WriteServer, fault: Fault, share: float) -> None:
     server.add_kv_table()
     server.add_kv_table(other := type(PATH)("fluss", "other"), 2)
     fault.table_id = 1
@@ -557,7 +550,7 @@ def test_pressure_pauses_its_bucket_and_no_other(server: KvServer, fault: Fault,
             second.result(120)
 
 
-def test_an_answer_without_pressure_ends_the_pauses(server: KvServer) -> None:
+def test_an_answer_without_pressure_ends_the_pauses(server: WriteServer) -> None:
     server.add_kv_table()
     server.faults.append(Fault(pressure=1.0))
     with client_of(server, writer__kv_backpressure__max_throttle_ms=300, writer__batch_timeout_ms=0) as client:
@@ -577,7 +570,7 @@ def pause_left_s(client: Client, table_id: int) -> float:
     return until_s[0] - client.runtime.loop.time() if until_s else 0.0
 
 
-def test_threads_may_share_a_writer(server: KvServer) -> None:
+def test_threads_may_share_a_writer(server: WriteServer) -> None:
     server.add_kv_table(bucket_count=3)
     with client_of(server, writer__batch_size=5_000) as client:
         writer = writer_of(client)

@@ -8,7 +8,6 @@ import itertools
 import os
 import threading
 import tracemalloc
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -18,19 +17,13 @@ from fluss.client.write.writers import AppendWriter
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath
 from fluss.testing.waiting import eventually, eventually_async
-from tests.unit.client.write.log_server import Fault, LogServer, client_of, log_server
-
-
-@pytest.fixture
-def server() -> Iterator[LogServer]:
-    with log_server() as running:
-        yield running
-
+from tests.fakes.faulty_server import Fault
+from tests.fakes.write_server import WriteServer, client_of
 
 # Rows that are added while blocks are closed
 
 
-def test_no_row_is_lost_or_doubled_while_others_close_blocks_all_the_time(server: LogServer) -> None:
+def test_no_row_is_lost_or_doubled_while_others_close_blocks_all_the_time(server: WriteServer) -> None:
     server.add_table(bucket_count=2)
     stop = threading.Event()
     with client_of(server, writer__bucket__no_key_assigner="round_robin") as client:
@@ -56,7 +49,7 @@ def test_no_row_is_lost_or_doubled_while_others_close_blocks_all_the_time(server
     assert sorted(server.ids(0) + server.ids(1)) == sorted(written)
 
 
-def test_a_row_that_comes_too_late_for_its_block_moves_to_another_one(server: LogServer) -> None:
+def test_a_row_that_comes_too_late_for_its_block_moves_to_another_one(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
@@ -87,7 +80,7 @@ def test_a_row_that_comes_too_late_for_its_block_moves_to_another_one(server: Lo
 # Memory
 
 
-def test_memory_stays_within_its_bound_while_writers_are_faster_than_the_server(server: LogServer) -> None:
+def test_memory_stays_within_its_bound_while_writers_are_faster_than_the_server(server: WriteServer) -> None:
     server.add_table(properties={"table.log.arrow.compression.type": "ZSTD"})
     server.hold()
     memory_bytes = 1_000_000
@@ -117,7 +110,7 @@ def test_memory_stays_within_its_bound_while_writers_are_faster_than_the_server(
     assert server.ids() == list(range(row_count))
 
 
-def test_scarce_memory_does_not_end_in_tiny_batches(server: LogServer) -> None:
+def test_scarce_memory_does_not_end_in_tiny_batches(server: WriteServer) -> None:
     server.add_table(properties={"table.log.arrow.compression.type": "ZSTD"})
     server.default_fault = Fault(delay_s=0.02)
     options = {"writer__buffer__memory_size": 300_000, "writer__batch_size": 50_000}
@@ -131,7 +124,7 @@ def test_scarce_memory_does_not_end_in_tiny_batches(server: LogServer) -> None:
     assert len(row_counts) < 150
 
 
-def test_what_is_counted_is_what_python_holds(server: LogServer) -> None:
+def test_what_is_counted_is_what_python_holds(server: WriteServer) -> None:
     server.add_table()
     with client_of(server, writer__batch_timeout_ms=3_600_000) as client:
         writer = client.writer()
@@ -146,7 +139,7 @@ def test_what_is_counted_is_what_python_holds(server: LogServer) -> None:
         assert 0.8 * held_bytes < client.writes.memory.used_bytes < 2 * held_bytes
 
 
-def test_a_writer_that_waits_for_memory_has_open_blocks_sent(server: LogServer) -> None:
+def test_a_writer_that_waits_for_memory_has_open_blocks_sent(server: WriteServer) -> None:
     server.add_table(bucket_count=4)
     options = {"writer__batch_timeout_ms": 3_600_000, "writer__bucket__no_key_assigner": "round_robin"}
     with client_of(server, writer__buffer__memory_size=100_000, writer__batch_size=100_000, **options) as client:
@@ -158,7 +151,7 @@ def test_a_writer_that_waits_for_memory_has_open_blocks_sent(server: LogServer) 
     assert sum(len(server.ids(bucket_id)) for bucket_id in range(4)) == 2000
 
 
-def test_waiting_for_memory_has_a_limit(server: LogServer) -> None:
+def test_waiting_for_memory_has_a_limit(server: WriteServer) -> None:
     server.add_table()
     server.hold()
     options = {"writer__buffer__memory_size": 50_000, "writer__batch_size": 50_000}
@@ -178,7 +171,7 @@ def test_waiting_for_memory_has_a_limit(server: LogServer) -> None:
 # Flush
 
 
-def test_flush_waits_for_all_and_raises_the_first_failure(server: LogServer) -> None:
+def test_flush_waits_for_all_and_raises_the_first_failure(server: WriteServer) -> None:
     server.add_table()
     server.faults.extend([Fault(), Fault(bucket_code=13), Fault()])
     with client_of(server) as client:
@@ -194,7 +187,7 @@ def test_flush_waits_for_all_and_raises_the_first_failure(server: LogServer) -> 
     assert server.ids() == [0, 2]
 
 
-def test_flush_reports_failures_that_nobody_was_told_of_once(server: LogServer) -> None:
+def test_flush_reports_failures_that_nobody_was_told_of_once(server: WriteServer) -> None:
     server.add_table()
     server.default_fault = Fault(bucket_code=13)
     with client_of(server) as client:
@@ -212,7 +205,7 @@ def test_flush_reports_failures_that_nobody_was_told_of_once(server: LogServer) 
         client.flush(writer)
 
 
-def test_a_new_writer_does_not_report_what_failed_before_it(server: LogServer) -> None:
+def test_a_new_writer_does_not_report_what_failed_before_it(server: WriteServer) -> None:
     server.add_table()
     server.default_fault = Fault(bucket_code=13)
     with client_of(server) as client:
@@ -221,7 +214,7 @@ def test_a_new_writer_does_not_report_what_failed_before_it(server: LogServer) -
         client.flush(client.writer())
 
 
-def test_failures_of_another_table_are_not_reported(server: LogServer) -> None:
+def test_failures_of_another_table_are_not_reported(server: WriteServer) -> None:
     server.add_table()
     other = TablePath("fluss", "other")
     server.add_table(other, table_id=2)
@@ -235,7 +228,7 @@ def test_failures_of_another_table_are_not_reported(server: LogServer) -> None:
             client.flush(other_writer)
 
 
-def test_flush_of_one_writer_sends_the_rows_of_all(server: LogServer) -> None:
+def test_flush_of_one_writer_sends_the_rows_of_all(server: WriteServer) -> None:
     server.add_table()
     other = TablePath("fluss", "other")
     server.add_table(other, table_id=2)
@@ -246,7 +239,7 @@ def test_flush_of_one_writer_sends_the_rows_of_all(server: LogServer) -> None:
     assert server.ids(table_id=2) == [1]
 
 
-def test_flush_does_not_wait_for_rows_that_come_later(server: LogServer) -> None:
+def test_flush_does_not_wait_for_rows_that_come_later(server: WriteServer) -> None:
     server.add_table()
     server.hold()
     with client_of(server, writer__batch_timeout_ms=3_600_000) as client:
@@ -268,7 +261,7 @@ def test_flush_does_not_wait_for_rows_that_come_later(server: LogServer) -> None
 # Close
 
 
-def test_closing_sends_what_was_written_and_refuses_more(server: LogServer) -> None:
+def test_closing_sends_what_was_written_and_refuses_more(server: WriteServer) -> None:
     server.add_table()
     with client_of(server, writer__batch_timeout_ms=3_600_000) as client:
         writer = client.writer()
@@ -285,7 +278,7 @@ def test_closing_sends_what_was_written_and_refuses_more(server: LogServer) -> N
     assert server.ids() == [1]
 
 
-def test_closing_has_a_limit_and_fails_what_is_left(server: LogServer) -> None:
+def test_closing_has_a_limit_and_fails_what_is_left(server: WriteServer) -> None:
     server.add_table()
     server.hold()
     with client_of(server) as client:
@@ -302,7 +295,7 @@ def test_closing_has_a_limit_and_fails_what_is_left(server: LogServer) -> None:
         assert client.writes.memory.used_bytes == 0
 
 
-def test_closing_wakes_those_who_wait_for_memory(server: LogServer) -> None:
+def test_closing_wakes_those_who_wait_for_memory(server: WriteServer) -> None:
     server.add_table()
     server.hold()
     with client_of(server, writer__buffer__memory_size=30_000, writer__batch_size=30_000) as client:
@@ -323,7 +316,7 @@ def test_closing_wakes_those_who_wait_for_memory(server: LogServer) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_writer_is_refused_in_a_forked_child(server: LogServer) -> None:
+def test_a_writer_is_refused_in_a_forked_child(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer: AppendWriter = client.writer()
@@ -333,7 +326,7 @@ def test_a_writer_is_refused_in_a_forked_child(server: LogServer) -> None:
         client.writes._process_id = process_id
 
 
-def test_rows_that_cannot_be_encoded_fail_alone(server: LogServer) -> None:
+def test_rows_that_cannot_be_encoded_fail_alone(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()

@@ -79,6 +79,10 @@ class ScriptedServer:
     async def stop(self) -> None:
         await self._listener.stop(grace_s=0)
 
+    def cut_connections(self) -> None:
+        for connection in list(self._listener._connections):
+            connection.abort()
+
     async def __aenter__(self) -> ScriptedServer:
         await self.start()
         return self
@@ -89,19 +93,27 @@ class ScriptedServer:
         await self.stop()
 
     def add_table(
-        self, path: TablePath, table_id: int, *, leaders: list[int | None], partition_keys: tuple[str, ...] = ()
+        self,
+        path: TablePath,
+        table_id: int,
+        *,
+        leaders: list[int | None],
+        partition_keys: tuple[str, ...] = (),
+        descriptor: TableDescriptor | None = None,
+        schema_id: int = 1,
     ) -> None:
         """Let a table exist; one already there under the same path is replaced."""
-        descriptor = TableDescriptor(SCHEMA, bucket_count=len(leaders), partition_keys=partition_keys)
+        if descriptor is None:
+            descriptor = TableDescriptor(SCHEMA, bucket_count=len(leaders), partition_keys=partition_keys)
         table = pb.PbTableMetadata(
             table_path=pb.PbTablePath(database_name=path.database_name, table_name=path.table_name),
             table_id=table_id,
-            schema_id=1,
+            schema_id=schema_id,
             table_json=table_to_json(descriptor),
             created_time=1,
-            modified_time=1,
+            modified_time=schema_id,
         )
-        if not partition_keys:
+        if not descriptor.partition_keys:
             _add_leaders(table, leaders)
         self.tables[path] = table
 

@@ -1,16 +1,14 @@
 """Servers with logs for tests of scanners: real sockets and frames, logs in memory, answers that tests can change.
 
-Servers run on a thread of their own, so that tests may block like any user's program. All servers of a cluster share
-one ``LogCluster``; which of them leads a bucket is up to the test.
+All servers of a cluster share one ``ScanCluster``; which of them leads a bucket is up to the test.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +21,6 @@ from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.table_scan import TableScan
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import Handler, RequestContext
-from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
 from fluss.protocol.bulk_messages import (
     FetchedBucket,
@@ -43,10 +40,11 @@ from fluss.row.encoded import EncodedRows
 from fluss.row.values import internal_from_arrow
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
-from fluss.schema.serde import schema_to_json, table_to_json
+from fluss.schema.serde import schema_to_json
 from fluss.schema.table import TableBucket, TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.table_options import KvFormat, LogFormat
-from tests.unit.client.scripted_server import ScriptedServer
+from tests.fakes.faulty_server import ServerThread
+from tests.fakes.scripted_server import ScriptedServer
 
 T = TypeVar("T")
 
@@ -75,7 +73,7 @@ class ScanSession:
     call_seq_id: int = 0
 
 
-class LogCluster:
+class ScanCluster(ServerThread):
     """The state of a cluster with one table. It belongs to the thread of the servers; see ``run`` and ``call``."""
 
     def __init__(self, schema: Schema = SCHEMA, *, bucket_count: int = 1, **descriptor: Any) -> None:
@@ -118,25 +116,20 @@ class LogCluster:
         # What is said about the ends of logs, where it is not the truth.
         self.latest_answers: dict[Key, int] = {}
         self.schema_requests: list[int] = []
-        self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="test-servers", daemon=True)
-        self._thread.start()
         self._news = asyncio.Event()
+        super().__init__()
 
     # For the thread of the test
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
-
-    def call(self, change: Callable[[], T]) -> T:
+    def call(self, function: Callable[[], T]) -> T:
         """Change or read something on the thread of the servers, and let waiting fetches look again."""
 
-        async def apply() -> T:
-            result = change()
+        def announced() -> T:
+            result = function()
             self.announce()
             return result
 
-        return self.run(apply())
+        return super().call(announced)
 
     def start_server(self, server_id: int = 0, port: int = 0) -> ScriptedServer:
         async def start() -> ScriptedServer:
@@ -168,9 +161,7 @@ class LogCluster:
     def close(self) -> None:
         for server_id in list(self.servers):
             self.stop_server(server_id)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        super().close()
 
     def append(
         self,
@@ -251,11 +242,13 @@ class LogCluster:
         """Tell all servers what their metadata is now."""
         for server in self.servers.values():
             server.peers = {server_id: peer.port for server_id, peer in self.servers.items()}
-            server.add_table(PATH, TABLE_ID, leaders=self._leaders_of(None))
-            if self.descriptor.partition_keys:
-                server.tables[PATH].ClearField("bucket_metadata")
-            server.tables[PATH].schema_id = self.schema_id
-            server.tables[PATH].table_json = table_to_json(self.descriptor)
+            server.add_table(
+                PATH,
+                TABLE_ID,
+                leaders=self._leaders_of(None),
+                descriptor=self.descriptor,
+                schema_id=self.schema_id,
+            )
             server.partitions.clear()
             for partition_id, name in self.partitions.items():
                 server.add_partition(PATH, name, partition_id, leaders=self._leaders_of(partition_id))
@@ -414,20 +407,17 @@ def _indexed_rows(batch: pa.RecordBatch, schema: Schema) -> EncodedRows:
 
 
 @contextmanager
-def log_cluster(schema: Schema = SCHEMA, **options: Any) -> Iterator[LogCluster]:
+def scan_cluster(schema: Schema = SCHEMA, **options: Any) -> Iterator[ScanCluster]:
     """A cluster with one server that leads everything."""
-    cluster = LogCluster(schema, **options)
-    try:
+    with ScanCluster(schema, **options) as cluster:
         cluster.start_server()
         yield cluster
-    finally:
-        cluster.close()
 
 
 class Client:
-    """A client of a ``LogCluster``, as far as scans need one."""
+    """A client of a ``ScanCluster``, as far as scans need one."""
 
-    def __init__(self, servers: LogCluster, **options: Any) -> None:
+    def __init__(self, servers: ScanCluster, **options: Any) -> None:
         named = {name.replace("__", "-").replace("_", "."): value for name, value in options.items()}
         config = next(iter(servers.servers.values())).config()
         for name, value in {"scanner.log.fetch.wait-max-time-ms": 200, **named}.items():
@@ -458,7 +448,7 @@ class Client:
 
 
 @contextmanager
-def client_of(servers: LogCluster, **options: Any) -> Iterator[Client]:
+def client_of(servers: ScanCluster, **options: Any) -> Iterator[Client]:
     client = Client(servers, **options)
     try:
         yield client
