@@ -13,72 +13,68 @@ ends the wait. Everything else is the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from fluss.client import connection, table
-from fluss.client.admin import admin
-from fluss.client.faces import Face, ScanFace, TableFace, blocking, same, wait_for
-from fluss.client.lookup import lookupers
-from fluss.client.scan import batch_scanner, table_scan
-from fluss.client.scan.log_scanner import LogScanner as LogScanner
-from fluss.client.write import result as write_result
-from fluss.client.write import writers
-from fluss.config import Config as Config
+import fluss
+from fluss import Config as Config
+from fluss import LogScanner as LogScanner
+from fluss import TableBucket as TableBucket
+from fluss import TablePath as TablePath
+from fluss.client.kernel.runtime import wait_for
+from fluss.client.wrappers import (
+    ContextWrapper,
+    ScanWrapper,
+    TableWrapper,
+    Wrapper,
+    blocking,
+    chained,
+    same,
+    wrapping,
+)
 from fluss.public_names import *
-from fluss.schema.table import TableBucket as TableBucket
-from fluss.schema.table import TablePath as TablePath
 
 # The name of the same thing in another language.
 RecordBatchLogScanner = LogScanner
 
 
-class WriteResultHandle(Face[write_result.WriteResultHandle]):
+class WriteResultHandle(Wrapper[fluss.WriteResultHandle]):
     """As ``fluss.WriteResultHandle``; ``wait`` blocks."""
 
-    wait = blocking(write_result.WriteResultHandle.wait)
-    result = same(write_result.WriteResultHandle.result)
-    done = same(write_result.WriteResultHandle.done)
+    wait = blocking(fluss.WriteResultHandle.wait)
+    result = same(fluss.WriteResultHandle.result)
+    done = same(fluss.WriteResultHandle.done)
 
 
-class AppendWriter(Face[writers.AppendWriter]):
+class AppendWriter(ContextWrapper[fluss.AppendWriter]):
     """As ``fluss.AppendWriter``; ``flush`` blocks. Leaving a ``with`` block flushes."""
 
-    write_arrow = same(writers.AppendWriter.write_arrow)
-    write_pandas = same(writers.AppendWriter.write_pandas)
-    flush = blocking(writers.AppendWriter.flush)
-    __exit__ = blocking(writers.AppendWriter.__aexit__)
+    write_arrow_batch = wrapping(fluss.AppendWriter.write_arrow_batch, WriteResultHandle._of)
+    append_arrow_batch = wrapping(fluss.AppendWriter.append_arrow_batch, WriteResultHandle._of)
+    write_arrow = same(fluss.AppendWriter.write_arrow)
+    write_pandas = same(fluss.AppendWriter.write_pandas)
+    flush = blocking(fluss.AppendWriter.flush)
+    __exit__ = blocking(fluss.AppendWriter.__aexit__)
 
     def append(self, row: Any) -> WriteResultHandle:
         return WriteResultHandle._of(self._inner.append(row))
 
-    def write_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        return WriteResultHandle._of(self._inner.write_arrow_batch(batch))
 
-    def append_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        return self.write_arrow_batch(batch)
-
-    def __enter__(self) -> AppendWriter:
-        return self
-
-
-class TableAppend(Face[writers.TableAppend]):
+class TableAppend(Wrapper[fluss.TableAppend]):
     """As ``fluss.TableAppend``; its writers block."""
 
-    def create_writer(self) -> AppendWriter:
-        return AppendWriter._of(self._inner.create_writer())
+    create_writer = wrapping(fluss.TableAppend.create_writer, AppendWriter._of)
 
 
-class UpsertWriter(Face[writers.UpsertWriter]):
+class UpsertWriter(ContextWrapper[fluss.UpsertWriter]):
     """As ``fluss.UpsertWriter``; ``flush`` blocks. Leaving a ``with`` block flushes."""
 
-    upsert_arrow = same(writers.UpsertWriter.upsert_arrow)
-    delete_arrow = same(writers.UpsertWriter.delete_arrow)
-    write_pandas = same(writers.UpsertWriter.write_pandas)
-    flush = blocking(writers.UpsertWriter.flush)
-    __exit__ = blocking(writers.UpsertWriter.__aexit__)
+    upsert_arrow_batch = wrapping(fluss.UpsertWriter.upsert_arrow_batch, WriteResultHandle._of)
+    delete_arrow_batch = wrapping(fluss.UpsertWriter.delete_arrow_batch, WriteResultHandle._of)
+    upsert_arrow = same(fluss.UpsertWriter.upsert_arrow)
+    delete_arrow = same(fluss.UpsertWriter.delete_arrow)
+    write_pandas = same(fluss.UpsertWriter.write_pandas)
+    flush = blocking(fluss.UpsertWriter.flush)
+    __exit__ = blocking(fluss.UpsertWriter.__aexit__)
 
     def upsert(self, row: Any) -> WriteResultHandle:
         return WriteResultHandle._of(self._inner.upsert(row))
@@ -86,41 +82,22 @@ class UpsertWriter(Face[writers.UpsertWriter]):
     def delete(self, pk: Any) -> WriteResultHandle:
         return WriteResultHandle._of(self._inner.delete(pk))
 
-    def upsert_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        return WriteResultHandle._of(self._inner.upsert_arrow_batch(batch))
 
-    def delete_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        return WriteResultHandle._of(self._inner.delete_arrow_batch(batch))
-
-    def __enter__(self) -> UpsertWriter:
-        return self
-
-
-class TableUpsert(Face[writers.TableUpsert]):
+class TableUpsert(ContextWrapper[fluss.TableUpsert]):
     """As ``fluss.TableUpsert``; its writers block, and so does ``flush``. Leaving a ``with`` block flushes."""
 
-    upsert_arrow = same(writers.TableUpsert.upsert_arrow)
-    delete_arrow = same(writers.TableUpsert.delete_arrow)
-    write_pandas = same(writers.TableUpsert.write_pandas)
-    flush = blocking(writers.TableUpsert.flush)
-    __exit__ = blocking(writers.TableUpsert.__aexit__)
-
-    def partial_update_by_name(self, columns: Sequence[str]) -> TableUpsert:
-        return TableUpsert._of(self._inner.partial_update_by_name(columns))
-
-    def partial_update_by_index(
-        self, column_indices: Sequence[int] | None = None, *, indices: Sequence[int] | None = None
-    ) -> TableUpsert:
-        return TableUpsert._of(self._inner.partial_update_by_index(column_indices, indices=indices))
-
-    def partial_update(self, column_indices: Sequence[int] | None = None) -> TableUpsert:
-        return TableUpsert._of(self._inner.partial_update(column_indices))
-
-    def partial_update_with_column_names(self, columns: Sequence[str]) -> TableUpsert:
-        return self.partial_update_by_name(columns)
-
-    def create_writer(self) -> UpsertWriter:
-        return UpsertWriter._of(self._inner.create_writer())
+    partial_update_by_name = chained(fluss.TableUpsert.partial_update_by_name)
+    partial_update_by_index = chained(fluss.TableUpsert.partial_update_by_index)
+    partial_update = chained(fluss.TableUpsert.partial_update)
+    partial_update_with_column_names = chained(fluss.TableUpsert.partial_update_with_column_names)
+    create_writer = wrapping(fluss.TableUpsert.create_writer, UpsertWriter._of)
+    upsert_arrow_batch = wrapping(fluss.TableUpsert.upsert_arrow_batch, WriteResultHandle._of)
+    delete_arrow_batch = wrapping(fluss.TableUpsert.delete_arrow_batch, WriteResultHandle._of)
+    upsert_arrow = same(fluss.TableUpsert.upsert_arrow)
+    delete_arrow = same(fluss.TableUpsert.delete_arrow)
+    write_pandas = same(fluss.TableUpsert.write_pandas)
+    flush = blocking(fluss.TableUpsert.flush)
+    __exit__ = blocking(fluss.TableUpsert.__aexit__)
 
     def upsert(self, row: Any) -> WriteResultHandle:
         return WriteResultHandle._of(self._inner.upsert(row))
@@ -128,167 +105,128 @@ class TableUpsert(Face[writers.TableUpsert]):
     def delete(self, pk: Any) -> WriteResultHandle:
         return WriteResultHandle._of(self._inner.delete(pk))
 
-    def upsert_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        return WriteResultHandle._of(self._inner.upsert_arrow_batch(batch))
 
-    def delete_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        return WriteResultHandle._of(self._inner.delete_arrow_batch(batch))
-
-    def __enter__(self) -> TableUpsert:
-        return self
-
-
-class Lookuper(Face[lookupers.Lookuper]):
+class Lookuper(Wrapper[fluss.Lookuper]):
     """As ``fluss.Lookuper``, blocking. Lookups of several threads share requests."""
 
-    lookup = blocking(lookupers.Lookuper.lookup)
-    lookup_many = blocking(lookupers.Lookuper.lookup_many)
+    lookup = blocking(fluss.Lookuper.lookup)
+    lookup_many = blocking(fluss.Lookuper.lookup_many)
 
 
-class PrefixLookuper(Face[lookupers.PrefixLookuper]):
+class PrefixLookuper(Wrapper[fluss.PrefixLookuper]):
     """As ``fluss.PrefixLookuper``, blocking."""
 
-    lookup = blocking(lookupers.PrefixLookuper.lookup)
-    lookup_arrow = blocking(lookupers.PrefixLookuper.lookup_arrow)
+    lookup = blocking(fluss.PrefixLookuper.lookup)
+    lookup_arrow = blocking(fluss.PrefixLookuper.lookup_arrow)
 
 
-class TablePrefixLookup(Face[lookupers.TablePrefixLookup]):
+class TablePrefixLookup(Wrapper[fluss.TablePrefixLookup]):
     """As ``fluss.TablePrefixLookup``; its lookupers block."""
 
-    def create_lookuper(self) -> PrefixLookuper:
-        return PrefixLookuper._of(self._inner.create_lookuper())
+    create_lookuper = wrapping(fluss.TablePrefixLookup.create_lookuper, PrefixLookuper._of)
 
 
-class TableLookup(Face[lookupers.TableLookup]):
+class TableLookup(Wrapper[fluss.TableLookup]):
     """As ``fluss.TableLookup``, blocking, and so are its lookupers."""
 
-    lookup = blocking(lookupers.TableLookup.lookup)
-    lookup_many = blocking(lookupers.TableLookup.lookup_many)
-
-    def create_lookuper(self) -> Lookuper:
-        return Lookuper._of(self._inner.create_lookuper())
-
-    def lookup_by(self, column_names: Sequence[str]) -> TablePrefixLookup:
-        return TablePrefixLookup._of(self._inner.lookup_by(column_names))
+    lookup = blocking(fluss.TableLookup.lookup)
+    lookup_many = blocking(fluss.TableLookup.lookup_many)
+    create_lookuper = wrapping(fluss.TableLookup.create_lookuper, Lookuper._of)
+    lookup_by = wrapping(fluss.TableLookup.lookup_by, TablePrefixLookup._of)
 
 
-class BatchScanner(Face[batch_scanner.BatchScanner]):
+class BatchScanner(Wrapper[fluss.BatchScanner]):
     """As ``fluss.BatchScanner``, blocking."""
 
-    next_batch = blocking(batch_scanner.BatchScanner.next_batch)
-    collect_all_batches = blocking(batch_scanner.BatchScanner.collect_all_batches)
-    to_arrow = blocking(batch_scanner.BatchScanner.to_arrow)
-    to_pandas = blocking(batch_scanner.BatchScanner.to_pandas)
+    next_batch = blocking(fluss.BatchScanner.next_batch)
+    collect_all_batches = blocking(fluss.BatchScanner.collect_all_batches)
+    to_arrow = blocking(fluss.BatchScanner.to_arrow)
+    to_pandas = blocking(fluss.BatchScanner.to_pandas)
 
     @property
     def bucket(self) -> TableBucket:
         return self._inner.bucket
 
 
-class TableScan(ScanFace):
+class TableScan(ScanWrapper):
     """As ``fluss.TableScan``; creating scanners blocks. The methods of ``LogScanner`` block in any case."""
 
-    create_log_scanner = blocking(table_scan.TableScan.create_log_scanner)
-    create_record_batch_log_scanner = blocking(table_scan.TableScan.create_record_batch_log_scanner)
-    create_batch_scanner = blocking(table_scan.TableScan.create_batch_scanner)
-    create_changelog_scanner = blocking(table_scan.TableScan.create_changelog_scanner)
-    to_arrow = same(table_scan.TableScan.to_arrow)
-    to_pandas = same(table_scan.TableScan.to_pandas)
-
-    def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
-        return BatchScanner._of(self._inner.create_bucket_batch_scanner(bucket))
+    create_log_scanner = blocking(fluss.TableScan.create_log_scanner)
+    create_record_batch_log_scanner = blocking(fluss.TableScan.create_record_batch_log_scanner)
+    create_batch_scanner = blocking(fluss.TableScan.create_batch_scanner)
+    create_changelog_scanner = blocking(fluss.TableScan.create_changelog_scanner)
+    to_arrow = same(fluss.TableScan.to_arrow)
+    to_pandas = same(fluss.TableScan.to_pandas)
+    create_bucket_batch_scanner = wrapping(fluss.TableScan.create_bucket_batch_scanner, BatchScanner._of)
 
 
-class FlussTable(TableFace):
+class FlussTable(TableWrapper):
     """As ``fluss.FlussTable``; what it makes blocks."""
 
-    to_arrow = same(table.FlussTable.to_arrow)
-    to_pandas = same(table.FlussTable.to_pandas)
-
-    def new_scan(self) -> TableScan:
-        return TableScan._of(self._inner.new_scan())
-
-    def new_append(self) -> TableAppend:
-        return TableAppend._of(self._inner.new_append())
-
-    def new_append_writer(self) -> AppendWriter:
-        return self.new_append().create_writer()
-
-    def new_upsert(
-        self, columns: Sequence[str] | None = None, column_indices: Sequence[int] | None = None
-    ) -> TableUpsert:
-        return TableUpsert._of(self._inner.new_upsert(columns, column_indices))
-
-    def new_lookup(self) -> TableLookup:
-        return TableLookup._of(self._inner.new_lookup())
+    new_scan = wrapping(fluss.FlussTable.new_scan, TableScan._of)
+    new_append = wrapping(fluss.FlussTable.new_append, TableAppend._of)
+    new_append_writer = wrapping(fluss.FlussTable.new_append_writer, AppendWriter._of)
+    new_upsert = wrapping(fluss.FlussTable.new_upsert, TableUpsert._of)
+    new_lookup = wrapping(fluss.FlussTable.new_lookup, TableLookup._of)
+    to_arrow = same(fluss.FlussTable.to_arrow)
+    to_pandas = same(fluss.FlussTable.to_pandas)
 
 
-class FlussAdmin(Face[admin.FlussAdmin]):
+class FlussAdmin(Wrapper[fluss.FlussAdmin]):
     """As ``fluss.FlussAdmin``; every method blocks until it is done."""
 
-    create_database = blocking(admin.FlussAdmin.create_database)
-    drop_database = blocking(admin.FlussAdmin.drop_database)
-    alter_database = blocking(admin.FlussAdmin.alter_database)
-    list_databases = blocking(admin.FlussAdmin.list_databases)
-    list_database_summaries = blocking(admin.FlussAdmin.list_database_summaries)
-    database_exists = blocking(admin.FlussAdmin.database_exists)
-    get_database_info = blocking(admin.FlussAdmin.get_database_info)
-    create_table = blocking(admin.FlussAdmin.create_table)
-    drop_table = blocking(admin.FlussAdmin.drop_table)
-    alter_table = blocking(admin.FlussAdmin.alter_table)
-    list_tables = blocking(admin.FlussAdmin.list_tables)
-    table_exists = blocking(admin.FlussAdmin.table_exists)
-    get_table_info = blocking(admin.FlussAdmin.get_table_info)
-    get_table = blocking(admin.FlussAdmin.get_table)
-    get_table_schema = blocking(admin.FlussAdmin.get_table_schema)
-    get_table_stats = blocking(admin.FlussAdmin.get_table_stats)
-    create_partition = blocking(admin.FlussAdmin.create_partition)
-    drop_partition = blocking(admin.FlussAdmin.drop_partition)
-    list_partition_infos = blocking(admin.FlussAdmin.list_partition_infos)
-    list_partition_infos_with_spec = blocking(admin.FlussAdmin.list_partition_infos_with_spec)
-    list_offsets = blocking(admin.FlussAdmin.list_offsets)
-    list_partition_offsets = blocking(admin.FlussAdmin.list_partition_offsets)
-    get_latest_lake_snapshot = blocking(admin.FlussAdmin.get_latest_lake_snapshot)
-    register_producer_offsets = blocking(admin.FlussAdmin.register_producer_offsets)
-    get_producer_offsets = blocking(admin.FlussAdmin.get_producer_offsets)
-    delete_producer_offsets = blocking(admin.FlussAdmin.delete_producer_offsets)
-    create_acls = blocking(admin.FlussAdmin.create_acls)
-    list_acls = blocking(admin.FlussAdmin.list_acls)
-    drop_acls = blocking(admin.FlussAdmin.drop_acls)
-    get_server_nodes = blocking(admin.FlussAdmin.get_server_nodes)
-    get_cluster_health = blocking(admin.FlussAdmin.get_cluster_health)
-    describe_cluster_configs = blocking(admin.FlussAdmin.describe_cluster_configs)
-    alter_cluster_configs = blocking(admin.FlussAdmin.alter_cluster_configs)
-    add_server_tag = blocking(admin.FlussAdmin.add_server_tag)
-    remove_server_tag = blocking(admin.FlussAdmin.remove_server_tag)
+    create_database = blocking(fluss.FlussAdmin.create_database)
+    drop_database = blocking(fluss.FlussAdmin.drop_database)
+    alter_database = blocking(fluss.FlussAdmin.alter_database)
+    list_databases = blocking(fluss.FlussAdmin.list_databases)
+    list_database_summaries = blocking(fluss.FlussAdmin.list_database_summaries)
+    database_exists = blocking(fluss.FlussAdmin.database_exists)
+    get_database_info = blocking(fluss.FlussAdmin.get_database_info)
+    create_table = blocking(fluss.FlussAdmin.create_table)
+    drop_table = blocking(fluss.FlussAdmin.drop_table)
+    alter_table = blocking(fluss.FlussAdmin.alter_table)
+    list_tables = blocking(fluss.FlussAdmin.list_tables)
+    table_exists = blocking(fluss.FlussAdmin.table_exists)
+    get_table_info = blocking(fluss.FlussAdmin.get_table_info)
+    get_table = blocking(fluss.FlussAdmin.get_table)
+    get_table_schema = blocking(fluss.FlussAdmin.get_table_schema)
+    get_table_stats = blocking(fluss.FlussAdmin.get_table_stats)
+    create_partition = blocking(fluss.FlussAdmin.create_partition)
+    drop_partition = blocking(fluss.FlussAdmin.drop_partition)
+    list_partition_infos = blocking(fluss.FlussAdmin.list_partition_infos)
+    list_partition_infos_with_spec = blocking(fluss.FlussAdmin.list_partition_infos_with_spec)
+    list_offsets = blocking(fluss.FlussAdmin.list_offsets)
+    list_partition_offsets = blocking(fluss.FlussAdmin.list_partition_offsets)
+    get_latest_lake_snapshot = blocking(fluss.FlussAdmin.get_latest_lake_snapshot)
+    register_producer_offsets = blocking(fluss.FlussAdmin.register_producer_offsets)
+    get_producer_offsets = blocking(fluss.FlussAdmin.get_producer_offsets)
+    delete_producer_offsets = blocking(fluss.FlussAdmin.delete_producer_offsets)
+    create_acls = blocking(fluss.FlussAdmin.create_acls)
+    list_acls = blocking(fluss.FlussAdmin.list_acls)
+    drop_acls = blocking(fluss.FlussAdmin.drop_acls)
+    get_server_nodes = blocking(fluss.FlussAdmin.get_server_nodes)
+    get_cluster_health = blocking(fluss.FlussAdmin.get_cluster_health)
+    describe_cluster_configs = blocking(fluss.FlussAdmin.describe_cluster_configs)
+    alter_cluster_configs = blocking(fluss.FlussAdmin.alter_cluster_configs)
+    add_server_tag = blocking(fluss.FlussAdmin.add_server_tag)
+    remove_server_tag = blocking(fluss.FlussAdmin.remove_server_tag)
 
 
-class FlussConnection(Face[connection.FlussConnection]):
+class FlussConnection(ContextWrapper[fluss.FlussConnection]):
     """As ``fluss.FlussConnection``; every method blocks until it is done."""
 
-    config = same(connection.FlussConnection.config)
-    __exit__ = same(connection.FlussConnection.__exit__)
+    config = same(fluss.FlussConnection.config)
+    get_admin = wrapping(fluss.FlussConnection.get_admin, FlussAdmin._of)
+    __exit__ = same(fluss.FlussConnection.__exit__)
 
     @staticmethod
     def create(config: Config) -> FlussConnection:
-        return FlussConnection._of(wait_for(connection.FlussConnection.create(config)))
+        return FlussConnection._of(wait_for(fluss.FlussConnection.create(config)))
 
-    @staticmethod
-    def connect(config: Config) -> FlussConnection:
-        return FlussConnection.create(config)
-
-    @staticmethod
-    def new(config: Config) -> FlussConnection:
-        return FlussConnection.create(config)
-
-    def get_admin(self) -> FlussAdmin:
-        return FlussAdmin._of(self._inner.get_admin())
+    connect = new = create
 
     def get_table(self, table_path: TablePath) -> FlussTable:
         return FlussTable._of(wait_for(self._inner.get_table(table_path)))
 
     def close(self, timeout_ms: int | None = None) -> None:
         self._inner.close(timeout_ms).wait()
-
-    def __enter__(self) -> FlussConnection:
-        return self

@@ -212,7 +212,7 @@ def start(
 
 
 class _RunningServers:
-    """The servers of this process that nobody has stopped yet. They are stopped when the program ends."""
+    """The servers of this process that are still running. They are stopped when the program ends."""
 
     def __init__(self) -> None:
         self._servers: set[EmbeddedServer] = set()
@@ -220,7 +220,7 @@ class _RunningServers:
 
     def add(self, server: EmbeddedServer) -> None:
         if self._process_id != os.getpid():
-            # The first one, or the first one after a fork: those of the parent are the parent's business.
+            # The first one, or the first one after a fork: the parent process stops its own.
             self._process_id = os.getpid()
             self._servers = set()
             _register_at_exit(self._stop_all)
@@ -267,7 +267,7 @@ class _Thread:
         try:
             return self._ready.result()
         except BaseException:
-            # If it was only the wait that was interrupted, the server is not to go on alone.
+            # If it was only the wait that was interrupted, the server is stopped.
             self._request_stop()
             self._thread.join(STOP_TIMEOUT_S)
             raise
@@ -303,7 +303,7 @@ class _Child:
     """Runs a server in a child process."""
 
     def __init__(self, options: Mapping[str, OptionValue]) -> None:
-        # What is wrong with them is found here, where the caller sees the whole story.
+        # What is wrong with them is found here, where the caller sees the whole traceback.
         ServerOptions(options)
         self._order = ChildOrder(
             {key: setting.text for key, setting in argument_settings(options).items()}, _CHILD_LOG_LEVEL, os.getpid()

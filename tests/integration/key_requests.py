@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fluss import TableInfo, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.net.channel import Channel
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api, VersionRange

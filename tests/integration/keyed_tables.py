@@ -12,7 +12,7 @@ import pyarrow as pa
 
 import fluss
 from fluss import ChangeType, TablePath, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.schema.table import TableBucket
 
 ID_NAME = pa.schema([("id", pa.int32()), ("name", pa.string())])

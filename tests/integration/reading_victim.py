@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 import fluss
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 
 ROWS_TIMEOUT_S = 120.0
 

@@ -15,7 +15,7 @@ import pytest
 
 import fluss
 from fluss import embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 
 ARROW_SCHEMA = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string())])
 LOG_TABLE = fluss.TableDescriptor(fluss.Schema(ARROW_SCHEMA), bucket_count=2)

@@ -13,7 +13,7 @@ import pytest
 
 from fluss import embedded
 from fluss.client.connection import FlussConnection
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.write.writers import AppendWriter
 from fluss.config import Config
 from fluss.errors import FlussError

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.net.channel import Channel
 from fluss.net.transport import run

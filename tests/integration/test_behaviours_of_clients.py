@@ -20,7 +20,7 @@ import pytest
 
 import fluss
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.testing.waiting import eventually
 
 ARROW_SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string())])

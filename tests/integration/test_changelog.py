@@ -14,7 +14,7 @@ import pytest
 
 import fluss
 from fluss import EARLIEST_OFFSET, ChangeType, FlussError, TableBucket, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from tests.integration.keyed_tables import (
     Copy,
     Tables,

@@ -17,7 +17,7 @@ import pytest
 
 import fluss
 from fluss import embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 
 SCHEMA = fluss.Schema(pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string())]))
 LOG_TABLE = fluss.TableDescriptor(SCHEMA, bucket_count=1)

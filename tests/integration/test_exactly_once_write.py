@@ -21,13 +21,14 @@ import pytest
 import fluss
 from fluss import DataTypes
 from fluss.client.bulk.sequenced_writer import SequencedWriter
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
-from fluss.spark.write.exactly_once import ExactlyOnceWrite, WriterRecord
+from fluss.spark.write.exactly_once import ExactlyOnceWrite
 from fluss.spark.write.sink import SinkRows
 from fluss.spark.write.sink_state import SinkState, TaskRecords
+from fluss.spark.write.writer_record import WriterRecord
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
 
@@ -120,7 +121,7 @@ def dying_writer(after: int, *, flushes: bool = True, counts_all: bool = False) 
         yield
 
 
-def keeper(directory: Path, task: int = 0) -> TaskRecords:
+def record_store(directory: Path, task: int = 0) -> TaskRecords:
     return SinkState.open(str(directory)).task("query", 3, task)
 
 
@@ -160,7 +161,7 @@ def test_rows_of_a_log_are_there_once_although_attempts_die_and_the_order_change
         wait_for(writer.flush())
         rng.shuffle(rows)
         size = rng.choice([5, 20, 60])
-        write = ExactlyOnceWrite(table, keeper(tmp_path))
+        write = ExactlyOnceWrite(table, record_store(tmp_path))
         if attempt in (0, 2):
             with pytest.raises(DeadError):
                 write.write(dying(batches_of(rows, size), rng.randrange(len(rows) // size)))
@@ -172,7 +173,7 @@ def test_rows_of_a_log_are_there_once_although_attempts_die_and_the_order_change
     assert summary.rows == sum(summary.rows_by_bucket.values()) == len(rows)
     assert 0 < summary.rows_found < len(rows)
     # Once more, when everything is there.
-    again = ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 50))
+    again = ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 50))
     assert again.rows_found == again.rows == len(rows)
     assert found(table) == expected(rows + others)
 
@@ -189,21 +190,21 @@ def test_cut_connections_kill_attempts_and_nothing_is_lost_or_doubled(
         network.proxy.cut_all()
         rng.shuffle(rows)
         with pytest.raises(DeadError):
-            ExactlyOnceWrite(table, keeper(tmp_path)).write(dying(batches_of(rows, 20), rng.randrange(3, 9)))
+            ExactlyOnceWrite(table, record_store(tmp_path)).write(dying(batches_of(rows, 20), rng.randrange(3, 9)))
         network.proxy.faults = Faults()
-    ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 20))
+    ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 20))
     assert found(table) == expected(rows)
 
 
 def test_an_attempt_that_was_believed_dead_cannot_write_behind_the_next_one(network: Network, tmp_path: Path) -> None:
     table = network.create(bucket_count=1)
     rows = rows_of(list(range(60)))
-    alive = ExactlyOnceWrite(table, keeper(tmp_path))
+    alive = ExactlyOnceWrite(table, record_store(tmp_path))
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield from batches_of(rows[:30], 10)
         # The next attempt begins, and ends, while this one waits for more rows.
-        assert ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows[::-1], 7)).rows == 60
+        assert ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows[::-1], 7)).rows == 60
         yield from batches_of(rows[30:], 10)
 
     with pytest.raises(FlussError) as late:
@@ -217,7 +218,7 @@ def test_requests_that_are_still_on_their_way_do_not_come_behind_the_next_attemp
 ) -> None:
     table = network.create(bucket_count=1)
     rows = rows_of(list(range(40)))
-    records = keeper(tmp_path)
+    records = record_store(tmp_path)
     record = WriterRecord.begin(table)
     assert records.put(record)
     bucket = TableBucket(record.table_id, 0)
@@ -225,7 +226,7 @@ def test_requests_that_are_still_on_their_way_do_not_come_behind_the_next_attemp
         for batch in batches_of(rows[:8], 2):
             dead.append(bucket, batch)
         dead.flush()
-    ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows[::-1], 11))
+    ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows[::-1], 11))
     # What the dead attempt had sent arrives now: a number that is used, and one that would have been the next.
     for late in (4, 5, 8):
         with SequencedWriter(table, record.writer_id, next_sequences={bucket: late}) as dead:
@@ -242,51 +243,51 @@ def test_an_input_that_is_not_the_same_again_is_refused_and_nothing_is_written(
     table = network.create(keys=keys, bucket_count=1)
     rows = rows_of(list(range(50)))
     with dying_writer(3), pytest.raises(DeadError):
-        ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 10))
+        ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 10))
     before = found(table)
     assert 0 < sum(before.values()) < 50
     for others in (rows_of(list(range(100, 150))), rows[:3], []):
         with pytest.raises(FlussError, match="does not give the same rows when it is repeated"):
-            ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(others, 10))
+            ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(others, 10))
     assert found(table) == before
 
 
 def test_nothing_is_kept_for_a_task_without_rows(network: Network, tmp_path: Path) -> None:
     for table in (network.create(), network.create(keys=("id",))):
-        assert ExactlyOnceWrite(table, keeper(tmp_path)).write([]).rows == 0
+        assert ExactlyOnceWrite(table, record_store(tmp_path)).write([]).rows == 0
         empty = pa.RecordBatch.from_pylist([], schema=ROWS)
         if not table.has_primary_key():
-            assert ExactlyOnceWrite(table, keeper(tmp_path)).write([empty]).rows == 0
+            assert ExactlyOnceWrite(table, record_store(tmp_path)).write([empty]).rows == 0
     assert list(tmp_path.rglob("*.json")) == []
 
 
 def test_rows_that_belong_to_no_partition_are_refused(network: Network, tmp_path: Path) -> None:
     table = network.create(bucket_count=1, partition_keys=["day"])
     with pytest.raises(FlussError, match="Partition value shouldn't be null"):
-        ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of([{"id": 1, "day": None, "name": "x"}], 1))
+        ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of([{"id": 1, "day": None, "name": "x"}], 1))
 
 
 def test_a_table_that_was_created_again_is_refused(network: Network, tmp_path: Path) -> None:
     first, second = network.create(bucket_count=1), network.create(bucket_count=1)
-    ExactlyOnceWrite(first, keeper(tmp_path)).write(batches_of(rows_of([1]), 1))
+    ExactlyOnceWrite(first, record_store(tmp_path)).write(batches_of(rows_of([1]), 1))
     with pytest.raises(FlussError, match="dropped and created again"):
-        ExactlyOnceWrite(second, keeper(tmp_path)).write(batches_of(rows_of([1]), 1))
+        ExactlyOnceWrite(second, record_store(tmp_path)).write(batches_of(rows_of([1]), 1))
 
 
 def test_partitions_that_come_late_or_vanish_are_no_trouble(network: Network, tmp_path: Path) -> None:
     table = network.create(bucket_count=1, partition_keys=["day"])
     rows = sorted(rows_of(list(range(30))), key=lambda row: row["day"])
     with pytest.raises(DeadError):
-        ExactlyOnceWrite(table, keeper(tmp_path)).write(dying(batches_of(rows, 4), 6))
+        ExactlyOnceWrite(table, record_store(tmp_path)).write(dying(batches_of(rows, 4), 6))
     assert len(list(tmp_path.rglob("*.json"))) > 1, "the record has been extended"
-    summary = ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 9))
+    summary = ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 9))
     assert summary.rows_by_bucket == {f"{day}:0": 10 for day in DAYS}
     assert found(table) == expected(rows)
     wait_for(network.connection.get_admin().drop_partition(table.table_path, {"day": "mon"}))
     rest = [row for row in rows if row["day"] != "mon"]
-    assert ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rest, 9)).rows_found == 20
+    assert ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rest, 9)).rows_found == 20
     with pytest.raises(FlussError, match="may have been dropped"):
-        ExactlyOnceWrite(table, keeper(tmp_path, 1)).write(batches_of(rows, 9))
+        ExactlyOnceWrite(table, record_store(tmp_path, 1)).write(batches_of(rows, 9))
 
 
 # Tables with a primary key
@@ -309,7 +310,7 @@ def test_sums_are_exact_although_attempts_die_and_the_order_changes(
     found_rows = []
     for attempt in range(5):
         rng.shuffle(rows)
-        write = ExactlyOnceWrite(table, keeper(tmp_path))
+        write = ExactlyOnceWrite(table, record_store(tmp_path))
         if attempt < 4:
             with dying_writer(2 + 2 * attempt, flushes=attempt % 2 == 0), pytest.raises(DeadError):
                 write.write(batches_of(rows, 25, SUMMED))
@@ -317,7 +318,7 @@ def test_sums_are_exact_although_attempts_die_and_the_order_changes(
             found_rows.append(write.write(batches_of(rows, 25, SUMMED)).rows_found)
     assert {(row["id"], row["day"]): row["total"] for row in table.to_arrow().to_pylist()} == sums
     assert 0 < found_rows[-1] < 300
-    assert ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 25, SUMMED)).rows_found == 300
+    assert ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 25, SUMMED)).rows_found == 300
     assert {(row["id"], row["day"]): row["total"] for row in table.to_arrow().to_pylist()} == sums
 
 
@@ -336,8 +337,8 @@ def test_the_order_of_changes_of_a_key_is_kept_and_deletes_delete(network: Netwo
             last[number] = None if is_delete else f"{step}"
         changes.append(SinkRows(pa.RecordBatch.from_pylist(rows, schema=ROWS), np.array(deletes)))
     with dying_writer(9), pytest.raises(DeadError):
-        ExactlyOnceWrite(table, keeper(tmp_path)).write_rows(changes)
-    ExactlyOnceWrite(table, keeper(tmp_path)).write_rows(changes)
+        ExactlyOnceWrite(table, record_store(tmp_path)).write_rows(changes)
+    ExactlyOnceWrite(table, record_store(tmp_path)).write_rows(changes)
     rows_now = {row["id"]: row["name"] for row in table.to_arrow().to_pylist()}
     assert rows_now == {number: name for number, name in last.items() if name is not None}
 
@@ -349,16 +350,16 @@ def test_a_writer_that_the_server_has_forgotten_is_replaced(
     table = network.create(keys=keys, bucket_count=1)
     rows = rows_of(list(range(60)))
     with dying_writer(4), pytest.raises(DeadError):
-        ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 5))
-    wait_until_forgotten(table, keeper(tmp_path))
-    summary = ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 20))
+        ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 5))
+    wait_until_forgotten(table, record_store(tmp_path))
+    summary = ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 20))
     assert 0 < summary.rows_found < 60
     assert found(table) == expected(rows)
-    record = keeper(tmp_path).load()
+    record = record_store(tmp_path).load()
     assert record is not None
     assert len(record.writer_ids) == 2
     # And the next attempt finds the batches of both.
-    assert ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 20)).rows_found == 60
+    assert ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 20)).rows_found == 60
     assert found(table) == expected(rows)
 
 
@@ -388,12 +389,12 @@ def test_a_column_that_was_added_meanwhile_does_not_matter(
     table = network.create(keys=keys, bucket_count=1)
     rows = rows_of(list(range(60)))
     with dying_writer(3), pytest.raises(DeadError):
-        ExactlyOnceWrite(table, keeper(tmp_path)).write(batches_of(rows, 5))
+        ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 5))
     new = pa.field("added", pa.int32())
     wait_for(network.connection.get_admin().alter_table(table.table_path, add_columns=[new]))
     wider = wait_for(network.connection.get_table(table.table_path))
     rows = [{**row, "added": None} for row in rows]
-    summary = ExactlyOnceWrite(wider, keeper(tmp_path)).write(batches_of(rows, 20, ROWS.append(new)))
+    summary = ExactlyOnceWrite(wider, record_store(tmp_path)).write(batches_of(rows, 20, ROWS.append(new)))
     assert 0 < summary.rows_found < 60
     assert found(wider) == expected(rows)
 
@@ -447,7 +448,7 @@ class Life:
         size = self.rng.randrange(1, len(rows) + 5)
         stop = self.rng.randrange(len(rows) // size + 2)
         way = self.rng.choice(["rows end", "writer dies", "writer dies", "others begin", "goes well"])
-        write = ExactlyOnceWrite(self.table, keeper(self._directory))
+        write = ExactlyOnceWrite(self.table, record_store(self._directory))
         batches = batches_of(rows, size, self.schema)
         if way == "rows end":
             batches = dying(batches, stop)
@@ -475,7 +476,9 @@ class Life:
         """Try without anything going wrong, and look what the table has."""
         for _ in range(2):
             rows = self.rng.sample(self.rows, len(self.rows))
-            summary = ExactlyOnceWrite(self.table, keeper(self._directory)).write(batches_of(rows, 40, self.schema))
+            summary = ExactlyOnceWrite(self.table, record_store(self._directory)).write(
+                batches_of(rows, 40, self.schema)
+            )
             assert summary.rows == summary.rows_by_bucket.total() == len(rows)
         assert summary.rows_found == len(rows)
         if self.schema is SUMMED:

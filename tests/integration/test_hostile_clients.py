@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.protocol.api import APIS, ApiKey
 from fluss.protocol.frame import ResponseFrame, ResponseType

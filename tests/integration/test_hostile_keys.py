@@ -15,7 +15,7 @@ import pytest
 
 import fluss
 from fluss import DataTypes, TablePath, blocking
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.net.channel import Channel
 from fluss.protocol import api as apis

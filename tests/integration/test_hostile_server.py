@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fluss
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from tests.integration.hostile_server import (

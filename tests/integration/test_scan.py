@@ -16,7 +16,7 @@ import pytest
 
 import fluss
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError, TablePath, col, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 
 ID_NAME = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string())])
 

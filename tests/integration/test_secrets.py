@@ -16,7 +16,7 @@ import pytest
 
 import fluss
 from fluss import embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import AuthenticationError
 from fluss.options import HIDDEN
 from fluss.server.__main__ import main

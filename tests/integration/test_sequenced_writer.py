@@ -19,7 +19,7 @@ from fluss import DataTypes
 from fluss.client.bulk.counted_writer import CountedWriter
 from fluss.client.bulk.sequenced_writer import SequencedWriter, new_writer_id
 from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.schema.offsets import ChangeType
@@ -280,7 +280,7 @@ def test_a_writer_waits_for_memory_instead_of_holding_everything(network: Networ
 
 def test_a_flush_ends_when_nothing_is_stored_for_too_long(network: Network) -> None:
     table = network.create(bucket_count=1)
-    with SequencedWriter(table, new_writer_id(table), patience_s=0.3) as writer:
+    with SequencedWriter(table, new_writer_id(table), idle_timeout_s=0.3) as writer:
         network.proxy.faults = Faults(stalls=True)
         writer.append(bucket_of(table), rows(1))
         with pytest.raises(RequestTimeoutError, match=r"none was for 0\.3 s"):
@@ -467,7 +467,7 @@ def test_a_counting_writer_raises_its_own_failures_and_waits_for_no_one_else(net
 
 def test_a_counting_writer_gives_up_when_nothing_is_stored_for_too_long(network: Network) -> None:
     table = network.create()
-    writer = CountedWriter(table, patience_s=0.3)
+    writer = CountedWriter(table, idle_timeout_s=0.3)
     network.proxy.faults = Faults(stalls=True)
     writer.write(rows(1))
     with pytest.raises(RequestTimeoutError, match=r"none were for 0\.3 s"):

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fluss import FlussError, TablePath, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.spark import connections
 from fluss.spark.connections import open_connection, open_table
@@ -69,7 +69,7 @@ def test_a_table_that_does_not_exist_is_an_error_with_its_code(settings: dict[st
 def test_a_forked_worker_makes_a_connection_of_its_own(settings: dict[str, str]) -> None:
     program = f"""
         import os
-        from fluss.client.faces import wait_for
+        from fluss.client.kernel.runtime import wait_for
         from fluss.spark.connections import open_connection
         settings = {settings!r}
         parents = open_connection(settings)

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 import fluss
 from fluss import DataTypes, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import FlussError
 from fluss.spark.query_options import write_options
 from fluss.spark.write import overwrite, sink

@@ -13,7 +13,7 @@ import pytest
 
 import fluss
 from fluss import DataTypes, FlussError, Schema, TablePath, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.schema.schema import Column
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults

@@ -39,8 +39,8 @@ from fluss.schema.table_options import (
     CompressionType,
 )
 
-COMPRESSION_TYPE_KEY = LOG_ARROW_COMPRESSION_TYPE.key
-ZSTD_LEVEL_KEY = LOG_ARROW_COMPRESSION_ZSTD_LEVEL.key
+_TYPE_KEY = LOG_ARROW_COMPRESSION_TYPE.key
+_LEVEL_KEY = LOG_ARROW_COMPRESSION_ZSTD_LEVEL.key
 
 LENGTH_PREFIX = struct.Struct("<q")
 STORED_AS_IS = -1
@@ -73,29 +73,29 @@ class ArrowCompression:
     def __post_init__(self) -> None:
         if not ZSTD_LEVEL_MIN <= self.zstd_level <= ZSTD_LEVEL_MAX:
             raise FlussError(
-                f"{ZSTD_LEVEL_KEY} must be between {ZSTD_LEVEL_MIN} and {ZSTD_LEVEL_MAX}, got {self.zstd_level}",
+                f"{_LEVEL_KEY} must be between {ZSTD_LEVEL_MIN} and {ZSTD_LEVEL_MAX}, got {self.zstd_level}",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ArrowCompression:
         """Read the properties of a table. Case does not matter; the level is read for ZSTD only."""
-        type_text = properties.get(COMPRESSION_TYPE_KEY, LOG_ARROW_COMPRESSION_TYPE.default)
+        type_text = properties.get(_TYPE_KEY, LOG_ARROW_COMPRESSION_TYPE.default)
         try:
             compression_type = CompressionType(type_text.strip().upper())
         except ValueError:
             raise FlussError(
-                f"{COMPRESSION_TYPE_KEY} must be one of {', '.join(CompressionType)}, got {type_text!r}",
+                f"{_TYPE_KEY} must be one of {', '.join(CompressionType)}, got {type_text!r}",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             ) from None
         if compression_type != CompressionType.ZSTD:
             return cls(compression_type)
-        level_text = properties.get(ZSTD_LEVEL_KEY, str(LOG_ARROW_COMPRESSION_ZSTD_LEVEL.default))
+        level_text = properties.get(_LEVEL_KEY, str(LOG_ARROW_COMPRESSION_ZSTD_LEVEL.default))
         try:
             return cls(compression_type, int(level_text))
         except ValueError:
             raise FlussError(
-                f"{ZSTD_LEVEL_KEY} must be a whole number, got {level_text!r}", ErrorCode.INVALID_CONFIG_EXCEPTION
+                f"{_LEVEL_KEY} must be a whole number, got {level_text!r}", ErrorCode.INVALID_CONFIG_EXCEPTION
             ) from None
 
     @property
@@ -134,7 +134,7 @@ def compress_message(message: pa.Buffer, compression: ArrowCompression) -> pa.Bu
 
 
 class BufferContents(NamedTuple):
-    """What the buffers of a body hold, by their own word but within reason."""
+    """What the buffers of a body claim to hold, as far as that is possible."""
 
     lengths: Int64Array  # bytes without compression
     framed: npt.NDArray[np.bool_]  # whether these bytes are in a compressed frame

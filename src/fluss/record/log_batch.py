@@ -116,7 +116,7 @@ class HeaderLayout:
 
 HEADER_LAYOUTS: tuple[HeaderLayout, ...] = tuple(HeaderLayout.of(magic) for magic in range(MAGIC_NEWEST + 1))
 
-# The fields before the epoch lie at the same place in every layout, so a batch can be measured and stamped unseen.
+# The fields before the epoch lie at the same place in every layout, so any batch can be measured and stamped.
 _V0_OFFSETS = HEADER_LAYOUTS[MAGIC_V0].offsets
 LENGTH_END = _V0_OFFSETS["magic"]
 HEADER_BYTES_MIN = HEADER_LAYOUTS[MAGIC_V0].size

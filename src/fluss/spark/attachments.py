@@ -31,7 +31,7 @@ from fluss.spark.type_mapping import view_schema
 
 _PROVIDER_LINE: Final = re.compile(r"^Provider: (.*)$", re.MULTILINE)
 _TIME_TYPE_ENABLED: Final = "spark.sql.timeType.enabled"
-# Spark compares every name with every part of a pattern; beyond this it is better asked for all.
+# Spark compares every name with every part of a pattern; for more names than this, asking for all is faster.
 _PATTERN_NAMES_MAX: Final = 20
 # How many tables are described at a time; each is one request.
 _DESCRIBED_MAX: Final = 16
@@ -179,7 +179,7 @@ class AttachedTable:
     table_id: int
     schema_id: int
     comment: str | None
-    # What every query on it has for options, the table among them. There may be a password.
+    # The options of every query on it, the table among them. They may contain a password.
     options: Mapping[str, str] = field(repr=False)
 
     @property
@@ -277,7 +277,7 @@ class AttachedDatabase:
         providers = {entry.spark_table: entry.provider for entry in entries}
         if not providers:
             return set()
-        # One question for all, in which names are patterns. There is nothing special in them.
+        # One statement for all tables. Names of Spark contain nothing that is special in a pattern.
         pattern = "|".join(providers) if len(providers) <= _PATTERN_NAMES_MAX else "*"
         rows = self._spark.sql(
             f"SHOW TABLE EXTENDED IN {quoted_name(self.spark_database)} LIKE {quoted_string(pattern)}"
@@ -296,7 +296,7 @@ class AttachedDatabase:
     def _create(self, entry: AttachedTable, schema: StructType, *, is_present: bool) -> None:
         self._spark.dataSource.register(bound_provider(entry.provider, entry.options))
         if is_present:
-            # Not before its provider is registered, which Spark looks for: the entry may be another session's.
+            # To drop an entry, which may be of another session, Spark needs its provider.
             self._spark.sql(f"DROP TABLE {entry.sql_name}")
         self.tables.pop(entry.spark_table, None)
         if _has_time(schema):

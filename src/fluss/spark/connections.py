@@ -37,7 +37,7 @@ def open_connection(settings: Mapping[str, str]) -> FlussConnection:
             # The one that was used last stands at the end.
             _connections[key] = connection
             return connection
-    # Others need not wait until this cluster answers.
+    # Without the lock: other threads need not wait until this cluster answers.
     opened = wait_for(FlussConnection.create(Config(dict(settings))))
     needless: list[FlussConnection] = []
     with _lock:
@@ -47,7 +47,7 @@ def open_connection(settings: Mapping[str, str]) -> FlussConnection:
         if len(_connections) > _CONNECTIONS_MAX:
             needless.append(_connections.pop(next(iter(_connections))))
     for unused in needless:
-        # It says in the log what it could not send.
+        # The connection logs what it could not send.
         with suppress(FlussError):
             unused.close()
     return connection

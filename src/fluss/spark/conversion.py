@@ -140,7 +140,7 @@ class ToSpark:
             if array.null_count and not field.nullable:
                 raise FlussError(f"Column '{field.name}' is NOT NULL, but there are rows in which it is null")
         if not arrays:
-            # Without a column there is only a number of rows to tell.
+            # A batch without columns still has a number of rows.
             return batch.select([])
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -281,7 +281,7 @@ _CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType],
 
 
 def _integer_to_decimal(source: pa.DataType, target: pa.DataType, path: str) -> Conversion:
-    # pyarrow wants room for every integer first.
+    # pyarrow refuses the cast unless the decimal has room for every integer of the type.
     roomy = _INTEGER_DIGITS[source.bit_width] + target.scale
     if roomy > _DECIMAL_DIGITS_MAX:
         raise _misfit(source, target, path)

@@ -67,10 +67,10 @@ _SPARKS_OWN: Final = frozenset(
 _PATH: Final = "path"
 _TABLE: Final = "table"
 _CATALOG_TWIN: Final = "option."
-# What only CREATE TABLE hands over.
+# Keys that only CREATE TABLE hands over.
 _CATALOG_SIGNS: Final = frozenset({"provider", "owner"})
 _SESSION_PREFIX: Final = "spark.sql.fluss."
-# A range of time belongs to one query; every query of a session with the same one would be a surprise.
+# A range of time belongs to one query, so it cannot be set for a whole session.
 _NEVER_OF_SESSION: Final = "scan.incremental."
 _TIME_ZONE_KEY: Final = "scan.time-zone"
 _SESSION_ZONE: Final = "spark.sql.session.timeZone"

@@ -257,7 +257,7 @@ def fluss_type(data_type: spark.DataType, column: str) -> DataType:
 
 
 def _text_type(data_type: spark.StringType, column: str) -> StringType:
-    # Also the parent of char and varchar, which have gone another way.
+    # StringType is also the parent of char and varchar, which were handled before.
     collation = getattr(data_type, "collation", _DEFAULT_COLLATION)
     if collation != _DEFAULT_COLLATION:
         raise FlussError(f"Column '{column}' has the collation {collation}, but Fluss has {_DEFAULT_COLLATION} only")

@@ -1,4 +1,4 @@
-"""The one door to the disk: every open, write, sync, rename and unlink of the log goes through ``Files``.
+"""The one door to the disk: every open, write, sync, rename and unlink of storage goes through ``Files``.
 
 ``OsFiles`` is the real one. A fault-injecting twin with the same methods lives in ``fluss.testing.faultfs``.
 
@@ -29,7 +29,7 @@ _LARGE_READ_BYTES: Final = 64 * 1024
 
 
 class Files(Protocol):
-    """What the log needs of a file system. All methods may be called from any thread."""
+    """What storage needs of a file system. All methods may be called from any thread."""
 
     def size(self, path: Path) -> int: ...
 
@@ -105,7 +105,7 @@ class OsFiles:
         self._descriptors_max = descriptors_max
         # By path as text: hashing a Path costs more than reading a few kilobytes.
         self._descriptors: OrderedDict[str, _Descriptor] = OrderedDict()
-        # How often names have changed their meaning. A file that was opened meanwhile may be the old one.
+        # How often files were replaced, renamed or removed. A file that was opened meanwhile may be the old one.
         self._forget_count = 0
         self._lock = threading.Lock()
 
@@ -222,7 +222,7 @@ class OsFiles:
                 self._descriptors.move_to_end(text)
                 descriptor.user_count += 1
         if descriptor is None:
-            # Opening may wait for the disk; those who have their descriptors go on meanwhile.
+            # Opening may wait for the disk; threads that have their descriptors go on meanwhile.
             opened = _Descriptor(os.open(text, flags | os.O_CLOEXEC, 0o644))
             descriptor = self._keep(text, opened, forget_count)
         try:

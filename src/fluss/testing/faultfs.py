@@ -101,7 +101,7 @@ class FaultFiles:
                     self._lose_content(content)
 
     def change(self, path: Path, data: bytes) -> None:
-        """Put other bytes into a file, durably, without anybody noticing."""
+        """Put other bytes into a file, durably, as damage that no operation reports."""
         with self._lock:
             content = self._content(path)
             content.data, content.durable = bytearray(data), bytes(data)

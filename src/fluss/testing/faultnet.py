@@ -40,7 +40,7 @@ class Faults:
     delay_s: tuple[float, float] = (0.0, 0.0)
     # New connections are accepted and reset at once.
     refuses: bool = False
-    # Nothing passes, and nobody is told. What was sent meanwhile arrives when this ends, as on a network that heals.
+    # Nothing passes, and neither end is told. What was sent meanwhile arrives when this ends, as when a network heals.
     stalls: bool = False
 
 
@@ -129,7 +129,7 @@ class FaultProxy:
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._link_count += 1
-        # Each connection has its own numbers, whatever the others do meanwhile.
+        # Each connection has its own numbers, so that they do not depend on what others do meanwhile.
         link = _Link(random.Random(f"{self._seed}/{self._link_count}"), self.faults.cut_after_bytes)
         self._links.add(link)
         try:
@@ -201,7 +201,7 @@ class _Link:
         return data
 
     def cut(self, *, reset: bool) -> None:
-        """Close both ends, if they are not. Whoever reads from them sees an end or an error."""
+        """Close both ends, if they are not. Their readers see an end or an error."""
         if self.is_cut:
             return
         self.is_cut = True

@@ -49,7 +49,7 @@ _MILLIS_LOWEST, _MILLIS_HIGHEST = -62_135_596_800_000, 253_402_300_799_999
 # What fits 64-bit nanoseconds: 1677-09-22 to 2262-04-11.
 _MILLIS_LOWEST_NS, _MILLIS_HIGHEST_NS = -9_223_372_036_854, 9_223_372_036_853
 _ITEMS_MAX = 4
-# Plain ones, and what a person or a hostile one might choose.
+# A plain name, and names that text forms have to quote.
 _FIELD_NAMES = ("f", "größe ", "a.b", "a, b: `c` <d>", " ", "NOT NULL")
 
 # Building a strategy costs more than drawing from it, and the same types come again and again.

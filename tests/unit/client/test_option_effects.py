@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.connection import FlussConnection
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan import remote
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.remote import RemoteLog
@@ -156,7 +156,7 @@ def test_no_more_segments_are_read_at_a_time_than_wanted(tmp_path: Path, count: 
             while not all(read.done() for read in reads):
                 if (chunk := buffer.take()) is not None:
                     buffer.release(chunk)
-                    log.make_use_of_room()
+                    log.resume()
                 await asyncio.sleep(0.001)
         log.close()
         assert [read.result() for read in reads] == [10_000] * 5

@@ -16,15 +16,13 @@ from hypothesis import given, settings
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
 from fluss.record.arrow_ipc import BodyCodec, parse_message
 from fluss.record.compression import (
-    COMPRESSION_TYPE_KEY,
     NO_COMPRESSION,
-    ZSTD_LEVEL_KEY,
     ArrowCompression,
     compress_message,
     examine_buffers,
     lz4_frame,
 )
-from fluss.schema.table_options import CompressionType
+from fluss.schema.table_options import LOG_ARROW_COMPRESSION_TYPE, LOG_ARROW_COMPRESSION_ZSTD_LEVEL, CompressionType
 from fluss.testing.strategies import arrow_batches
 from tests.unit.record.arrow_support import ALL_COMPRESSIONS, COMPRESSION_IDS, pyarrow_message, wide_batch
 
@@ -48,11 +46,14 @@ def data_buffer(message: pa.Buffer | bytes) -> memoryview:
     ("properties", "expected"),
     [
         ({}, ArrowCompression(CompressionType.ZSTD, 3)),
-        ({COMPRESSION_TYPE_KEY: "NONE"}, NO_COMPRESSION),
-        ({COMPRESSION_TYPE_KEY: " lz4_frame "}, LZ4),
-        ({COMPRESSION_TYPE_KEY: "LZ4_FRAME", ZSTD_LEVEL_KEY: "nonsense"}, LZ4),
-        ({COMPRESSION_TYPE_KEY: "zstd", ZSTD_LEVEL_KEY: "22"}, ArrowCompression(CompressionType.ZSTD, 22)),
-        ({ZSTD_LEVEL_KEY: "1"}, ArrowCompression(CompressionType.ZSTD, 1)),
+        ({LOG_ARROW_COMPRESSION_TYPE.key: "NONE"}, NO_COMPRESSION),
+        ({LOG_ARROW_COMPRESSION_TYPE.key: " lz4_frame "}, LZ4),
+        ({LOG_ARROW_COMPRESSION_TYPE.key: "LZ4_FRAME", LOG_ARROW_COMPRESSION_ZSTD_LEVEL.key: "nonsense"}, LZ4),
+        (
+            {LOG_ARROW_COMPRESSION_TYPE.key: "zstd", LOG_ARROW_COMPRESSION_ZSTD_LEVEL.key: "22"},
+            ArrowCompression(CompressionType.ZSTD, 22),
+        ),
+        ({LOG_ARROW_COMPRESSION_ZSTD_LEVEL.key: "1"}, ArrowCompression(CompressionType.ZSTD, 1)),
     ],
 )
 def test_compression_follows_the_table_properties(properties: dict[str, str], expected: ArrowCompression) -> None:
@@ -62,11 +63,11 @@ def test_compression_follows_the_table_properties(properties: dict[str, str], ex
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({COMPRESSION_TYPE_KEY: "GZIP"}, "one of NONE, LZ4_FRAME, ZSTD, got 'GZIP'"),
-        ({COMPRESSION_TYPE_KEY: ""}, "got ''"),
-        ({ZSTD_LEVEL_KEY: "0"}, "between 1 and 22, got 0"),
-        ({ZSTD_LEVEL_KEY: "23"}, "between 1 and 22, got 23"),
-        ({ZSTD_LEVEL_KEY: "fast"}, "whole number, got 'fast'"),
+        ({LOG_ARROW_COMPRESSION_TYPE.key: "GZIP"}, "one of NONE, LZ4_FRAME, ZSTD, got 'GZIP'"),
+        ({LOG_ARROW_COMPRESSION_TYPE.key: ""}, "got ''"),
+        ({LOG_ARROW_COMPRESSION_ZSTD_LEVEL.key: "0"}, "between 1 and 22, got 0"),
+        ({LOG_ARROW_COMPRESSION_ZSTD_LEVEL.key: "23"}, "between 1 and 22, got 23"),
+        ({LOG_ARROW_COMPRESSION_ZSTD_LEVEL.key: "fast"}, "whole number, got 'fast'"),
     ],
 )
 def test_properties_that_mean_nothing_are_refused(properties: dict[str, str], message: str) -> None:

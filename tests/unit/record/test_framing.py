@@ -1,4 +1,4 @@
-"""Length-prefixed records are found and built a batch at a time, and no length can lead outside the data.
+"""Checksums do not depend on the kind of buffer, and no length of a record can lead outside the data.
 Random rows are framed, split again and compared with a plain loop; every length is then made to lie."""
 
 from __future__ import annotations
@@ -6,12 +6,20 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.record.framing import concat_rows, fixed_width_rows, join_length_prefixed, split_length_prefixed
+from fluss.record.framing import (
+    concat_rows,
+    crc32c,
+    crc32c_chain,
+    fixed_width_rows,
+    join_length_prefixed,
+    split_length_prefixed,
+)
 from fluss.row.encoded import EncodedRows
 from tests.damage import count_refusals
 from tests.unit.record.row_layouts import encoded_rows
@@ -117,3 +125,24 @@ def test_a_record_beyond_its_int32_length_is_refused() -> None:
     huge = EncodedRows(np.zeros(1, np.uint8), np.array([0]), np.array([2**31]))
     with pytest.raises(FlussError, match="2147483648 bytes is too large"):
         join_length_prefixed(huge)
+
+
+def test_every_kind_of_buffer_gives_the_same_checksum() -> None:
+    data = bytes(range(200))
+    expected = crc32c(data)
+    for buffer in (bytearray(data), memoryview(data), np.frombuffer(data, np.uint8), pa.py_buffer(data)):
+        assert crc32c(buffer) == expected
+    assert crc32c(np.frombuffer(data, "<i8")) == expected
+    assert crc32c(pa.py_buffer(b"xx" + data).slice(2)) == expected
+
+
+def test_the_checksum_of_nothing_is_zero() -> None:
+    assert crc32c(b"") == crc32c_chain([]) == crc32c_chain([b"", bytearray()]) == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_parts_have_the_checksum_of_the_whole(parts: list[bytes]) -> None:
+    whole = b"".join(parts)
+    assert crc32c_chain(parts) == crc32c(whole)
+    assert crc32c(whole[7:], crc32c(whole[:7])) == crc32c(whole)

@@ -147,7 +147,7 @@ def test_users_of_all_listeners_can_be_replaced_while_those_of_the_jaas_text_sta
     assert not users("old", "4")
 
 
-def test_replacing_users_is_refused_if_nobody_could_log_in_any_more() -> None:
+def test_replacing_users_is_refused_if_no_user_could_log_in_any_more() -> None:
     SharedUsers({"fixed": "1"}).check(None)
     SharedUsers({}, is_needed=False).check(None)
     users = SharedUsers({}, "a:b")

@@ -31,8 +31,9 @@ from fluss.client.bulk.table_facts import (
 )
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
-from fluss.client.faces import wait_for
 from fluss.client.kernel.placement import PartitionSplitter, lake_format
+from fluss.client.kernel.retry import JOBS
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch, changelog_schema
 from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
@@ -41,6 +42,7 @@ from fluss.client.write.encoders import gathered
 
 __all__ = [
     "IN_FLIGHT_MAX",
+    "JOBS",
     "NOT_IN_LOG",
     "ChangelogFold",
     "CountedWriter",

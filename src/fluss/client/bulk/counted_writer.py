@@ -21,7 +21,7 @@ from fluss.schema.normalize import normalize_batch
 # A partition by name, None if the table has none, and a bucket of it.
 Place: TypeAlias = tuple[str | None, int]
 
-PATIENCE_S: Final = 300.0
+IDLE_TIMEOUT_S: Final = 300.0
 
 
 class CountedWriter:
@@ -29,7 +29,7 @@ class CountedWriter:
 
     Calls check the rows, and wait while half of ``writer.buffer.memory-size`` is full of them. A failure is raised by
     the next call, and the last time by ``flush``; rows of other jobs on the connection do not matter. With
-    ``target_columns``, for a table with a primary key, only these columns are written. ``patience_s`` is how long a
+    ``target_columns``, for a table with a primary key, only these columns are written. ``idle_timeout_s`` is how long a
     call waits while nothing is stored.
     """
 
@@ -38,13 +38,13 @@ class CountedWriter:
         table: FlussTable,
         *,
         target_columns: Sequence[str] | None = None,
-        patience_s: float = PATIENCE_S,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
     ) -> None:
         context = context_of(table)
         info = context.info
         self._client = context.writer_client()
         self._path = info.table_path
-        self._patience_s = patience_s
+        self._idle_timeout_s = idle_timeout_s
         self._encoder: LogEncoder | KvEncoder
         if info.has_primary_key():
             targets = checked_targets(info, target_columns)
@@ -103,12 +103,12 @@ class CountedWriter:
             if done_now != done_count:
                 waited_from_s, done_count = monotonic(), done_now
             try:
-                block.done.result(waited_from_s + self._patience_s - monotonic())
+                block.done.result(waited_from_s + self._idle_timeout_s - monotonic())
             except TimeoutError:
                 if self._done_count() == done_count:
                     raise RequestTimeoutError(
-                        f"Rows for {self._path} are not stored, and none were for {self._patience_s:g} s; the server "
-                        "may be slow or away"
+                        f"Rows for {self._path} are not stored, and none were for {self._idle_timeout_s:g} s; the "
+                        "server may be slow or away"
                     ) from None
 
     def _done_count(self) -> int:

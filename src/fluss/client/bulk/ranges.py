@@ -32,14 +32,14 @@ def read_ranges(
     *,
     columns: Sequence[str] | None = None,
     predicate: Predicate | None = None,
-    patience_s: float | None = None,
+    idle_timeout_s: float | None = None,
 ) -> Generator[RecordRun, None, None]:
     """Yield the records of ranges, blocking: those of a bucket in their order, buckets side by side.
 
     ``columns`` are cut out by the servers where the log format allows it. Servers leave out batches for which the
     ``predicate`` holds nowhere, as far as they can tell; other records for which it does not hold are returned. The
     ranges of a bucket are read in the order in which they are given. A range that begins before the first record its
-    bucket still has is a FlussError (code 19). So is one whose records do not come for ``patience_s``, by default
+    bucket still has is a FlussError (code 19). So is one whose records do not come for ``idle_timeout_s``, by default
     ``request-timeout`` (code 25), for instance because it ends behind the last one. Closing the iterator ends all
     fetching.
     """
@@ -53,7 +53,7 @@ def read_ranges(
             )
         if each.start < 0:
             raise ValueError(f"a range begins at an offset, got {each.start}")
-    return _read(context, ranges, scan_columns(info, columns), _bound(info, predicate), patience_s)
+    return _read(context, ranges, scan_columns(info, columns), _bound(info, predicate), idle_timeout_s)
 
 
 def scan_columns(info: TableInfo, columns: Sequence[str] | None) -> ScanColumns:
@@ -77,12 +77,12 @@ def _read(
     ranges: Sequence[LogRange],
     columns: ScanColumns,
     predicate: BoundPredicate | None,
-    patience_s: float | None,
+    idle_timeout_s: float | None,
 ) -> Generator[RecordRun, None, None]:
     for found in _rounds(ranges):
         pipeline = ScanPipeline(context.cluster, context.runtime, context.info, columns, predicate=predicate)
         with contextlib.closing(pipeline), _out_of_range_by_code():
-            yield from pipeline.begin_bounded(found, patience_s=patience_s).runs()
+            yield from pipeline.begin_bounded(found, idle_timeout_s=idle_timeout_s).runs()
 
 
 def _rounds(ranges: Sequence[LogRange]) -> list[Mapping[TableBucket, tuple[int, int]]]:

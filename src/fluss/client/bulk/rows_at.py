@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.runtime import run_here
 from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys, is_end_of_key, keyed_changes
 from fluss.client.scan.pipeline import BoundedRead, ScanPipeline
@@ -53,16 +54,17 @@ def rows_at(
     offset: int,
     *,
     columns: Sequence[str] | None = None,
-    patience_s: float | None = None,
+    idle_timeout_s: float | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of a bucket after all changes before ``offset``, in no useful order, blocking.
 
     A FlussError says that they cannot be told any more; or that the server has lost them before their end (code 66), or
-    that nothing came for ``patience_s`` (code 25): then they may be read again. Closing the iterator ends all fetching.
+    that nothing came for ``idle_timeout_s`` (code 25): then they may be read again. Closing the iterator ends all
+    fetching.
     """
     if not table.has_primary_key():
         raise FlussError(f"{table.table_path} is a log table, which has no rows at an offset; read a range of its log")
-    return _BucketAt(table, bucket, offset, scan_columns(table.get_table_info(), columns), patience_s).rows()
+    return _BucketAt(table, bucket, offset, scan_columns(table.get_table_info(), columns), idle_timeout_s).rows()
 
 
 class _CannotUndoError(Exception):
@@ -73,14 +75,14 @@ class _BucketAt:
     """One read of one bucket."""
 
     def __init__(
-        self, table: FlussTable, bucket: TableBucket, offset: int, columns: ScanColumns, patience_s: float | None
+        self, table: FlussTable, bucket: TableBucket, offset: int, columns: ScanColumns, idle_timeout_s: float | None
     ) -> None:
         self._table = table
         self._context = context_of(table)
         self._bucket = bucket
         self._offset = offset
         self._columns = columns
-        self._patience_s = patience_s
+        self._idle_timeout_s = idle_timeout_s
         info = self._context.info
         self._with_keys = columns.with_columns(info.physical_primary_keys)
         names = [column.name for column in self._with_keys.columns]
@@ -107,7 +109,7 @@ class _BucketAt:
         latest = max(self._offset, self._bucket_offset(OffsetSpec.latest()))
         undo.read(self._offset, latest)
         with contextlib.closing(self._pipeline()) as pipeline:
-            read = pipeline.begin_bounded({self._bucket: (FROM_SNAPSHOT, 0)}, patience_s=self._patience_s)
+            read = pipeline.begin_bounded({self._bucket: (FROM_SNAPSHOT, 0)}, idle_timeout_s=self._idle_timeout_s)
             (subscription,) = read.unfinished
             runs = _first_rows(read)
             snapshot_offset = subscription.snapshot_offset
@@ -172,7 +174,7 @@ class _BucketAt:
         """Read a part of the changelog, with the columns and the keys."""
         ranges = [LogRange(self._bucket, start, stop)]
         try:
-            yield from read_ranges(self._table, ranges, columns=self._names, patience_s=self._patience_s)
+            yield from read_ranges(self._table, ranges, columns=self._names, idle_timeout_s=self._idle_timeout_s)
         except FlussError as error:
             if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
                 raise
@@ -205,7 +207,7 @@ class _KeyChanges:
         self._pending_rows = 0
 
     def read(self, start: int, stop: int) -> None:
-        """Take in the changes of a range, which follows those before."""
+        """Add the changes of a range, which follows those before."""
         if start >= stop:
             return
         for run in self._bucket_at.changes(start, stop):
@@ -244,7 +246,7 @@ def _first_rows(read: BoundedRead) -> list[RecordRun]:
     """Return the first rows of a snapshot, none if it has none."""
     runs: list[RecordRun] = []
     while not runs and not read.is_done:
-        runs = read.step()
+        runs = run_here(read.step())
     return runs
 
 

@@ -1,8 +1,8 @@
 """Writes batches whose writer id and sequence numbers the caller chooses, so that the caller can go on after a crash.
 
-A normal writer gets an id for itself and numbers its batches as they are sent. Whoever has to know after a crash what
-has been stored keeps the id somewhere safe, makes the same batches again, finds out which numbers the log has
-(``scan.writer_batches``), and sends the others. A server takes the batches of a writer and a bucket only in the order
+A normal writer gets an id for itself and numbers its batches as they are sent. A job that has to know after a crash
+what has been stored keeps the id somewhere safe, makes the same batches again, finds out which numbers the log has
+(``writer_batches``), and sends the others. A server takes the batches of a writer and a bucket only in the order
 of their numbers, and each number once.
 """
 
@@ -40,7 +40,7 @@ _ACKS_ALL: Final = -1
 
 
 def new_writer_id(table: FlussTable) -> int:
-    """Ask a server for a writer id that nobody has."""
+    """Ask a server for a new writer id."""
     context = context_of(table)
     return context.runtime.run(allocate_writer_id(context.cluster, [table.table_path]))
 
@@ -70,8 +70,8 @@ class SequencedWriter:
     sent in the background, again when an answer is lost. After the first failure nothing more is sent, and every call
     raises it: the number of a batch that was not stored is not given to another one.
 
-    ``target_columns`` are for partial updates: calls take these columns only. ``patience_s`` is how long a call waits
-    while not a single batch is stored.
+    ``target_columns`` are for partial updates: calls take these columns only. ``idle_timeout_s`` is how long a call
+    waits while not a single batch is stored.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SequencedWriter:
         *,
         next_sequences: Mapping[TableBucket, int] | None = None,
         target_columns: Sequence[str] | None = None,
-        patience_s: float = 300.0,
+        idle_timeout_s: float = 300.0,
     ) -> None:
         context = context_of(table)
         config = context.cluster.config
@@ -89,9 +89,9 @@ class SequencedWriter:
         self._client = context.writer_client()
         self._runtime = context.runtime
         self._info = info = context.info
-        self._patience_s = patience_s
+        self._idle_timeout_s = idle_timeout_s
         # Nothing has to be done for memory to become free: everything has been handed to the sender.
-        self._memory = MemoryPool(config.writer_buffer_memory_size, patience_s, lambda: None)
+        self._memory = MemoryPool(config.writer_buffer_memory_size, idle_timeout_s, lambda: None)
         self._encoder: LogEncoder | KvEncoder
         if info.has_primary_key():
             self._encoder = upsert_encoder(table, target_columns)
@@ -189,11 +189,11 @@ class SequencedWriter:
         with self._changed:
             waited_from_s, seen_count = monotonic(), self._ended_count
             while self._unsent_count and self._failure is None:
-                left_s = waited_from_s + self._patience_s - monotonic()
+                left_s = waited_from_s + self._idle_timeout_s - monotonic()
                 if left_s <= 0:
                     raise RequestTimeoutError(
                         f"{self._unsent_count} batches for {self._info.table_path} are not stored, and none was for "
-                        f"{self._patience_s:g} s; the server may be slow or away"
+                        f"{self._idle_timeout_s:g} s; the server may be slow or away"
                     )
                 self._changed.wait(left_s)
                 if self._ended_count != seen_count:

@@ -66,8 +66,8 @@ def writer_batches(
     )
     pipeline = ScanPipeline(cluster, runtime, info, chosen)
     with contextlib.closing(pipeline):
-        patience_s = cluster.config.request_timeout_ms / 1000
-        for chunk, stop in _chunks(pipeline, found, patience_s, clock):
+        idle_timeout_s = cluster.config.request_timeout_ms / 1000
+        for chunk, stop in _chunks(pipeline, found, idle_timeout_s, clock):
             for batch in iter_batches(chunk.records):
                 header = batch.header
                 if header.writer_id not in wanted or not found[chunk.subscription.bucket][0] <= header.offset_last:
@@ -88,7 +88,7 @@ def writer_batches(
 def _chunks(
     pipeline: ScanPipeline,
     found: Mapping[TableBucket, tuple[int, int]],
-    patience_s: float,
+    idle_timeout_s: float,
     clock: Callable[[], float],
 ) -> Iterator[tuple[Chunk, int]]:
     """Yield what was fetched of buckets, each with where its bucket is to stop, until all of them are there."""
@@ -96,19 +96,19 @@ def _chunks(
     starts = {bucket: start for bucket, (start, _) in found.items()}
     stops = {bucket: stop for bucket, (_, stop) in found.items()}
     left: dict[Subscription, int] = {each: stops[each.bucket] for each in subscriptions.begin(starts, stops)}
-    waits_until_s = clock() + patience_s
+    waits_until_s = clock() + idle_timeout_s
     while left:
-        pipeline.fetcher.attend()
+        pipeline.fetcher.note_poll()
         news_count = buffer.news_count
         chunk = buffer.take()
         if chunk is None:
             failure = buffer.failure()
             if failure is not None:
                 raise failure
-            if not buffer.wait(news_count, _WAIT_S) and clock() > waits_until_s:
-                raise _no_progress(left, patience_s)
+            if not buffer.block(news_count, _WAIT_S) and clock() > waits_until_s:
+                raise _no_progress(left, idle_timeout_s)
             continue
-        waits_until_s = clock() + patience_s
+        waits_until_s = clock() + idle_timeout_s
         subscription = chunk.subscription
         try:
             if subscription in left:
@@ -121,11 +121,11 @@ def _chunks(
             buffer.release(chunk)
 
 
-def _no_progress(left: Mapping[Subscription, int], patience_s: float) -> Exception:
+def _no_progress(left: Mapping[Subscription, int], idle_timeout_s: float) -> Exception:
     subscription, stop = next(iter(left.items()))
-    return subscription.trouble or RequestTimeoutError(
-        f"No records of {subscription.bucket} came for {patience_s:g} s; it is at offset {subscription.position} and "
-        f"should reach {stop}"
+    return subscription.last_error or RequestTimeoutError(
+        f"No records of {subscription.bucket} came for {idle_timeout_s:g} s; it is at offset {subscription.position} "
+        f"and should reach {stop}"
     )
 
 

@@ -1,9 +1,13 @@
-"""The library's own event loop: one background thread per process that does all network work of the client.
+"""The library's own event loop, and the ways to wait for what it does.
 
-Because of it the synchronous calls of the API work inside a running event loop, in notebooks and from any thread,
-and objects may be used on another loop than the one they were made on.
+One background thread per process does all network work of the client. Because of it the synchronous calls of the API
+work inside a running event loop, in notebooks and from any thread, and objects may be used on another loop than the
+one they were made on.
 
-Results that serve two styles: ``x = f()`` and ``x = await f()`` mean the same.
+    await runtime.bridge(...)    for a coroutine on any other loop
+    run_here(...)                for a thread that blocks, and runs the coroutine of an ``_async`` method itself
+    wait_for(...)                for a thread that blocks while the library's loop runs anything awaitable
+    AwaitsItself, StartedCall    results for which ``x = f()`` and ``x = await f()`` mean the same
 """
 
 from __future__ import annotations
@@ -78,11 +82,13 @@ class Runtime:
             raise
 
     async def bridge(self, coroutine: Coroutine[Any, Any, T], *, cancels: bool = False) -> T:
-        """Await a coroutine of the library's loop from any loop.
+        """Await a coroutine of the library's loop from any loop, or from ``run_here``.
 
         The coroutine starts when this is first awaited. When the caller is cancelled, the coroutine goes on unless
         ``cancels`` says otherwise.
         """
+        if is_here():
+            return self.run(coroutine)
         if asyncio.get_running_loop() is self.loop:
             return await coroutine
         return await outcome(self.submit(coroutine), cancels=cancels)
@@ -100,6 +106,12 @@ class Runtime:
         except RuntimeError:
             return function(*args, **kwargs)
         return await work
+
+    async def on_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function that would hold up the caller's event loop on a worker thread; in ``run_here``, in place."""
+        if is_here():
+            return function(*args, **kwargs)
+        return await self.bridge(self.offload(function, *args, **kwargs))
 
     def drain_at_exit(self, drain: Callable[[float], Awaitable[None]]) -> Callable[[], None]:
         """Have something done on the loop before the interpreter ends; return "not any more".
@@ -144,6 +156,37 @@ class Runtime:
                 "this object was made before the process forked and cannot be used in the child; "
                 "create a new connection here"
             )
+
+
+class _ThisThread(threading.local):
+    # Whether it is inside ``run_here``.
+    is_here = False
+
+
+_this_thread = _ThisThread()
+
+
+def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the calling thread, without an event loop: where the coroutine waits, the thread blocks.
+
+    So a method and its ``_async`` twin are one piece of code, and the blocking one costs no change of threads. The
+    coroutine has to ask ``is_here`` before it waits, which ``bridge`` and ``on_worker`` do.
+    """
+    was_here, _this_thread.is_here = _this_thread.is_here, True
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        _this_thread.is_here = was_here
+    coroutine.close()
+    raise AssertionError("a coroutine waits for an event loop where there is none")
+
+
+def is_here() -> bool:
+    """Whether the running coroutine has to block instead of waiting on an event loop."""
+    return _this_thread.is_here
 
 
 async def outcome(future: Future[T], *, cancels: bool = False) -> T:
@@ -191,6 +234,15 @@ def runtime() -> Runtime:
         if _current is None:
             _current = Runtime()
         return _current
+
+
+def wait_for(awaitable: Awaitable[T]) -> T:
+    """Block the calling thread until something of the library is done, on its loop. Ctrl-C ends the wait."""
+    return runtime().run(_awaited(awaitable))
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
 
 
 def _forget_parents_runtime() -> None:

@@ -1,4 +1,4 @@
-"""What has been fetched and not been read yet: filled by the event loop, emptied by whoever polls.
+"""What has been fetched and not been read yet: filled by the fetcher on the event loop, emptied by polls.
 
 Bytes are counted by received frame: a frame stays in memory until the last of its chunks is read or dropped.
 """
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fluss.client.kernel.runtime import is_here
 from fluss.client.scan.subscription import Subscription
 from fluss.errors import FlussError
 
@@ -31,8 +32,8 @@ class Chunk:
     subscription: Subscription
     frame: Frame
     records: memoryview
-    # Where to go on after this chunk, which may be behind its last record when a filter has left records out. Values
-    # are before the log; so are those that follow them, except behind the last ones.
+    # Where to go on after this chunk, which may be behind its last record when a filter has left records out. After
+    # rows of a snapshot it is FROM_SNAPSHOT, except after the last ones: there it is the offset of the snapshot.
     offset_next: int
     # Whether the server has cut columns out.
     is_projected: bool
@@ -64,7 +65,7 @@ class ScanBuffer:
     # The fetcher's side
 
     def hold(self, frame: Frame) -> None:
-        """Count a frame from which chunks are about to be put."""
+        """Count a frame whose chunks are about to be put."""
         with self._condition:
             self._bytes_held += frame.byte_count
 
@@ -120,7 +121,7 @@ class ScanBuffer:
 
     @property
     def news_count(self) -> int:
-        """To be read before looking for data, and given to ``wait`` if there was none."""
+        """How much has happened so far. Read it before looking for data, and give it to ``wait`` if there was none."""
         return self._news_count
 
     @property
@@ -129,7 +130,7 @@ class ScanBuffer:
         return bool(self._chunks or self._failures or self._is_closed)
 
     def take(self) -> Chunk | None:
-        """Remove the first chunk; whoever took it calls ``release`` when it is read."""
+        """Remove the first chunk. The caller calls ``release`` when it has read the chunk."""
         with self._condition:
             return self._chunks.popleft() if self._chunks else None
 
@@ -167,13 +168,10 @@ class ScanBuffer:
                 return error.copied()
         return None
 
-    def wait(self, news_count: int, timeout_s: float | None) -> bool:
-        """Block until there is more than ``news_count`` news; False if that takes longer than ``timeout_s``."""
-        with self._condition:
-            return self._condition.wait_for(lambda: self._news_count != news_count or self._is_closed, timeout_s)
-
-    async def wait_async(self, news_count: int, timeout_s: float | None) -> bool:
-        """Like ``wait``, on any event loop."""
+    async def wait(self, news_count: int, timeout_s: float | None) -> bool:
+        """Wait until there is more than ``news_count`` news; False if that takes longer than ``timeout_s``."""
+        if is_here():
+            return self.block(news_count, timeout_s)
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         with self._condition:
@@ -190,12 +188,17 @@ class ScanBuffer:
                 self._waiters.discard((loop, waiter))
         return True
 
+    def block(self, news_count: int, timeout_s: float | None) -> bool:
+        """Like ``wait``, for the calling thread."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._news_count != news_count or self._is_closed, timeout_s)
+
 
 def _settle_on(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
     def settle() -> None:
         if not waiter.done():
             waiter.set_result(None)
 
-    # A loop may be closed while something waits on it; then nobody is left to tell.
+    # A loop may be closed while something waits on it; then there is nothing left to wake.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(settle)

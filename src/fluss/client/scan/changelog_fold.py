@@ -1,7 +1,7 @@
 """Rows from changes: of every key, the last change counts.
 
 All changes of a table give its current rows, for servers that cannot return them; those of some hours give what was
-written in these hours. Changes are taken in as they come and folded now and then, when as many have come as there are
+written in these hours. Changes are gathered as they come and folded now and then, when as many have come as there are
 rows: so memory holds about twice the rows of the table, and no change is looked at more than a few times.
 """
 
@@ -45,9 +45,9 @@ class ChangelogFold:
         self._pending_rows = 0
 
     def add(self, run: RecordRun) -> None:
-        """Take in the next changes of a bucket."""
+        """Add the next changes of a bucket."""
         changes = keyed_changes(run, self._key_positions, self._key_types)
-        # What a row was before says nothing about what it is.
+        # What a row was before its update says nothing about what it is now.
         kept = change_types(changes) != ChangeType.UpdateBefore
         changes = changes if kept.all() else changes.filter(bool_array(kept))
         self._buckets.setdefault(run.bucket, _BucketFold(changes.schema)).pending.append(changes)
@@ -117,7 +117,7 @@ def is_end_of_key(changes: pa.Table, *, is_first: bool = False) -> BoolArray:
     numbered = changes["key"].combine_chunks().dictionary_encode()
     numbers, rows = buffer_numbers(numbered.indices, np.int32), np.arange(changes.num_rows)
     ends = np.zeros(len(numbered.dictionary), np.int64)
-    # Of several values for one place, the last one stays.
+    # numpy keeps the last of several values for one index.
     if is_first:
         ends[numbers[::-1]] = rows[::-1]
     else:

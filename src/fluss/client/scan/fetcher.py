@@ -5,11 +5,11 @@ records wait in the buffer to be decoded: so the server is never idle as long as
 that come in while a request is under way, because they are new or have been moved, do not wait for its answer but
 get a request of their own, if there is none yet.
 
-    subscribed -> leader known -> in a group of a lane -> fetched -> ... until unsubscribed, or until its stop
+    subscribed -> leader known -> in a group of its queue -> fetched -> ... until unsubscribed, or until its stop
                   leader unknown -> metadata is read -^
-                  answered with an error -> pause, longer each time -> looked up again
-                  in remote storage -> read from there -> looked up again
-                  current rows come first -> they are read by the SnapshotFetcher -> looked up
+                  answered with an error -> backoff -> leader looked up again
+                  in remote storage -> read from there -> leader looked up again
+                  current rows come first -> they are read by the SnapshotFetcher -> leader looked up
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from functools import partial
 from typing import Any, Final
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.leaders import find_leaders
+from fluss.client.kernel.leaders import BucketKey, find_leaders
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.snapshots import SnapshotFetcher
-from fluss.client.scan.subscription import FROM_SNAPSHOT, BucketKey, FetchGroup, LeaderQueue, Subscription
+from fluss.client.scan.subscription import FROM_SNAPSHOT, FetchGroup, LeaderQueue, Subscription
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
 from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.record.log_batch import measure_batches
@@ -35,9 +35,9 @@ from fluss.schema.table import TableInfo
 
 # One under way, and one for buckets that came in meanwhile.
 _REQUESTS_PER_SERVER_MAX: Final = 2
-# Nothing is fetched for a scanner that nobody has polled for so long.
-_UNATTENDED_S_MAX: Final = 60.0
-# A server that does not wait although there is nothing new is asked again after this.
+# Nothing is fetched for a scanner that was not polled for so long.
+_UNPOLLED_S_MAX: Final = 60.0
+# A server that answers at once although there is nothing new is asked again after this.
 _SILENCE_PAUSE_S: Final = 0.02
 
 # Errors of a bucket that pass; polls do not raise them.
@@ -51,7 +51,7 @@ _PASSING_CODES: Final = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
         ErrorCode.STORAGE_EXCEPTION,
         ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
-        # Of sessions that nobody has seen rows of; they are opened again.
+        # Of scan sessions whose rows the consumer has not seen; they are opened again.
         ErrorCode.SCANNER_EXPIRED,
         ErrorCode.UNKNOWN_SCANNER_ID,
         ErrorCode.INVALID_SCAN_REQUEST,
@@ -79,8 +79,8 @@ class OffsetOutOfRangeError(FlussError):
 class Fetcher:
     """Fetches for one scanner. Everything runs on the event loop of the client, except where it says otherwise.
 
-    ``rows_only`` is for whoever wants snapshots and not the changes behind them. Their sessions are opened ahead then,
-    and have at most ``row_limit`` rows each.
+    ``rows_only`` reads snapshots and not the changes behind them. Their sessions are opened ahead then, and have at
+    most ``row_limit`` rows each.
     """
 
     def __init__(
@@ -110,32 +110,32 @@ class Fetcher:
         config = cluster.config
         self._timeout_s = (config.request_timeout_ms + config.scanner_log_fetch_wait_max_time_ms) / 1000
         self._by_key: dict[BucketKey, Subscription] = {}
-        self._lanes: dict[int, LeaderQueue] = {}
+        self._queues: dict[int, LeaderQueue] = {}
         # Buckets whose leader is not known.
         self._leaderless: dict[Subscription, None] = {}
         self._is_searching = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_unattended = True
-        self._attended_s = float("-inf")
+        self._is_idle = True
+        self._polled_s = float("-inf")
         self._is_closed = False
 
     # From any thread
 
-    def attend(self) -> None:
-        """Say that somebody is polling: only then anything is fetched."""
-        # The loop sets ``_is_unattended`` before it looks at the time, here it is the other way round. So either the
-        # loop sees that it must go on, or this thread sees that it has to be told.
-        self._attended_s = self._clock()
-        if self._is_unattended:
+    def note_poll(self) -> None:
+        """Say that the consumer is polling: only then anything is fetched."""
+        # ``may_fetch`` sets ``_is_idle`` before it looks at the time, here it is the other way round. So either the
+        # loop sees this poll and fetches, or this thread sees that the loop is idle and wakes it.
+        self._polled_s = self._clock()
+        if self._is_idle:
             self._call_soon(self._pump)
 
-    def make_use_of_room(self) -> None:
+    def resume(self) -> None:
         """Go on after the buffer was full."""
-        self._call_soon(self._go_on)
+        self._call_soon(self._resume)
 
-    def rest(self) -> None:
-        """Fetch nothing more until somebody polls."""
-        self._attended_s = float("-inf")
+    def pause(self) -> None:
+        """Fetch nothing more until the next poll."""
+        self._polled_s = float("-inf")
 
     def change(self, begun: Sequence[Subscription], ended: Sequence[Subscription]) -> None:
         """Fetch for some subscriptions from now on, and no more for others."""
@@ -157,7 +157,7 @@ class Fetcher:
         for subscription in begun:
             self._by_key[subscription.key] = subscription
         self._snapshots.begin(subscription for subscription in begun if subscription.offset_fetch == FROM_SNAPSHOT)
-        self._place(subscription for subscription in begun if subscription.offset_fetch != FROM_SNAPSHOT)
+        self._assign(subscription for subscription in begun if subscription.offset_fetch != FROM_SNAPSHOT)
 
     def _drop(self, subscription: Subscription) -> None:
         if self._by_key.get(subscription.key) is subscription:
@@ -166,12 +166,12 @@ class Fetcher:
         if group is not None:
             group.remove(subscription)
             if not group.subscriptions and group.task is not None:
-                # Nobody is interested in the answer, and others may need the place of the request.
+                # The answer is of no use any more, and buckets that wait may need its place.
                 group.task.cancel()
         self._leaderless.pop(subscription, None)
         self._snapshots.drop(subscription)
 
-    def _place(self, subscriptions: Iterable[Subscription]) -> None:
+    def _assign(self, subscriptions: Iterable[Subscription]) -> None:
         """Give buckets to their leaders."""
         newcomers: dict[int, list[Subscription]] = {}
         for subscription in subscriptions:
@@ -183,10 +183,10 @@ class Fetcher:
             else:
                 newcomers.setdefault(leader_id, []).append(subscription)
         for leader_id, group_members in newcomers.items():
-            lane = self._lanes.setdefault(leader_id, LeaderQueue(leader_id))
+            queue = self._queues.setdefault(leader_id, LeaderQueue(leader_id))
             group = FetchGroup()
             group.add(group_members)
-            lane.wait(group)
+            queue.wait(group)
         self._pump()
 
     async def close(self) -> None:
@@ -200,7 +200,7 @@ class Fetcher:
         await self._snapshots.close()
         self._remote.close()
         self._by_key.clear()
-        self._lanes.clear()
+        self._queues.clear()
         self._leaderless.clear()
         self._buffer.close()
 
@@ -210,29 +210,29 @@ class Fetcher:
         """Send what can be sent."""
         if self._is_closed or not self.may_fetch():
             return
-        self._snapshots.go_on()
-        for lane in list(self._lanes.values()):
-            group = lane.waiting
+        self._snapshots.resume()
+        for queue in list(self._queues.values()):
+            group = queue.waiting
             if group is not None and not group.subscriptions:
-                lane.waiting = group = None
-            if group is not None and lane.out_count < _REQUESTS_PER_SERVER_MAX:
-                self._send(lane, group)
-            elif lane.out_count == 0:
-                del self._lanes[lane.server_id]
+                queue.waiting = group = None
+            if group is not None and queue.out_count < _REQUESTS_PER_SERVER_MAX:
+                self._send(queue, group)
+            elif queue.out_count == 0:
+                del self._queues[queue.server_id]
         if self._leaderless and not self._is_searching:
             self._is_searching = True
             self._start(self._search_leaders())
 
     def may_fetch(self) -> bool:
-        """Whether somebody polls and the buffer has room. If not, ``_pump`` is called when that changes."""
-        self._is_unattended = True
-        if self._clock() - self._attended_s > _UNATTENDED_S_MAX:
+        """Whether the consumer polls and the buffer has room. If not, ``_pump`` is called when that changes."""
+        self._is_idle = True
+        if self._clock() - self._polled_s > _UNPOLLED_S_MAX:
             return False
-        self._is_unattended = False
+        self._is_idle = False
         return self._buffer.has_room()
 
-    def _go_on(self) -> None:
-        self._remote.make_use_of_room()
+    def _resume(self) -> None:
+        self._remote.resume()
         self._pump()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -249,24 +249,24 @@ class Fetcher:
             for subscription in self._by_key.values():
                 self.fail(subscription, FlussError(f"Fetching from {self._path} has failed: {error!r}"))
 
-    def _send(self, lane: LeaderQueue, group: FetchGroup) -> None:
-        lane.waiting = None
-        lane.out_count += 1
-        group.task = self._start(self._fetch(lane, group))
-        group.task.add_done_callback(partial(self._fetched, lane, group))
+    def _send(self, queue: LeaderQueue, group: FetchGroup) -> None:
+        queue.waiting = None
+        queue.out_count += 1
+        group.task = self._start(self._fetch(queue, group))
+        group.task.add_done_callback(partial(self._fetched, queue, group))
 
-    def _fetched(self, lane: LeaderQueue, group: FetchGroup, task: asyncio.Task[None]) -> None:
+    def _fetched(self, queue: LeaderQueue, group: FetchGroup, task: asyncio.Task[None]) -> None:
         """Let a group be part of the next request, together with what else is waiting."""
         group.task = None
-        lane.out_count -= 1
+        queue.out_count -= 1
         if group.subscriptions and task.cancelled():
-            # Somebody else did that, because the loop is about to end.
+            # Cancelled from outside, because the loop is about to end.
             return
         if group.subscriptions:
-            lane.wait(group)
+            queue.wait(group)
         self._pump()
 
-    async def _fetch(self, lane: LeaderQueue, group: FetchGroup) -> None:
+    async def _fetch(self, queue: LeaderQueue, group: FetchGroup) -> None:
         """Fetch again and again, as long as nothing else has to be considered before the next request."""
         while True:
             is_projected = self._requests.is_projected
@@ -274,21 +274,21 @@ class Fetcher:
             started_s = self._loop.time()
             try:
                 body = await self._cluster.request(
-                    lane.server_id, ENCODED_FETCH_LOG, request, timeout_s=self._timeout_s
+                    queue.server_id, ENCODED_FETCH_LOG, request, timeout_s=self._timeout_s
                 )
                 has_news = self._accept(group, body, is_projected)
             except FlussError as error:
-                self._request_failed(lane, group, error)
+                self._request_failed(queue, group, error)
                 return
             if not has_news and self._loop.time() - started_s < _SILENCE_PAUSE_S:
                 await asyncio.sleep(_SILENCE_PAUSE_S)
-            if not group.subscriptions or lane.waiting is not None or not self.may_fetch():
+            if not group.subscriptions or queue.waiting is not None or not self.may_fetch():
                 return
 
     # Receiving
 
     def _accept(self, group: FetchGroup, body: memoryview, is_projected: bool) -> bool:
-        """Take in a response; False if it had nothing new."""
+        """Put the records of a response into the buffer; False if it had nothing new."""
         fetched = group.responses.decode(body)
         frame = Frame(len(body))
         chunks: list[Chunk] = []
@@ -313,12 +313,14 @@ class Fetcher:
                 silent.append(entry)
         if chunks:
             self._buffer.hold(frame)
-            # A moment later, when the next request has left: the consumer that this wakes up competes with this thread.
+            # Only after the next request has left: the consumer that this wakes up competes with this thread.
             self._loop.call_soon(self._buffer.put, chunks)
         if failed:
-            trouble = failed[0].trouble
-            logger.info("%d buckets of %s cannot be read, the first because of: %s", len(failed), self._path, trouble)
-            self._pause(failed)
+            last_error = failed[0].last_error
+            logger.info(
+                "%d buckets of %s cannot be read, the first because of: %s", len(failed), self._path, last_error
+            )
+            self._retry_later(failed)
         has_news = len(silent) < len(fetched)
         group.responses.remember_silent(silent, body, is_all=not has_news)
         return has_news
@@ -353,23 +355,23 @@ class Fetcher:
             subscription.request_entry = None
         except FlussError as error:
             self.fail(subscription, error)
-            self._pause([subscription])
+            self._retry_later([subscription])
             return
-        self._place([subscription])
+        self._assign([subscription])
 
     def snapshot_read(self, subscription: Subscription, log_offset: int) -> None:
         """Go on with the changes behind a snapshot."""
         subscription.offset_fetch = log_offset
         if not self._rows_only:
-            self._place([subscription])
+            self._assign([subscription])
 
     # Errors
 
     def recovered(self, subscription: Subscription) -> None:
         """Note that a bucket can be read again."""
-        if subscription.attempt_count:
-            subscription.attempt_count = 0
-            subscription.trouble = None
+        if subscription.failure_count:
+            subscription.failure_count = 0
+            subscription.last_error = None
             self._buffer.recover(subscription)
 
     def _bucket_failed(self, subscription: Subscription, bucket: FetchedBucket, is_projected: bool) -> None:
@@ -383,7 +385,7 @@ class Fetcher:
         if code == ErrorCode.INVALID_COLUMN_PROJECTION and is_projected:
             self._stop_projecting(error)
         elif code in _PASSING_CODES:
-            subscription.trouble = error
+            subscription.last_error = error
         else:
             self.fail(subscription, self._shown(subscription, error))
 
@@ -408,40 +410,40 @@ class Fetcher:
 
     def fail(self, subscription: Subscription, error: FlussError) -> None:
         """Have polls raise an error of a bucket."""
-        subscription.trouble = error
+        subscription.last_error = error
         self._buffer.fail(subscription, error)
 
-    def _request_failed(self, lane: LeaderQueue, group: FetchGroup, error: FlussError) -> None:
+    def _request_failed(self, queue: LeaderQueue, group: FetchGroup, error: FlussError) -> None:
         """Look for the leaders again after the whole request has failed."""
-        logger.info("tablet server %d could not be asked for records: %s", lane.server_id, error.message)
+        logger.info("tablet server %d could not be asked for records: %s", queue.server_id, error.message)
         subscriptions = list(group.subscriptions)
         if not isinstance(error, RequestTimeoutError):
-            self._cluster.forget_server(lane.server_id)
+            self._cluster.forget_server(queue.server_id)
         for partition_id in {subscription.bucket.partition_id for subscription in subscriptions}:
             self._cluster.forget_leaders(self._table_id, partition_id)
         for subscription in subscriptions:
             group.remove(subscription)
-            self.troubled(subscription, error)
-        self._pause(subscriptions)
+            self.note_error(subscription, error)
+        self._retry_later(subscriptions)
 
-    def troubled(self, subscription: Subscription, error: FlussError) -> None:
+    def note_error(self, subscription: Subscription, error: FlussError) -> None:
         """Note an error of a bucket, as one that passes or as one that is raised."""
         if error.is_retriable or error.error_code in _PASSING_CODES:
-            subscription.trouble = error
+            subscription.last_error = error
         else:
             self.fail(subscription, error)
 
-    def _pause(self, subscriptions: Sequence[Subscription]) -> None:
+    def _retry_later(self, subscriptions: Sequence[Subscription]) -> None:
         """Look buckets up again after a while, longer after each failure."""
-        by_pause: dict[float, list[Subscription]] = {}
+        by_backoff: dict[float, list[Subscription]] = {}
         for subscription in subscriptions:
-            by_pause.setdefault(subscription.next_pause_s(), []).append(subscription)
-        for pause_s, group_members in by_pause.items():
-            self._loop.call_later(pause_s, self._retry, group_members)
+            by_backoff.setdefault(subscription.next_backoff_s(), []).append(subscription)
+        for backoff_s, group_members in by_backoff.items():
+            self._loop.call_later(backoff_s, self._retry, group_members)
 
     def _retry(self, subscriptions: Sequence[Subscription]) -> None:
         if not self._is_closed:
-            self._place(subscriptions)
+            self._assign(subscriptions)
 
     # Leaders
 
@@ -456,6 +458,6 @@ class Fetcher:
         found = [subscription for subscription in subscriptions if subscription.bucket not in errors]
         leaderless = [subscription for subscription in subscriptions if subscription.bucket in errors]
         for subscription in leaderless:
-            self.troubled(subscription, errors[subscription.bucket])
-        self._pause(leaderless)
-        self._place(found)
+            self.note_error(subscription, errors[subscription.bucket])
+        self._retry_later(leaderless)
+        self._assign(found)

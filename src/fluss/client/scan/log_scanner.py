@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.kernel.runtime import Runtime
+from fluss.client.kernel.runtime import Runtime, run_here
 from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.pipeline import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, ScanPipeline, bounds
 from fluss.client.scan.polling import Runs
@@ -52,7 +52,7 @@ class LogScanner(ServerMade):
     tables have columns that say what each row means (``TableScan.create_changelog_scanner``). It may be used from any
     thread and any event loop; calls take turns. Records are fetched ahead of the consumer, into a buffer of about
     ``scanner.log.fetch.max-bytes`` plus one response per server, and one per bucket whose current rows are read.
-    Nothing is fetched before the first poll, nor when nobody has polled for a minute. Closing a scanner, or dropping
+    Nothing is fetched before the first poll, nor when there was no poll for a minute. Closing a scanner, or dropping
     it, stops it.
     """
 
@@ -140,10 +140,10 @@ class LogScanner(ServerMade):
         This is for every bucket, also of every partition that exists now; ``partitions`` chooses some of them, by name
         or by values of partition columns. The rows come first in each bucket: they are inserts (``+I``) with offset
         and timestamp -1. No change is left out between them and the changes that follow, and none comes twice:
-        whoever applies everything in order has the table. A log table is read from its beginning.
+        applying everything in order gives the table. A log table is read from its beginning.
 
         A snapshot is taken when its bucket is first read; nothing happens before the first poll. A server keeps it for
-        some minutes while nobody polls. If it is gone before its end, because of that or of a restart, polls raise
+        some minutes without polls. If it is gone before its end, because of that or of a restart, polls raise
         code 66, and it takes another call of this method to begin again.
 
         Servers before 1.0 have no snapshots. There, all changes come instead, from the first one on; if the oldest
@@ -244,13 +244,12 @@ class LogScanner(ServerMade):
 
         At most ``scanner.log.max-poll-records`` records are returned. Blocks the calling thread.
         """
-        timeout_s = self._begin_poll(timeout_ms, is_batch=False)
-        return _scan_records(self._pipeline.poller.poll(self._collect_records, timeout_s))
+        return run_here(self.poll_async(timeout_ms))
 
     async def poll_async(self, timeout_ms: int) -> ScanRecords:
         """Like ``poll``, without blocking the event loop."""
         timeout_s = self._begin_poll(timeout_ms, is_batch=False)
-        return _scan_records(await self._pipeline.poller.poll_async(self._collect_records, timeout_s))
+        return _scan_records(await self._pipeline.poller.poll(self._collect_records, timeout_s))
 
     def _collect_records(self, runs: Runs) -> bool:
         self._check_not_reserved()
@@ -269,13 +268,12 @@ class LogScanner(ServerMade):
 
     def poll_record_batch(self, timeout_ms: int) -> RecordBatches:
         """Return batches as soon as there are any, or none after ``timeout_ms``; at most 100 and about 64 MiB."""
-        timeout_s = self._begin_poll(timeout_ms, is_batch=True)
-        return _record_batches(self._pipeline.poller.poll(self._collect_written, timeout_s))
+        return run_here(self.poll_record_batch_async(timeout_ms))
 
     async def poll_record_batch_async(self, timeout_ms: int) -> RecordBatches:
         """Like ``poll_record_batch``, without blocking the event loop."""
         timeout_s = self._begin_poll(timeout_ms, is_batch=True)
-        return _record_batches(await self._pipeline.poller.poll_async(self._collect_written, timeout_s))
+        return _record_batches(await self._pipeline.poller.poll(self._collect_written, timeout_s))
 
     def poll_batches(self, timeout_ms: int) -> RecordBatches:
         """Return batches: the older name of ``poll_record_batch``."""
@@ -287,19 +285,18 @@ class LogScanner(ServerMade):
 
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """Return the batches of one poll as a table, without rows after ``timeout_ms``."""
-        timeout_s = self._begin_poll(timeout_ms, is_batch=True)
-        return self._table(run for _, run in self._pipeline.poller.poll(self._collect_aligned, timeout_s))
+        return run_here(self.poll_arrow_async(timeout_ms))
 
     async def poll_arrow_async(self, timeout_ms: int) -> pa.Table:
         """Like ``poll_arrow``, without blocking the event loop."""
         timeout_s = self._begin_poll(timeout_ms, is_batch=True)
-        return self._table(run for _, run in await self._pipeline.poller.poll_async(self._collect_aligned, timeout_s))
+        return self._table(run for _, run in await self._pipeline.poller.poll(self._collect_aligned, timeout_s))
 
     def _collect_written(self, runs: Runs) -> bool:
         return self._collect_batches(runs, aligned=self._is_aligned)
 
     def _collect_aligned(self, runs: Runs) -> bool:
-        # A table has one schema, whatever the batches were written with.
+        # A table has one schema, also when its batches were written with several.
         return self._collect_batches(runs, aligned=True)
 
     def _collect_batches(self, runs: Runs, *, aligned: bool) -> bool:
@@ -330,22 +327,14 @@ class LogScanner(ServerMade):
         Calling this again without subscribing or polling in between reads the same records again, and newer ones.
         Polls go on behind what was read. If the read fails, nothing has moved.
         """
-        starts = self._begin_bounded("to_arrow")
-        try:
-            found = self._runtime.run(bounds(self._cluster, self._info.table_path, starts))
-            table = self._table(self._bounded_read(starts, found).runs())
-        except BaseException:
-            self._end_bounded(starts, None)
-            raise
-        self._end_bounded(None, starts)
-        return table
+        return run_here(self.to_arrow_async())
 
     async def to_arrow_async(self) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
         starts = self._begin_bounded("to_arrow")
         try:
             found = await self._runtime.bridge(bounds(self._cluster, self._info.table_path, starts), cancels=True)
-            table = self._table(await self._bounded_read(starts, found).runs_async())
+            table = self._table(await self._bounded_read(starts, found).all_runs())
         except BaseException:
             self._end_bounded(starts, None)
             raise
@@ -417,7 +406,7 @@ class LogScanner(ServerMade):
         with self._lock:
             self._bounded_call = None
             self._repeat_starts = repeat_starts
-            self._pipeline.fetcher.rest()
+            self._pipeline.fetcher.pause()
             if not self._pipeline.buffer.is_closed:
                 self._pipeline.subscriptions.begin(offsets or self._pipeline.subscriptions.positions())
 
@@ -496,7 +485,7 @@ class LogScanner(ServerMade):
     def _close_reader(self, read: BoundedRead) -> None:
         with self._lock:
             self._open_reader = None
-            self._pipeline.fetcher.rest()
+            self._pipeline.fetcher.pause()
             self._pipeline.subscriptions.end([subscription.bucket for subscription in read.unfinished])
 
 

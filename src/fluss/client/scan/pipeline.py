@@ -19,7 +19,7 @@ from typing import Final
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
-from fluss.client.kernel.runtime import Runtime
+from fluss.client.kernel.runtime import Runtime, run_here
 from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.buffer import ScanBuffer
 from fluss.client.scan.fetch_messages import FetchRequests
@@ -64,7 +64,7 @@ class ScanPipeline:
             predicate=predicate,
             schema_id=info.schema_id,
         )
-        buffer = ScanBuffer(cluster.config.scanner_log_fetch_max_bytes, lambda: fetcher.make_use_of_room())
+        buffer = ScanBuffer(cluster.config.scanner_log_fetch_max_bytes, lambda: fetcher.resume())
         fetcher = Fetcher(
             cluster,
             info,
@@ -76,7 +76,7 @@ class ScanPipeline:
             row_limit=row_limit,
         )
         load_schema = _schema_loader(cluster, runtime, info)
-        self._patience_s = cluster.config.request_timeout_ms / 1000
+        self._idle_timeout_s = cluster.config.request_timeout_ms / 1000
         self.buffer = buffer
         self.fetcher = fetcher
         self.reader = BufferReader(
@@ -95,12 +95,12 @@ class ScanPipeline:
         found: Mapping[TableBucket, tuple[int, int]],
         on_done: Callable[[list[Subscription]], None] | None = None,
         *,
-        patience_s: float | None = None,
+        idle_timeout_s: float | None = None,
     ) -> BoundedRead:
         """Subscribe to buckets from where to where they are to be read, and return the read.
 
         Without ``on_done`` the subscription of a bucket ends when it is done. The read fails when nothing has come for
-        ``patience_s``, by default ``request-timeout``.
+        ``idle_timeout_s``, by default ``request-timeout``.
         """
         begun = self.subscriptions.begin(
             {bucket: start for bucket, (start, _) in found.items()},
@@ -108,8 +108,8 @@ class ScanPipeline:
         )
         stops = {subscription: found[subscription.bucket][1] for subscription in begun}
         end = on_done or partial(_end_subscriptions, self.subscriptions)
-        patience = self._patience_s if patience_s is None else patience_s
-        return BoundedRead(self.poller, self.reader, stops, end, patience_s=patience)
+        timeout_s = self._idle_timeout_s if idle_timeout_s is None else idle_timeout_s
+        return BoundedRead(self.poller, self.reader, stops, end, idle_timeout_s=timeout_s)
 
     def close(self) -> None:
         """Stop fetching and let go of what was fetched. May be called again."""
@@ -145,8 +145,8 @@ def _stop_fetching(runtime: Runtime, fetcher: Fetcher) -> None:
 class BoundedRead:
     """One pass over some subscriptions, each up to its own stop.
 
-    ``on_done`` is told of subscriptions that have reached their stops and are to be ended. ``patience_s`` is how long
-    the read waits while nothing at all happens before it fails; pauses of the consumer do not count.
+    ``on_done`` is told of subscriptions that have reached their stops and are to be ended. ``idle_timeout_s`` is how
+    long the read waits while nothing at all happens before it fails; pauses of the consumer do not count.
     """
 
     def __init__(
@@ -156,14 +156,14 @@ class BoundedRead:
         stops: Mapping[Subscription, int],
         on_done: Callable[[list[Subscription]], None],
         *,
-        patience_s: float,
+        idle_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._poller = poller
         self._reader = reader
         self._stops = dict(stops)
         self._on_done = on_done
-        self._patience_s = patience_s
+        self._idle_timeout_s = idle_timeout_s
         self._clock = clock
         self._waited_s = 0.0
         self._has_moved = False
@@ -179,24 +179,19 @@ class BoundedRead:
     def runs(self) -> Iterator[RecordRun]:
         """Yield everything, blocking."""
         while not self.is_done:
-            yield from self.step()
+            yield from run_here(self.step())
 
-    async def runs_async(self) -> list[RecordRun]:
+    async def all_runs(self) -> list[RecordRun]:
         """Return everything."""
         runs: list[RecordRun] = []
         while not self.is_done:
-            runs += await self.step_async()
+            runs += await self.step()
         return runs
 
-    def step(self) -> list[RecordRun]:
-        """Read some of it, blocking; there may be nothing for a while."""
+    async def step(self) -> list[RecordRun]:
+        """Read some of it; there may be nothing for a while."""
         begun_s = self._clock()
-        return self._taken(self._poller.poll(self._collect, _POLL_TIMEOUT_S), begun_s)
-
-    async def step_async(self) -> list[RecordRun]:
-        """Like ``step``, without blocking the event loop."""
-        begun_s = self._clock()
-        return self._taken(await self._poller.poll_async(self._collect, _POLL_TIMEOUT_S), begun_s)
+        return self._taken(await self._poller.poll(self._collect, _POLL_TIMEOUT_S), begun_s)
 
     def restart(self, subscription: Subscription, stop: int) -> None:
         """Read a bucket again, with a new subscription, instead of the one it had."""
@@ -233,19 +228,19 @@ class BoundedRead:
     def _taken(self, runs: Runs, begun_s: float) -> list[RecordRun]:
         self._waited_s = 0.0 if self._has_moved else self._waited_s + self._clock() - begun_s
         self._has_moved = False
-        if self._waited_s > self._patience_s:
+        if self._waited_s > self._idle_timeout_s:
             raise self._no_progress()
         return [run for _, run in runs]
 
     def _no_progress(self) -> FlussError:
         for subscription in self._stops:
-            if subscription.trouble is not None:
-                return subscription.trouble
+            if subscription.last_error is not None:
+                return subscription.last_error
         subscription, stop = next(iter(self._stops.items()))
         if subscription.position == FROM_SNAPSHOT:
-            return RequestTimeoutError(f"No rows of {subscription.bucket} came for {self._patience_s:g} s")
+            return RequestTimeoutError(f"No rows of {subscription.bucket} came for {self._idle_timeout_s:g} s")
         return RequestTimeoutError(
-            f"No records of {subscription.bucket} came for {self._patience_s:g} s; it is at offset "
+            f"No records of {subscription.bucket} came for {self._idle_timeout_s:g} s; it is at offset "
             f"{subscription.position} and should reach {stop}"
         )
 

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ValueDecoder
-from fluss.client.kernel.runtime import Runtime
+from fluss.client.kernel.runtime import Runtime, is_here
 from fluss.client.scan.buffer import Chunk, ScanBuffer
 from fluss.client.scan.fetcher import Fetcher
 from fluss.client.scan.records import RecordRun
@@ -30,8 +30,8 @@ from fluss.schema.table import TableBucket
 Runs: TypeAlias = list[tuple[Subscription, RecordRun]]
 # Reads from the buffer, without waiting, and appends to the list what it has read. True if that is all there will be.
 Collect: TypeAlias = Callable[[Runs], bool]
-# How often a long wait reminds the fetcher that somebody is there.
-_ATTEND_INTERVAL_S: Final = 10.0
+# How often a long wait tells the fetcher that the consumer is still there.
+_NOTE_POLL_INTERVAL_S: Final = 10.0
 
 
 class Poller:
@@ -57,32 +57,20 @@ class Poller:
         self._turn = threading.Lock()
         self._is_error_next = False
 
-    def poll(self, collect: Collect, timeout_s: float) -> Runs:
-        """Block until there are records, at most for ``timeout_s``; then the result is empty."""
+    async def poll(self, collect: Collect, timeout_s: float) -> Runs:
+        """Wait until there are records, at most for ``timeout_s``; then the result is empty.
+
+        On an event loop, records are decoded on a worker thread; in ``run_here``, the calling thread does that.
+        """
         deadline_s = time.monotonic() + timeout_s
         while True:
-            self._fetcher.attend()
+            self._fetcher.note_poll()
             news_count = self._buffer.news_count
-            runs = self._step(collect)
+            runs = self._step(collect) if is_here() else await self._step_on_worker(collect)
             remaining_s = deadline_s - time.monotonic()
             if runs is not None or remaining_s <= 0:
                 return runs or []
-            self._buffer.wait(news_count, min(remaining_s, _ATTEND_INTERVAL_S))
-
-    async def poll_async(self, collect: Collect, timeout_s: float) -> Runs:
-        """Like ``poll``, for the event loop of the caller. Records are decoded on a worker thread."""
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            self._fetcher.attend()
-            news_count = self._buffer.news_count
-            runs = await self._step_on_worker(collect) if self._has_something() else None
-            remaining_s = deadline_s - time.monotonic()
-            if runs is not None or remaining_s <= 0:
-                return runs or []
-            await self._buffer.wait_async(news_count, min(remaining_s, _ATTEND_INTERVAL_S))
-
-    def _has_something(self) -> bool:
-        return self._buffer.has_something or self._reader.is_reading
+            await self._buffer.wait(news_count, min(remaining_s, _NOTE_POLL_INTERVAL_S))
 
     def _step(self, collect: Collect, claim: _Claim | None = None) -> Runs | None:
         """Return what can be had without waiting, None if it is worth waiting, or raise what is to be raised."""
@@ -121,7 +109,7 @@ class Poller:
             raise failure
 
     def _go_back(self, runs: Runs) -> None:
-        """Let the next poll read again what nobody got."""
+        """Let the next poll read again what did not reach the consumer."""
         offsets: dict[TableBucket, int] = {}
         snapshots: dict[Subscription, list[RecordRun]] = {}
         for subscription, run in runs:
@@ -132,14 +120,16 @@ class Poller:
             else:
                 offsets.setdefault(subscription.bucket, run.base_offset)
         begun = {each.bucket: each for each in self._subscriptions.begin(offsets)} if offsets else {}
-        # Nobody could read rows of a snapshot a second time; they stay before the changes that follow them.
+        # A server does not send rows of a snapshot a second time. They stay before the changes that follow them.
         for subscription, rows in snapshots.items():
             self._reader.give_back(begun.get(subscription.bucket, subscription), rows)
 
     async def _step_on_worker(self, collect: Collect) -> Runs | None:
+        if not (self._buffer.has_something or self._reader.is_reading):
+            return None
         claim = _Claim(self._go_back)
         try:
-            return await self._runtime.bridge(self._runtime.offload(self._step, collect, claim))
+            return await self._runtime.on_worker(self._step, collect, claim)
         except asyncio.CancelledError:
             claim.abandon()
             raise
@@ -185,7 +175,7 @@ class BufferReader:
         self._decoder = decoder
         self._value_decoder = value_decoder
         self._on_damage = on_damage
-        # Rows of snapshots that were read for nobody, each with the position behind them.
+        # Rows of snapshots that a cancelled poll has read, each with the position behind them.
         self._returned: deque[tuple[Subscription, RecordRun, int]] = deque()
         # The chunk being read, its batches, the one that is next if it has been looked at, and the one being read.
         self._chunk: Chunk | None = None
@@ -202,7 +192,7 @@ class BufferReader:
         return self._chunk is not None or bool(self._returned)
 
     def give_back(self, subscription: Subscription, runs: Sequence[RecordRun]) -> None:
-        """Read rows of a snapshot again, before anything else: nobody got them. Any thread may call this."""
+        """Have rows of a snapshot read again, before anything else. Any thread may call this."""
         behind = [FROM_SNAPSHOT] * (len(runs) - 1) + [subscription.position]
         subscription.position = FROM_SNAPSHOT
         subscription.is_snapshot_begun = True
@@ -247,7 +237,7 @@ class BufferReader:
         return None
 
     def _current_chunk(self) -> Chunk | None:
-        """Return the chunk being read, or begin the next one. Chunks that nobody wants any more are passed over."""
+        """Return the chunk being read, or begin the next one. Chunks of ended subscriptions are passed over."""
         while True:
             if self._chunk is None:
                 self._chunk = self._buffer.take()

@@ -50,7 +50,7 @@ NOT_IN_LOG: Final = -1
 
 
 class RecordRun:
-    """Consecutive records of one bucket, as columns until somebody looks at the rows.
+    """Consecutive records of one bucket, as columns until the rows are asked for.
 
     Rows of a snapshot are no records of the log: their offset and timestamp are ``NOT_IN_LOG``, and they are inserts.
     """
@@ -88,7 +88,7 @@ class RecordRun:
 
     def with_changes(self) -> pa.RecordBatch:
         """Return the rows behind the leading columns of a changelog."""
-        assert self.batch is not None, "nobody has asked for the rows as dicts"
+        assert self.batch is not None, "the rows have not been converted to dicts"
         return changelog_batch(self.batch, self.base_offset, self.timestamp_ms, self.change_types)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ class RecordRun:
 
 
 class ScanRecord:
-    """One record: a row, what it says about it, and where it stands in the log."""
+    """One record: a row, what the record says about it, and where it stands in the log."""
 
     __slots__ = ("_index", "_run")
 
@@ -115,7 +115,7 @@ class ScanRecord:
 
     @classmethod
     def _create_all(cls, run: RecordRun) -> list[ScanRecord]:
-        """Return the records of a run. They are made in one go, since a call for each would cost as much again."""
+        """Return the records of a run. They are made in one call: a call for each would cost as much again."""
         new = object.__new__
         records = []
         for number in range(run.count):
@@ -159,8 +159,8 @@ class ScanRecord:
 class ScanRecords(AwaitsItself):
     """The records of one poll: a sequence of records, and a mapping from buckets to their records.
 
-    Records of a bucket stand together, in the order of their offsets. Record objects are made when somebody first
-    looks at one, rows when somebody first looks at a row.
+    Records of a bucket stand together, in the order of their offsets. Record objects are made at the first
+    look at one, rows at the first look at a row.
     """
 
     __slots__ = ("_by_bucket", "_count", "_flat", "_runs")
@@ -332,12 +332,12 @@ ScanBatch = RecordBatch
 
 
 class RecordBatches(list[RecordBatch], AwaitsItself):
-    """The batches of one poll. A list that may also be awaited, and that gathers by identity."""
+    """The batches of one poll: a list that may also be awaited."""
 
     __slots__ = ()
 
-    # Whoever awaits several things at once keeps them in a dict.
-    __hash__ = object.__hash__  # type: ignore[assignment]  # Lists have none, because they change; identity does not.
+    # ``asyncio.gather`` keeps what it awaits in a dict.
+    __hash__ = object.__hash__  # type: ignore[assignment]  # Lists have no hash, because they change; identity does not.
 
 
 def changelog_schema(rows: pa.Schema) -> pa.Schema:

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from fluss.buffers import byte_view, new_memory
+from fluss.client.kernel.retry import DOWNLOADS
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.subscription import Subscription
 from fluss.config import Config
@@ -32,8 +33,6 @@ _PIECE_BYTES: Final = 8 * 1024 * 1024
 # Smaller parts are not worth a thread of their own.
 _PART_BYTES_MIN: Final = 1024 * 1024
 _RETRIES_MAX: Final = 10
-_RETRY_PAUSE_S_MIN: Final = 0.1
-_RETRY_PAUSE_S_MAX: Final = 5.0
 _RETRY_JITTER: Final = 0.25
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class RemoteLog:
             position, offset = 0, max(offset, segment.remote_log_end_offset)
         return offset
 
-    def make_use_of_room(self) -> None:
+    def resume(self) -> None:
         self._has_room.set()
 
     def close(self) -> None:
@@ -145,8 +144,7 @@ class RemoteLog:
                 if attempt == _RETRIES_MAX:
                     raise FlussError(f"Failed to download remote log segment {path}: {error}") from error
                 logger.info("the remote log segment %s cannot be read right now: %s", path, error)
-            pause_s = min(_RETRY_PAUSE_S_MIN * 2**attempt, _RETRY_PAUSE_S_MAX)
-            await self._sleep(pause_s * self._rng.uniform(1 - _RETRY_JITTER, 1 + _RETRY_JITTER))
+            await self._sleep(DOWNLOADS.pause_s(attempt + 1) * self._rng.uniform(1 - _RETRY_JITTER, 1 + _RETRY_JITTER))
         raise AssertionError("the last try returns or raises")
 
 

@@ -51,9 +51,9 @@ class Host(Protocol):
     """The fetcher of the scanner, as far as it is needed here."""
 
     def may_fetch(self) -> bool:
-        """Whether somebody polls and the buffer has room; if not, ``SnapshotFetcher.go_on`` is called later."""
+        """Whether the consumer polls and the buffer has room; if not, ``SnapshotFetcher.resume`` is called later."""
 
-    def troubled(self, subscription: Subscription, error: FlussError) -> None:
+    def note_error(self, subscription: Subscription, error: FlussError) -> None:
         """Note an error of a bucket that will be tried again."""
 
     def recovered(self, subscription: Subscription) -> None:
@@ -108,7 +108,7 @@ class SnapshotFetcher:
         if task is not None:
             task.cancel()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Look again whether something may be fetched."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
@@ -140,7 +140,7 @@ class SnapshotFetcher:
                     self._host.fail(subscription, error)
                     return
                 except FlussError as error:
-                    await self._pause(subscription, error)
+                    await self._back_off(subscription, error)
         self._host.snapshot_read(subscription, log_offset)
 
     async def _read_once(self, subscription: Subscription) -> int:
@@ -171,7 +171,7 @@ class SnapshotFetcher:
                 following = await session.next(bytes_max=self._bytes_max)
             except FlussError as error:
                 if error.error_code in _BUSY_CODES:
-                    await self._pause(subscription, error)
+                    await self._back_off(subscription, error)
                     continue
                 if is_seen:
                     raise _lost(subscription, error) from error
@@ -187,13 +187,13 @@ class SnapshotFetcher:
         self._buffer.put([Chunk(subscription, frame, records, offset_next, is_projected=False, is_values=True)])
 
     async def _permission(self) -> None:
-        """Wait until somebody polls and the buffer has room."""
+        """Wait until the consumer polls and the buffer has room."""
         while not self._host.may_fetch():
             waiter = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             await waiter
-        # Whoever finds out first tells the others: nobody may come along to tell them.
-        self.go_on()
+        # Wakes the reads of other buckets, too: ``resume`` may not be called again before they are needed.
+        self.resume()
 
     async def _leader(self, subscription: Subscription) -> int:
         leader_id = self._cluster.leader_of(subscription.bucket)
@@ -205,14 +205,14 @@ class SnapshotFetcher:
             assert leader_id is not None, "found right before"
         return leader_id
 
-    async def _pause(self, subscription: Subscription, error: FlussError) -> None:
+    async def _back_off(self, subscription: Subscription, error: FlussError) -> None:
         """Note what went wrong, and wait for a while, longer each time."""
         bucket = subscription.bucket
         logger.info("the rows of %s cannot be read now: %s", bucket, error.message)
         if error.stale_metadata or error.error_code == ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION:
             self._cluster.forget_leaders(bucket.table_id, bucket.partition_id)
-        self._host.troubled(subscription, error)
-        await asyncio.sleep(subscription.next_pause_s())
+        self._host.note_error(subscription, error)
+        await asyncio.sleep(subscription.next_backoff_s())
 
 
 def _lost(subscription: Subscription, cause: FlussError) -> SnapshotLostError:
@@ -294,7 +294,7 @@ class KvSession:
         return self._accept(response)
 
     async def close(self) -> None:
-        """Tell the server, if it still keeps the session, that nobody needs it. Never fails; may be called again."""
+        """Tell the server, if it still keeps the session, to drop it. Never fails; may be called again."""
         scanner_id, self._scanner_id = self._scanner_id, None
         self.has_more = False
         if scanner_id is None:

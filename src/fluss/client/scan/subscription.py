@@ -11,45 +11,40 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
+from fluss.client.kernel.leaders import BucketKey
+from fluss.client.kernel.retry import FETCHES
 from fluss.client.scan.fetch_messages import FetchRequests, FetchResponses
 from fluss.errors import FlussError
 from fluss.protocol.codec import Parts
 from fluss.schema.table import TableBucket
 
-# A bucket inside one table: partition and number, as fetch responses name it.
-BucketKey: TypeAlias = tuple[int | None, int]
-
 # The place before the log: first the rows that a bucket has now, then its changes from exactly there. Only inside this
 # package; no server and no user sees it.
 FROM_SNAPSHOT: Final = -3
-
-# Pauses after errors of a bucket.
-_RETRY_PAUSE_S_MIN: Final = 0.05
-_RETRY_PAUSE_S_MAX: Final = 1.0
 
 
 class Subscription:
     """One bucket, read from one starting offset on.
 
-    Subscribing again ends a subscription and begins another one. So whatever still arrives for the old one, buffered
-    or on its way, is told apart by looking at ``is_active``, and cannot be taken for data of the new one.
+    Subscribing again ends a subscription and begins another one. So what still arrives for the old one, buffered or on
+    its way, is told apart by ``is_active``, and cannot be taken for data of the new one.
     """
 
     __slots__ = (
-        "attempt_count",
         "bucket",
+        "failure_count",
         "group",
         "is_active",
         "is_damaged",
         "is_snapshot_begun",
+        "last_error",
         "offset_fetch",
         "offset_stop",
         "position",
         "request_entry",
         "snapshot_offset",
-        "trouble",
     )
 
     def __init__(self, bucket: TableBucket, offset: int, offset_stop: int | None = None) -> None:
@@ -71,8 +66,8 @@ class Subscription:
         self.request_entry: bytes | None = None
         self.group: FetchGroup | None = None
         # Tries that failed since the last one that did not, and why the last one failed.
-        self.attempt_count = 0
-        self.trouble: FlussError | None = None
+        self.failure_count = 0
+        self.last_error: FlussError | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -94,11 +89,10 @@ class Subscription:
             self.request_entry = requests.entry(self.bucket, self.offset_fetch)
         return self.request_entry
 
-    def next_pause_s(self) -> float:
+    def next_backoff_s(self) -> float:
         """Return how long to wait before the next try, longer after each failure."""
-        pause_s: float = min(_RETRY_PAUSE_S_MIN * 2**self.attempt_count, _RETRY_PAUSE_S_MAX)
-        self.attempt_count = min(self.attempt_count + 1, 10)
-        return pause_s
+        self.failure_count += 1
+        return FETCHES.pause_s(self.failure_count)
 
     def __repr__(self) -> str:
         return f"Subscription({self.bucket}, position={self.position}, is_active={self.is_active})"

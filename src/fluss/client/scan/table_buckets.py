@@ -1,4 +1,4 @@
-"""The buckets of a whole table: of all partitions there are now, or of those that somebody has chosen."""
+"""The buckets of a whole table: of all partitions there are now, or of those that were chosen."""
 
 from __future__ import annotations
 
@@ -106,5 +106,5 @@ async def _offers(cluster: Cluster, server_id: int) -> bool:
     except FlussError as error:
         if not error.is_retriable:
             raise
-        # It is gone for the moment. Who reads from it tries again, and finds out.
+        # It is gone for the moment. The read tries again, and finds out.
         return True

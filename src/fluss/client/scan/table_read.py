@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import pyarrow as pa
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.kernel.runtime import Runtime
+from fluss.client.kernel.runtime import Runtime, run_here
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.pipeline import ScanPipeline, bounds
 from fluss.client.scan.records import RecordRun
@@ -34,8 +34,6 @@ from fluss.schema.offsets import EARLIEST_OFFSET
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.table import PartitionSpec, TableBucket, TableInfo
 
-T = TypeVar("T")
-P = ParamSpec("P")
 # How often the rows of a bucket are read anew when servers have lost them, in a read that keeps all rows anyway.
 _RESTARTS_MAX: Final = 3
 # The end of the snapshot is the end of the read, wherever in the log it is.
@@ -91,27 +89,19 @@ class TableRead:
         pipeline = ScanPipeline(cluster, runtime, info, with_keys)
         return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows, fold)
 
-    def all_rows(self) -> list[pa.RecordBatch]:
-        """Read everything, blocking."""
+    async def all_rows(self) -> list[pa.RecordBatch]:
+        """Read everything."""
         with contextlib.closing(self._pipeline):
             while not self._is_done:
                 with self._restarting():
-                    self._keep(self._read.step())
-            return self._kept()
-
-    async def all_rows_async(self) -> list[pa.RecordBatch]:
-        """Like ``all_rows``, without blocking the event loop."""
-        with contextlib.closing(self._pipeline):
-            while not self._is_done:
-                with self._restarting():
-                    await self._on_worker(self._keep, await self._read.step_async())
-            return await self._on_worker(self._kept)
+                    await self._runtime.on_worker(self._keep, await self._read.step())
+            return await self._runtime.on_worker(self._kept)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield rows as they come, blocking. A bucket whose rows a server has lost half way is an error (code 66)."""
         with contextlib.closing(self._pipeline):
             while not self._is_done:
-                self._keep(self._read.step())
+                self._keep(run_here(self._read.step()))
                 yield from self._rows.take()
             yield from self._kept()
 
@@ -132,7 +122,7 @@ class TableRead:
 
     @contextlib.contextmanager
     def _restarting(self) -> Iterator[None]:
-        """Read a bucket again whose rows a server has lost; nobody has seen those that came before."""
+        """Read a bucket again whose rows a server has lost: those that came before were not handed out yet."""
         try:
             yield
         except SnapshotLostError as lost:
@@ -142,9 +132,6 @@ class TableRead:
             self._rows.forget(lost.bucket)
             (subscription,) = self._pipeline.subscriptions.begin({lost.bucket: FROM_SNAPSHOT})
             self._read.restart(subscription, _SNAPSHOT_ONLY[1])
-
-    async def _on_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._runtime.bridge(self._runtime.offload(function, *args, **kwargs))
 
 
 class _KeptRows:
@@ -162,7 +149,7 @@ class _KeptRows:
         return self._rows_left == 0
 
     def add(self, run: RecordRun) -> None:
-        """Take in further rows of a bucket; nothing if it is full."""
+        """Keep further rows of a bucket, as far as the limit allows."""
         batch = run.batch
         assert batch is not None
         if self._rows_left is not None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.kernel.runtime import Runtime
+from fluss.client.kernel.runtime import Runtime, run_here
 from fluss.client.scan.batch_scanner import BatchScanner
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.records import require_pandas
@@ -145,16 +145,14 @@ class TableScan:
         before the call is among them. A server before 1.0 cannot return current rows, so all changes are read instead
         and the last of each row counts: that takes longer, and is an error if the oldest changes are no longer there.
         """
-        options = self._read_options(partitions)
-        read = self._runtime.run(TableRead.begin(self._cluster, self._runtime, self._info, options))
-        return pa.Table.from_batches(read.all_rows(), schema=options.columns.arrow_schema)
+        return run_here(self.to_arrow_async(partitions))
 
     async def to_arrow_async(self, partitions: PartitionChoices = None) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
         options = self._read_options(partitions)
         begin = TableRead.begin(self._cluster, self._runtime, self._info, options)
         read = await self._runtime.bridge(begin, cancels=True)
-        return pa.Table.from_batches(await read.all_rows_async(), schema=options.columns.arrow_schema)
+        return pa.Table.from_batches(await read.all_rows(), schema=options.columns.arrow_schema)
 
     def to_pandas(self, partitions: PartitionChoices = None) -> pd.DataFrame:
         """Read as ``to_arrow`` does, and return a pandas DataFrame."""

@@ -6,8 +6,7 @@ from fluss.spark.bulk.copy import copy
 from fluss.spark.bulk.export import export
 from fluss.spark.bulk.jobs import UnfitInputError
 from fluss.spark.bulk.load import load
-from fluss.spark.bulk.progress import Progress
-from fluss.spark.bulk.reports import BucketCheck, CopyReport, ExportReport, LoadReport, TableCopyReport
+from fluss.spark.bulk.reports import BucketCheck, CopyReport, ExportReport, LoadReport, Progress, TableCopyReport
 
 __all__ = [
     "BucketCheck",

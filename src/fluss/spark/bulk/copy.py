@@ -22,8 +22,7 @@ from fluss.schema.table_options import REPLICATION_FACTOR
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
 from fluss.spark.bulk.files import piece_bytes_for
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of, refuse_speculation
-from fluss.spark.bulk.progress import Listener, listener_of
-from fluss.spark.bulk.reports import BucketCheck, CopyReport, TableCopyReport
+from fluss.spark.bulk.reports import BucketCheck, CopyReport, Listener, TableCopyReport, listener_of
 from fluss.spark.bulk.states import STATE_PROPERTY, CopyState
 from fluss.spark.connections import open_connection, open_table
 from fluss.spark.naming import table_path
@@ -118,7 +117,7 @@ def _pairs(
     chosen = names if tables is None else tables
     pairs = [(TablePath(source, name), TablePath(target, name)) for name in chosen]
     for path, _ in pairs:
-        # Before the first of them is copied.
+        # Refused before the first table is copied.
         check_can_be_copied(wait_for(admin.get_table_info(path)))
     return pairs
 

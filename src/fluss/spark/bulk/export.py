@@ -28,8 +28,7 @@ from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.types import TypeRoot
 from fluss.spark.bulk.files import file_system, piece_bytes_for
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of
-from fluss.spark.bulk.progress import Listener, listener_of
-from fluss.spark.bulk.reports import ExportReport
+from fluss.spark.bulk.reports import ExportReport, Listener, listener_of
 from fluss.spark.connections import open_table
 from fluss.spark.query_options import (
     PartitionLike,
@@ -138,7 +137,7 @@ def _planned(source: FlussTable, options: ReadOptions, columns: Sequence[str], c
 def _run(fs: FlussOnSpark, work: _ExportWork, plan: TablePlan, listener: Listener) -> list[_ExportResult]:
     splits = [split for task in plan.tasks for split in task]
     weights = [sum(split.weight for split in task) for task in plan.tasks]
-    # A filter leaves out an unknown part of them, and not every server counts the rows of a bucket.
+    # It is not known how many rows a filter leaves out, and not every server counts the rows of a bucket.
     is_known = work.options.filter is None and all(
         split.kind == "log" or split.row_count is not None for split in splits
     )
@@ -204,7 +203,7 @@ class _ExportWork:
         for name in chosen:
             if name not in names:
                 raise FlussError(f"{info.table_path} has no column '{name}'; columns are {shown_names(names)}")
-        # The texts of times of day do not show everything that is in them.
+        # The names of partitions show times of day with fewer digits than the columns have.
         stated = [name for name in info.partition_keys if info.schema.column(name).data_type.root is not TypeRoot.TIME]
         kept = [name for name in chosen if name not in stated] or list(chosen)
         arrow = info.schema.to_arrow()
@@ -217,7 +216,7 @@ class _ExportWork:
         info = table.get_table_info()
         if info.table_id != self.table_id:
             raise FlussError(f"{info.table_path} was dropped and created again while it was exported; begin again")
-        # Attempts that died, or are about to, must not be in the way.
+        # A directory for each attempt: one that has died, or is about to, must not be in the way.
         directory = f"{self.directory}/{number:05d}-{secrets.token_hex(4)}"
         outputs: dict[str | None, ParquetOutput] = {}
         read = self._reader(table)

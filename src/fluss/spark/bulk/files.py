@@ -27,11 +27,11 @@ _PATH_VALUE: Final = re.compile(r"([^=/]+)=([^/]*)")
 # What other writers of directories call a missing value.
 _NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _COMPRESSED_SUFFIXES: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
-# Smaller pieces would cost more to begin than to read.
+# Opening a smaller piece would cost more than reading it.
 _PIECE_BYTES_MIN: Final = 4 * 1024 * 1024
 # So that the last tasks end at about the same time.
 _TASKS_PER_CORE: Final = 2
-# Rows that are looked at together: enough to forget what a batch costs, few enough to stay in the processor's cache.
+# Rows of a batch: enough to make up for what a batch costs, few enough to stay in the processor's cache.
 BATCH_ROWS: Final = 32_768
 
 

@@ -130,7 +130,7 @@ def _target_of(name: str, wanted: Sequence[str], choice: ColumnChoice, names: Se
     if name in choice.renames:
         return choice.renames[name]
     if name in wanted:
-        # Unless another one was renamed to it.
+        # Unless another column of the file was renamed to it.
         return None if name in choice.renames.values() else name
     folded = [target for target in wanted if target.casefold() == name.casefold() and target not in names]
     return folded[0] if len(folded) == 1 and folded[0] not in choice.renames.values() else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import pickle
 import re
 import secrets
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
@@ -21,7 +20,8 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import number_array
-from fluss.spark.bulk.progress import Counted, Listener, ProgressWatch, quiet
+from fluss.spark.bulk.reports import Counted, Listener, ProgressWatch, quiet
+from fluss.spark.session.noise import ignored_pandas_warning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # What tasks return. Spark does not check it, and reads memory that is not there if it is something else.
 _RESULT_SCHEMA: Final = pa.schema([pa.field("task", pa.int64(), nullable=False), pa.field("result", pa.binary())])
 _RESULT_DDL: Final = "task bigint not null, result binary"
-# The last line of a traceback: the class of the error and what it says; and what errors of this library say.
+# The last line of a traceback, with the class of the error and its message; and the messages of this library.
 _PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt): (?P<text>.+)$", re.MULTILINE)
 _FLUSS_ERROR: Final = re.compile(r"FlussError(?:\(code=(?P<code>-?\d+)\))?: (?P<text>.+)")
 
@@ -175,9 +175,7 @@ class _RunningJob(Generic[ItemT, ResultT]):
         job, context = self._job, self._context
         tasks = len(job.items)
         function = _task_function(job.work, [pickle.dumps(item) for item in job.items], self._reported)
-        with warnings.catch_warnings():
-            # Spark looks for pandas, and complains about its version, although nothing here uses it.
-            warnings.filterwarnings("ignore", ".*pandas", FutureWarning)
+        with ignored_pandas_warning():
             results = self._spark.range(0, tasks, 1, tasks).mapInArrow(function, _RESULT_DDL)
         context.addJobTag(self._tag)
         try:

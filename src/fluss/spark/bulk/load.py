@@ -22,7 +22,19 @@ from fluss.client.bulk import PartitionSplitter, new_writer_id, partitions_of, w
 from fluss.errors import FlussError
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
-from fluss.spark.bulk.columnar_files import examine_arrow, examine_parquet, read_arrow, read_parquet
+from fluss.spark.bulk.file_formats import (
+    CsvFormat,
+    check_csv_types,
+    check_json_types,
+    examine_arrow,
+    examine_csv,
+    examine_json,
+    examine_parquet,
+    read_arrow,
+    read_csv,
+    read_json,
+    read_parquet,
+)
 from fluss.spark.bulk.files import (
     DataFile,
     FileFacts,
@@ -36,26 +48,16 @@ from fluss.spark.bulk.files import (
 )
 from fluss.spark.bulk.fitting import ColumnChoice, ColumnFit, RowFitter
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, UnfitInputError, context_of, refuse_speculation
-from fluss.spark.bulk.progress import Listener, listener_of
-from fluss.spark.bulk.reports import LoadReport
+from fluss.spark.bulk.reports import Listener, LoadReport, listener_of
 from fluss.spark.bulk.states import LoadPlan, LoadState, LoadTask, LoadTaskResult
-from fluss.spark.bulk.text_files import (
-    CsvFormat,
-    check_csv_types,
-    check_json_types,
-    examine_csv,
-    examine_json,
-    read_csv,
-    read_json,
-)
 from fluss.spark.connections import open_connection, open_table
 from fluss.spark.naming import table_path
 from fluss.spark.query_options import client_settings
-from fluss.spark.write.exactly_once import ExactlyOnceWrite, WriterRecord
-from fluss.spark.write.writer_record import latest_offsets
+from fluss.spark.write.exactly_once import ExactlyOnceWrite
+from fluss.spark.write.writer_record import WriterRecord, latest_offsets
 
 _TASK_BYTES: Final = 64 * 1024 * 1024
-# Footers are small and far away.
+# Reading footers is mostly waiting for the file system.
 _EXAMINERS_MAX: Final = 16
 
 

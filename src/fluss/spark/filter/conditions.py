@@ -165,7 +165,7 @@ class Compared(_ColumnCondition):
         column = columns.compared(self.column)
         holds = _COMPARISONS[self.operator](column, value_array([self.value], self.column.data_type)[0])
         if self._is_float and self.operator in _TRUE_OF_NAN:
-            # pyarrow says that NaN is above nothing.
+            # For pyarrow every comparison with NaN is false.
             return pc.or_kleene(holds, pc.is_nan(column))
         return holds
 
@@ -300,7 +300,7 @@ class Joined(BoundCondition):
         predicates = [condition.predicate(is_negated) for condition in self.conditions]
         told = [predicate for predicate in predicates if predicate is not None]
         if self.is_any is not is_negated:
-            # Where one of them may hold without the server's knowledge, so may the whole.
+            # A server can rule out the whole only if it can rule out every part.
             return reduce(Predicate.or_, told) if len(told) == len(predicates) else None
         return reduce(Predicate.and_, told) if told else None
 

@@ -38,14 +38,14 @@ class FlussBatchReader(DataSourceReader):
         self._tasks = plan.tasks
 
     def __getstate__(self) -> dict[str, Any]:
-        # Sent to every task; each gets its own part of the plan besides.
+        # This is sent to every task; its splits come in its partition.
         return {"_read": self._read}
 
     def partitions(self) -> list[InputPartition]:
         return [FlussPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Of a plan without tasks Spark makes one that has nothing to do.
+        # For a plan without tasks Spark runs one task with nothing in its partition.
         if partition.value is not None:
             with ShortTracebacks():
                 yield from self._read.read(partition.value)

@@ -60,13 +60,13 @@ if TYPE_CHECKING:
 
 
 ReadView: TypeAlias = Literal["rows", "log", "upserts", "changelog", "binlog"]
-# Unless an option says how many tasks there may be: so many for each processor of the driver, or more if tasks would
-# be larger than so many times the size they should have.
+# Unless an option limits them: so many tasks for each processor of the driver, or more if tasks would otherwise be
+# larger than so many times their target size.
 _TASKS_PER_PROCESSOR: Final = 16
 _TASK_SIZE_MAX: Final = 8
-# Spark takes as long for a row, whatever is in it, as for so many bytes of it.
+# What a row costs Spark besides its bytes, as a number of bytes.
 _ROW_COST_BYTES: Final = 24
-# By how much rows may be larger than their types say.
+# How many times larger rows may be than their types suggest.
 _GUESS_FACTOR_MAX: Final = 16
 # How often a plan is begun again because partitions are dropped while it is made.
 _TRIES_MAX: Final = 3
@@ -158,7 +158,7 @@ def planned_buckets(
     info = table.get_table_info()
     bucket_ids = matching_buckets(info, row_filter)
     if not info.is_partitioned():
-        # Refuses a choice of partitions.
+        # A table without partitions refuses a choice of them.
         matching_partitions(info, [], options.partitions, None)
         return [PlannedBucket(TableBucket(info.table_id, bucket_id), None) for bucket_id in bucket_ids]
     partitions = matching_partitions(info, partitions_of(table), options.partitions, row_filter)
@@ -206,7 +206,7 @@ def matching_buckets(info: TableInfo, row_filter: RowFilter | None) -> list[int]
     lake = lake_format(info)
     encode = bucket_key_encoder(types, lake).encode
     encoded = [encode(key) for key in product(*values)]
-    # Some writers hash differently, and there is no telling who has written a table.
+    # Writers of other languages hash differently, and a table does not say which writers it had.
     variants = get_args(HashVariant)
     return sorted({bucket_for(key, info.num_buckets, lake, variant) for key in encoded for variant in variants})
 
@@ -244,7 +244,7 @@ def _check_not_in_lake(
     if table.get_table_info().is_partitioned():
         partition_ids = {partition.partition_id for partition in partitions_of(table)}
     for bucket in snapshot.get_table_buckets():
-        # Partitions that were chosen by name are there.
+        # Partitions that were chosen by name exist: that was checked.
         is_gone = options.partitions is None and bucket.partition_id not in partition_ids
         if is_gone or (view == "log" and earliest.get(bucket, 0) > 0):
             missing = f"partition {bucket.partition_id}" if is_gone else f"the oldest records of {bucket}"

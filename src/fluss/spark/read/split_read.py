@@ -1,33 +1,55 @@
-"""What a task does: reads its parts of a table, and returns them as Spark takes them.
+"""What a task does: reads its splits of a table, and returns them as Spark takes them.
 
 records or rows -> those of the time range -> with what they mean -> filter -> joined or cut -> columns for Spark
+
+The view ``$binlog`` shows changes as events, one for each insert, update and delete:
+
+| column            | meaning                                                                                  |
+|-------------------|------------------------------------------------------------------------------------------|
+| _change_type      | insert, update or delete                                                                 |
+| _log_offset       | the position in the log of the bucket; of an update, that of the row before it           |
+| _commit_timestamp | when the server appended it                                                              |
+| before            | the row before an update or a delete; null for an insert                                 |
+| after             | the row after an insert or an update; null for a delete                                  |
+
+Columns and values are those of the virtual ``$binlog`` tables of Flink SQL. A changelog with the image WAL does not
+have the rows before updates: there ``before`` is null, and what is called an update may be an insert. In the log an
+update is two records, the row before and the row after it, which follow each other in one batch. A range of offsets has
+an update if it has its first record. So one that ends between the two needs the record behind its end, and one that
+begins between them leaves its first record out.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from fluss import FlussTable
+from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.bulk import (
+    JOBS,
     NOT_IN_LOG,
     ChangelogFold,
     LogRange,
     RecordRun,
     changelog_batch,
+    changelog_schema,
     read_ranges,
     rows_at,
     scan_columns,
 )
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
-from fluss.row.arrow_arrays import narrowest_column
+from fluss.row.arrow_arrays import narrowest_column, number_array, string_array
+from fluss.schema.offsets import ChangeType
 from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table import TableBucket, TableInfo
@@ -35,13 +57,13 @@ from fluss.schema.types import BigIntType, StringType, TimestampLtzType
 from fluss.spark.connections import open_table
 from fluss.spark.conversion import ToSpark
 from fluss.spark.query_options import ReadOptions
-from fluss.spark.read.binlog import binlog_batch, inserted_batch
 from fluss.spark.read.planner import ReadView
 from fluss.spark.read.splits import Split
 from fluss.spark.type_mapping import AFTER, BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 
 if TYPE_CHECKING:
     from fluss.spark.filter.row_filter import RowFilter
+
 
 _CHANGE_COLUMNS: Final = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
 # Spark takes as long for a batch of 1,000 rows as for a much larger one; from so many rows on it makes no difference.
@@ -50,8 +72,13 @@ _BATCH_ROWS_MAX: Final = 131_072
 _BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 # Changes that are folded at a time, unless one bucket has more.
 _FOLD_ROWS: Final = 262_144
-# After a server has not answered. The client has asked it several times before it says so.
-_OPEN_BACKOFF_S: Final = 0.2
+_INSERT, _UPDATE, _DELETE = range(3)
+_EVENT_NAMES: Final = ("insert", "update", "delete")
+_EVENTS: Final = {ChangeType.Insert: _INSERT, ChangeType.UpdateAfter: _UPDATE, ChangeType.Delete: _DELETE}
+_NOTHING: Final = -1
+_TIMESTAMP: Final = pa.timestamp("ms", "UTC")
+# Reads the record at an offset of a bucket; None if there is no such record (any more).
+ReadRecord = Callable[[int], "RecordRun | None"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +112,7 @@ def filter_schema(info: TableInfo, view: ReadView) -> Schema:
     """Return the columns that a filter can name: those of the table, and for its changes what they mean."""
     if view != "changelog":
         return info.schema
-    # The columns of the table keep their ids, so the others need some, too.
+    # Columns have ids in a schema either all or none, and those of the table keep theirs.
     next_id = info.schema.highest_field_id + 1
     change_columns = [
         Column(CHANGE_TYPE, StringType(nullable=False), column_id=next_id),
@@ -174,7 +201,7 @@ class _TaskRead:
 
     def _rows_at(self, split: Split) -> Iterator[pa.RecordBatch]:
         bucket, columns = self._bucket(split), self._columns
-        return rows_at(self._table, bucket, split.stop, columns=columns, patience_s=self._timeout_s)
+        return rows_at(self._table, bucket, split.stop, columns=columns, idle_timeout_s=self._timeout_s)
 
     def _as_inserts(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows as a view of changes has them: with no place in the log, and without a time."""
@@ -184,7 +211,7 @@ class _TaskRead:
 
     def _runs(self, splits: Sequence[Split], columns: Sequence[str] | None = None) -> Iterator[RecordRun]:
         """Read logs, without what is not of the time range."""
-        # A change that is left out would not be missed only where changes stand for themselves.
+        # Other views fold or pair changes, so there no change may be left out.
         predicate = self._predicate if self._view in ("log", "changelog") else None
         ranges = [LogRange(self._bucket(split), split.start, split.stop) for split in splits]
         for run in self._read_log(ranges, columns or self._columns, predicate):
@@ -197,7 +224,7 @@ class _TaskRead:
     def _read_log(
         self, ranges: Sequence[LogRange], columns: Sequence[str], predicate: Predicate | None = None
     ) -> Generator[RecordRun, None, None]:
-        return read_ranges(self._table, ranges, columns=columns, predicate=predicate, patience_s=self._timeout_s)
+        return read_ranges(self._table, ranges, columns=columns, predicate=predicate, idle_timeout_s=self._timeout_s)
 
     def _folded(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         """Return the last state of each key that was changed and not deleted, a few buckets at a time."""
@@ -237,13 +264,14 @@ class _TaskRead:
 def _open_with_retries(options: ReadOptions) -> FlussTable:
     """Open the table, also if no server answers for a moment, as long as a task waits for rows."""
     deadline_s = time.monotonic() + options.poll_timeout_s
-    while True:
+    for pause_s in JOBS.pauses_s():
         try:
             return open_table(options.connection, options.table.path)
         except FlussError as error:
             if not error.is_retriable or time.monotonic() > deadline_s:
                 raise
-        time.sleep(_OPEN_BACKOFF_S)
+        time.sleep(pause_s)
+    raise AssertionError("there is always another pause")
 
 
 def _groups(splits: Sequence[Split], rows_max: int) -> Iterator[list[Split]]:
@@ -289,3 +317,85 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return
     for begin in range(0, batch.num_rows, rows_max):
         yield batch.slice(begin, rows_max)
+
+
+# Changes as events
+
+
+def binlog_batch(run: RecordRun, *, start: int, stop: int, read_record: ReadRecord) -> pa.RecordBatch:
+    """Return the events of consecutive changes inside the range from ``start`` to ``stop``."""
+    rows, types = run.batch, run.change_types
+    assert rows is not None
+    if types is None:
+        types = np.full(run.count, ChangeType.Insert, np.uint8)
+    if run.base_offset + run.count == stop and types[-1] == ChangeType.UpdateBefore:
+        after = read_record(stop)
+        if after is not None and after.change_types is not None:
+            rows = pa.concat_batches([rows, after.batch])
+            types = np.concatenate([types, after.change_types])
+    positions = np.flatnonzero(types != ChangeType.UpdateBefore)
+    if run.base_offset == start > 0 and types[0] == ChangeType.UpdateAfter:
+        before = read_record(start - 1)
+        if before is not None and before.change_types is not None and before.change_types[0] == ChangeType.UpdateBefore:
+            positions = positions[1:]
+    return _events(rows, types, positions, run.base_offset, run.timestamp_ms)
+
+
+def _events(
+    rows: pa.RecordBatch, types: UInt8Array, positions: Int64Array, base_offset: int, timestamp_ms: int
+) -> pa.RecordBatch:
+    own_types = types[positions]
+    previous = positions - 1
+    has_before = (own_types == ChangeType.UpdateAfter) & (previous >= 0)
+    has_before &= types[np.maximum(previous, 0)] == ChangeType.UpdateBefore
+    is_delete = own_types == ChangeType.Delete
+    before = np.where(has_before, previous, np.where(is_delete, positions, _NOTHING))
+    after = np.where(is_delete, _NOTHING, positions)
+    offsets = base_offset + np.where(has_before, previous, positions)
+    events = np.full(len(types), _INSERT, np.int32)
+    for change_type, event in _EVENTS.items():
+        events[types == change_type] = event
+    timestamps = number_array(np.full(len(positions), timestamp_ms, np.int64)).view(_TIMESTAMP)
+    return _batch(rows, events[positions], offsets, timestamps, before, after)
+
+
+def inserted_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows that were not read from a log as events: inserts without a place in it, and without a time."""
+    count = rows.num_rows
+    offsets, before = np.full(count, NOT_IN_LOG, np.int64), np.full(count, _NOTHING, np.int64)
+    inserts = np.full(count, _INSERT, np.int32)
+    return _batch(rows, inserts, offsets, pa.nulls(count, _TIMESTAMP), before, np.arange(count))
+
+
+def _batch(
+    rows: pa.RecordBatch,
+    events: npt.NDArray[np.int32],
+    offsets: Int64Array,
+    timestamps: pa.Array,
+    before: Int64Array,
+    after: Int64Array,
+) -> pa.RecordBatch:
+    arrays = [
+        string_array(_EVENT_NAMES).take(number_array(events)),
+        number_array(offsets.astype(np.int64)),
+        timestamps,
+        _images(rows, before),
+        _images(rows, after),
+    ]
+    image = _image_type(rows.schema)
+    schema = pa.schema([*changelog_schema(pa.schema([])), (BEFORE, image), (AFTER, image)])
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _images(rows: pa.RecordBatch, positions: Int64Array) -> pa.Array:
+    """Return rows as structs, null where there is no position."""
+    is_null = positions == _NOTHING
+    taken = rows.take(number_array(positions, is_null))
+    validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    buffers = [validity if is_null.any() else None]
+    return pa.Array.from_buffers(_image_type(rows.schema), len(positions), buffers, children=taken.columns)
+
+
+def _image_type(rows: pa.Schema) -> pa.DataType:
+    """Return the type of a row inside another: where there is none, none of its columns has a value."""
+    return pa.struct([field.with_nullable(True) for field in rows])

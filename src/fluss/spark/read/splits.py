@@ -115,7 +115,7 @@ def balanced(weights: Sequence[int], task_count: int) -> list[list[int]]:
     for number in sorted(range(len(weights)), key=lambda number: weights[number], reverse=True):
         load, task = heapq.heappop(loads)
         shares[task].append(number)
-        # Also something empty takes its time.
+        # An empty split costs time, too.
         heapq.heappush(loads, (load + max(weights[number], 1), task))
     return [share for share in shares if share]
 

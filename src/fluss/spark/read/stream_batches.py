@@ -72,7 +72,7 @@ class StreamBatches:
         self._targets: Mapping[TableBucket, int] | None = None
         self._latest: Mapping[TableBucket, int] = {}
         self._initial: StreamOffset | None = None
-        # The end of the last batch that was planned here: what is before it was there a moment ago.
+        # The end of the last batch that was planned here. Its records were there a moment ago: no need to check.
         self._planned: StreamOffset | None = None
         self._row_bytes: tuple[float, float] | None = None
 

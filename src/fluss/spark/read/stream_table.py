@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from fluss import FlussTable
-from fluss.client.bulk import offsets_of, partitions_of
+from fluss.client.bulk import JOBS, offsets_of, partitions_of
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import OffsetSpec
@@ -29,14 +29,10 @@ if TYPE_CHECKING:
     from fluss.spark.filter.row_filter import RowFilter
 
 
-# How long the beginnings of logs are believed. Records that go in this time are missed by the task that reads them.
+# How long the beginnings of logs are believed. If records expire in this time, the task that reads them notices.
 _BEGINNINGS_AGE_S_MAX: Final = 5.0
 # A bucket without a leader, or whose partition has just been dropped.
 _RETRIABLE_CODES: Final = frozenset({ErrorCode.CLIENT_ERROR, ErrorCode.PARTITION_NOT_EXISTS})
-# Pauses before a call is repeated. The first is none: what is wrong may be no more than outdated metadata.
-_BACKOFF_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8)
-_BACKOFF_S_MAX: Final = 1.0
-
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -64,7 +60,7 @@ class Retry:
         go away is raised with how long it was waited for.
         """
         deadline_s = self._clock() + self._limit_s
-        backoff_s = iter(_BACKOFF_S)
+        pauses_s = JOBS.pauses_s()
         is_again = False
         while True:
             try:
@@ -79,16 +75,16 @@ class Retry:
                         error.error_code,
                     ) from error
             is_again = True
-            self._sleep(next(backoff_s, _BACKOFF_S_MAX))
+            self._sleep(next(pauses_s))
 
     def wait_until(self, is_done: Callable[[], bool]) -> bool:
         """Look again and again until something is done; return whether it was in time."""
         deadline_s = self._clock() + self._limit_s
-        backoff_s = iter(_BACKOFF_S)
+        pauses_s = JOBS.pauses_s()
         while not is_done():
             if self._clock() >= deadline_s:
                 return False
-            self._sleep(next(backoff_s, _BACKOFF_S_MAX))
+            self._sleep(next(pauses_s))
         return True
 
 
@@ -187,7 +183,7 @@ class StreamTable:
         table = open_table(self._options.connection, self._options.table.path)
         info = table.get_table_info()
         if self._table is None:
-            # Refuses what can only be read from a lake.
+            # This refuses a table of which something can only be read from a lake.
             fluss_ranges(table, self._options, "changelog", ())
         else:
             self._check_id(self._table.get_table_info().table_id, info.table_id)
@@ -228,7 +224,7 @@ class StreamTable:
         chosen = self.buckets().chosen
         latest = self._latest(start, chosen) if targets is None else targets
         earliest = self._earliest([bucket for bucket, end in latest.items() if start.may_have_unread(bucket, end)])
-        # Asking may have shown that some of them are gone.
+        # The questions above may have shown that some of the buckets are gone.
         existing = self.known.existing
         return ObservedTable(existing, {bucket: end for bucket, end in latest.items() if bucket in existing}, earliest)
 

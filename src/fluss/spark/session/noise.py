@@ -34,7 +34,7 @@ def without_noise(lines: Iterable[bytes]) -> Iterator[bytes]:
     Several workers write at the same time, so tracebacks may be mixed; then some of them are passed on.
     """
     held: list[bytes] = []
-    # Whether what is held, or was left out just now, may go on with the next exception.
+    # Whether the traceback that is held, or was just left out, may be followed by one of a chained exception.
     is_chain = False
     for line in lines:
         text = line.rstrip()

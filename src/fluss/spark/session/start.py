@@ -63,7 +63,7 @@ logger.broadcast.level = off
 
 
 def start(app_name: str, *, cores: int | None, master: str | None, config: Mapping[str, object]) -> SparkSession:
-    """Start a session; ``fluss.spark.session`` has the words about the arguments."""
+    """Start a session; the arguments are those of ``fluss.spark.session``."""
     from pyspark import SparkConf, SparkContext
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession

@@ -48,7 +48,7 @@ class FlussBatchWriter(DataSourceArrowWriter):
         self._state: SinkState | None = None
         if options.delivery_guarantee == "exactly-once":
             self._state = SinkState.open(options.checkpoint_location)
-        # Names this write among the queries that keep records in the same place.
+        # The name of this write among the queries that keep records below the same checkpoint.
         self._job = options.transaction or Transaction(f"batch-{uuid.uuid4()}", 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchTaskCommit:

@@ -43,7 +43,7 @@ def write_exactly_once(
 class ExactlyOnceWrite:
     """One attempt to write the rows of one task. To be used once, by one thread.
 
-    The record of the task is given, or a place where it is kept. A given record must be the same in all attempts;
+    The record of the task is kept in a store, or was made by the driver, which gives the same one to all attempts;
     ``is_fresh`` says that this is the first of them, which need not look for what others have written. With
     ``target_columns``, for a primary-key table, only these columns are written.
     """
@@ -58,8 +58,8 @@ class ExactlyOnceWrite:
     ) -> None:
         self._table = table
         self._target_columns = target_columns
-        keeper = DriverRecord(record) if isinstance(record, WriterRecord) else record
-        self._attempt = Attempt(table, keeper, is_resumed=not is_fresh)
+        store = DriverRecord(record) if isinstance(record, WriterRecord) else record
+        self._attempt = Attempt(table, store, is_resumed=not is_fresh)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
         """Append or upsert all rows, which have the form of the table, and return when they are stored.
@@ -74,6 +74,3 @@ class ExactlyOnceWrite:
         if self._table.has_primary_key():
             return KeyedWrite(self._table, self._attempt, self._target_columns).write(batches)
         return LogWrite(self._table, self._attempt).write(batch.rows for batch in batches)
-
-
-__all__ = ["ExactlyOnceWrite", "WriteSummary", "WriterRecord"]

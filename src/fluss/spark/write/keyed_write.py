@@ -40,7 +40,7 @@ from fluss.spark.write.writer_record import LOST_TRACK, NOT_REPEATABLE, ROWS_PER
 # Attempts must have the same hashes.
 _SEED: Final = 0
 _BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
-MEMORY_BYTES_MAX: Final = 128 * 1024 * 1024
+_MEMORY_BYTES_MAX: Final = 128 * 1024 * 1024
 # About how many bytes are merged at once.
 _MERGE_BYTES: Final = 16 * 1024 * 1024
 # What is kept of a record besides its bytes: hash and length.
@@ -226,7 +226,7 @@ class KeyedRecords:
     A context manager: leaving it deletes the temporary files.
     """
 
-    def __init__(self, *, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
+    def __init__(self, *, memory_bytes_max: int = _MEMORY_BYTES_MAX) -> None:
         self._memory_bytes_max = memory_bytes_max
         self._bytes_in_memory = 0
         self._new: dict[TableBucket, list[Records]] = {}

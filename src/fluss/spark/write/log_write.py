@@ -42,10 +42,11 @@ from fluss.spark.write.writer_record import LOST_TRACK, NOT_REPEATABLE, Attempt,
 # those of all buckets until there are so many bytes.
 _BATCH_EXPANSION: Final = 2
 _WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
-# More than twice what an attempt can have on the way to a bucket: the last five are remembered, the others too late.
+# Servers remember the last batches of a writer, as many as it may have on the way. Behind twice as many batches without
+# rows, a batch that was sent before is either there already or refused.
 _FENCE_BATCHES: Final = 2 * IN_FLIGHT_MAX
 _FENCES_MAX: Final = 5
-MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
+_MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class LogWrite:
@@ -72,7 +73,7 @@ class LogWrite:
             self._send(everything)
             return self._summary
         self._written.read()
-        self._written.shut_out_others()
+        self._written.fence()
         with Spool(self._schema.to_arrow()) as rest:
             for batch in everything:
                 left = self._missing(batch)
@@ -164,7 +165,7 @@ class _Written:
         # Rows count as equal if their hashes are. The seed is random: such rows cannot be made up.
         self.rows = RowCounts(secrets.randbits(63))
         self.rows_by_bucket: Counter[str] = Counter()
-        # By bucket: the number of the next batch, where to read on, and how many batches without rows are the last.
+        # By bucket: the next sequence number, the offset to read on from, and how many fences the log ends with.
         self.next_sequences: dict[TableBucket, int] = {}
         self._offsets: dict[TableBucket, int] = {}
         self._fences: dict[TableBucket, int] = {}
@@ -183,10 +184,10 @@ class _Written:
                 text = format_bucket(self._places.partition_name(bucket), bucket.bucket_id)
                 self.rows_by_bucket[text] += batch.rows.num_rows
 
-    def shut_out_others(self) -> None:
+    def fence(self) -> None:
         """Make sure that nothing comes any more that was sent before."""
         try:
-            self._fence()
+            self._send_fences()
         except FlussError as error:
             if error.error_code not in LOST_TRACK:
                 raise
@@ -199,7 +200,7 @@ class _Written:
             self._attempt.renew()
             self.next_sequences.clear()
 
-    def _fence(self) -> None:
+    def _send_fences(self) -> None:
         left = self._attempt.buckets()
         for _ in range(_FENCES_MAX):
             with SequencedWriter(
@@ -210,7 +211,7 @@ class _Written:
                         writer.append_nothing(bucket)
                 writer.flush()
             self.read()
-            # Something else may have arrived between them.
+            # Rows of another attempt may have arrived between the fences.
             left = [bucket for bucket in left if self._fences.get(bucket, 0) < _FENCE_BATCHES]
             if not left:
                 return
@@ -224,7 +225,7 @@ def _encoded(types: Sequence[DataType], rows: pa.RecordBatch) -> EncodedRows:
 class Spool:
     """Batches of one schema, read in the order in which they were added. A context manager that deletes its file."""
 
-    def __init__(self, schema: pa.Schema, *, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
+    def __init__(self, schema: pa.Schema, *, memory_bytes_max: int = _MEMORY_BYTES_MAX) -> None:
         self._schema = schema
         self._bytes_left = memory_bytes_max
         self._in_memory: list[pa.RecordBatch] = []

@@ -93,7 +93,7 @@ class RowCounts:
         places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
         is_known = (self._hashes[places] == hashes) & (self._checks[places] == checks)
         known = np.flatnonzero(is_known)
-        # The rows of each place together, in their order; then the number of each among its equals.
+        # Sort the rows by their place, then number each of them among its equals.
         order = known[np.argsort(places[known], kind="stable")]
         at = places[order]
         is_first = np.ones(len(order), np.bool_)

@@ -47,7 +47,7 @@ _CHANGES: Final = {
 }
 # Rows are not written before so many bytes of them have been looked at: a small write with a bad row writes nothing.
 _LOOK_AHEAD_BYTES: Final = 8 * 1024 * 1024
-# Batches below this are put together; more of them where they are divided among buckets and would become small again.
+# Batches are joined until they have so many bytes, times the buckets among which they are divided afterwards.
 _BATCH_BYTES_MIN: Final = 1024 * 1024
 _BUCKETS_JOINED_FOR_MAX: Final = 8
 

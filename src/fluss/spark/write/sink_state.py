@@ -113,7 +113,7 @@ class ArrowFiles:
         self.files.create_dir(target.rpartition("/")[0], recursive=True)
         with self.files.open_output_stream(target) as stream:
             stream.write(content)
-        # Of several at once, the last one counts for all.
+        # If several attempts wrote at once, the file of the last one counts for all of them.
         return self.read(path) == content
 
     def directories(self, path: str) -> list[str]:
@@ -136,7 +136,7 @@ def state_files(location: str) -> StateFiles:
     try:
         files, path = pafs.FileSystem.from_uri(location)
     except (pa.ArrowException, OSError, ValueError):
-        # What pyarrow says has the location in it, and a location may have keys in it.
+        # The error of pyarrow shows the location, which may contain access keys.
         raise FlussError(
             f"pyarrow cannot open the checkpoint location {shown_location(location)}, which exactly-once writes need. "
             "Use a path, or a file:, hdfs:, s3: or gs: URI, or set sink.delivery-guarantee to at-least-once"

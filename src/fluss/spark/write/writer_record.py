@@ -36,7 +36,7 @@ NOT_REPEATABLE: Final = (
     "not use rand(), uuid(), the current time or a number of partitions that changes"
 )
 
-# What a server says to numbers that do not follow what it knows of a writer.
+# Answers of a server to sequence numbers that do not follow those it knows of a writer.
 LOST_TRACK: Final = (ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
 
 
@@ -135,7 +135,7 @@ class Attempt:
     """The record of one task during one attempt."""
 
     table: FlussTable
-    keeper: RecordStore
+    store: RecordStore
     # Whether an attempt before this one may have written something.
     is_resumed: bool = True
     _record: WriterRecord | None = field(default=None, init=False)
@@ -153,18 +153,18 @@ class Attempt:
 
     def is_begun(self) -> bool:
         """Whether an attempt before this one had rows, as far as the record tells."""
-        return self.is_resumed and self.keeper.load() is not None
+        return self.is_resumed and self.store.load() is not None
 
     def open(self, partition_ids: Collection[int | None], *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
         """Get the record, or make it, for rows of these partitions, of which so many suit a batch."""
         self._suitable_rows = rows_per_batch
-        self._record = self.keeper.load()
+        self._record = self.store.load()
         if self._record is None:
             made = WriterRecord.begin(self.table, partition_ids, rows_per_batch=rows_per_batch)
-            if self.keeper.put(made):
+            if self.store.put(made):
                 self._record, self.is_resumed = made, False
                 return
-            self._record = self.keeper.load()
+            self._record = self.store.load()
         table_id = self.table.get_table_info().table_id
         if self.record.table_id != table_id:
             raise FlussError(
@@ -193,8 +193,8 @@ class Attempt:
             raise concurrent_attempt(self.table)
 
     def _put(self, record: WriterRecord) -> bool:
-        is_put = self.keeper.put(record)
-        self._record = self.keeper.load()
+        is_put = self.store.put(record)
+        self._record = self.store.load()
         return is_put
 
     def buckets(self) -> list[TableBucket]:

@@ -136,7 +136,7 @@ class _Loader:
         self._is_synced = is_synced
         self._interval_bytes = interval_bytes
         self._segments: list[Segment] = []
-        # What the batches say that were read; they are all from this offset on.
+        # The writers of the batches that were read, which are all batches from this offset on.
         self._read_from: int | None = None
         self._writers_read = WriterState()
         self._snapshot_offsets: list[int] = []
@@ -292,7 +292,7 @@ class _Loader:
         """Raise if the log ends before something that is known to have been there."""
         offset_known = self._recovery_offset
         if self._was_clean and snapshots:
-            # A snapshot of the writers is taken of rows that are there.
+            # A snapshot of the writers covers rows that were in the log when it was written.
             offset_known = max(offset_known, snapshots[-1].offset)
         if offset_next < offset_known:
             if not self._segments:
@@ -320,7 +320,7 @@ class _Loader:
         for name in reversed(snapshots):
             entries = self._read_snapshot(name) if name.offset <= offset_next else None
             if entries is None:
-                # A cache that cannot be used: the log itself knows.
+                # The snapshot is a cache: the batches of the log say the same.
                 continue
             replay_from = max(replay_from, name.offset)
             for entry in entries:

@@ -96,7 +96,7 @@ class LocalLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int:
         """See ``LogTablet.offset_for_timestamp``."""
-        # In this order: what was there before the end was looked at lies before the end, or is where it lies.
+        # Segments first: each of them then lies before the end, which is read later, or holds it.
         segments, end = self.segments, self.end
         if end.segment is None:
             return end.offset_next
@@ -137,7 +137,7 @@ def count_expired(segments: Sequence[Segment], expired_before_ms: int) -> int:
 
 def remove_expired(files: Files, directory: Path, pending: PendingWrites, segments: Sequence[Segment]) -> None:
     """Remove segments at the start of a log, so that a crash finds the log whole, whenever it happens."""
-    # From now on the log alone no longer tells what the writers have done.
+    # Once the rows are gone, only the snapshot knows what their writers have done.
     pending.sync_snapshot()
     files.sync_directory(directory)
     for segment in segments:

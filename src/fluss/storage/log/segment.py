@@ -29,7 +29,7 @@ _rebuilding: Final = threading.Lock()
 
 
 class Segment:
-    """Knows its file and its place in the log. Adding and cutting are for the owner; reading is for any thread."""
+    """The file of a segment and its place in the log. Only the owner adds and cuts; any thread may read."""
 
     __slots__ = (
         "_files",
@@ -120,6 +120,7 @@ class Segment:
             self._index = None
 
     def remove(self) -> None:
+        """Remove the files of the segment."""
         for kind in (LogFileKind.SEGMENT, LogFileKind.OFFSET_INDEX, LogFileKind.TIME_INDEX):
             self._files.remove(self._beside(kind))
 

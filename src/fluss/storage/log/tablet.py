@@ -348,7 +348,7 @@ class LogTablet:
         return append.offset_next <= self._end_durable.offset_next
 
     def on_advance(self, listener: Callable[[LogTablet], None]) -> Callable[[], None]:
-        """Have a function called on the loop whenever the high watermark has moved; returns what takes it back."""
+        """Call a function on the loop whenever the high watermark has moved; return a function that ends this."""
         self._listeners.append(listener)
 
         def remove() -> None:

@@ -115,25 +115,25 @@ def test_failures_stay_until_they_are_recovered_and_are_never_the_same_object(bu
 def test_a_waiting_thread_is_woken_by_news(buffer: ScanBuffer) -> None:
     subscription = Subscription(BUCKETS[0], 0)
     news = buffer.news_count
-    assert not buffer.wait(news, 0.01)
+    assert not buffer.block(news, 0.01)
     threading.Timer(0.02, put, [buffer, 1, subscription]).start()
-    assert buffer.wait(news, 3600)
+    assert buffer.block(news, 3600)
     # News that came before the wait began count, too.
-    assert buffer.wait(news, 3600)
+    assert buffer.block(news, 3600)
     threading.Timer(0.02, buffer.close).start()
-    assert buffer.wait(buffer.news_count, 3600)
+    assert buffer.block(buffer.news_count, 3600)
     assert buffer.is_closed
 
 
 def test_a_waiting_coroutine_is_woken_by_news_from_another_thread(buffer: ScanBuffer) -> None:
     async def main() -> None:
         news = buffer.news_count
-        assert not await buffer.wait_async(news, 0.01)
+        assert not await buffer.wait(news, 0.01)
         threading.Timer(0.02, buffer.fail, [Subscription(BUCKETS[0], 0), FlussError("no")]).start()
         async with asyncio.timeout(120):
-            assert await buffer.wait_async(news, None)
-            assert await buffer.wait_async(news, None)
-        cancelled = asyncio.ensure_future(buffer.wait_async(buffer.news_count, None))
+            assert await buffer.wait(news, None)
+            assert await buffer.wait(news, None)
+        cancelled = asyncio.ensure_future(buffer.wait(buffer.news_count, None))
         await asyncio.sleep(0)
         cancelled.cancel()
         await asyncio.wait([cancelled])
@@ -144,7 +144,7 @@ def test_a_waiting_coroutine_is_woken_by_news_from_another_thread(buffer: ScanBu
 
 def test_news_for_a_loop_that_is_closed_disturb_nobody(buffer: ScanBuffer) -> None:
     loop = asyncio.new_event_loop()
-    waiting = loop.create_task(buffer.wait_async(buffer.news_count, None))
+    waiting = loop.create_task(buffer.wait(buffer.news_count, None))
     loop.call_soon(loop.stop)
     loop.run_forever()
     assert len(buffer._waiters) == 1

@@ -385,7 +385,7 @@ def test_rows_that_are_given_back_stay_before_the_changes_behind_them(client: Cl
     eventually(lambda: scanner._pipeline.buffer.has_something)
     news_count = scanner._pipeline.buffer.news_count
     append_changes(servers)
-    assert scanner._pipeline.buffer.wait(news_count, 120)
+    assert scanner._pipeline.buffer.block(news_count, 120)
     runs: Any = []
     scanner._collect_records(runs)
     assert [run.is_snapshot for _, run in runs] == [True, False]

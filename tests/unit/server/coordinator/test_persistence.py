@@ -202,7 +202,7 @@ def test_a_killed_coordinator_has_made_each_change_wholly_or_not_at_all(tmp_path
             model.make(change)
         found = run(_reopened(tmp_path / FILE_NAME))
         if found != model:
-            # The change that nobody was told of was made, too.
+            # The change whose client had gone was made, too.
             assert len(begun) == done_count + 1
             model.make(begun[-1])
         assert found == model

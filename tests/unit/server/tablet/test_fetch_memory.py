@@ -1,6 +1,7 @@
-"""The memory of fetches is shared in turns, exceeded only by one batch for those who hold none, and never lost.
+"""The memory of fetches is shared in turns, exceeded only by one batch for owners that hold none, and never lost.
 
-The budget alone, with tasks that take and give back.
+The budget alone, with tasks that take and give back. Reads whose size is known only afterwards begin few at a time, and
+not when earlier ones have used up the memory; they are said to have found what the test wants.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import asyncio
 
 from fluss.net.transport import run
-from fluss.server.tablet.fetch_memory import FetchMemory
+from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns
 
 ME, YOU = "127.0.0.1:1", "127.0.0.1:2"
 
 
-def test_whoever_comes_gets_what_is_left(tmp_path):
+def test_a_fetch_gets_what_is_left(tmp_path):
     async def main():
         memory = FetchMemory(100, turn_timeout_s=5)
         assert await memory.take(60, ME) == 60
@@ -25,7 +26,7 @@ def test_whoever_comes_gets_what_is_left(tmp_path):
     run(main())
 
 
-def test_those_who_wait_are_served_in_order(tmp_path):
+def test_fetches_that_wait_are_served_in_order(tmp_path):
     async def main():
         memory = FetchMemory(10, turn_timeout_s=5)
         served = []
@@ -43,7 +44,7 @@ def test_those_who_wait_are_served_in_order(tmp_path):
     run(main())
 
 
-def test_nobody_overtakes_those_who_wait(tmp_path):
+def test_no_fetch_overtakes_those_that_wait(tmp_path):
     async def main():
         memory = FetchMemory(10, turn_timeout_s=5)
         await memory.take(10, ME)
@@ -126,5 +127,76 @@ def test_more_than_the_budget_holds_back_the_next_one_only(tmp_path):
         assert not waiting.done()
         memory.give_back(11, ME)
         assert await waiting == 10
+
+    run(main())
+
+
+# Turns
+
+
+def _turns(count: int, *, turn_timeout_s: float = 120.0) -> tuple[ReadTurns, FetchMemory]:
+    memory = FetchMemory(100, turn_timeout_s=turn_timeout_s)
+    return ReadTurns(memory, count), memory
+
+
+def test_there_are_so_many_reads_at_the_same_time():
+    async def main():
+        turns, memory = _turns(2)
+        assert [await turns.begin(10, owner) for owner in "ab"] == [10, 10]
+        third = asyncio.ensure_future(turns.begin(10, "c"))
+        assert not (await asyncio.wait((third,), timeout=0.01))[0]
+        turns.end(10, 5, "a")
+        assert await third == 10
+        turns.end(10, 0, "b")
+        turns.end(10, 7, "c")
+        assert memory.used_bytes == 12
+
+    run(main())
+
+
+def test_a_read_granted_memory_that_others_have_used_up_waits_again():
+    async def main():
+        turns, memory = _turns(1)
+        assert await turns.begin(10, "a") == 10
+        others = [asyncio.ensure_future(turns.begin(10, owner)) for owner in ("b", "c")]
+        await asyncio.sleep(0)
+        turns.end(10, 500, "a")
+        assert not (await asyncio.wait(others, timeout=0.01))[0], "there is no memory, and a while to wait for it"
+        memory.give_back(500, "a")
+        done, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        assert [other.result() for other in done] == [10]
+        turns.end(10, 0, "b")
+        assert await others[1] == 10
+        turns.end(10, 0, "c")
+        assert memory.used_bytes == 0
+
+    run(main())
+
+
+def test_without_memory_an_owner_that_holds_none_gets_a_loan_and_others_nothing():
+    async def main():
+        turns, memory = _turns(2, turn_timeout_s=0.01)
+        memory.count(150, "a")
+        assert await turns.begin(10, "b") == 0
+        assert await turns.begin(10, "a") is None
+        turns.end(0, 30, "b")
+        assert memory.used_bytes == 180
+        assert await turns.begin(10, "c") == 0, "both turns can be had again"
+        assert await turns.begin(10, "d") == 0
+
+    run(main())
+
+
+def test_a_read_that_gives_up_waiting_for_a_turn_keeps_nothing():
+    async def main():
+        turns, memory = _turns(1)
+        assert await turns.begin(10, "a") == 10
+        second = asyncio.ensure_future(turns.begin(10, "b"))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait((second,))
+        assert memory.used_bytes == 10
+        turns.end(10, 0, "a")
+        assert await turns.begin(10, "c") == 10
 
     run(main())

@@ -1,4 +1,4 @@
-"""Logs are opened, made, dropped and closed with their tables; damage and leftovers keep nobody from working.
+"""Logs are opened, made, dropped and closed with their tables; damage and leftovers keep no other log from working.
 
 Real directories; a crash is a copy of the data directory taken while the server runs.
 """

@@ -12,6 +12,7 @@ import pytest
 from pyarrow import fs
 
 from fluss.errors import FlussError
+from fluss.spark.bulk.file_formats import line_blocks
 from fluss.spark.bulk.files import (
     DataFile,
     FileFacts,
@@ -24,7 +25,6 @@ from fluss.spark.bulk.files import (
     piece_bytes_for,
 )
 from fluss.spark.bulk.jobs import UnfitInputError
-from fluss.spark.bulk.text_files import line_blocks
 
 
 @pytest.fixture

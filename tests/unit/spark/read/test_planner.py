@@ -14,7 +14,7 @@ import pytest
 import fluss
 from fluss import FlussError, TablePath, embedded
 from fluss.client.bulk import table_facts
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.offsets import LakeSnapshot

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import fluss
 from fluss import ChangeType, FlussError, TablePath, embedded
-from fluss.client.faces import wait_for
+from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.records import RecordRun
 from fluss.errors import ErrorCode, NetworkError
 from fluss.schema.table import TableBucket
@@ -27,9 +27,8 @@ from fluss.schema.types import DataTypes
 from fluss.spark.filter import row_filter
 from fluss.spark.query_options import read_options
 from fluss.spark.read import split_read
-from fluss.spark.read.binlog import binlog_batch
 from fluss.spark.read.planner import plan_batch, read_view
-from fluss.spark.read.split_read import SplitRead, _resized, table_columns, view_filter
+from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table_columns, view_filter
 from fluss.spark.read.splits import Split
 from fluss.spark.type_mapping import view_schema
 

@@ -1,0 +1,165 @@
+"""The same program in three styles: ``fluss``, ``fluss.aio`` where nothing blocks, ``fluss.blocking`` without awaits.
+Shown by writing and reading with each, and by comparing the names, so that no method is missing in one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import fluss
+from fluss import aio, blocking, embedded
+
+ARROW_SCHEMA = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string())])
+LOG_TABLE = fluss.TableDescriptor(fluss.Schema(ARROW_SCHEMA), bucket_count=1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.EmbeddedServer]:
+    with embedded.start() as running:
+        yield running
+
+
+def test_the_three_modules_offer_the_same_names() -> None:
+    for module in (aio, blocking):
+        for name in fluss.__all__:
+            assert hasattr(module, name), f"{module.__name__} has no {name}"
+
+
+@pytest.mark.parametrize("module", [aio, blocking], ids=["aio", "blocking"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "FlussConnection",
+        "FlussAdmin",
+        "FlussTable",
+        "TableScan",
+        "TableAppend",
+        "AppendWriter",
+        "TableUpsert",
+        "UpsertWriter",
+        "WriteResultHandle",
+        "TableLookup",
+        "Lookuper",
+        "TablePrefixLookup",
+        "PrefixLookuper",
+        "LogScanner",
+        "BatchScanner",
+    ],
+)
+def test_a_wrapper_has_every_method_of_what_it_wraps(module: object, name: str) -> None:
+    original, wrapper = getattr(fluss, name), getattr(module, name)
+    public = {method for method in dir(original) if not method.startswith("_")}
+    assert public - set(dir(wrapper)) == set()
+    for method in public:
+        ours, theirs = getattr(wrapper, method), getattr(original, method)
+        if callable(theirs):
+            assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
+    if module is blocking:
+        coroutines = {method for method in public if inspect.iscoroutinefunction(getattr(wrapper, method))}
+        assert {method for method in coroutines if not method.endswith("_async")} == set()
+
+
+def test_wrappers_are_made_by_the_client_only() -> None:
+    for cls in (aio.FlussConnection, aio.LogScanner, blocking.FlussConnection, blocking.FlussAdmin):
+        with pytest.raises(TypeError, match="cannot be constructed"):
+            cls()
+
+
+def test_a_program_that_awaits_everything(server: embedded.EmbeddedServer) -> None:
+    async def main() -> None:
+        path = aio.TablePath("fluss", "aio")
+        async with await aio.FlussConnection.create(server.config()) as connection:
+            admin = await connection.get_admin()
+            await admin.create_table(path, LOG_TABLE)
+            table = await connection.get_table(path)
+            assert (repr(table), table.table_path) == ("FlussTable(path=fluss.aio)", path)
+            async with table.new_append().create_writer() as writer:
+                for number in range(5):
+                    writer.append({"id": number, "name": "x"})
+
+            records = await table.new_scan().create_log_scanner()
+            records.subscribe(bucket_id=0, start_offset=aio.EARLIEST_OFFSET)
+            polled = await records.poll(120_000)
+            assert [record.row["id"] for record in polled] == [0, 1, 2, 3, 4]
+
+            batches = await table.new_scan().project_by_name(["id"]).create_record_batch_log_scanner()
+            batches.subscribe(0, aio.EARLIEST_OFFSET)
+            assert (await batches.poll_arrow(120_000)).column_names == ["id"]
+            batches.subscribe(0, aio.EARLIEST_OFFSET)
+            assert [len(batch) for batch in await batches.poll_record_batch(120_000)] == [5]
+            batches.subscribe(0, aio.EARLIEST_OFFSET)
+            assert (await batches.to_arrow()).num_rows == 5
+            assert list((await batches.to_pandas())["id"]) == [0, 1, 2, 3, 4]
+
+            records.subscribe(0, 3)
+            seen = []
+            async for record in records:
+                seen.append(record.row["id"])
+                if len(seen) == 2:
+                    break
+            assert seen == [3, 4]
+
+    asyncio.run(main())
+
+
+def test_the_loop_is_free_while_a_poll_waits(server: embedded.EmbeddedServer) -> None:
+    async def main() -> None:
+        path = aio.TablePath("fluss", "free")
+        async with await aio.FlussConnection.create(server.config()) as connection:
+            await connection.get_admin().create_table(path, LOG_TABLE)
+            scanner = await (await connection.get_table(path)).new_scan().create_log_scanner()
+            scanner.subscribe(0, aio.EARLIEST_OFFSET)
+            poll = asyncio.create_task(scanner.poll(300))
+            turns = 0
+            while not poll.done():
+                await asyncio.sleep(0)
+                turns += 1
+            assert (await poll).is_empty()
+            assert turns > 100
+
+    asyncio.run(main())
+
+
+def test_a_program_that_awaits_nothing(server: embedded.EmbeddedServer) -> None:
+    path = blocking.TablePath("fluss", "blocking")
+    with blocking.FlussConnection.create(server.config()) as connection:
+        admin = connection.get_admin()
+        admin.create_table(path, LOG_TABLE)
+        assert admin.list_tables("fluss") != []
+        assert (repr(connection), repr(admin)) == ("FlussConnection()", "FlussAdmin()")
+        table = connection.get_table(path)
+        with table.new_append().create_writer() as writer:
+            writer.append({"id": 0, "name": "x"}).wait()
+            handle = writer.write_arrow_batch(pa.record_batch({"id": [1], "name": ["y"]}, schema=ARROW_SCHEMA))
+            handle.wait()
+            assert handle.done()
+            writer.append([2, "z"])
+            writer.flush()
+            writer.append([3, "at the end of the block"])
+        assert admin.list_offsets(path, [0], blocking.OffsetSpec.latest()) == {0: 4}
+
+        scanner = table.new_scan().project([0]).create_record_batch_log_scanner()
+        scanner.subscribe(0, blocking.EARLIEST_OFFSET)
+        assert scanner.to_arrow()["id"].to_pylist() == [0, 1, 2, 3]
+        bucket = blocking.TableBucket(table.get_table_info().table_id, 0)
+        newest = table.new_scan().limit(2).create_bucket_batch_scanner(bucket)
+        assert newest.bucket == bucket
+        assert newest.to_arrow()["id"].to_pylist() == [2, 3]
+
+        with pytest.raises(blocking.FlussError) as caught:
+            connection.get_table(blocking.TablePath("fluss", "missing"))
+        assert caught.value.error_code == blocking.ErrorCode.TABLE_NOT_EXIST
+    with pytest.raises(blocking.FlussError, match="closed"):
+        admin.list_databases()
+
+
+def test_blocking_calls_work_inside_a_running_loop_too(server: embedded.EmbeddedServer) -> None:
+    async def main() -> list[str]:
+        with blocking.FlussConnection.create(server.config()) as connection:
+            return connection.get_admin().list_databases()
+
+    assert "fluss" in asyncio.run(main())

@@ -1,0 +1,578 @@
+"""Access control: which right every request needs, how rights are inherited, stored, listed and taken away.
+
+Users log in over a listener with passwords; the matrix asks for everything with no right, with the one that is needed,
+and with every other one.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fluss.errors import FlussError
+from fluss.net.listener import ListenerSettings
+from fluss.net.server_connection import RequestContext
+from fluss.protocol import api as apis
+from fluss.protocol.api import ApiKey
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.protocol.sasl import ANONYMOUS, Principal, UserTable
+from fluss.schema.acl import AclBinding, AclOperation, AclResource, AclResourceType
+from fluss.schema.table import TablePath
+from fluss.server.authorizer import CLUSTER, Authorizer, Operation, parse_super_users
+from tests.unit.server.coordinator.support import alter_request, create_request, descriptor, path, spec
+
+USERS = UserTable({user: f"{user}-secret" for user in ("admin", "alice", "bob")})
+DATABASE = AclResource.database("d")
+TABLE = AclResource.table(TablePath("d", "t"))
+PARTITIONED = AclResource.table(TablePath("d", "p"))
+KV = AclResource.table(TablePath("d", "k"))
+ALICE = "User:alice"
+
+
+def _secured(**options) -> dict:
+    return {
+        "listener": ListenerSettings(name="CLIENT", check_credentials=USERS),
+        "authorizer": Authorizer(
+            super_users=parse_super_users("User:admin"), internal_listener_name="INTERNAL", **options
+        ),
+    }
+
+
+def _grant(cluster, operation: AclOperation, resource: AclResource, principal: str = ALICE, host: str = "*") -> None:
+    cluster.authorizer.add([AclBinding(resource, principal, operation, host)])
+
+
+async def _prepared(cluster):
+    """Log the administrator in and make a database with three tables."""
+    cluster.channel = await cluster.connect("admin")
+    await cluster.create_database("d")
+    await cluster.create("d.t", descriptor())
+    await cluster.create("d.p", descriptor({"id": "INTEGER", "dt": "STRING"}, partition_key=["dt"]))
+    await cluster.create("d.k", descriptor(primary_key=["id"]))
+    return await cluster.connect("alice")
+
+
+def _change(key: str, value: str) -> pb.PbAlterConfig:
+    return pb.PbAlterConfig(config_key=key, config_value=value, op_type=0)
+
+
+def _partition(request_type, value: str):
+    return request_type(table_path=path("d.p"), partition_spec=spec(dt=value), ignore_if_not_exists=True)
+
+
+T, P, K = 0, 1, 2  # The ids of the tables.
+BUCKET_OFFSETS = [pb.PbProducerTableOffsets(table_id=T, bucket_offsets=[pb.PbBucketOffset(bucket_id=0)])]
+LEASE = pb.PbKvSnapshotLeaseForTable(
+    table_id=K, bucket_snapshots=[pb.PbKvSnapshotLeaseForBucket(bucket_id=0, snapshot_id=0)]
+)
+ACL = pb.PbAclInfo(
+    resource_name="d.t",
+    resource_type=4,
+    principal_name="bob",
+    principal_type="User",
+    host="*",
+    operation_type=3,
+    permission_type=2,
+)
+
+# Request -> the right it needs.
+MATRIX = {
+    ApiKey.CREATE_DATABASE: (
+        pb.CreateDatabaseRequest(database_name="new", ignore_if_exists=True),
+        Operation.CREATE,
+        CLUSTER,
+    ),
+    ApiKey.ALTER_DATABASE: (
+        pb.AlterDatabaseRequest(database_name="d", ignore_if_not_exists=False, config_changes=[_change("a", "1")]),
+        Operation.ALTER,
+        DATABASE,
+    ),
+    ApiKey.DROP_DATABASE: (
+        pb.DropDatabaseRequest(database_name="d", ignore_if_not_exists=False, cascade=True),
+        Operation.DROP,
+        DATABASE,
+    ),
+    ApiKey.GET_DATABASE_INFO: (pb.GetDatabaseInfoRequest(database_name="d"), Operation.DESCRIBE, DATABASE),
+    ApiKey.CREATE_TABLE: (create_request("d.new", descriptor()), Operation.CREATE, DATABASE),
+    ApiKey.ALTER_TABLE: (alter_request("d.t", values={"a": "1"}), Operation.ALTER, TABLE),
+    ApiKey.DROP_TABLE: (
+        pb.DropTableRequest(table_path=path("d.t"), ignore_if_not_exists=False),
+        Operation.DROP,
+        TABLE,
+    ),
+    ApiKey.GET_TABLE_INFO: (pb.GetTableInfoRequest(table_path=path("d.t")), Operation.DESCRIBE, TABLE),
+    ApiKey.GET_TABLE_SCHEMA: (pb.GetTableSchemaRequest(table_path=path("d.t")), Operation.DESCRIBE, TABLE),
+    ApiKey.LIST_PARTITION_INFOS: (
+        pb.ListPartitionInfosRequest(table_path=path("d.p")),
+        Operation.DESCRIBE,
+        PARTITIONED,
+    ),
+    ApiKey.CREATE_PARTITION: (_partition(pb.CreatePartitionRequest, "1"), Operation.WRITE, PARTITIONED),
+    ApiKey.DROP_PARTITION: (_partition(pb.DropPartitionRequest, "1"), Operation.WRITE, PARTITIONED),
+    ApiKey.GET_LATEST_KV_SNAPSHOTS: (
+        pb.GetLatestKvSnapshotsRequest(table_path=path("d.k")),
+        Operation.DESCRIBE,
+        KV,
+    ),
+    ApiKey.LIST_KV_SNAPSHOTS: (pb.ListKvSnapshotsRequest(table_id=K), Operation.DESCRIBE, KV),
+    ApiKey.LIST_REMOTE_LOG_MANIFESTS: (pb.ListRemoteLogManifestsRequest(table_id=T), Operation.DESCRIBE, TABLE),
+    ApiKey.INIT_WRITER: (pb.InitWriterRequest(table_path=[path("d.k"), path("d.t")]), Operation.WRITE, TABLE),
+    ApiKey.ACQUIRE_KV_SNAPSHOT_LEASE: (
+        pb.AcquireKvSnapshotLeaseRequest(lease_id="l", lease_duration_ms=1, snapshots_to_lease=[LEASE]),
+        Operation.READ,
+        KV,
+    ),
+    ApiKey.RELEASE_KV_SNAPSHOT_LEASE: (
+        pb.ReleaseKvSnapshotLeaseRequest(lease_id="l", buckets_to_release=[pb.PbTableBucket(table_id=K, bucket_id=0)]),
+        Operation.READ,
+        KV,
+    ),
+    ApiKey.REGISTER_PRODUCER_OFFSETS: (
+        pb.RegisterProducerOffsetsRequest(producer_id="p", table_offsets=BUCKET_OFFSETS),
+        Operation.WRITE,
+        TABLE,
+    ),
+    ApiKey.CREATE_ACLS: (pb.CreateAclsRequest(acl=[ACL]), Operation.ALL, DATABASE),
+    ApiKey.DESCRIBE_CLUSTER_CONFIGS: (pb.DescribeClusterConfigsRequest(), Operation.DESCRIBE, CLUSTER),
+    ApiKey.ALTER_CLUSTER_CONFIGS: (
+        pb.AlterClusterConfigsRequest(alter_configs=[_change("kv.snapshot.interval", "1 s")]),
+        Operation.ALTER,
+        CLUSTER,
+    ),
+    ApiKey.ADD_SERVER_TAG: (pb.AddServerTagRequest(server_ids=[0], server_tag=1), Operation.ALTER, CLUSTER),
+    ApiKey.REBALANCE: (pb.RebalanceRequest(goals=[0]), Operation.WRITE, CLUSTER),
+    ApiKey.GET_CLUSTER_HEALTH: (pb.GetClusterHealthRequest(), Operation.DESCRIBE, CLUSTER),
+}
+# Requests that fail for another reason once they are allowed.
+MATRIX_THEN_REFUSED = {
+    ApiKey.GET_KV_SNAPSHOT_METADATA: (
+        pb.GetKvSnapshotMetadataRequest(table_id=K, bucket_id=0, snapshot_id=0),
+        Operation.DESCRIBE,
+        KV,
+        41,
+    ),
+    ApiKey.GET_LAKE_SNAPSHOT: (pb.GetLakeSnapshotRequest(table_path=path("d.t")), Operation.DESCRIBE, TABLE, 53),
+    ApiKey.REMOVE_SERVER_TAG: (
+        pb.RemoveServerTagRequest(server_ids=[0], server_tag=0),
+        Operation.ALTER,
+        CLUSTER,
+        60,
+    ),
+    ApiKey.LIST_REBALANCE_PROGRESS: (pb.ListRebalanceProgressRequest(), Operation.DESCRIBE, CLUSTER, 62),
+    ApiKey.CANCEL_REBALANCE: (pb.CancelRebalanceRequest(), Operation.WRITE, CLUSTER, 62),
+}
+# These filter, are for every user, or need more than one case; each has its own test below.
+TESTED_ALONE = {
+    ApiKey.LIST_DATABASES,
+    ApiKey.DATABASE_EXISTS,
+    ApiKey.LIST_TABLES,
+    ApiKey.TABLE_EXISTS,
+    ApiKey.GET_METADATA,
+    ApiKey.GET_PRODUCER_OFFSETS,
+    ApiKey.DELETE_PRODUCER_OFFSETS,
+    ApiKey.LIST_ACLS,
+    ApiKey.DROP_ACLS,
+    ApiKey.DROP_KV_SNAPSHOT_LEASE,
+    ApiKey.GET_FILESYSTEM_SECURITY_TOKEN,
+}
+
+
+def test_every_request_that_is_served_is_in_the_matrix(serve):
+    async def main(cluster):
+        assert set(cluster.service.handlers()) == MATRIX.keys() | MATRIX_THEN_REFUSED.keys() | TESTED_ALONE
+
+    serve(main)
+
+
+def _grants(operation: Operation) -> set[Operation]:
+    """Return the operations that include an operation, as written in the rules."""
+    if operation is Operation.DESCRIBE:
+        return set(Operation) - {Operation.ANY}
+    return {operation, Operation.ALL}
+
+
+@pytest.mark.parametrize("key", [*MATRIX, *MATRIX_THEN_REFUSED], ids=lambda key: key.name)
+def test_a_request_needs_one_right_and_nothing_else_will_do(serve, key):
+    message, operation, resource, *codes = MATRIX.get(key) or MATRIX_THEN_REFUSED[key]
+    api = apis.APIS[key]
+
+    async def main(cluster):
+        alice = await _prepared(cluster)
+        for other in set(Operation) - {Operation.ANY} - _grants(operation):
+            _grant(cluster, other, resource)
+        assert await cluster.code(api, message, channel=alice) == 48
+        _grant(cluster, operation, resource)
+        if codes:
+            assert await cluster.code(api, message, channel=alice) == codes[0]
+        else:
+            await cluster.ask(api, message, channel=alice)
+
+    serve(main, **_secured())
+
+
+# Inheritance
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        TABLE,
+        AclResource(AclResourceType.TABLE, "*"),
+        DATABASE,
+        AclResource(AclResourceType.DATABASE, "*"),
+        CLUSTER,
+        AclResource(AclResourceType.CLUSTER, "*"),
+    ],
+    ids=str,
+)
+def test_rights_on_what_is_around_count(resource):
+    authorizer = Authorizer()
+    context = RequestContext(ApiKey.FETCH_LOG, 0, Principal("User", "alice"), "CLIENT", "127.0.0.1:5")
+    assert not authorizer.allows(context, Operation.READ, TABLE)
+    authorizer.add([AclBinding(resource, ALICE, Operation.READ)])
+    assert authorizer.allows(context, Operation.READ, TABLE)
+    assert authorizer.allows(context, Operation.DESCRIBE, TABLE)
+    assert not authorizer.allows(context, Operation.WRITE, TABLE)
+
+
+def test_rights_on_something_inside_or_beside_do_not_count():
+    authorizer = Authorizer()
+    context = RequestContext(ApiKey.FETCH_LOG, 0, Principal("User", "alice"), "CLIENT", "127.0.0.1:5")
+    beside = [AclResource.table(TablePath("d", "u")), AclResource.table(TablePath("e", "t")), AclResource.database("e")]
+    authorizer.add([AclBinding(resource, ALICE, Operation.ALL) for resource in (*beside, TABLE)])
+    assert authorizer.allows(context, Operation.WRITE, TABLE)
+    assert not authorizer.allows(context, Operation.DESCRIBE, DATABASE)
+    authorizer.remove([AclBinding(TABLE, ALICE, Operation.ALL)])
+    assert not authorizer.allows(context, Operation.DESCRIBE, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("principal", "host", "ignore_case", "is_allowed"),
+    [
+        ("User:alice", "*", False, True),
+        ("*:*", "*", False, True),
+        ("User:bob", "*", False, False),
+        ("Group:alice", "*", False, False),
+        ("User:*", "*", False, False),
+        ("user:ALICE", "*", False, False),
+        ("user:ALICE", "*", True, True),
+        ("User:alice", "10.0.0.1", False, True),
+        ("User:alice", "10.0.0.2", False, False),
+    ],
+)
+def test_an_entry_is_about_one_principal_and_host_or_all(principal, host, ignore_case, is_allowed):
+    authorizer = Authorizer(ignore_case=ignore_case)
+    authorizer.add([AclBinding(TABLE, principal, Operation.READ, host)])
+    context = RequestContext(ApiKey.FETCH_LOG, 0, Principal("User", "alice"), "CLIENT", "10.0.0.1:5000")
+    assert authorizer.allows(context, Operation.READ, TABLE) is is_allowed
+
+
+def test_super_users_and_the_internal_listener_are_never_asked():
+    authorizer = Authorizer(super_users=parse_super_users(" User:root ; User:admin"), internal_listener_name="INTERNAL")
+    for name, listener, is_allowed in (
+        ("admin", "CLIENT", True),
+        ("root", "CLIENT", True),
+        ("alice", "CLIENT", False),
+        ("alice", "INTERNAL", True),
+    ):
+        context = RequestContext(ApiKey.FETCH_LOG, 0, Principal("User", name), listener, "::1:5000")
+        assert authorizer.allows(context, Operation.ALL, CLUSTER) is is_allowed
+        # Lists are filtered everywhere.
+        assert authorizer.shows(context, Operation.DESCRIBE, TABLE) is (is_allowed and listener == "CLIENT")
+
+
+def test_an_authorizer_that_is_off_allows_everything():
+    context = RequestContext(ApiKey.FETCH_LOG, 0, ANONYMOUS, "CLIENT", "unknown")
+    Authorizer.disabled().check(context, Operation.ALL, CLUSTER)
+
+
+@pytest.mark.parametrize("text", ["admin", "User:", ":admin", "User:a;;b"])
+def test_super_users_that_are_none_are_refused(text):
+    with pytest.raises(FlussError) as failure:
+        parse_super_users(text)
+    assert failure.value.error_code == 39
+
+
+# Filters
+
+
+def test_lists_show_what_may_be_seen(serve):
+    async def main(cluster):
+        alice = await _prepared(cluster)
+
+        async def databases() -> list[str]:
+            response = await cluster.ask(apis.LIST_DATABASES, pb.ListDatabasesRequest(), channel=alice)
+            return list(response.database_name)
+
+        async def tables() -> list[str]:
+            response = await cluster.ask(apis.LIST_TABLES, pb.ListTablesRequest(database_name="d"), channel=alice)
+            return list(response.table_name)
+
+        assert await databases() == []
+        assert await tables() == []
+        _grant(cluster, Operation.READ, TABLE)
+        assert await databases() == []
+        assert await tables() == ["t"]
+        _grant(cluster, Operation.DESCRIBE, DATABASE)
+        assert await databases() == ["d"]
+        assert await tables() == ["k", "p", "t"]
+        request = pb.ListDatabasesRequest(include_summary=True)
+        response = await cluster.ask(apis.LIST_DATABASES, request, channel=alice)
+        assert [summary.database_name for summary in response.database_summary] == ["d"]
+
+    serve(main, **_secured())
+
+
+def test_what_may_not_be_seen_does_not_exist(serve):
+    async def main(cluster):
+        alice = await _prepared(cluster)
+
+        async def exists(api, message) -> bool:
+            return (await cluster.ask(api, message, channel=alice)).exists
+
+        database = pb.DatabaseExistsRequest(database_name="d")
+        table = pb.TableExistsRequest(table_path=path("d.t"))
+        assert not await exists(apis.DATABASE_EXISTS, database)
+        assert not await exists(apis.TABLE_EXISTS, table)
+        # Every user knows that there is a default database.
+        assert await exists(apis.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss"))
+        _grant(cluster, Operation.WRITE, DATABASE)
+        assert await exists(apis.DATABASE_EXISTS, database)
+        assert await exists(apis.TABLE_EXISTS, table)
+
+    serve(main, **_secured())
+
+
+def test_metadata_leaves_out_what_may_not_be_seen(serve):
+    async def main(cluster):
+        alice = await _prepared(cluster)
+        await cluster.ask(apis.CREATE_PARTITION, _partition(pb.CreatePartitionRequest, "1"))
+        request = pb.MetadataRequest(
+            table_path=[path("d.t"), path("d.p")],
+            partitions_path=[pb.PbPhysicalTablePath(database_name="d", table_name="p", partition_name="1")],
+            partitions_id=[0],
+        )
+        response = await cluster.ask(apis.GET_METADATA, request, channel=alice)
+        assert not response.table_metadata
+        assert not response.partition_metadata
+        assert response.tablet_servers
+        # Not even whether it exists can be found out.
+        hidden = pb.MetadataRequest(table_path=[path("d.missing")])
+        assert not (await cluster.ask(apis.GET_METADATA, hidden, channel=alice)).table_metadata
+        _grant(cluster, Operation.READ, PARTITIONED)
+        response = await cluster.ask(apis.GET_METADATA, request, channel=alice)
+        assert [table.table_path.table_name for table in response.table_metadata] == ["p"]
+        assert [partition.partition_id for partition in response.partition_metadata] == [0]
+
+    serve(main, **_secured())
+
+
+def test_writers_without_a_table_need_the_right_everywhere(serve):
+    async def main(cluster):
+        alice = await _prepared(cluster)
+        _grant(cluster, Operation.WRITE, TABLE)
+        assert await cluster.code(apis.INIT_WRITER, pb.InitWriterRequest(), channel=alice) == 48
+        only_other = pb.InitWriterRequest(table_path=[path("d.k")])
+        assert await cluster.code(apis.INIT_WRITER, only_other, channel=alice) == 48
+
+    serve(main, **_secured())
+
+
+def test_offsets_of_producers_are_filtered_and_deleted_with_rights_on_all(serve):
+    async def main(cluster):
+        alice = await _prepared(cluster)
+        offsets = [
+            pb.PbProducerTableOffsets(table_id=table_id, bucket_offsets=[pb.PbBucketOffset(bucket_id=0)])
+            for table_id in (T, P, 99)
+        ]
+        await cluster.ask(
+            apis.REGISTER_PRODUCER_OFFSETS, pb.RegisterProducerOffsetsRequest(producer_id="x", table_offsets=offsets)
+        )
+        _grant(cluster, Operation.ALL, TABLE)
+        get = pb.GetProducerOffsetsRequest(producer_id="x")
+        response = await cluster.ask(apis.GET_PRODUCER_OFFSETS, get, channel=alice)
+        assert [table.table_id for table in response.table_offsets] == [T]
+        delete = pb.DeleteProducerOffsetsRequest(producer_id="x")
+        assert await cluster.code(apis.DELETE_PRODUCER_OFFSETS, delete, channel=alice) == 48
+        _grant(cluster, Operation.WRITE, CLUSTER)
+        await cluster.ask(apis.DELETE_PRODUCER_OFFSETS, delete, channel=alice)
+
+    serve(main, **_secured())
+
+
+def test_tokens_and_dropped_leases_need_no_right(serve):
+    async def main(cluster):
+        alice = await _prepared(cluster)
+        await cluster.ask(apis.GET_FILESYSTEM_SECURITY_TOKEN, pb.GetFileSystemSecurityTokenRequest(), channel=alice)
+        await cluster.ask(apis.DROP_KV_SNAPSHOT_LEASE, pb.DropKvSnapshotLeaseRequest(lease_id="l"), channel=alice)
+
+    serve(main, **_secured())
+
+
+# Entries by request
+
+
+def _acl(resource: AclResource, operation: int = 3, principal: str = "alice", **more) -> pb.PbAclInfo:
+    fields = {
+        "resource_name": resource.name,
+        "resource_type": resource.resource_type,
+        "principal_name": principal,
+        "principal_type": "User",
+        "host": "*",
+        "operation_type": operation,
+        "permission_type": 2,
+        **more,
+    }
+    return pb.PbAclInfo(**fields)
+
+
+def _filter(resource_type: int = 1, operation_type: int = 1, **more) -> pb.PbAclFilter:
+    return pb.PbAclFilter(resource_type=resource_type, operation_type=operation_type, permission_type=1, **more)
+
+
+async def _listed(cluster, acl_filter: pb.PbAclFilter, channel=None) -> set[tuple[str, str, int]]:
+    response = await cluster.ask(apis.LIST_ACLS, pb.ListAclsRequest(acl_filter=acl_filter), channel=channel)
+    return {(acl.resource_name, acl.principal_name, acl.operation_type) for acl in response.acl}
+
+
+def test_without_an_authorizer_there_are_no_entries(serve):
+    async def main(cluster):
+        for api, message in (
+            (apis.CREATE_ACLS, pb.CreateAclsRequest(acl=[ACL])),
+            (apis.LIST_ACLS, pb.ListAclsRequest(acl_filter=_filter())),
+            (apis.DROP_ACLS, pb.DropAclsRequest(acl_filter=[_filter()])),
+        ):
+            assert await cluster.code(api, message) == 47
+
+    serve(main)
+
+
+def test_granted_rights_take_effect_at_once_and_survive_a_restart(serve):
+    async def main(cluster):
+        alice = await _prepared(cluster)
+        info = pb.GetTableInfoRequest(table_path=path("d.t"))
+        assert await cluster.code(apis.GET_TABLE_INFO, info, channel=alice) == 48
+        response = await cluster.ask(apis.CREATE_ACLS, pb.CreateAclsRequest(acl=[_acl(TABLE), _acl(TABLE)]))
+        assert [result.HasField("error_code") for result in response.aclRes] == [False, False]
+        await cluster.ask(apis.GET_TABLE_INFO, info, channel=alice)
+
+    async def again(cluster):
+        alice = await cluster.connect("alice")
+        info = pb.GetTableInfoRequest(table_path=path("d.t"))
+        await cluster.ask(apis.GET_TABLE_INFO, info, channel=alice)
+        cluster.channel = await cluster.connect("admin")
+        await cluster.ask(apis.DROP_ACLS, pb.DropAclsRequest(acl_filter=[_filter()]))
+        assert await cluster.code(apis.GET_TABLE_INFO, info, channel=alice) == 48
+
+    async def after_drop(cluster):
+        assert not list(cluster.authorizer.acls())
+
+    for step in (main, again, after_drop):
+        serve(step, **_secured())
+
+
+INVALID_ENTRIES = {
+    "any resource type": {"resource_type": 1},
+    "an unknown resource type": {"resource_type": 9},
+    "any operation": {"operation_type": 1},
+    "an unknown operation": {"operation_type": 9},
+    "any permission": {"permission_type": 1},
+    "an unknown permission": {"permission_type": 3},
+    "no resource": {"resource_name": ""},
+    "no principal": {"principal_name": ""},
+    "no type of principal": {"principal_type": ""},
+    "an ambiguous type of principal": {"principal_type": "a:b"},
+    "no host": {"host": ""},
+    "another cluster": {"resource_type": 2, "resource_name": "other"},
+}
+
+
+@pytest.mark.parametrize("fields", INVALID_ENTRIES.values(), ids=INVALID_ENTRIES.keys())
+def test_a_vague_entry_gets_an_error_and_the_others_are_stored(serve, fields):
+    async def main(cluster):
+        await _prepared(cluster)
+        request = pb.CreateAclsRequest(acl=[_acl(TABLE, **fields), _acl(KV)])
+        first, second = (await cluster.ask(apis.CREATE_ACLS, request)).aclRes
+        assert first.error_code == -1
+        assert first.error_message
+        assert not second.HasField("error_code")
+        assert await _listed(cluster, _filter()) == {("d.k", "alice", 3)}
+
+    serve(main, **_secured())
+
+
+def test_entries_are_listed_by_whatever_a_filter_says(serve):
+    async def main(cluster):
+        await _prepared(cluster)
+        acls = [
+            _acl(TABLE),
+            _acl(TABLE, operation=4, principal="bob"),
+            _acl(DATABASE, operation=2, host="10.0.0.1"),
+            _acl(CLUSTER, operation=5, principal="bob"),
+        ]
+        await cluster.ask(apis.CREATE_ACLS, pb.CreateAclsRequest(acl=acls))
+        assert len(await _listed(cluster, _filter())) == 4
+        assert await _listed(cluster, _filter(resource_type=4)) == {("d.t", "alice", 3), ("d.t", "bob", 4)}
+        assert await _listed(cluster, _filter(operation_type=2)) == {("d", "alice", 2)}
+        assert await _listed(cluster, _filter(resource_name="d.t", operation_type=4)) == {("d.t", "bob", 4)}
+        assert await _listed(cluster, _filter(principal_name="bob", principal_type="User")) == {
+            ("d.t", "bob", 4),
+            ("fluss-cluster", "bob", 5),
+        }
+        # A name without a type says nothing.
+        assert len(await _listed(cluster, _filter(principal_name="bob"))) == 4
+        assert await _listed(cluster, _filter(host="10.0.0.1")) == {("d", "alice", 2)}
+        assert await _listed(cluster, _filter(resource_name="nothing")) == set()
+
+    serve(main, **_secured())
+
+
+def test_users_see_the_entries_of_what_they_may_see(serve):
+    async def main(cluster):
+        alice = await _prepared(cluster)
+        await cluster.ask(apis.CREATE_ACLS, pb.CreateAclsRequest(acl=[_acl(TABLE), _acl(KV, principal="bob")]))
+        assert await _listed(cluster, _filter(), channel=alice) == {("d.t", "alice", 3)}
+
+    serve(main, **_secured())
+
+
+def test_dropping_reports_each_entry_under_the_first_filter_it_matches(serve):
+    async def main(cluster):
+        await _prepared(cluster)
+        await cluster.ask(apis.CREATE_ACLS, pb.CreateAclsRequest(acl=[_acl(TABLE), _acl(KV), _acl(DATABASE)]))
+        request = pb.DropAclsRequest(
+            acl_filter=[_filter(resource_name="d.t"), _filter(resource_type=4), _filter(resource_name="nothing")]
+        )
+        response = await cluster.ask(apis.DROP_ACLS, request)
+        dropped = [[match.acl.resource_name for match in result.matching_acls] for result in response.filter_results]
+        assert dropped == [["d.t"], ["d.k"], []]
+        assert await _listed(cluster, _filter()) == {("d", "alice", 3)}
+
+    serve(main, **_secured())
+
+
+def test_who_may_not_change_one_of_the_entries_changes_none(serve):
+    async def main(cluster):
+        alice = await _prepared(cluster)
+        _grant(cluster, Operation.ALL, DATABASE)
+        mixed = pb.CreateAclsRequest(acl=[_acl(TABLE, principal="bob"), _acl(CLUSTER, principal="bob")])
+        assert await cluster.code(apis.CREATE_ACLS, mixed, channel=alice) == 48
+        assert await _listed(cluster, _filter(principal_name="bob", principal_type="User")) == set()
+        await cluster.ask(apis.CREATE_ACLS, pb.CreateAclsRequest(acl=[_acl(CLUSTER, principal="bob")]))
+        everything = pb.DropAclsRequest(acl_filter=[_filter()])
+        assert await cluster.code(apis.DROP_ACLS, everything, channel=alice) == 48
+        assert len(await _listed(cluster, _filter())) == 2
+
+    serve(main, **_secured())
+
+
+def test_who_may_do_everything_with_a_database_may_pass_on_rights_for_its_tables(serve):
+    async def main(cluster):
+        alice = await _prepared(cluster)
+        # Everything with the table alone is not enough.
+        _grant(cluster, Operation.ALL, TABLE)
+        request = pb.CreateAclsRequest(acl=[_acl(TABLE, principal="bob")])
+        assert await cluster.code(apis.CREATE_ACLS, request, channel=alice) == 48
+        _grant(cluster, Operation.ALL, DATABASE)
+        await cluster.ask(apis.CREATE_ACLS, request, channel=alice)
+
+    serve(main, **_secured())

@@ -1,0 +1,453 @@
+"""Group commit: many appends become durable together, in order; a failure hits its own log and nobody else's.
+A disk in memory that fails on demand, rounds carried out one by one, and the real thread where threads matter."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.net.transport import run
+from fluss.storage.log.append_result import AppendResult
+from fluss.storage.log.committer import Committer
+from fluss.storage.log.pending_writes import CommitRound
+from fluss.storage.log.tablet import LogSettings, LogTablet
+from fluss.storage.vfs import OsFiles
+from fluss.testing.faultfs import FaultFiles
+from tests.unit.storage.log.support import (
+    DATA_DIRECTORY,
+    DIRECTORY,
+    SteppedCommitter,
+    bodies,
+    drive,
+    make_batch,
+    open_log,
+    quiet_logs,
+)
+
+BATCH_BYTES = len(make_batch(b"w0"))
+
+
+class CountingFiles(FaultFiles):
+    """Counts what the committer asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.make_directory(DATA_DIRECTORY)
+        self.counts: Counter[str] = Counter()
+
+    def write(self, path, parts, position):
+        self.counts["write"] += 1
+        super().write(path, parts, position)
+
+    def sync(self, path):
+        self.counts["sync"] += 1
+        super().sync(path)
+
+    def sync_directory(self, path):
+        self.counts[f"sync {path.name}"] += 1
+        super().sync_directory(path)
+
+
+class Server:
+    """Some logs on one disk, with one committer."""
+
+    def __init__(self, log_count: int = 1, *, is_synced: bool = True, segment_bytes_max: int = 10_000) -> None:
+        self.files = CountingFiles()
+        self.committer = SteppedCommitter(self.files, is_synced=is_synced)
+        self.settings = LogSettings(segment_bytes_max=segment_bytes_max)
+        self.logs = [self.open(index) for index in range(log_count)]
+
+    def open(self, index: int = 0, *, recovery_offset: int = 0) -> LogTablet:
+        directory = DIRECTORY.with_name(f"log-{index}")
+        return open_log(
+            self.files,
+            self.committer,
+            directory=directory,
+            settings=self.settings,
+            recovery_offset=recovery_offset,
+        )[0]
+
+    @property
+    def log(self) -> LogTablet:
+        return self.logs[0]
+
+    def append(self, text: str, index: int = 0) -> AppendResult:
+        """Append without committing. ``w1`` is the batch with sequence 1 of writer ord("w")."""
+        return self.logs[index].append(make_batch(text.encode(), writer=ord(text[0]), sequence=int(text[1:])))
+
+
+def failure_of(result: AppendResult) -> ErrorCode:
+    assert result.history.failure is not None
+    return ErrorCode(result.history.failure.error_code)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> object:
+    with quiet_logs():
+        yield
+
+
+# Rounds
+
+
+def test_many_appends_become_durable_by_one_write_and_one_sync() -> None:
+    server = Server(segment_bytes_max=1_000_000)
+    server.append("w0")
+    server.committer.step()
+    server.files.counts.clear()
+    results = [server.append(f"w{index}") for index in range(1, 500)]
+    server.committer.step()
+    assert all(server.log.is_durable(result) for result in results)
+    assert server.files.counts == {"write": 1, "sync": 1}
+
+
+def test_new_logs_of_one_table_share_the_syncs_of_the_directories_above() -> None:
+    server = Server(20)
+    for index in range(20):
+        server.append("w0", index)
+    server.committer.step()
+    counts = server.files.counts
+    assert (counts["write"], counts["sync"]) == (20, 20)
+    assert [counts[f"sync {name}"] for name in ("t-1", "db", "data", "log-0", "log-19")] == [1, 1, 1, 1, 1]
+    server.files.crash()
+    assert all(bodies(server.open(index)) == [b"w0"] for index in range(20))
+
+
+def test_what_is_left_to_the_operating_system_is_not_synced() -> None:
+    server = Server(3, is_synced=False)
+    results = [server.append("w0", index) for index in range(3)]
+    server.committer.step()
+    assert all(server.logs[index].is_durable(result) for index, result in enumerate(results))
+    assert server.files.counts == {"write": 3}
+
+
+def test_a_slow_disk_makes_large_rounds(tmp_path: Path) -> None:
+    class SlowFiles(OsFiles):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_sync = threading.Event()
+            self.is_syncing = threading.Event()
+            self.sync_count = 0
+
+        def sync(self, path):
+            self.is_syncing.set()
+            assert self.may_sync.wait(120)
+            self.sync_count += 1
+            super().sync(path)
+
+    async def main() -> None:
+        files = SlowFiles()
+        committer = Committer(files)
+        committer.start()
+        log, _ = open_log(files, committer, directory=tmp_path / "db" / "t-1" / "log-0")
+        order: list[int] = []
+        first = log.append(make_batch())
+        assert await asyncio.to_thread(files.is_syncing.wait, 10)
+        waits = []
+        for index in range(300):
+            waiting = asyncio.ensure_future(log.wait_durable(log.append(make_batch(b"%d" % index))))
+            waiting.add_done_callback(lambda _, index=index: order.append(index))
+            waits.append(waiting)
+        await asyncio.sleep(0)
+        assert not log.is_durable(first)
+        files.may_sync.set()
+        await asyncio.gather(*waits)
+        await asyncio.sleep(0)
+        assert files.sync_count == 2
+        assert order == list(range(300)), "writers are told in the order of their appends"
+        await log.close()
+        await committer.stop()
+
+    run(main())
+
+
+def test_stopping_carries_out_what_was_submitted_and_may_be_repeated(tmp_path: Path) -> None:
+    async def main() -> None:
+        files = OsFiles()
+        committer = Committer(files)
+        await committer.settle()
+        committer.start()
+        logs = [open_log(files, committer, directory=tmp_path / f"log-{index}")[0] for index in range(30)]
+        results = [(log, log.append(make_batch())) for log in logs for _ in range(3)]
+        await committer.stop()
+        assert all(log.is_durable(result) for log, result in results)
+        await committer.stop()
+        await committer.settle()
+        files.forget(tmp_path)
+
+    run(main())
+
+
+def test_settling_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    async def main() -> None:
+        files = OsFiles()
+        committer = Committer(files)
+        committer.start()
+        log, _ = open_log(files, committer, directory=tmp_path / "log-0")
+        for _ in range(20):
+            result = log.append(make_batch())
+            await committer.settle()
+            assert log.is_durable(result)
+        await log.close()
+        await committer.stop()
+
+    run(main())
+
+
+# A full disk
+
+
+def test_a_full_disk_refuses_appends_and_everything_goes_on_when_there_is_room_again() -> None:
+    server = Server(2)
+    server.append("w0")
+    server.append("w0", 1)
+    server.committer.step()
+    server.files.space_bytes_max = 2 * BATCH_BYTES + BATCH_BYTES // 2
+    refused = [server.append("w1"), server.append("w2")]
+    server.committer.step()
+    assert [failure_of(result) for result in refused] == [ErrorCode.LOG_STORAGE_EXCEPTION] * 2
+    assert "No space left" in str(refused[0].history.failure)
+    assert server.log.failure is None
+    assert (server.log.offset_next, server.log.offset_high_watermark, server.log.pending_bytes) == (1, 1, 0)
+    assert server.files.size(DIRECTORY / f"{0:020d}.log") == BATCH_BYTES, "nothing of it is left"
+    server.files.space_bytes_max = None
+    again = server.append("w1")
+    assert not again.is_duplicate
+    assert again.offset_base == 1
+    server.append("w2")
+    server.committer.step()
+    server.files.crash()
+    assert bodies(server.open()) == [b"w0", b"w1", b"w2"]
+    assert bodies(server.open(1)) == [b"w0"]
+
+
+def test_the_first_append_of_a_log_may_find_a_full_disk_too() -> None:
+    for operation in ("make_directory", "write"):
+        server = Server()
+        server.files.fail_next(operation, number=errno.ENOSPC)
+        refused = server.append("w0")
+        server.committer.step()
+        assert failure_of(refused) == ErrorCode.LOG_STORAGE_EXCEPTION
+        assert (server.log.offset_next, server.log.segment_count) == (0, 0)
+        server.append("w0")
+        server.committer.step()
+        server.files.crash()
+        assert bodies(server.open()) == [b"w0"]
+
+
+def test_an_answer_is_never_given_for_rows_of_somebody_else() -> None:
+    """After a failed write its offsets are given out again. Who waits late must not take the others' for his own."""
+
+    async def main() -> None:
+        server = Server()
+        lost = server.append("a0")
+        server.files.fail_next("write", number=errno.ENOSPC)
+        server.committer.step()
+        kept = server.append("b0")
+        server.committer.step()
+        assert (lost.offset_base, lost.offset_next) == (kept.offset_base, kept.offset_next)
+        await server.log.wait_durable(kept)
+        for wait in (server.log.wait_durable, server.log.wait_written):
+            with pytest.raises(FlussError, match="nothing of this append was stored"):
+                await wait(lost)
+        assert not server.log.is_durable(lost)
+        assert server.log.is_durable(kept)
+
+    run(main())
+
+
+def test_what_was_durable_before_a_failure_stays_so() -> None:
+    async def main() -> None:
+        server = Server()
+        early = server.append("a0")
+        server.committer.step()
+        late = server.append("a1")
+        server.files.fail_next("write")
+        server.committer.step()
+        await server.log.wait_durable(early)
+        assert server.log.is_durable(early)
+        assert not server.log.is_durable(late)
+
+    run(main())
+
+
+def test_appends_between_the_failure_and_the_news_of_it_are_refused_as_well() -> None:
+    server = Server()
+    reports: list[object] = []
+    server.append("w0")
+    server.files.fail_next("write")
+    server.committer._report = reports.extend  # type: ignore[method-assign]  # The news is on its way.
+    server.committer.step()
+    between = server.append("w1")
+    server.committer.step()
+    assert server.log.offset_high_watermark == 0
+    for report in reports:
+        report()
+    assert failure_of(between) == ErrorCode.LOG_STORAGE_EXCEPTION
+    del server.committer._report
+    assert server.append("w0").offset_base == 0
+    server.committer.step()
+    assert bodies(server.log) == [b"w0"]
+
+
+def test_a_write_that_fails_behind_a_roll_leaves_no_trace_of_the_roll() -> None:
+    server = Server(segment_bytes_max=2 * BATCH_BYTES)
+    server.append("w0")
+    server.committer.step()
+    for text in ("w1", "w2", "w3", "w4"):
+        server.append(text)
+    server.files.fail_next("write", f"{3:020d}.log", number=errno.ENOSPC)
+    server.files.fail_next("write", f"{4:020d}.log", number=errno.ENOSPC)
+    server.committer.step()
+    assert (server.log.offset_next, server.log.segment_count) == (1, 1)
+    names = server.files.names(DIRECTORY)
+    assert [name for name in names if name.endswith(".log")] == [f"{0:020d}.log"]
+    assert [name for name in names if "snapshot" in name] == [], "a later log could grow past it"
+    # Another history takes the same offsets; a crash must find this one, with the right writers.
+    for text in ("x0", "w1", "x1"):
+        server.append(text)
+    server.committer.step()
+    server.files.crash()
+    log = server.open()
+    assert bodies(log) == [b"w0", b"x0", b"w1", b"x1"]
+    assert log.append(make_batch(writer=ord("w"), sequence=2)).offset_base == 4
+
+
+def test_a_failed_write_to_an_empty_segment_leaves_the_segment() -> None:
+    server = Server()
+    server.append("w0")
+    server.committer.step()
+    run(drive(server.committer, server.log.expire_segments(2**60, roll_active=True)))
+    assert (server.log.offset_start, server.log.segment_count) == (1, 1)
+    server.append("w1")
+    server.files.fail_next("write")
+    server.committer.step()
+    server.files.crash()
+    assert server.open(recovery_offset=1).offset_next == 1
+
+
+# A disk that cannot be trusted
+
+
+def test_a_failed_sync_ends_all_writing_and_reading_goes_on() -> None:
+    server = Server(2)
+    server.append("w0")
+    server.committer.step()
+    server.files.fail_next("sync", "log-0")
+    lost, kept = server.append("w1"), server.append("w0", 1)
+    server.committer.step()
+    assert failure_of(lost) == ErrorCode.STORAGE_EXCEPTION
+    assert server.log.failure is not None
+    assert server.logs[1].is_durable(kept)
+    assert server.logs[1].failure is None
+    server.files.counts.clear()
+    with pytest.raises(FlussError, match="read-only since a write to it failed") as caught:
+        server.append("w2")
+    assert caught.value.error_code == ErrorCode.STORAGE_EXCEPTION
+    assert not server.committer.step()
+    assert server.files.counts == {}, "a sync is never tried again as if it could work"
+    assert bodies(server.log) == [b"w0"]
+    assert server.log.offset_high_watermark == server.log.recovery_offset == 1
+    run(server.log.close())
+
+
+@pytest.mark.parametrize("operation", ["truncate", "sync", "sync_directory"])
+def test_a_failure_that_cannot_be_undone_ends_all_writing(operation: str) -> None:
+    server = Server()
+    server.append("w0")
+    server.committer.step()
+    server.files.fail_next("write", number=errno.ENOSPC)
+    server.files.fail_next(operation)
+    lost = server.append("w1")
+    server.committer.step()
+    assert failure_of(lost) == ErrorCode.STORAGE_EXCEPTION
+    assert bodies(server.log) == [b"w0"]
+
+
+def test_a_failed_sync_at_a_roll_ends_all_writing() -> None:
+    server = Server(segment_bytes_max=BATCH_BYTES)
+    server.append("w0")
+    server.append("w1")
+    server.files.fail_next("sync", f"{0:020d}.log")
+    server.committer.step()
+    assert server.log.failure is not None
+    assert server.log.offset_high_watermark == 0
+
+
+def test_a_failed_sync_of_a_directory_ends_all_writing() -> None:
+    server = Server()
+    server.files.fail_next("sync_directory", "t-1")
+    lost = server.append("w0")
+    server.committer.step()
+    assert failure_of(lost) == ErrorCode.STORAGE_EXCEPTION
+
+
+def test_a_log_that_breaks_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        is_written_awaited = False
+        is_halted = False
+        error: OSError | None = None
+
+        def write_pending(self) -> CommitRound:
+            raise ZeroDivisionError("a bug")
+
+        def halt(self) -> None:
+            self.is_halted = True
+
+        def written(self, written: CommitRound) -> None:
+            raise AssertionError
+
+        durable = written
+
+        def failed(self, error: OSError, *, is_undone: bool) -> None:
+            assert not is_undone
+            self.error = error
+
+    server = Server()
+    broken = Broken()
+    server.committer.submit(broken)
+    kept = server.append("w0")
+    server.committer.step()
+    assert server.log.is_durable(kept)
+    assert broken.is_halted
+    assert "ZeroDivisionError: a bug" in str(broken.error)
+
+
+def test_a_listener_that_raises_does_not_keep_the_news_from_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def complain(log: LogTablet) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def main() -> None:
+        files = OsFiles()
+        committer = Committer(files)
+        committer.start()
+        logs = [open_log(files, committer, directory=tmp_path / f"log-{index}")[0] for index in range(3)]
+        logs[0].on_advance(complain)
+        results = [log.append(make_batch()) for log in logs]
+        for log, result in zip(logs, results, strict=True):
+            await asyncio.wait_for(log.wait_durable(result), 120)
+        await committer.stop()
+        files.forget(tmp_path)
+
+    run(main())
+
+
+def test_failures_are_logged_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("fluss.storage").setLevel(logging.NOTSET)
+    server = Server()
+    for number, operation in ((errno.ENOSPC, "write"), (errno.EIO, "sync")):
+        server.files.fail_next(operation, number=number)
+        server.append("w0")
+        server.committer.step()
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.ERROR, logging.CRITICAL]
+    assert all(str(DIRECTORY) in record.getMessage() for record in caplog.records)
