@@ -1,4 +1,4 @@
-"""KV batches, stored values, row bodies and recent rows: 100,000 records of a small table, built and taken apart."""
+"""KV batches, stored values, row bodies and memtables: 100,000 records of a small table, built and taken apart."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def measure() -> list[tuple[str, float, str, str]]:
 
     different = EncodedRows.from_list([number.to_bytes(4, "little") for number in range(RECORD_COUNT)])
     changes = Mutations(HashedKeys.of(different), rows, 1)
-    recent = Memtable()
-    recent.add(changes)
+    memtable = Memtable()
+    memtable.add(changes)
 
     def split(data: UInt8Array) -> None:
         split_length_prefixed(data, RECORD_COUNT, what="record")
@@ -57,8 +57,8 @@ def measure() -> list[tuple[str, float, str, str]]:
         _rate("encode a value batch", lambda: encode_value_batch(prefix_schema_id(rows, 1))),
         _rate("split a value batch into schema ids and rows", lambda: split_values(decode_value_batch(values))),
         _rate("hash keys", lambda: HashedKeys.of(different)),
-        _rate("add to the recent rows of a store", lambda: Memtable().add(changes)),
-        _rate("find all of them among the recent rows", lambda: recent.find(changes.keys)),
+        _rate("add to the memtable of a store", lambda: Memtable().add(changes)),
+        _rate("find all of them in the memtable", lambda: memtable.find(changes.keys)),
         _rate("encode a body of INDEXED or COMPACTED log rows", lambda: encode_row_body(rows, change_types)),
         _rate("split a body of INDEXED or COMPACTED log rows", lambda: decode_row_body(body, RECORD_COUNT)),
     ]

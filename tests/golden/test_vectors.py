@@ -267,7 +267,7 @@ def _columns_of(rows: Sequence[Row], types: Sequence[DataType]) -> list[pa.Array
 def _stored(types: Sequence[DataType], values: Row) -> Row:
     """Return what a row keeps of the values: a timestamp of whole milliseconds has no room for more."""
     return tuple(
-        value._replace(nanos=0) if isinstance(value, Timestamp) and data_type.is_compact else value
+        value._replace(nanos=0) if isinstance(value, Timestamp) and getattr(data_type, "is_compact", False) else value
         for data_type, value in zip(types, values, strict=True)
     )
 
@@ -571,11 +571,11 @@ def _kv_batch(of: Vector) -> None:
     header = {name: inputs[name] for name in ("schema_id", "writer_id", "batch_sequence")}
     assert _kv_batch_of(inputs["records"], **header) == expected
 
-    batch = KvBatch.parse(expected)
-    batch.verify_crc()
-    assert {name: getattr(batch, name) for name in header} == header
-    assert batch.record_count == len(inputs["records"])
-    keys, rows, is_delete = batch.records()
+    parsed = KvBatch.parse(expected)
+    parsed.verify_crc()
+    assert {name: getattr(parsed, name) for name in header} == header
+    assert parsed.record_count == len(inputs["records"])
+    keys, rows, is_delete = parsed.records()
     assert [key.hex() for key in keys.to_list()] == [record["key_hex"] for record in inputs["records"]]
     read = [None if deleted else row.hex() for row, deleted in zip(rows.to_list(), is_delete, strict=True)]
     assert read == [record["row_hex"] for record in inputs["records"]]

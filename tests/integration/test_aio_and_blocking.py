@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -15,12 +14,6 @@ from fluss import aio, blocking, embedded
 
 ARROW_SCHEMA = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string())])
 LOG_TABLE = fluss.TableDescriptor(fluss.Schema(ARROW_SCHEMA), bucket_count=1)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start() as running:
-        yield running
 
 
 def test_the_three_modules_offer_the_same_names() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -34,9 +33,8 @@ SMALL = Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start(data_dir=tmp_path_factory.mktemp("server"), process=True) as running:
-        yield running
+def server(server_process: embedded.EmbeddedServer) -> embedded.EmbeddedServer:
+    return server_process
 
 
 def connect(server: embedded.EmbeddedServer, **options: str | int | bool) -> FlussConnection:

@@ -30,12 +30,6 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start({"durability": "os"}, data_dir=tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def connection(server: embedded.EmbeddedServer) -> Iterator[fluss.FlussConnection]:
     with wait_for(fluss.FlussConnection.create(server.config(writer_batch_timeout_ms=1))) as opened:
         yield opened
@@ -73,7 +67,7 @@ def poll_rows(scanner: fluss.LogScanner, count: int) -> list[dict[str, Any]]:
 
 def test_calls_work_with_the_keywords_of_the_reference(connection: fluss.FlussConnection) -> None:
     async def main() -> None:
-        admin = await connection.get_admin()
+        admin: Any = await connection.get_admin()
         descriptor = fluss.DatabaseDescriptor(comment="by keyword")
         await admin.create_database(name="named", database_descriptor=descriptor, ignore_if_exists=False)
         assert await admin.database_exists(name="named")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -29,18 +29,6 @@ from tests.integration.keyed_tables import (
 
 SMALL_ANSWERS = {"scanner.log.fetch.max-bytes": 20_000, "scanner.log.fetch.max-bytes-for-bucket": 5_000}
 SMALL_ANSWERS_FEW_RECORDS = SMALL_ANSWERS | {"scanner.log.max-poll-records": 7}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start({"durability": "os"}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def tables(server: embedded.EmbeddedServer) -> Iterator[Tables]:
-    with tables_of(server) as made:
-        yield made
 
 
 def records_of(table: fluss.FlussTable) -> fluss.LogScanner:

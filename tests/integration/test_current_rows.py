@@ -27,18 +27,6 @@ SMALL_ANSWERS = {"scanner.log.fetch.max-bytes": 20_000, "scanner.log.fetch.max-b
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start({"durability": "os"}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def tables(server: embedded.EmbeddedServer) -> Iterator[Tables]:
-    with tables_of(server) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def old_tables() -> Iterator[Tables]:
     """Tables of a server that does not know scans of rows, like those before version 1.0."""
     handlers = TabletService.handlers

@@ -30,9 +30,8 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start({"durability": "os"}, process=True) as running:
-        yield running
+def server(server_process: embedded.EmbeddedServer) -> embedded.EmbeddedServer:
+    return server_process
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,6 @@ from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError, TablePath, col, em
 from fluss.client.kernel.runtime import wait_for
 
 ID_NAME = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string())])
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start({"durability": "os"}, data_dir=tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def connection(server: embedded.EmbeddedServer) -> Iterator[fluss.FlussConnection]:
-    with wait_for(fluss.FlussConnection.create(server.config())) as opened:
-        yield opened
 
 
 class Tables:

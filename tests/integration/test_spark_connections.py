@@ -6,7 +6,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,12 +15,6 @@ from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.spark import connections
 from fluss.spark.connections import open_connection, open_table
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start() as running:
-        yield running
 
 
 @pytest.fixture

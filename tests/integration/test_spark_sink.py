@@ -13,24 +13,18 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 import fluss
-from fluss import DataTypes, embedded
+from fluss import DataTypes
 from fluss.client.kernel.runtime import wait_for
 from fluss.errors import FlussError
 from fluss.spark.query_options import write_options
 from fluss.spark.write import overwrite, sink
 from fluss.spark.write.batch_writer import BatchTaskCommit, FlussBatchWriter
 from fluss.spark.write.stream_writer import FlussStreamWriter
-from tests.integration.keyed_tables import Tables, tables_of
+from tests.integration.keyed_tables import Tables
 
 ROW = StructType().add("id", LongType()).add("name", StringType()).add("op", StringType())
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
 NAMES = count()
-
-
-@pytest.fixture(scope="module")
-def tables() -> Iterator[Tables]:
-    with embedded.start() as server, tables_of(server) as made:
-        yield made
 
 
 def options_of(tables: Tables, table: fluss.FlussTable, **options: str) -> dict[str, str]:

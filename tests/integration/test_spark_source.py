@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import pyarrow as pa
@@ -15,14 +15,12 @@ from fluss import FlussError, Schema, TableDescriptor, TablePath, blocking, embe
 from fluss.spark.data_source import FlussDataSource
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[embedded.EmbeddedServer]:
-    with embedded.start() as running:
-        schema = Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
-        with blocking.FlussConnection.create(running.config()) as connection:
-            for table in ("orders", "others"):
-                connection.get_admin().create_table(TablePath("fluss", table), TableDescriptor(schema))
-        yield running
+@pytest.fixture(scope="module", autouse=True)
+def orders_and_others(server: embedded.EmbeddedServer) -> None:
+    schema = Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    with blocking.FlussConnection.create(server.config()) as connection:
+        for table in ("orders", "others"):
+            connection.get_admin().create_table(TablePath("fluss", table), TableDescriptor(schema))
 
 
 @pytest.fixture

@@ -26,10 +26,8 @@ FULL_ROW: dict[str, Any] = {"id": 1, **every_type.FULL_ROW}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.EmbeddedServer]:
-    data_dir = tmp_path_factory.mktemp("server")
-    with embedded.start({"durability": "os"}, data_dir=data_dir, process=True) as running:
-        yield running
+def server(server_process: embedded.EmbeddedServer) -> embedded.EmbeddedServer:
+    return server_process
 
 
 class Cluster:

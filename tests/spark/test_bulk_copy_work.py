@@ -66,7 +66,7 @@ class OneBucket:
         return [TableRef(self._settings, table.table_path, table.get_table_info().table_id) for table in tables]
 
     def copy(self) -> int:
-        return CopyWork(*self._refs, (self.writer_id,))([self.pair]).rows
+        return CopyWork(*self._refs, (self.writer_id,))([self.pair]).rows  # type: ignore[call-arg]
 
     def is_equal(self) -> bool:
         """Compare the rows and their order, and what a check says."""

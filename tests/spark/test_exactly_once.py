@@ -194,8 +194,8 @@ def test_a_micro_batch_that_is_given_to_foreach_batch_again_is_written_once(
     checkpoint: str,
 ) -> None:
     table = create(connection, database, bucket_count=2)
-    rows = spark.readStream.schema("id LONG, noise STRING").option("maxFilesPerTrigger", 1)
-    rows = rows.parquet(str(write_files(tmp_path / "files")))
+    reader = spark.readStream.schema("id LONG, noise STRING").option("maxFilesPerTrigger", 1)
+    rows = reader.parquet(str(write_files(tmp_path / "files")))
     failures = [0, 1, 1, 2]
 
     def write(batch: DataFrame, number: int) -> None:

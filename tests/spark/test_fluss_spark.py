@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -186,7 +187,7 @@ def test_change_types_say_what_happens_to_a_row(fs: FlussSpark, keyed_table: str
 @pytest.mark.slow
 def test_tables_are_created_from_whatever_has_columns(fs: FlussSpark, database: str) -> None:
     arrow = pa.schema([pa.field("id", pa.int64(), nullable=False), ("at", pa.timestamp("ms"))])
-    struct = StructType.fromDDL("id BIGINT NOT NULL, at TIMESTAMP_NTZ")
+    struct: Any = StructType.fromDDL("id BIGINT NOT NULL, at TIMESTAMP_NTZ")
     frame = fs.spark.createDataFrame([], struct)
     for name, columns in {"arrow": arrow, "struct": struct, "text": struct.toDDL(), "frame": frame}.items():
         fs.catalog.create_table(f"{database}.{name}", columns, comment=name, properties={"table.log.ttl": "3 d"})

@@ -56,25 +56,35 @@ _SOURCE_INITIAL: Final = "INITIAL_SERVER_CONFIG"
 # Failures
 
 
-class FailableMessage(Protocol):
+class MayHaveFailed(Protocol):
     """A message that carries either an answer or an error."""
+
+    @property
+    def error_code(self) -> int | None: ...
+
+    @property
+    def error_message(self) -> str | None: ...
+
+
+class CanFail(Protocol):
+    """The same, to be written."""
 
     error_code: int
     error_message: str
 
 
-def failure(message: FailableMessage) -> FlussError | None:
+def failure(message: MayHaveFailed) -> FlussError | None:
     """Return the error in an answer. Code 0 is success, whether the field is there or not."""
     return error_for_code(message.error_code, message.error_message) if message.error_code else None
 
 
-def raise_failure(message: FailableMessage) -> None:
+def raise_failure(message: MayHaveFailed) -> None:
     """Raise the error in an answer, if there is one."""
     if message.error_code:
         raise error_for_code(message.error_code, message.error_message)
 
 
-def set_failure(message: FailableMessage, error: FlussError) -> None:
+def set_failure(message: CanFail, error: FlussError) -> None:
     """Make an error of an answer."""
     message.error_code, message.error_message = error.error_code, error.message
 
@@ -235,16 +245,6 @@ def producer_offsets(message: pb.GetProducerOffsetsResponse) -> ProducerOffsets 
 
 def server_node(message: pb.PbServerNode, server_type: ServerType) -> ServerNode:
     return ServerNode._create(message.node_id, message.host, message.port, server_type)
-
-
-def pb_cluster_health(health: ClusterHealth) -> pb.GetClusterHealthResponse:
-    return pb.GetClusterHealthResponse(
-        num_replicas=health.num_replicas,
-        in_sync_replicas=health.in_sync_replicas,
-        num_leader_replicas=health.num_leader_replicas,
-        active_leader_replicas=health.active_leader_replicas,
-        status=health.status,
-    )
 
 
 def cluster_health(message: pb.GetClusterHealthResponse) -> ClusterHealth:

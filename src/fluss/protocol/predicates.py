@@ -27,6 +27,9 @@ from fluss.row.scalars import UNSCALED_BYTES_MAX, encode_unscaled
 from fluss.row.values import DAY_MS, NANOS_PER_MILLI
 from fluss.schema.predicate import (
     PREDICATE_DEPTH_MAX,
+    SET_FUNCTIONS,
+    TEXT_FUNCTIONS,
+    TEXT_ROOTS,
     BoundCompound,
     BoundLeaf,
     BoundLiteral,
@@ -68,17 +71,14 @@ _INTEGER_BITS: Final = {
     TypeRoot.BIGINT: 64,
     TypeRoot.DATE: 32,
 }
-_TEXT_ROOTS: Final = frozenset({TypeRoot.CHAR, TypeRoot.STRING})
 _BYTES_ROOTS: Final = frozenset({TypeRoot.BINARY, TypeRoot.BYTES})
 _WHOLE_NUMBER_ROOTS: Final = frozenset({TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INTEGER, TypeRoot.BIGINT})
 # Types whose literals may stand for each other.
-_SAME_MEANING: Final = (_WHOLE_NUMBER_ROOTS, _TEXT_ROOTS, _BYTES_ROOTS)
+_SAME_MEANING: Final = (_WHOLE_NUMBER_ROOTS, TEXT_ROOTS, _BYTES_ROOTS)
 
 _LEAF_FUNCTIONS: Final = {int(function): function for function in LeafFunction}
 _COMPOUND_FUNCTIONS: Final = {int(function): function for function in CompoundFunction}
-_TEXT_FUNCTIONS: Final = frozenset({LeafFunction.STARTS_WITH, LeafFunction.CONTAINS, LeafFunction.ENDS_WITH})
 _NULL_FUNCTIONS: Final = frozenset({LeafFunction.IS_NULL, LeafFunction.IS_NOT_NULL})
-_SET_FUNCTIONS: Final = frozenset({LeafFunction.IN, LeafFunction.NOT_IN})
 
 
 def predicate_to_pb(predicate: BoundPredicate) -> pb.PbPredicate:
@@ -130,12 +130,12 @@ def _leaf_from_pb(leaf: pb.PbLeafPredicate, schema: Schema, positions: Mapping[i
         raise CorruptMessageError(f"a filter on column '{column.name}' has the unknown function {leaf.function}")
     if column.data_type.is_nested:
         raise CorruptMessageError(f"a filter on column '{column.name}' of type {column.data_type} is not supported")
-    if function in _TEXT_FUNCTIONS and column.data_type.root not in _TEXT_ROOTS:
+    if function in TEXT_FUNCTIONS and column.data_type.root not in TEXT_ROOTS:
         raise CorruptMessageError(
             f"the filter function {function.name} requires a character string column, "
             f"but '{column.name}' is {column.data_type}"
         )
-    if function not in _SET_FUNCTIONS and len(leaf.literals) != int(function not in _NULL_FUNCTIONS):
+    if function not in SET_FUNCTIONS and len(leaf.literals) != int(function not in _NULL_FUNCTIONS):
         raise CorruptMessageError(f"the filter function {function.name} has {len(leaf.literals)} literals")
     try:
         literals = tuple(_literal_from_pb(literal, column.data_type) for literal in leaf.literals)
@@ -143,7 +143,7 @@ def _leaf_from_pb(leaf: pb.PbLeafPredicate, schema: Schema, positions: Mapping[i
         raise CorruptMessageError(
             f"a filter literal does not fit column '{column.name}' of type {column.data_type}: {reason}"
         ) from None
-    if None in literals and function not in _SET_FUNCTIONS:
+    if None in literals and function not in SET_FUNCTIONS:
         raise CorruptMessageError(f"the filter function {function.name} cannot take a null literal")
     return BoundLeaf(function, column.column_id, position, column.data_type, literals)
 

@@ -349,7 +349,7 @@ def _received_error(body: memoryview) -> FlussError:
 
 
 def _error_response(error: FlussError) -> bytes:
-    # The code for errors found on one's own side has no meaning on the other.
+    # The code for errors that were found on this side has no meaning on the other.
     is_local = error.error_code == ErrorCode.CLIENT_ERROR
     code = ErrorCode.UNKNOWN_SERVER_ERROR if is_local else error.error_code
     text = error.message[:_ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()

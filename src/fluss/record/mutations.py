@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from fluss.row.hashed_keys import HashedKeys
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mutations:
-    """The new rows of different keys, all of one schema. An empty row removes its key."""
+    """The new rows of different keys, all of one schema. An empty row is a tombstone: it removes its key."""
 
     keys: HashedKeys
     rows: EncodedRows
@@ -29,9 +30,9 @@ class Mutations:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def values(self) -> list[bytes]:
+    def to_values(self) -> list[bytes]:
         """Copy the rows out as values, empty ones where a key is removed."""
-        return StoredValues(self.rows, np.full(len(self), self.schema_id, np.int16)).values()
+        return StoredValues(self.rows, np.full(len(self), self.schema_id, np.int16)).to_list()
 
     @property
     def byte_count(self) -> int:
@@ -41,13 +42,13 @@ class Mutations:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredValues:
-    """Rows, each of the schema it was written with."""
+    """Values of a store, taken apart: rows, and the id of the schema that each was written with."""
 
     rows: EncodedRows
     schema_ids: npt.NDArray[np.int16]
 
     @classmethod
-    def from_values(cls, values: Sequence[bytes]) -> StoredValues:
+    def from_list(cls, values: Sequence[bytes]) -> StoredValues:
         """Take values apart; a value that is none is a CorruptRecordError."""
         schema_ids, rows = split_values(EncodedRows.from_list(values))
         return cls(rows, schema_ids)
@@ -55,7 +56,12 @@ class StoredValues:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def values(self) -> list[bytes]:
+    @property
+    def byte_count(self) -> int:
+        """What the values have, their schema ids included."""
+        return int(self.rows.lengths.sum()) + SCHEMA_ID_BYTES * len(self)
+
+    def to_list(self) -> list[bytes]:
         """Copy the rows out, each behind the id of its schema; the value of a removed key is empty."""
         rows = self.rows.to_list()
         schema_ids = set(self.schema_ids.tolist())
@@ -66,26 +72,25 @@ class StoredValues:
         return [encode_value(schema_id, row) if row else row for schema_id, row in pairs]
 
 
+# The numbers of some keys, and the row of each.
+FoundGroup: TypeAlias = tuple[Int64Array, StoredValues]
+
+
 class FoundRows:
-    """What there is under some keys: rows in any order, and whose they are. Keys are known by their numbers."""
+    """The rows of some keys, as many as there are, in any order. Keys are known by their numbers."""
 
-    def __init__(self, key_count: int, parts: Sequence[tuple[Int64Array, StoredValues]]) -> None:
-        """Take the numbers of keys and their rows, from as many places as there are; no number comes twice."""
-        self.key_count = key_count
-        self.parts = tuple(parts)
-
-    @classmethod
-    def none(cls, key_count: int) -> FoundRows:
-        return cls(key_count, ())
+    def __init__(self, groups: Sequence[FoundGroup] = ()) -> None:
+        """Take what was found, from as many sources as there are; no number comes twice."""
+        self.groups = tuple(groups)
 
     @cached_property
     def numbers(self) -> Int64Array:
         """The keys that have a row, in the order of the rows."""
-        return np.concatenate([numbers for numbers, _ in self.parts] or [np.empty(0, np.int64)])
+        return np.concatenate([numbers for numbers, _ in self.groups] or [np.empty(0, np.int64)])
 
     @cached_property
     def value_lengths(self) -> Int64Array:
         """How many bytes each row has, its schema id included."""
         return SCHEMA_ID_BYTES + np.concatenate(
-            [stored.rows.lengths for _, stored in self.parts] or [np.empty(0, np.int64)]
+            [stored.rows.lengths for _, stored in self.groups] or [np.empty(0, np.int64)]
         )

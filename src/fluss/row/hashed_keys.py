@@ -1,13 +1,14 @@
 """Keys with a hash each: what finds equal keys among thousands without an object for any of them.
 
-The hash depends on random numbers of the process, so that a client cannot choose keys that collide. It is never stored.
+The seeds of a hash are secret, so that clients cannot choose keys that collide. Those of ``HashedKeys`` live and die
+with the process.
 """
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +21,27 @@ from fluss.row.varint import WORD_BYTES, UInt64Array, read_words
 _BITS: Final = 64
 _MASK: Final = 2**_BITS - 1
 _BITS_PER_BYTE: Final = 8
-# All are odd: multiplying by an odd number maps no two hashes to one. The seed is multiplied with the length of a key,
-# so that keys which differ only in zeros at their ends have different hashes.
-_SEED: Final = secrets.randbits(_BITS) | 1
-_FACTOR: Final = secrets.randbits(_BITS) | 1 | 1 << (_BITS - 1)
-_LAST_FACTOR: Final = secrets.randbits(_BITS) | 1 | 1 << (_BITS - 1)
 # The upper half is what depends on all bits below it.
 _FOLD_BITS: Final = _BITS // 2
 # Up to so many keys, a loop over them is faster than setting up operations on arrays.
 _FEW_KEYS: Final = 16
+
+
+class HashSeeds(NamedTuple):
+    """Three odd numbers of 64 bits: with others, keys have other hashes."""
+
+    # Multiplied with the length, so that keys that differ only in zeros at their ends have different hashes.
+    length_factor: int
+    word_factor: int
+    last_factor: int
+
+    @classmethod
+    def random(cls) -> HashSeeds:
+        length_factor, word_factor, last_factor = (secrets.randbits(_BITS) | 1 for _ in range(3))
+        return cls(length_factor, word_factor | 1 << (_BITS - 1), last_factor | 1 << (_BITS - 1))
+
+
+_OF_THIS_PROCESS: Final = HashSeeds.random()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +53,7 @@ class HashedKeys:
 
     @classmethod
     def of(cls, keys: EncodedRows) -> HashedKeys:
-        return cls(keys, _hashes(keys))
+        return cls(keys, key_hashes(keys))
 
     @classmethod
     def from_list(cls, keys: list[bytes]) -> HashedKeys:
@@ -54,13 +67,36 @@ class HashedKeys:
         return HashedKeys(self.keys.some(indexes), self.hashes[indexes])
 
 
-def hash_of(key: bytes) -> int:
+def hash_of(key: bytes, seeds: HashSeeds = _OF_THIS_PROCESS) -> int:
     """Return the hash of one key, the same as among many."""
-    result = (len(key) + 1) * _SEED & _MASK
+    result = (len(key) + 1) * seeds.length_factor & _MASK
     for start in range(0, len(key), WORD_BYTES):
-        result = (result ^ int.from_bytes(key[start : start + WORD_BYTES], "little")) * _FACTOR & _MASK
+        result = (result ^ int.from_bytes(key[start : start + WORD_BYTES], "little")) * seeds.word_factor & _MASK
         result ^= result >> _FOLD_BITS
-    return result * _LAST_FACTOR & _MASK
+    return result * seeds.last_factor & _MASK
+
+
+def key_hashes(keys: EncodedRows, seeds: HashSeeds = _OF_THIS_PROCESS) -> UInt64Array:
+    """Return the hash of each key."""
+    if len(keys) <= _FEW_KEYS:
+        return np.array([hash_of(key, seeds) for key in keys.to_list()], np.uint64)
+    lengths = keys.lengths
+    hashes = (lengths + 1).astype(np.uint64)
+    hashes *= np.uint64(seeds.length_factor)
+    word_factor = np.uint64(seeds.word_factor)
+    common_words = _word_count(int(lengths.min()))
+    for index in range(common_words):
+        hashes = _with_word(hashes, row_words(keys, index), word_factor)
+    # Those that go on become fewer. The last of them are hashed one by one, however long they are.
+    index, numbers = common_words, np.flatnonzero(lengths > common_words * WORD_BYTES)
+    while len(numbers) > _FEW_KEYS:
+        hashes[numbers] = _with_word(hashes[numbers], row_words(keys.some(numbers), index), word_factor)
+        index += 1
+        numbers = numbers[lengths[numbers] > index * WORD_BYTES]
+    hashes *= np.uint64(seeds.last_factor)
+    for number in numbers.tolist():
+        hashes[number] = hash_of(keys.row(number), seeds)
+    return hashes
 
 
 def are_equal(some: EncodedRows, others: EncodedRows) -> BoolArray:
@@ -97,30 +133,9 @@ def row_words(rows: EncodedRows, index: int) -> npt.NDArray[np.uint64]:
     return words
 
 
-def _hashes(keys: EncodedRows) -> UInt64Array:
-    if len(keys) <= _FEW_KEYS:
-        return np.array([hash_of(key) for key in keys.to_list()], np.uint64)
-    lengths = keys.lengths
-    hashes = (lengths + 1).astype(np.uint64)
-    hashes *= np.uint64(_SEED)
-    common_words = _word_count(int(lengths.min()))
-    for index in range(common_words):
-        hashes = _with_word(hashes, row_words(keys, index))
-    # Fewer and fewer keys have further words. The last few keys are hashed one by one, however long they are.
-    index, numbers = common_words, np.flatnonzero(lengths > common_words * WORD_BYTES)
-    while len(numbers) > _FEW_KEYS:
-        hashes[numbers] = _with_word(hashes[numbers], row_words(keys.some(numbers), index))
-        index += 1
-        numbers = numbers[lengths[numbers] > index * WORD_BYTES]
-    hashes *= np.uint64(_LAST_FACTOR)
-    for number in numbers.tolist():
-        hashes[number] = hash_of(keys.row(number))
-    return hashes
-
-
-def _with_word(hashes: UInt64Array, words: UInt64Array) -> UInt64Array:
+def _with_word(hashes: UInt64Array, words: UInt64Array, factor: np.uint64) -> UInt64Array:
     words ^= hashes
-    words *= np.uint64(_FACTOR)
+    words *= factor
     words ^= words >> np.uint64(_FOLD_BITS)
     return words
 

@@ -1,6 +1,6 @@
 """Access control entries: who may do what with which resource.
 
-A principal is written as type and name: ``User:alice``. ``*:*`` is everybody. Resources are nested: what is allowed on
+A principal is written as type and name: ``User:alice``. ``*:*`` is every user. Resources are nested: what is allowed on
 the cluster is allowed on its databases, and what is allowed on a database on its tables.
 """
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from fluss.errors import FlussError
+from fluss.integers import INT32_MAX
 from fluss.schema.arrow import MAP_KEY_NAME, MAP_VALUE_NAME, arrow_type
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.types import ArrayType, DataType, MapType, RowType, TypeRoot, child_types
@@ -23,7 +24,7 @@ from fluss.schema.types import ArrayType, DataType, MapType, RowType, TypeRoot, 
 _TEXT_SPELLINGS: Final = (pat.is_string, pat.is_large_string, pat.is_string_view)
 _BYTES_SPELLINGS: Final = (pat.is_binary, pat.is_large_binary, pat.is_binary_view)
 # Offsets are int32, so no array may have more bytes of text, or more elements, than this.
-_OFFSET_MAX: Final = 2**31 - 1
+_OFFSET_MAX: Final = INT32_MAX
 # Given a plain number instead, pyarrow would import pandas.
 _ZERO: Final = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(bytes(4))])[0]
 

@@ -81,9 +81,9 @@ _METHODS: Final = {
     LeafFunction.IN: "is_in",
     LeafFunction.NOT_IN: "not_in",
 }
-_TEXT_FUNCTIONS: Final = frozenset({LeafFunction.STARTS_WITH, LeafFunction.CONTAINS, LeafFunction.ENDS_WITH})
-_SET_FUNCTIONS: Final = frozenset({LeafFunction.IN, LeafFunction.NOT_IN})
-_TEXT_ROOTS: Final = frozenset({TypeRoot.CHAR, TypeRoot.STRING})
+TEXT_FUNCTIONS: Final = frozenset({LeafFunction.STARTS_WITH, LeafFunction.CONTAINS, LeafFunction.ENDS_WITH})
+SET_FUNCTIONS: Final = frozenset({LeafFunction.IN, LeafFunction.NOT_IN})
+TEXT_ROOTS: Final = frozenset({TypeRoot.CHAR, TypeRoot.STRING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class _Leaf(Predicate):
         column = schema.columns[index]
         if column.data_type.is_nested:
             raise FlussError(f"A filter on column '{self.column}' of type {column.data_type} is not supported")
-        if self.function in _TEXT_FUNCTIONS and column.data_type.root not in _TEXT_ROOTS:
+        if self.function in TEXT_FUNCTIONS and column.data_type.root not in TEXT_ROOTS:
             raise FlussError(
                 f"The filter {self!r} requires a character string column, but '{self.column}' is {column.data_type}"
             )
@@ -162,7 +162,7 @@ class _Leaf(Predicate):
     def _bound(self, value: Literal, data_type: DataType) -> BoundLiteral:
         if value is not None:
             return bind_literal(value, data_type, self.column)
-        if self.function in _SET_FUNCTIONS:
+        if self.function in SET_FUNCTIONS:
             return None
         raise FlussError(f"The filter {self!r} cannot take a null literal; use is_null() or is_not_null()")
 
@@ -171,7 +171,7 @@ class _Leaf(Predicate):
         if operator is not None:
             return f"col({self.column!r}) {operator} {self.literals[0]!r}"
         values = ", ".join(map(repr, self.literals))
-        arguments = f"[{values}]" if self.function in _SET_FUNCTIONS else values
+        arguments = f"[{values}]" if self.function in SET_FUNCTIONS else values
         return f"col({self.column!r}).{_METHODS[self.function]}({arguments})"
 
 

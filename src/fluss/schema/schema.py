@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT32_MAX
 from fluss.schema.arrow import arrow_field, data_type_from_arrow
 from fluss.schema.types import (
     FIELD_ID_UNASSIGNED,
@@ -36,7 +37,7 @@ from fluss.schema.value_objects import string_list
 _T = TypeVar("_T")
 
 COMMENT_METADATA_KEY: Final = b"comment"
-FIELD_ID_MAX: Final = 2**31 - 1
+FIELD_ID_MAX: Final = INT32_MAX
 _SHOWN_NAMES_MAX: Final = 20
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import ClassVar, Self
 
 from fluss.errors import FlussError
+from fluss.integers import INT32_MAX
 
 DECIMAL_PRECISION_MAX = 38
 FRACTION_PRECISION_MAX = 9
@@ -150,7 +151,7 @@ class _LengthType(DataType):
     length: int = 1
 
     def __post_init__(self) -> None:
-        _check_range(f"{self.name} length", self.length, 1, 2**31 - 1)
+        _check_range(f"{self.name} length", self.length, 1, INT32_MAX)
 
     @property
     def text(self) -> str:

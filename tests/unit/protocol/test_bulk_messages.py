@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +45,7 @@ FETCHED_BUCKETS = st.builds(
     records=_maybe(PAYLOADS),
     filtered_end_offset=_maybe(INT64),
 )
-CASES = {
+CASES: dict[str, tuple[Any, Any, Any]] = {
     "ProduceLogRequest": (
         bulk_messages.PRODUCE_LOG_REQUEST,
         pb.ProduceLogRequest,

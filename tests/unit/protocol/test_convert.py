@@ -112,9 +112,11 @@ def test_lake_snapshots_leave_out_buckets_without_an_offset() -> None:
     assert (snapshot.snapshot_id, snapshot.table_buckets_offset) == (8, {TableBucket(1, 0): 4})
 
 
-def test_the_state_of_a_cluster_goes_there_and_back() -> None:
-    health = ClusterHealth._create(HealthStatus.RED, 4, 3, 2, 1)
-    assert convert.cluster_health(convert.pb_cluster_health(health)) == health
+def test_the_state_of_a_cluster_is_read() -> None:
+    message = pb.GetClusterHealthResponse(
+        num_replicas=4, in_sync_replicas=3, num_leader_replicas=2, active_leader_replicas=1, status=2
+    )
+    assert convert.cluster_health(message) == ClusterHealth._create(HealthStatus.RED, 4, 3, 2, 1)
     for entry in (ClusterConfigEntry._create("k", "v", True), ClusterConfigEntry._create("k", None, False)):
         assert convert.config_entry(convert.pb_config_entry(entry)) == entry
     assert convert.server_tag(1) is ServerTag.TEMPORARY_OFFLINE

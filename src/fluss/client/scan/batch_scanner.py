@@ -12,8 +12,9 @@ from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
 from fluss.client.kernel.leaders import find_leader
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.scan.records import RecordBatch, require_pandas
-from fluss.errors import CorruptRecordError, FlussError, error_for_code
+from fluss.errors import CorruptRecordError, FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.convert import raise_failure
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import iter_batches
 from fluss.row.arrow_arrays import empty_batch
@@ -101,8 +102,7 @@ class BatchScanner(ServerMade):
             limit=self._limit,
         )
         response = await self._cluster.request(leader_id, apis.LIMIT_SCAN, request)
-        if response.error_code:
-            raise error_for_code(response.error_code, response.error_message)
+        raise_failure(response)
         # Blocks a worker thread, not the loop, in the rare case that a schema has to be loaded.
         decode = self._decode_values if self._info.has_primary_key() else self._decode_log
         try:

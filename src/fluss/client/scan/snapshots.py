@@ -22,9 +22,10 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import find_leaders
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription
-from fluss.errors import CorruptMessageError, ErrorCode, FlussError, NetworkError, error_for_code
+from fluss.errors import CorruptMessageError, ErrorCode, FlussError, NetworkError
 from fluss.protocol import api as apis
 from fluss.protocol.bulk_messages import ScanKvResponse
+from fluss.protocol.convert import raise_failure
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket, TableInfo
 
@@ -307,8 +308,7 @@ class KvSession:
 
     async def _ask(self, request: pb.ScanKvRequest) -> ScanKvResponse:
         response = await self._cluster.request(self._leader_id, apis.SCAN_KV, request)
-        if response.error_code:
-            raise error_for_code(response.error_code, response.error_message)
+        raise_failure(response)
         return response
 
     def _accept(self, response: ScanKvResponse) -> memoryview:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from fluss.errors import FlussError
 from fluss.record.kv_batch import KvBatch
 from fluss.record.mutations import Mutations
-from fluss.server.kv.preparation import BatchPreparer, Prepared
+from fluss.server.kv.preparation import BatchPreparer, FindRows, PreparedBatch
 from fluss.server.model import Table
 from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.state import IdBlock, KvState
@@ -60,11 +60,17 @@ class QueuedBatch:
     batch: KvBatch
     memory_bytes: int
     answer: asyncio.Future[KvPutResult]
-    # Whether it may be prepared together with others.
+    # Whether it may be prepared as one with others.
     is_coalescible: bool
 
+    def prepare(
+        self, find_rows: FindRows, ids: IdBlock | None, reserve_ids: Callable[[int], int] | None = None
+    ) -> PreparedBatch:
+        put = self.put
+        return self.preparer.prepare(self.batch, put.targets, put.is_overwrite, find_rows, ids, reserve_ids)
+
     def coalesces_with(self, first: QueuedBatch) -> bool:
-        """Whether it may be prepared together with another one."""
+        """Whether it may be prepared as one with another batch."""
         return (
             self.is_coalescible
             and self.preparer is first.preparer
@@ -75,19 +81,19 @@ class QueuedBatch:
 
 
 def set_result(answer: asyncio.Future[KvPutResult], append: AppendResult) -> None:
-    """Say where a batch is, unless nobody listens any more."""
+    """Say where a batch is, unless its request was cancelled."""
     if not answer.done():
         answer.set_result(KvPutResult(append.offset_next))
 
 
 def set_failure(answer: asyncio.Future[KvPutResult], error: FlussError) -> None:
-    """Say why a batch was not written, unless nobody listens any more."""
+    """Say why a batch was not written, unless its request was cancelled."""
     if not answer.done():
         answer.set_exception(error.copied())
 
 
 def look_at(answer: asyncio.Future[KvPutResult]) -> None:
-    """Keep asyncio from complaining about an error that nobody has asked for."""
+    """Keep asyncio from complaining about an error that no request waits for any more."""
     if not answer.cancelled():
         answer.exception()
 
@@ -101,15 +107,15 @@ class PendingBatch:
         "ids_after",
         "ids_before",
         "memory_bytes",
+        "memtable",
         "row_count_delta",
-        "rows",
         "waiting",
     )
 
-    def __init__(self, append: AppendResult, prepared: Prepared, *, ids_before: IdBlock | None) -> None:
+    def __init__(self, append: AppendResult, prepared: PreparedBatch, *, ids_before: IdBlock | None) -> None:
         self.append = append
-        # The row of each changed key after the batch; an empty one removes the key.
-        self.rows = prepared.rows
+        # The row of each changed key after the batch.
+        self.memtable = prepared.memtable
         self.row_count_delta = prepared.row_count_delta
         # What was left of the reserved ids before and after the batch.
         self.ids_before = ids_before
@@ -117,7 +123,7 @@ class PendingBatch:
         self.changelog_bytes = len(prepared.changelog)
         # Counted in the memory of all writes until the batch has gone.
         self.memory_bytes = prepared.memory_bytes
-        # Those who are answered when it is in the store: its writer, and whoever sends it again meanwhile.
+        # The requests that are answered when it is in the store: the one that sent it, and those that repeat it.
         self.waiting: list[asyncio.Future[KvPutResult]] = []
 
 
@@ -143,9 +149,9 @@ class PendingBatches:
     def last(self) -> PendingBatch:
         return self._batches[-1]
 
-    def rows(self) -> tuple[Memtable, ...]:
+    def memtables(self) -> tuple[Memtable, ...]:
         """Return the rows of all batches, newest first, as they are now: threads may keep them."""
-        return tuple(batch.rows for batch in reversed(self._batches))
+        return tuple(batch.memtable for batch in reversed(self._batches))
 
     def add(self, batch: PendingBatch) -> None:
         self._batches.append(batch)
@@ -173,4 +179,4 @@ def state_after(state: KvState, batches: Sequence[PendingBatch]) -> KvState:
 
 def changes_of(batches: Sequence[PendingBatch]) -> list[Mutations]:
     """Return what batches change, in their order."""
-    return [batch.rows.changes for batch in batches]
+    return [batch.memtable.mutations for batch in batches]

@@ -4,7 +4,7 @@
     prepare (thread *)     old rows, merge, changelog batch                one batch at a time
     append (event loop)    into the log; pending from now on               the next batch is prepared meanwhile
     apply (thread *)       on the disk as changelog -> into the store      gone from pending
-    answer (event loop)    whoever asks from now on finds it, and whoever reads the changelog sees it
+    answer (event loop)    lookups find it from now on, and readers of the changelog see it
 
 * A few rows are dealt with on the event loop if nothing has to be waited for: see ``LoopBudget``.
 
@@ -41,9 +41,9 @@ from fluss.server.kv.preparation import (
     QUICK_BYTES_MAX,
     QUICK_RECORDS_MAX,
     NotQuickError,
-    OldValues,
-    Prepared,
-    QuickOldValues,
+    PreparedBatch,
+    current_rows,
+    current_rows_in_memory,
 )
 from fluss.server.kv.runtime import KvRuntime
 from fluss.server.kv.store_life import StoreLife
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 # What a batch costs besides its bytes.
 _QUEUED_BATCH_BYTES: Final = 1024
-# Small batches that are prepared together at most.
+# Small batches that are prepared as one at most.
 _COALESCED_MAX: Final = 16
 # What may be brought into a store on the event loop, and let go of there: some hundred microseconds of work.
 _QUICK_ENTRIES_MAX: Final = 128
@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 
 
 class NewestTable(Protocol):
-    """Who knows the newest version of a table."""
+    """Knows the newest version of a table."""
 
     @property
     def table(self) -> Table: ...
@@ -95,7 +95,7 @@ class KvBucket:
 
     def __init__(self, runtime: KvRuntime, table: NewestTable, log: LogTablet) -> None:
         self._runtime = runtime
-        # Whoever reads of a change in the changelog finds it by lookup, too.
+        # A reader that has seen a change in the changelog finds it by lookup, too.
         log.hold_back()
         self._log = log
         self._life = StoreLife(runtime, log, lambda: table.table, lambda: self._is_busy)
@@ -141,7 +141,7 @@ class KvBucket:
         memory_bytes = len(put.batch) + _QUEUED_BATCH_BYTES
         self._runtime.memory.take(memory_bytes)
         answer = asyncio.get_running_loop().create_future()
-        # An error that nobody waits for any more is no news.
+        # A request that was cancelled leaves an error that is not asked for.
         answer.add_done_callback(look_at)
         self._queue.append(QueuedBatch(put, preparer, batch, memory_bytes, answer, preparer.is_quick(batch)))
         if not self._is_preparing:
@@ -172,9 +172,10 @@ class KvBucket:
             await asyncio.sleep(0)
 
     def _prepare_coalesced(self, store: KvStore) -> bool:
-        """Prepare and append the small batches at the head of the queue; return False, with nothing done, if not.
+        """Prepare and append the small batches at the head of the queue as one, if that can be done.
 
-        Nothing is waited for, so they find everything as it was when they were prepared.
+        Nothing is waited for, so they find everything as it was when they were prepared. Returns False, with nothing
+        done, if each has to be prepared by itself.
         """
         group = self._coalescible_batches()
         first = self._queue[0]
@@ -189,7 +190,7 @@ class KvBucket:
                 [queued.batch for queued in group],
                 first.put.targets,
                 first.put.is_overwrite,
-                QuickOldValues(self._pending.rows(), store),
+                current_rows_in_memory(store, self._pending.memtables()),
                 self._ids,
             )
         if all_prepared is None:
@@ -206,7 +207,7 @@ class KvBucket:
         return True
 
     def _coalescible_batches(self) -> list[QueuedBatch]:
-        """Return those at the head of the queue that together are not more than a small batch may be."""
+        """Return the batches at the head of the queue that all together are not more than a small batch may be."""
         first, group, record_count, byte_count = self._queue[0], [], 0, 0
         for queued in islice(self._queue, _COALESCED_MAX):
             record_count += queued.batch.record_count
@@ -235,7 +236,7 @@ class KvBucket:
         else:
             self._appended(queued, prepared, append)
 
-    async def _prepare_quickly(self, queued: QueuedBatch, store: KvStore) -> Prepared | None:
+    async def _prepare_quickly(self, queued: QueuedBatch, store: KvStore) -> PreparedBatch | None:
         """Prepare a batch of a few rows here; None if it has more, if the disk is needed, or if there is no time."""
         budget = self._runtime.loop_budget
         if not queued.preparer.is_quick(queued.batch):
@@ -245,33 +246,18 @@ class KvBucket:
             if not budget.is_left:
                 return None
         with budget.spend(), suppress(NotQuickError):
-            old_values = QuickOldValues(self._pending.rows(), store)
-            return self._explained(
-                queued.preparer.prepare,
-                queued.batch,
-                queued.put.targets,
-                queued.put.is_overwrite,
-                old_values,
-                self._ids,
-                None,
-            )
+            find_rows = current_rows_in_memory(store, self._pending.memtables())
+            return self._explained(queued.prepare, find_rows, self._ids)
         return None
 
-    async def _prepare_in_thread(self, queued: QueuedBatch, store: KvStore) -> Prepared:
+    async def _prepare_in_thread(self, queued: QueuedBatch, store: KvStore) -> PreparedBatch:
         column, reserve = queued.preparer.auto_increment, None
         if column is not None:
             reserve = self._runtime.id_reserver(queued.put.table.table_id, column.column_id)
-        return await self._in_thread(
-            queued.preparer.prepare,
-            queued.batch,
-            queued.put.targets,
-            queued.put.is_overwrite,
-            OldValues(self._pending.rows(), store),
-            self._ids,
-            reserve,
-        )
+        find_rows = current_rows(store, self._pending.memtables())
+        return await self._in_thread(queued.prepare, find_rows, self._ids, reserve)
 
-    def _appended(self, queued: QueuedBatch, prepared: Prepared, append: AppendResult) -> None:
+    def _appended(self, queued: QueuedBatch, prepared: PreparedBatch, append: AppendResult) -> None:
         self._runtime.memory.change(prepared.memory_bytes - queued.memory_bytes)
         batch = PendingBatch(append, prepared, ids_before=self._ids)
         self._ids = prepared.ids_left
@@ -334,7 +320,7 @@ class KvBucket:
             return
         count = self._count_applied(store)
         if not count:
-            # All of them: what was written together becomes visible in the changelog together.
+            # All of them at once: what was made durable at once becomes visible in the changelog at once.
             batches = list(self._pending)[: self._count_durable()]
             try:
                 if not self._apply_quickly(store, batches):
@@ -440,7 +426,7 @@ class KvBucket:
         return store
 
     def store_failed(self, store: KvStore, error: FlussError) -> None:
-        """Somebody who used the store has found it damaged: have it built again. May be called more than once."""
+        """Have a store built again that a reader has found damaged. May be called more than once."""
         self._life.failed(store, error)
 
     async def row_count(self) -> int | None:
@@ -461,7 +447,7 @@ class KvBucket:
         await self._life.flush()
 
     def refuse(self, reason: FlussError) -> None:
-        """Take no more batches: everybody who comes now, or waits to be prepared, is told the reason."""
+        """Take no more batches: those that come now, or wait to be prepared, are refused with the reason."""
         self._closed_reason = self._closed_reason or reason
         self._refuse_queued(self._closed_reason)
         self._life.refuse(self._closed_reason)
@@ -471,7 +457,7 @@ class KvBucket:
 
         The store of a bucket that is dropped is closed only: its rows are about to be removed.
         """
-        assert self._closed_reason is not None, "nobody may add batches while it is closed"
+        assert self._closed_reason is not None, "no batches may come while it is closed"
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self._life.close(is_dropped=is_dropped)
@@ -511,6 +497,6 @@ def _apply_if_quick(store: KvStore, batches: Sequence[PendingBatch]) -> bool:
 
 def _are_few(batches: Sequence[PendingBatch]) -> bool:
     return (
-        sum([len(batch.rows) for batch in batches]) <= _QUICK_ENTRIES_MAX
+        sum([len(batch.memtable) for batch in batches]) <= _QUICK_ENTRIES_MAX
         and sum([batch.memory_bytes for batch in batches]) <= _QUICK_MEMORY_BYTES_MAX
     )

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.store import KvStore, remove_store
 from fluss.storage.log.file_names import OFFSET_DIGITS, TabletKind
-from fluss.storage.vfs import OsFiles
 
 _OFFSET_NAME: Final = re.compile(rf"[0-9]{{{OFFSET_DIGITS}}}")
 # A copy that is not complete.
 _UNFINISHED_NAME: Final = "unfinished"
-# RocksDB writes to the disk of the machine, so that is where its copies are.
-_FILES: Final = OsFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +40,13 @@ class KvDirectories:
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Return the copies with their offsets, newest first. Blocking."""
-        names = sorted(filter(_OFFSET_NAME.fullmatch, _FILES.names(self.snapshots)), reverse=True)
+        names = sorted(filter(_OFFSET_NAME.fullmatch, DISK.names(self.snapshots)), reverse=True)
         return [(int(name), self.snapshots / name) for name in names]
 
     def remove(self) -> None:
         """Remove all of it; what is missing is not an error. Blocking."""
         for directory in (self.store, self.snapshots):
-            if directory.exists():
+            if DISK.exists(directory):
                 remove_store(directory)
 
 
@@ -62,12 +60,12 @@ def take_checkpoint(store: KvStore, directories: KvDirectories, *, offset: int) 
     usable = [known for known, _ in existing if offset <= known <= store.state.applied_offset]
     if usable:
         return usable[0]
-    _FILES.make_directory(directories.snapshots)
+    DISK.make_directory(directories.snapshots)
     unfinished = directories.snapshots / _UNFINISHED_NAME
     remove_store(unfinished)
     offset_copied = store.checkpoint(unfinished).applied_offset
-    _FILES.rename(unfinished, directories.snapshots / f"{offset_copied:0{OFFSET_DIGITS}d}")
-    _FILES.sync_directory(directories.snapshots)
+    DISK.rename(unfinished, directories.snapshots / f"{offset_copied:0{OFFSET_DIGITS}d}")
+    DISK.sync_directory(directories.snapshots)
     for _, older in existing:
         remove_store(older)
     return offset_copied

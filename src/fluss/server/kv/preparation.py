@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX
@@ -22,7 +23,7 @@ from fluss.server.merge.engines import check_targets, merger_of
 from fluss.server.merge.key_fold import KeyFold
 from fluss.server.merge.table_codec import TableKeyEncoder
 from fluss.server.model import Table
-from fluss.storage.kv.memtable import Memtable, find_in_memtables
+from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.state import IdBlock
 from fluss.storage.kv.store import KvStore
 
@@ -31,60 +32,40 @@ QUICK_RECORDS_MAX: Final = 32
 _QUICK_COLUMNS_MAX: Final = 32
 QUICK_BYTES_MAX: Final = 8 * 1024
 
-
-class OldValues:
-    """The current rows of keys: those that are pending, and behind them the store."""
-
-    __slots__ = ("_pending", "_store")
-
-    def __init__(self, pending: Sequence[Memtable], store: KvStore) -> None:
-        """Take the pending rows of several batches, newest first."""
-        self._pending = pending
-        self._store = store
-
-    def of(self, keys: HashedKeys) -> FoundRows:
-        """Return the rows that keys have. More bytes than can be logged at once raise 13."""
-        # Pending first: what is no longer pending by now is in the store.
-        parts, left = find_in_memtables(self._pending, keys)
-        if len(left) == len(keys):
-            return self._stored(keys)
-        if len(left):
-            stored = self._stored(keys.some(left))
-            parts += [(left[numbers], rows) for numbers, rows in stored.parts]
-        return FoundRows(len(keys), parts)
-
-    def _stored(self, keys: HashedKeys) -> FoundRows:
-        return self._store.find(keys, bytes_max=DECOMPRESSED_BYTES_MAX)
+# Finds the rows that keys have before a batch.
+FindRows: TypeAlias = Callable[[HashedKeys], FoundRows]
 
 
 class NotQuickError(Exception):
     """Something takes longer than an event loop may be kept."""
 
 
-class QuickOldValues(OldValues):
-    """The current rows of a few keys, as far as they are few bytes in memory; NotQuickError if they are not."""
+def current_rows(store: KvStore, pending: Sequence[Memtable]) -> FindRows:
+    """Return what finds the current rows of keys: those that are pending, and behind them those of the store.
 
-    __slots__ = ()
+    More bytes than can be logged at once raise code 13.
+    """
+    return partial(store.find, pending=pending, bytes_max=DECOMPRESSED_BYTES_MAX)
 
-    def of(self, keys: HashedKeys) -> FoundRows:
-        found = super().of(keys)
-        if found.parts and int(found.value_lengths.sum()) > QUICK_BYTES_MAX:
-            raise NotQuickError
-        return found
 
-    def _stored(self, keys: HashedKeys) -> FoundRows:
-        found = self._store.find_cached(keys, bytes_max=QUICK_BYTES_MAX)
+def current_rows_in_memory(store: KvStore, pending: Sequence[Memtable]) -> FindRows:
+    """Return what finds the current rows of a few keys if they are few bytes in memory; NotQuickError if not."""
+
+    def find(keys: HashedKeys) -> FoundRows:
+        found = store.find_cached(keys, pending=pending, bytes_max=QUICK_BYTES_MAX)
         if found is None:
             raise NotQuickError
         return found
 
+    return find
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class PreparedBatch:
     """What a batch does, worked out and not done yet."""
 
-    # The row of each changed key after the batch; an empty one removes the key.
-    rows: Memtable
+    # The row of each changed key after the batch, for the batches behind it until the store has them.
+    memtable: Memtable
     row_count_delta: int | None
     # One log batch, which has no offset yet.
     changelog: bytearray
@@ -102,11 +83,11 @@ class BatchPreparer:
         self.auto_increment = AutoIncrement.of(table)
         self._merger = merger_of(table)
         self._keys = TableKeyEncoder(table)
-        # Whoever reserves ids waits for the coordinator.
+        # Reserving ids waits for the coordinator, which an event loop must not.
         self._may_be_quick = self.auto_increment is None and len(table.descriptor.schema.columns) <= _QUICK_COLUMNS_MAX
 
     def is_quick(self, batch: KvBatch) -> bool:
-        """Whether a batch is so small that ``prepare`` with ``QuickOldValues`` may happen on an event loop."""
+        """Whether a batch is so small that ``prepare`` with ``current_rows_in_memory`` may happen on an event loop."""
         return self._may_be_quick and batch.record_count <= QUICK_RECORDS_MAX and len(batch.data) <= QUICK_BYTES_MAX
 
     def check(self, data: memoryview, targets: Sequence[int], *, is_overwrite: bool) -> KvBatch:
@@ -155,17 +136,17 @@ class BatchPreparer:
         batch: KvBatch,
         targets: tuple[int, ...],
         is_overwrite: bool,
-        old_values: OldValues,
+        find_rows: FindRows,
         ids: IdBlock | None,
         reserve_ids: Callable[[int], int] | None,
-    ) -> Prepared:
+    ) -> PreparedBatch:
         """Work out the changes of a batch and their changelog. Raises what is wrong with its rows."""
         records = self._records(batch)
         run = None
         if self.auto_increment is not None and reserve_ids is not None:
             run = IdAllocation(self.auto_increment, ids, reserve_ids)
         fold = KeyFold.of(records.keys)
-        changes = self._merged(records, fold, batch.schema_id, targets, is_overwrite, old_values, run)
+        changes = self._merged(records, fold, batch.schema_id, targets, is_overwrite, find_rows, run)
         return self._prepared(batch, changes, ids if run is None else run.block)
 
     def prepare_coalesced(
@@ -173,9 +154,9 @@ class BatchPreparer:
         batches: Sequence[KvBatch],
         targets: tuple[int, ...],
         is_overwrite: bool,
-        old_values: OldValues,
+        find_rows: FindRows,
         ids: IdBlock | None,
-    ) -> list[Prepared] | None:
+    ) -> list[PreparedBatch] | None:
         """Work out several quick batches of one schema in one go, in less time than one by one.
 
         What is prepared for one of them holds whether the others are written or not. None if that cannot be done: each
@@ -186,14 +167,14 @@ class BatchPreparer:
             return None
         try:
             changes = self._merged(
-                joined.records, joined.fold, batches[0].schema_id, targets, is_overwrite, old_values, None
+                joined.records, joined.fold, batches[0].schema_id, targets, is_overwrite, find_rows, None
             )
         except FlussError:
             return None
-        parts = joined.split(changes, self._keys.encode(changes.rows).to_list())
-        if parts is None:
+        split = joined.split(changes, self._keys.encode(changes.rows).to_list())
+        if split is None:
             return None
-        return [self._prepared(batch, part, ids) for batch, part in zip(batches, parts, strict=True)]
+        return [self._prepared(batch, changes, ids) for batch, changes in zip(batches, split, strict=True)]
 
     def _merged(
         self,
@@ -202,23 +183,23 @@ class BatchPreparer:
         schema_id: int,
         targets: tuple[int, ...],
         is_overwrite: bool,
-        old_values: OldValues,
+        find_rows: FindRows,
         run: IdAllocation | None,
     ) -> Changes:
         if self._merger.needs_old_values(targets, is_overwrite, bool(records.is_delete.any())):
-            old = old_values.of(fold.unique_keys)
+            old = find_rows(fold.unique_keys)
         else:
-            old = FoundRows.none(len(fold.unique_keys))
+            old = FoundRows()
         return self._merger.merge(
             MergeInput(records.keys, records.rows, records.is_delete, schema_id, fold, old, targets, is_overwrite),
             None if run is None else run.take,
         )
 
-    def _prepared(self, batch: KvBatch, changes: Changes, ids_left: IdBlock | None) -> Prepared:
+    def _prepared(self, batch: KvBatch, changes: Changes, ids_left: IdBlock | None) -> PreparedBatch:
         changelog = encode_changelog(
             self.table, changes, writer_id=batch.writer_id, batch_sequence=batch.batch_sequence
         )
-        rows = Memtable.of(changes.changed)
-        # Keys, and rows that stay as they came, are parts of the batch and keep the whole of it.
-        memory_bytes = len(changelog) + len(batch.data) + rows.byte_count
-        return Prepared(rows, changes.row_count_delta, changelog, ids_left, memory_bytes)
+        memtable = Memtable.over(changes.changed)
+        # Keys, and rows that stay as they came, lie in the batch and keep the whole of it in memory.
+        memory_bytes = len(changelog) + len(batch.data) + memtable.byte_count
+        return PreparedBatch(memtable, changes.row_count_delta, changelog, ids_left, memory_bytes)

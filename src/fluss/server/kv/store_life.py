@@ -56,7 +56,7 @@ class StoreLife:
         table: Callable[[], Table],
         is_busy: Callable[[], bool],
     ) -> None:
-        """``table`` tells the newest version of the table; ``is_busy`` whether anybody needs the store right now."""
+        """``table`` tells the newest version of the table; ``is_busy`` whether the bucket needs the store right now."""
         self._runtime = runtime
         self._log = log
         self._table = table
@@ -88,7 +88,7 @@ class StoreLife:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the store is open and nobody would miss it."""
+        """Whether the store is open and nothing uses it."""
         return (
             self._store is not None
             and self._changing is None
@@ -99,7 +99,7 @@ class StoreLife:
         )
 
     async def get(self, *, wait_ms: int | None = None) -> KvStore:
-        """Return the store, open and up to date, opening it if needed. Those who come together open it once.
+        """Return the store, open and up to date, opening it if needed. Concurrent calls open it once.
 
         Raises code 11 if that takes longer than ``wait_ms`` or failed a moment ago, 26 if it cannot be done at all,
         and the reason after ``close``.
@@ -122,8 +122,8 @@ class StoreLife:
     def failed(self, store: KvStore, error: FlussError) -> None:
         """A store that was in use has failed: open it again, or build it again if it is damaged.
 
-        If it has done so a moment ago, that is left to whoever needs it a while later. May be called by everybody who
-        finds out.
+        If it has done so a moment ago, that is left to the next request a while later. May be called more than once for
+        one store.
         """
         if store is not self._store:
             return
@@ -267,7 +267,7 @@ class StoreLife:
     # Closing
 
     def close_soon(self) -> None:
-        """Close an idle store; whoever needs it later opens it again."""
+        """Close an idle store; the next request that needs it opens it again."""
         store = self._store
         if store is not None:
             self._store = None
@@ -275,7 +275,7 @@ class StoreLife:
             self._change(self._close_store(store))
 
     def refuse(self, reason: FlussError) -> None:
-        """Open the store no more, and do not go on opening it: whoever needs it is told the reason."""
+        """Open the store no more, and do not go on opening it: requests that need it are told the reason."""
         self._closed_reason = self._closed_reason or reason
         if self._recovery is not None:
             self._recovery.cancel()

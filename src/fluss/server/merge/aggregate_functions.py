@@ -188,7 +188,7 @@ def _sign_turned(bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _extreme_ranks(step: np.ufunc, column: pa.Array, segments: Segments) -> pa.Array:
-    """Compare the places that the values have among each other instead of the values."""
+    """Compare the ranks of the values instead of the values."""
     ranks = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
     entry_by_rank = np.zeros(int(ranks.max(initial=0)) + 1, np.int64)
     entry_by_rank[ranks] = segments.numbers

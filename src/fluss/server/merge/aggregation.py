@@ -33,7 +33,7 @@ from fluss.server.merge.segments import Segments
 
 
 class AggregationMerger:
-    """Merges rows and parts of rows. Stored rows are encoded anew in the newest schema.
+    """Merges whole rows and partial updates. Stored rows are encoded anew in the newest schema.
 
     The first row of a key is taken as it is, also if a partial update brings it. Later ones merge the target columns;
     the others stay. A delete of a whole row removes it. A partial delete makes the targets null, and removes the row if
@@ -54,7 +54,7 @@ class AggregationMerger:
         rows = self._decoder.decode(batch, self._deletes)
         roles = ColumnRoles.of(self._schema, batch.targets or range(len(self._schema.columns)))
         entries = Entries.of(rows, roles)
-        # Deletes of parts of a row are entries, too, and came without a row that was counted.
+        # Partial deletes are entries, too, and came without a row that was counted.
         self._decoder.check_size(len(entries.rows), 0)
         _check_repeated_bytes(batch, rows, entries)
         states = self._states(rows, roles, entries, next_ids)

@@ -1,8 +1,8 @@
-"""Small batches of one bucket that wait together, worked out in one go.
+"""Small batches of one bucket that wait at the same time, merged as one.
 
-What a batch of one row costs is nearly all the beginning of things: hundreds of operations on arrays with one element.
-Several batches are merged as if they were one, and the changes are taken apart again. That is possible if no key comes
-twice: then what becomes of one batch does not depend on the others, not even on whether they are written at all.
+A batch of one row costs hundreds of operations on arrays with one element, whose cost does not depend on the number of
+elements. Several batches are merged as if they were one, and the changes are split up again. That is possible if no key
+comes twice: then what becomes of one batch does not depend on the others, not even on whether they are written at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CoalescedBatches:
 
     @classmethod
     def join(cls, batches: Sequence[KvBatch]) -> CoalescedBatches | None:
-        """Put batches of one schema together; None if a key comes twice, or a batch is not what it should be."""
+        """Join batches of one schema; None if a key comes twice, or a batch is not what it should be."""
         records = joined_records(batches)
         if records is None:
             return None
@@ -52,7 +52,7 @@ class CoalescedBatches:
         if entry_ends is None or changed_ends is None:
             return None
         return [
-            _part(changes, slice(*entries), slice(*keys))
+            _slice(changes, slice(*entries), slice(*keys))
             for entries, keys in zip(pairwise(entry_ends), pairwise(changed_ends), strict=True)
         ]
 
@@ -67,7 +67,7 @@ class CoalescedBatches:
         return [0, *(bisect_right(batches, number) for number in range(self._batch_count))]
 
 
-def _part(changes: Changes, entries: slice, keys: slice) -> Changes:
+def _slice(changes: Changes, entries: slice, keys: slice) -> Changes:
     """Return some entries of the changelog, and some of the changed keys."""
     change_types = changes.change_types[entries]
     count_delta = None if changes.row_count_delta is None else row_count_delta(change_types)

@@ -31,7 +31,7 @@ from fluss.server.model import Table
 
 # Of a key, in messages.
 _SHOWN_BYTES: Final = 64
-# So many rows are copied together in less time than it takes to decode those of each place by themselves.
+# Copying so few rows into one piece and decoding that takes less time than decoding those of each source by itself.
 _FEW_ROWS: Final = 64
 
 
@@ -120,10 +120,10 @@ class BatchDecoder:
         put_rows, put_keys = encoded, keys
         if len(puts) < len(is_delete):
             put_rows, put_keys = encoded.some(puts), keys.some(puts)
-        old = batch.old if with_stored_rows else FoundRows.none(len(fold.unique_keys))
+        old = batch.old if with_stored_rows else FoundRows()
         stored, stored_count = np.full(len(fold.unique_keys), NO_ROW), 0
         byte_count = int(put_rows.lengths.sum())
-        if old.parts:
+        if old.groups:
             stored_count = len(old.numbers)
             stored[old.numbers] = np.arange(stored_count)
             byte_count += int(old.value_lengths.sum())
@@ -139,7 +139,7 @@ class BatchDecoder:
 
     def _decode_rows(self, old: FoundRows, rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
         """Decode stored rows, and behind them received ones."""
-        if old.parts and len(old.numbers) + len(rows) <= _FEW_ROWS:
+        if old.groups and len(old.numbers) + len(rows) <= _FEW_ROWS:
             # If that fails, decoding them one after the other tells which of them are to blame.
             with suppress(CorruptRecordError):
                 return self.codec.decode_mixed(*_joined(old, rows, schema_id))
@@ -150,10 +150,10 @@ class BatchDecoder:
             raise self._too_large(error.message) from error
         except CorruptRecordError as error:
             raise self._misfit(error.message) from error
-        if not old.parts:
+        if not old.groups:
             return received
         decoded, byte_count = [], received.get_total_buffer_size()
-        for _, stored in old.parts:
+        for _, stored in old.groups:
             try:
                 decoded.append(self.codec.decode_mixed(stored.rows, stored.schema_ids))
             except SizeLimitError as error:
@@ -199,7 +199,7 @@ def _shown(key: bytes) -> str:
 
 
 def spread(present: EncodedRows, is_present: BoolArray) -> EncodedRows:
-    """Put rows at the places that have one, empty rows at the others."""
+    """Return present rows where there are some, and empty rows between them."""
     if len(present) == len(is_present):
         return present
     starts, ends = np.zeros((2, len(is_present)), np.int64)
@@ -209,10 +209,10 @@ def spread(present: EncodedRows, is_present: BoolArray) -> EncodedRows:
 
 
 def _joined(old: FoundRows, rows: EncodedRows, schema_id: int) -> tuple[EncodedRows, npt.NDArray[np.int16]]:
-    """Copy a few rows together, the stored ones first; return them and the schema of each."""
-    parts = [*(stored.rows for _, stored in old.parts), rows]
-    data = np.concatenate([gather_ranges(part.data, part.starts, part.lengths) for part in parts])
-    lengths = np.concatenate([part.lengths for part in parts])
+    """Copy a few rows into one piece, the stored ones first; return them and the schema of each."""
+    sources = [*(stored.rows for _, stored in old.groups), rows]
+    data = np.concatenate([gather_ranges(source.data, source.starts, source.lengths) for source in sources])
+    lengths = np.concatenate([source.lengths for source in sources])
     received_ids = np.full(len(rows), schema_id, np.int16)
-    schema_ids = np.concatenate([*(stored.schema_ids for _, stored in old.parts), received_ids])
+    schema_ids = np.concatenate([*(stored.schema_ids for _, stored in old.groups), received_ids])
     return EncodedRows.from_offsets(data, offsets_of(lengths)), schema_ids

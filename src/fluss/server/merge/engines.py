@@ -89,14 +89,14 @@ def is_partial(table: Table, targets: Sequence[int]) -> bool:
 
 
 class _TableMerger:
-    """Chooses how to merge by what the writer asks for: by the engine of the table or without, whole rows or parts."""
+    """Chooses how to merge by what the writer asks for: with the table's engine or without, whole rows or not."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         decoder, image = BatchDecoder(table), CHANGELOG_IMAGE.of(table.descriptor.properties)
         deletes = _delete_behavior(table)
         engine = _engine_merger(table, decoder, image, deletes)
-        # For whole rows and for parts of them.
+        # For whole rows, and for partial updates.
         self._merging = _last_row_mergers(decoder, image, deletes) if engine is None else (engine, engine)
         self._overwriting = _last_row_mergers(decoder, image, DeleteBehavior.ALLOW)
 
@@ -107,8 +107,8 @@ class _TableMerger:
         return self._merger(batch.targets, batch.is_overwrite).merge(batch, next_ids)
 
     def _merger(self, targets: Sequence[int], is_overwrite: bool) -> Merger:
-        for_whole_rows, for_parts = self._overwriting if is_overwrite else self._merging
-        return for_parts if is_partial(self._table, targets) else for_whole_rows
+        for_whole_rows, for_partial_updates = self._overwriting if is_overwrite else self._merging
+        return for_partial_updates if is_partial(self._table, targets) else for_whole_rows
 
 
 def _engine_merger(

@@ -27,7 +27,7 @@ class KeyRuns(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyFold:
-    """Records numbered from 0, each with the place of its key in ``unique_keys`` (its slot). Never changes."""
+    """Records numbered from 0, each with the index of its key in ``unique_keys`` (its slot). Never changes."""
 
     unique_keys: HashedKeys
     # Record -> index into ``unique_keys``.

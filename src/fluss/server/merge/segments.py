@@ -49,18 +49,18 @@ class Segments:
     @cached_property
     def _rounds(self) -> tuple[Int64Array, list[int]]:
         """All entries by the number of entries before them in their segment, and where each such round ends."""
-        places = self.numbers - self.first_entries
-        return np.argsort(places, kind="stable"), np.cumsum(np.bincount(places)).tolist()
+        indexes = self.numbers - self.first_entries
+        return np.argsort(indexes, kind="stable"), np.cumsum(np.bincount(indexes)).tolist()
 
     def folded(self, step: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return for each entry the fold of its segment up to it: ``step`` of the result before and its own value."""
         results = values.copy()
         if self.are_single:
             return results
-        by_place, round_ends = self._rounds
+        by_index, round_ends = self._rounds
         with np.errstate(over="ignore", invalid="ignore"):
             for index, (begin, end) in enumerate(pairwise(round_ends), start=1):
-                entries = by_place[begin:end]
+                entries = by_index[begin:end]
                 rounds_left = len(round_ends) - index
                 if len(entries) < rounds_left:
                     self._walk(step, results, entries)

@@ -1,8 +1,8 @@
-"""Recent rows on their way into RocksDB, step by step, in the order of their keys.
+"""The flush of a memtable into RocksDB, step by step, in the order of the keys.
 
-A few rows go into RocksDB's own write buffer. Many become a table file, which RocksDB then takes in as it is: that
-costs a fraction of what its write buffer does, and the rows are on the disk afterwards. Either way the state goes with
-the last of the rows: after a crash it never tells of rows that are not there.
+A few rows go into RocksDB's own write buffer. Many become an SST file, which RocksDB then ingests as it is: that costs
+a fraction of what its write buffer does, and the rows are on the disk afterwards. Either way the state goes with the
+last of the rows: after a crash it never tells of rows that are not there.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.state import KvState
 
 STATE_KEY: Final = b""
-# Of a table file that is being written. RocksDB knows no files of such a name.
+# Of an SST file that is being written. RocksDB knows no files of such a name.
 UNFINISHED_NAME: Final = "rows.unfinished"
-# So many rows are worth a table of their own.
-_TABLE_ROWS_MIN: Final = 8192
-# Rows become Python objects, and RocksDB takes them with the GIL held: a part takes less than a millisecond.
-_PART_ROWS: Final = 1000
-_PART_BYTES: Final = 512 * 1024
-# After a part, so that whoever waits for the GIL gets it. Without it they would get it after five milliseconds.
-_PART_PAUSE_S: Final = 1e-6
+# Rows become Python objects, and RocksDB takes them with the GIL held: a step takes less than a millisecond.
+_STEP_ROWS: Final = 1000
+_STEP_BYTES: Final = 512 * 1024
+# After a step, so that a thread that waits for the GIL gets it. Without it it would wait five milliseconds.
+STEP_PAUSE_S: Final = 1e-6
 _STALL_PAUSE_MS: Final = 5
-# With so many young tables RocksDB has to merge some before there is another one.
-_YOUNG_TABLES_MAX: Final = 32
-# A scan steps over removed keys with the GIL held: with so many in a write buffer, 10 to 20 ms. In tables they are
+# With so many SST files at level 0 RocksDB has to merge some before there is another one.
+_LEVEL0_FILES_MAX: Final = 32
+# A scan steps over removed keys with the GIL held: with so many in a write buffer, 10 to 20 ms. In SST files they are
 # merged away.
 _BUFFERED_REMOVALS_MAX: Final = 50_000
 # Keys of so many words are sorted by numpy.
@@ -45,72 +43,73 @@ _SORTED_WORDS_MAX: Final = 4
 
 
 class MemtableFlush:
-    """Brings the rows of one object, to which nothing is added any more, into a database. For one thread at a time."""
+    """Brings the rows of a memtable, to which nothing is added any more, into a database. For one thread at a time."""
 
-    def __init__(self, recent: Memtable, state: KvState, directory: Path, resources: rocks.KvResources) -> None:
+    def __init__(self, memtable: Memtable, state: KvState, directory: Path, resources: rocks.KvResources) -> None:
         """``state`` is what holds once all rows are there."""
-        self._recent = recent
+        self._memtable = memtable
         self.state = state
         self._directory = directory
         self._resources = resources
         self._rows: _OrderedRows | None = None
         self._done = 0
-        self._part_rows = _PART_ROWS
-        self._table: rocks.SstFileWriter | None = None
+        self._step_rows = _STEP_ROWS
+        # None for a few rows, which need no file.
+        self._sst: rocks.SstFileWriter | None = None
 
     def advance(self, database: rocks.Rdict, row_count: int) -> bool:
         """Bring some more rows nearer to the database; return whether all of them are there.
 
-        When it fails, everything has to be done again: by another drain of the same rows.
+        When it fails, everything has to be done again: by another flush of the same memtable.
         """
         rows = self._rows
         if rows is None:
             rows = self._rows = self._begin()
-        if self._table is None:
-            self._write_few(database, rows)
+        if self._sst is None:
+            self._write_directly(database, rows)
             return True
         end = min(len(rows), self._done + row_count)
         while self._done < end:
-            part_end = min(end, self._done + self._part_rows)
-            _add_to_table(self._table, *rows.objects(self._done, part_end))
-            self._done = part_end
-            self._resources.sleep(_PART_PAUSE_S)
+            step_end = min(end, self._done + self._step_rows)
+            _add_to_sst(self._sst, *rows.objects(self._done, step_end))
+            self._done = step_end
+            self._resources.sleep(STEP_PAUSE_S)
         if self._done < len(rows):
             return False
-        self._take_in(database, self._table)
+        self._ingest(database, self._sst)
         return True
 
-    def again(self) -> MemtableFlush:
-        """Return a drain of the same rows from the beginning, after this one has failed."""
-        return MemtableFlush(self._recent, self.state, self._directory, self._resources)
+    def restarted(self) -> MemtableFlush:
+        """Return a flush of the same memtable from the beginning, after this one has failed."""
+        return MemtableFlush(self._memtable, self.state, self._directory, self._resources)
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether what is in the database is on the disk as well, as soon as the drain is done."""
-        return self._table is not None
+        """Whether what is in the database is on the disk as well, as soon as the flush is done."""
+        return self._sst is not None
 
     def _begin(self) -> _OrderedRows:
-        rows = _OrderedRows.of(self._recent)
-        self._part_rows = max(1, min(_PART_ROWS, _PART_BYTES * len(rows) // max(1, rows.byte_count)))
-        if len(rows) >= _TABLE_ROWS_MIN:
+        rows = _OrderedRows.of(self._memtable)
+        self._step_rows = max(1, min(_STEP_ROWS, _STEP_BYTES * len(rows) // max(1, rows.byte_count)))
+        if len(rows) >= self._resources.settings.sst_rows_min:
             remove_unfinished(self._directory)
-            self._table = rocks.table_writer(self._resources, self._directory / UNFINISHED_NAME)
+            self._sst = rocks.sst_writer(self._resources, self._directory / UNFINISHED_NAME)
             # The first of all keys.
-            self._table[STATE_KEY] = self.state.encode()
+            self._sst[STATE_KEY] = self.state.encode()
         return rows
 
-    # Many rows
+    # Many rows: an SST file
 
-    def _take_in(self, database: rocks.Rdict, table: rocks.SstFileWriter) -> None:
-        table.finish()
-        self._wait_for_merges(database)
-        # It would do so itself, with the GIL held.
+    def _ingest(self, database: rocks.Rdict, sst: rocks.SstFileWriter) -> None:
+        sst.finish()
+        self._wait_for_compactions(database)
+        # Ingesting would do so as well, with the GIL held.
         database.flush(True)
-        rocks.take_in(database, self._directory / UNFINISHED_NAME)
+        rocks.ingest(database, self._directory / UNFINISHED_NAME)
 
-    def _wait_for_merges(self, database: rocks.Rdict) -> None:
+    def _wait_for_compactions(self, database: rocks.Rdict) -> None:
         stalled_ms = 0
-        while rocks.number_of(database, "num-files-at-level0") >= _YOUNG_TABLES_MAX:
+        while rocks.number_of(database, "num-files-at-level0") >= _LEVEL0_FILES_MAX:
             stalled_ms = self._stall(stalled_ms)
 
     def _stall(self, stalled_ms: int) -> int:
@@ -122,23 +121,23 @@ class MemtableFlush:
         self._resources.sleep(_STALL_PAUSE_MS / 1000)
         return stalled_ms + _STALL_PAUSE_MS
 
-    # A few rows
+    # A few rows: RocksDB's write buffer
 
-    def _write_few(self, database: rocks.Rdict, rows: _OrderedRows) -> None:
+    def _write_directly(self, database: rocks.Rdict, rows: _OrderedRows) -> None:
         is_over = False
         while not is_over:
-            part_end = min(len(rows), self._done + self._part_rows)
-            is_over = part_end == len(rows)
-            keys, values = rows.objects(self._done, part_end)
+            step_end = min(len(rows), self._done + self._step_rows)
+            is_over = step_end == len(rows)
+            keys, values = rows.objects(self._done, step_end)
             stalled_ms = 0
-            while not write_part(database, keys, values, self.state if is_over else None):
+            while not write_batch(database, keys, values, self.state if is_over else None):
                 stalled_ms = self._stall(stalled_ms)
-            self._done = part_end
-            self._resources.sleep(_PART_PAUSE_S)
+            self._done = step_end
+            self._resources.sleep(STEP_PAUSE_S)
 
 
 class _OrderedRows(NamedTuple):
-    """The newest rows, copied out in the order of their keys: what is next to each other is quickly made objects of."""
+    """The newest rows of a memtable, copied out in the order of their keys."""
 
     keys: EncodedRows
     # Schema ids and rows.
@@ -146,12 +145,12 @@ class _OrderedRows(NamedTuple):
     is_removed: BoolArray
 
     @classmethod
-    def of(cls, recent: Memtable) -> _OrderedRows:
-        entries = recent.newest_entries()
-        entries = entries[_key_order(recent.keys(entries))]
-        stored = recent.rows(entries)
+    def of(cls, memtable: Memtable) -> _OrderedRows:
+        entries = memtable.newest_entries()
+        entries = entries[_key_order(memtable.keys(entries))]
+        stored = memtable.values(entries)
         values = prefix_schema_id(stored.rows, stored.schema_ids)
-        return cls(packed_rows(recent.keys(entries)), values, stored.rows.lengths == 0)
+        return cls(packed_rows(memtable.keys(entries)), values, stored.rows.lengths == 0)
 
     def __len__(self) -> int:
         return len(self.is_removed)
@@ -162,19 +161,19 @@ class _OrderedRows(NamedTuple):
 
     def objects(self, start: int, end: int) -> tuple[list[bytes], list[bytes]]:
         """Return some keys and their values, which are empty where a key was removed."""
-        part = slice(start, end)
-        keys, values = self.keys.some(part).to_list(), self.values.some(part).to_list()
-        for index in np.flatnonzero(self.is_removed[part]).tolist():
+        step = slice(start, end)
+        keys, values = self.keys.some(step).to_list(), self.values.some(step).to_list()
+        for index in np.flatnonzero(self.is_removed[step]).tolist():
             values[index] = b""
         return keys, values
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what an interrupted drain has left in the directory of a store that is not open."""
-    (directory / UNFINISHED_NAME).unlink(missing_ok=True)
+    """Remove what an interrupted flush has left in the directory of a store."""
+    rocks.DISK.remove(directory / UNFINISHED_NAME)
 
 
-def write_part(database: rocks.Rdict, keys: list[bytes], values: list[bytes], state: KvState | None) -> bool:
+def write_batch(database: rocks.Rdict, keys: list[bytes], values: list[bytes], state: KvState | None) -> bool:
     """Put values under their keys, or remove the key where the value is empty, all at once.
 
     Returns False, with nothing written, if the disk has to catch up first.
@@ -198,15 +197,15 @@ def write_part(database: rocks.Rdict, keys: list[bytes], values: list[bytes], st
     return True
 
 
-def _add_to_table(table: rocks.SstFileWriter, keys: list[bytes], values: list[bytes]) -> None:
+def _add_to_sst(sst: rocks.SstFileWriter, keys: list[bytes], values: list[bytes]) -> None:
     if b"" not in values:
-        deque(map(table.__setitem__, keys, values), maxlen=0)
+        deque(map(sst.__setitem__, keys, values), maxlen=0)
         return
     for key, value in zip(keys, values, strict=True):
         if value:
-            table[key] = value
+            sst[key] = value
         else:
-            del table[key]
+            del sst[key]
 
 
 def _key_order(keys: EncodedRows) -> Int64Array:

@@ -1,21 +1,56 @@
-"""Which keys a store certainly does not have below its recent rows: most keys of a load are new.
+"""Which keys the database of a store certainly does not have: most keys of a load are new.
 
-A Bloom filter whose bits for one key lie in one word of 64 bits. RocksDB has filters, too, one per table and per piece
-of it; asking all of them takes many times as long as asking this one.
+A Bloom filter whose bits for one key lie in one word of 64 bits. RocksDB has filters, too, one per SST file and per
+piece of it; asking all of them takes many times as long as asking this one. It is made of segments: one that is full is
+left as it is, and the next one is several times as large.
 
-It is made of parts: one that is full is left as it is, and the next one is several times as large. It lives in memory
-only, and only for stores whose keys were all seen: those that were empty when they were opened.
+A filter is of use only if it has every key of the database:
+
+    empty database     it has every key from the first one on
+    clean close        it is saved beside the database, and loaded and removed when that is opened again
+    anything else      when a load begins it is built beside the writes, by going through the keys (``KeyFilterBuild``)
+
+The file ``keys.filter``, little endian:
+
+| field          | bytes | meaning                                                     |
+|----------------|-------|-------------------------------------------------------------|
+| magic          | 4     | ``FKVK``                                                    |
+| version        | 1     | 1                                                           |
+| seeds          | 24    | of the hashes of its keys, three numbers                    |
+| room           | 8     | keys that fit into the last segment                         |
+| state length   | 4     | bytes of the state                                          |
+| segment count  | 4     | segments                                                    |
+| word counts    | 8 per segment | words of each segment                               |
+| state          |       | the state of the store whose keys these are                 |
+| segments       |       | words of 64 bits                                            |
+| crc32c         | 4     | over everything before it                                   |
+
+A file that is damaged, or belongs to another state, is not used; nothing but time is lost.
 """
 
 from __future__ import annotations
 
+import struct
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from fluss.record.framing import crc32c
 from fluss.row.arrow_arrays import BoolArray
+from fluss.row.encoded import EncodedRows
+from fluss.row.hashed_keys import HashSeeds, key_hashes
 from fluss.row.varint import UInt64Array
+from fluss.storage.vfs import Files
+
+FILE_NAME: Final = "keys.filter"
+_VERSION: Final = 1
+_MAGIC: Final = b"FKVK"
+_HEADER: Final = struct.Struct("<4sBQQQqII")
+_CRC: Final = struct.Struct("<I")
+_WORD_BYTES: Final = 8
 
 _BITS_PER_KEY: Final = 12
 _WORD_BITS: Final = 64
@@ -52,55 +87,139 @@ class KeyFilter:
 
     def __init__(self, memory: FilterMemory) -> None:
         self._memory = memory
-        self._parts: tuple[UInt64Array, ...] = ()
-        # Keys that fit into the newest part.
+        # Of its own, because those of ``HashedKeys`` die with the process.
+        self._seeds = HashSeeds.random()
+        self._segments: tuple[UInt64Array, ...] = ()
+        # Keys that fit into the newest segment.
         self._room = 0
 
     @property
     def byte_count(self) -> int:
-        return sum(part.nbytes for part in self._parts)
+        return sum(words.nbytes for words in self._segments)
 
-    def add(self, hashes: UInt64Array) -> bool:
+    def add(self, keys: EncodedRows) -> bool:
         """Add keys; return False if there is no memory, and from then on the filter is of no use."""
+        hashes = key_hashes(keys, self._seeds)
+        # Keys that are written again and again take no room.
+        return self._add(hashes[~self._may_have(hashes)])
+
+    def may_have(self, keys: EncodedRows) -> BoolArray:
+        """Return which keys may have been added. All others were not."""
+        return self._may_have(key_hashes(keys, self._seeds))
+
+    def _add(self, hashes: UInt64Array) -> bool:
         if len(hashes) > self._room and not self._grow(len(hashes)):
             return False
+        if not len(hashes):
+            return True
         self._room -= len(hashes)
-        words, (places, bits) = self._parts[-1], _places_and_bits(self._parts[-1], hashes)
-        while len(places):
+        words = self._segments[-1]
+        positions, bits = _positions_and_bits(words, hashes)
+        while len(positions):
             # Of several keys with the same word one is added; the others look again.
-            words[places] |= bits
-            is_missing = words[places] & bits != bits
-            places, bits = places[is_missing], bits[is_missing]
+            words[positions] |= bits
+            is_missing = words[positions] & bits != bits
+            positions, bits = positions[is_missing], bits[is_missing]
         return True
 
-    def may_have(self, hashes: UInt64Array) -> BoolArray:
-        """Return which keys may have been added. All others were not."""
+    def _may_have(self, hashes: UInt64Array) -> BoolArray:
         result = np.zeros(len(hashes), np.bool_)
-        for words in self._parts:
-            places, bits = _places_and_bits(words, hashes)
-            result |= words[places] & bits == bits
+        for words in self._segments:
+            positions, bits = _positions_and_bits(words, hashes)
+            result |= words[positions] & bits == bits
         return result
 
     def close(self) -> None:
-        """Give the memory back, once. Whoever is still asking is told the truth: nothing is taken out."""
+        """Give the memory back, once. A thread that is still asking is told the truth: nothing is taken out."""
         self._memory.give_back(self.byte_count)
 
     def _grow(self, key_count: int) -> bool:
-        keys_before = sum(len(part) for part in self._parts) * _WORD_BITS // _BITS_PER_KEY
+        keys_before = sum(map(len, self._segments)) * _WORD_BITS // _BITS_PER_KEY
         keys_max = max(_KEYS_MIN, 2 * key_count, (_GROWTH - 1) * keys_before)
         word_count = 1 << (keys_max * _BITS_PER_KEY // _WORD_BITS).bit_length()
         words = np.zeros(word_count, np.uint64)
         if not self._memory.take(words.nbytes):
             return False
-        self._parts = *self._parts, words
+        self._segments = *self._segments, words
         self._room = word_count * _WORD_BITS // _BITS_PER_KEY
         return True
 
+    # On the disk
 
-def _places_and_bits(words: UInt64Array, hashes: UInt64Array) -> tuple[np.ndarray, UInt64Array]:
+    def save(self, files: Files, directory: Path, state: bytes) -> None:
+        """Write the filter beside a database that has exactly its keys, and this state."""
+        counts = struct.pack(f"<{len(self._segments)}Q", *map(len, self._segments))
+        header = _HEADER.pack(_MAGIC, _VERSION, *self._seeds, self._room, len(state), len(self._segments))
+        data = b"".join(
+            (header, counts, state, *(words.astype("<u8", copy=False).tobytes() for words in self._segments))
+        )
+        # What a crash leaves of it does not match its checksum.
+        files.replace(directory / FILE_NAME, data + _CRC.pack(crc32c(data)), durably=False)
+
+    @classmethod
+    def load(cls, files: Files, directory: Path, state: bytes, memory: FilterMemory) -> KeyFilter | None:
+        """Take the filter that was saved beside a database with this state, if there is one.
+
+        The file is gone for good when this returns: what is written to the database from now on is not in it.
+        """
+        path = directory / FILE_NAME
+        if not files.exists(path):
+            return None
+        data = bytes(files.read(path, 0, files.size(path)))
+        files.remove(path)
+        files.sync_directory(directory)
+        return cls._decode(data, state, memory)
+
+    @classmethod
+    def _decode(cls, data: bytes, state: bytes, memory: FilterMemory) -> KeyFilter | None:
+        if len(data) < _HEADER.size + _CRC.size or data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC)] != _VERSION:
+            return None
+        content = memoryview(data)[: -_CRC.size]
+        if _CRC.unpack_from(data, len(content))[0] != crc32c(content):
+            return None
+        _, _, *seeds, room, state_bytes, segment_count = _HEADER.unpack_from(data)
+        counts = struct.unpack_from(f"<{segment_count}Q", data, _HEADER.size)
+        position = _HEADER.size + len(counts) * _WORD_BYTES
+        if data[position : position + state_bytes] != state or not memory.take(sum(counts) * _WORD_BYTES):
+            return None
+        loaded = cls(memory)
+        position += state_bytes
+        segments = []
+        for count in counts:
+            segments.append(np.frombuffer(data, "<u8", count, position).astype(np.uint64))
+            position += count * _WORD_BYTES
+        loaded._seeds, loaded._room, loaded._segments = HashSeeds(*seeds), room, tuple(segments)
+        return loaded
+
+
+class KeyFilterBuild:
+    """A filter that is being built for a database with keys, some of them at a time. For one thread at a time.
+
+    It goes through the database in the order of the keys. Keys that the database gets meanwhile are added as well, by
+    the writers, so it does not matter whether they are passed.
+    """
+
+    def __init__(self, memory: FilterMemory, key_first: bytes) -> None:
+        self.filter = KeyFilter(memory)
+        self._key_next: bytes | None = key_first
+
+    def add_next(self, next_keys: Callable[[bytes, int], list[bytes]], key_count: int) -> bool | None:
+        """Add so many more keys; return whether that were all of them, None if there is no memory for them.
+
+        ``next_keys`` returns up to so many keys of the database as it is now, from one on.
+        """
+        assert self._key_next is not None, "it is complete"
+        keys = next_keys(self._key_next, key_count)
+        if keys and not self.filter.add(EncodedRows.from_list(keys)):
+            return None
+        self._key_next = keys[-1] + b"\0" if len(keys) == key_count else None
+        return self._key_next is None
+
+
+def _positions_and_bits(words: UInt64Array, hashes: UInt64Array) -> tuple[np.ndarray, UInt64Array]:
     """Return the word of each key, by the upper bits of its hash, and its bits in there, by lower ones."""
-    places = (hashes >> np.uint64(_WORD_BITS + 1 - len(words).bit_length())).astype(np.int64)
+    positions = (hashes >> np.uint64(_WORD_BITS + 1 - len(words).bit_length())).astype(np.int64)
     bits = np.zeros(len(hashes), np.uint64)
     for shift in _BIT_SHIFTS:
         bits |= _ONE << (hashes >> shift & _BIT_MASK)
-    return places, bits
+    return positions, bits

@@ -23,6 +23,7 @@ from typing import Final
 
 from fluss.errors import KvDamagedError
 from fluss.record.framing import crc32c
+from fluss.storage.vfs import Files
 
 _CURRENT: Final = "CURRENT"
 _MANIFEST: Final = re.compile(rb"MANIFEST-[0-9]+\n")
@@ -32,28 +33,33 @@ _BLOCK_BYTES: Final = 32 * 1024
 _TYPES: Final = range(1, 5)
 
 
-def check_files(directory: Path) -> None:
+def check_files(files: Files, directory: Path) -> None:
     """Raise KvDamagedError for what RocksDB must not see. A directory without a database is fine."""
-    if not directory.exists():
-        return
-    names = {path.name for path in directory.iterdir()}
+    names = set(files.names(directory))
     if _CURRENT not in names:
         if any(name.endswith(".sst") for name in names):
             # RocksDB would begin a new database and remove the tables.
             raise _damaged(directory, f"it has tables and no file {_CURRENT}")
         return
     for name in names:
-        if name.endswith(".log") and (directory / name).stat().st_size:
-            raise _damaged(directory, f"there is something in {name}, a write-ahead log, and nobody ever writes one")
-    current = (directory / _CURRENT).read_bytes()
+        if name.endswith(".log") and files.size(directory / name):
+            raise _damaged(directory, f"there is something in {name}, a write-ahead log, which no store ever writes")
+    current = _content(files, directory / _CURRENT)
     if not _MANIFEST.fullmatch(current):
         raise _damaged(directory, f"its file {_CURRENT} does not name a list of tables")
     name = current.decode("ascii").rstrip()
     if name not in names:
         raise _damaged(directory, f"its list of tables, {name}, is missing")
-    position = _first_bad_record((directory / name).read_bytes())
+    position = _first_bad_record(_content(files, directory / name))
     if position is not None:
         raise _damaged(directory, f"the record at byte {position} of {name} does not match its checksum")
+
+
+def _content(files: Files, path: Path) -> bytes:
+    data = bytes(files.read(path, 0, files.size(path)))
+    # RocksDB replaces and removes these files itself.
+    files.forget(path)
+    return data
 
 
 def _first_bad_record(data: bytes) -> int | None:

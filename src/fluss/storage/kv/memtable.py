@@ -1,15 +1,21 @@
-"""Rows by key in memory: those that were written last, before RocksDB gets them.
+"""The memtable: rows by key in memory, the ones that were written last, before RocksDB gets them.
 
-Keys and rows lie back to back in one piece of memory; every added row is an entry, a number, and arrays say where its
-bytes are. A table of places (open addressing, at most half full) leads from the hash of a key to its newest entry:
+Keys and rows lie back to back in one piece of memory. Every added row is an entry, a number, and arrays say where the
+bytes of each entry are. A hash table of slots (open addressing, at most half full) leads from the hash of a key to its
+newest entry:
 
-    hash -> place -> entry -> key bytes (compared), row bytes, schema id
+    hash -> slot -> entry -> key bytes (compared), row bytes, schema id
 
 Thousands of keys are looked up, or added, by a few dozen operations on arrays, whatever their number.
 
-One thread adds at a time; any number may look keys up meanwhile, without a lock. Entries never change, a place is set
-when its entry is complete, and memory that has become too small is replaced, not changed, so whoever still has the old
-one finds in it what was there before.
+One thread adds at a time; any number of threads look keys up meanwhile, without a lock. Three rules make that safe:
+
+1. An entry never changes, and neither do the bytes that it leads to.
+2. A slot is set only when its entry is complete. From then on it leads to this entry or to a newer one of the same key.
+3. Arrays that have become too small are replaced by larger ones, all at once (``_Arrays``), and never changed again. A
+   reader that took the old ones finds in them what was there when they were replaced.
+
+So a reader finds, for each key, the newest entry that was there when it began, or a newer one.
 """
 
 from __future__ import annotations
@@ -22,42 +28,44 @@ import numpy as np
 import numpy.typing as npt
 
 from fluss.buffers import Int64Array, UInt8Array
-from fluss.record.mutations import Mutations, StoredValues
+from fluss.record.mutations import FoundGroup, Mutations, StoredValues
 from fluss.record.value_batch import encode_value
 from fluss.row.encoded import EncodedRows, packed_rows
 from fluss.row.hashed_keys import HashedKeys, are_equal, hash_of
 from fluss.row.varint import UInt64Array
 
+# In a slot: it is free. As the result of a lookup: the key is not there.
 NO_ENTRY: Final = -1
 _HASH_BITS: Final = 64
 _ENTRIES_MIN: Final = 64
 _BYTES_MIN: Final = 4096
-# Memory grows to so many times what is needed: what is not used costs nothing but addresses, copying what is does.
+# Bytes and entries grow to so many times what is needed: memory that was never touched costs only addresses, and the
+# larger it is the less often everything is copied.
 _GROWTH: Final = 4
-# Places are used all over, whatever their number.
-_PLACES_GROWTH: Final = 2
-# For many rows there is room for really many at once. The system gives so much memory in large pages, and that takes a
-# fraction of the time.
+# Slots are touched as soon as they are made, all of them, so there are no more than needed.
+_SLOTS_GROWTH: Final = 2
+# From so many entries or bytes on there is room for really many at once: the operating system gives such pieces in
+# large pages, which take a fraction of the time to touch.
 _MANY_ENTRIES: Final = 2**15
 _MANY_BYTES: Final = 2**20
 _LARGE_ENTRIES: Final = 2**19
-_LARGE_PLACES: Final = 2**20
+_LARGE_SLOTS: Final = 2**20
 _LARGE_BYTES: Final = 2**24
-# What large pages take beyond what is used of them, about: there are five of two MiB that have just been begun.
+# What large pages take beyond what is used of them, about: five arrays, each with a page of two MiB that is not full.
 _LARGE_PAGES_BYTES: Final = 5 * 2**21
-# Positions are kept as numbers of 32 bits. That much must not lie in one of these, by far.
-RECENT_BYTES_MAX: Final = 2**30
+# Positions have 32 bits, so a memtable is full long before that.
+MEMTABLE_BYTES_MAX: Final = 2**30
 # Of one entry, besides its bytes: four positions, a schema id, a hash.
 _ENTRY_BYTES: Final = 4 * 4 + 2 + 8
 
-# So few entries are looked through: a table of places would take longer to make.
+# So few entries are compared with all keys: that takes less time than making slots.
 _FEW_ENTRIES: Final = 32
-_NO_PLACES: Final = np.empty(0, np.int32)
+_NO_SLOTS: Final = np.empty(0, np.int32)
 # So many keys are looked up, or added, one by one in the time that it takes to do it all at once.
 _FEW_KEYS: Final = 16
 
-Part = tuple[Int64Array, StoredValues]
 Positions = npt.NDArray[np.uint32] | Int64Array
+EntryNumbers = npt.NDArray[np.signedinteger]
 
 
 class _Entries(NamedTuple):
@@ -78,77 +86,133 @@ class _Entries(NamedTuple):
     def grown(self, count: int, used: int) -> _Entries:
         """Return entries with room for so many, of which some are used."""
         larger = self.empty(count)
-        for new, old in ((getattr(larger, name), getattr(self, name)) for name in self._fields):
+        for new, old in zip(larger, self, strict=True):
             new[:used] = old[:used]
         return larger
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Memory:
-    """Where everything is."""
+class _Arrays:
+    """All arrays of a memtable, replaced together. Readers take them once and use nothing else."""
 
-    # The same memory, unless both are somebody else's.
+    # The same array, except in a memtable over mutations, which lie where their batch does.
     key_data: UInt8Array
     row_data: UInt8Array
     entries: _Entries
-    # Place -> its entry, NO_ENTRY if it is free. Their number is a power of two.
-    places: npt.NDArray[np.int32]
+    # Slot -> its entry, NO_ENTRY if it is free. Their number is a power of two, or zero: then there are few entries.
+    slots: npt.NDArray[np.int32]
 
-    def keys(self, entries: npt.NDArray[np.signedinteger]) -> EncodedRows:
-        return _some(self.key_data, self.entries.key_starts, self.entries.key_ends, entries)
+    def keys(self, entries: EntryNumbers) -> EncodedRows:
+        return _ranges(self.key_data, self.entries.key_starts, self.entries.key_ends, entries)
 
-    def rows(self, entries: npt.NDArray[np.signedinteger]) -> EncodedRows:
-        return _some(self.row_data, self.entries.row_starts, self.entries.row_ends, entries)
+    def rows(self, entries: EntryNumbers) -> EncodedRows:
+        return _ranges(self.row_data, self.entries.row_starts, self.entries.row_ends, entries)
 
-    def first_places(self, hashes: UInt64Array) -> Int64Array:
-        """Return where to begin to look. The upper bits of a hash are the better ones."""
+    # Hash -> slot: the upper bits of a hash, which are its best, choose the first slot of a key, and the next free one
+    # after it is taken if it belongs to another key.
+
+    def first_slots(self, hashes: UInt64Array) -> Int64Array:
         return (hashes >> np.uint64(self.hash_shift)).astype(np.int64)
 
     @property
     def hash_shift(self) -> int:
-        return _HASH_BITS + 1 - len(self.places).bit_length()
+        return _HASH_BITS + 1 - len(self.slots).bit_length()
 
-    def next_places(self, places: Int64Array) -> Int64Array:
-        return (places + 1) & (len(self.places) - 1)
+    def next_slots(self, slots: Int64Array) -> Int64Array:
+        return (slots + 1) & (len(self.slots) - 1)
 
-    def place_of(self, key: bytes, key_hash: int) -> tuple[int, int]:
-        """Return the place of one key and its entry; if the key is not there, a free place and NO_ENTRY."""
-        entries, mask = self.entries, len(self.places) - 1
-        place = key_hash >> self.hash_shift
-        while (entry := int(self.places[place])) >= 0:
+    def slot_of(self, key: bytes, key_hash: int) -> tuple[int, int]:
+        """Return the slot of one key and its entry; if the key is not there, a free slot and NO_ENTRY."""
+        entries, mask = self.entries, len(self.slots) - 1
+        slot = key_hash >> self.hash_shift
+        while (entry := int(self.slots[slot])) >= 0:
             if int(entries.hashes[entry]) == key_hash:
                 start, end = int(entries.key_starts[entry]), int(entries.key_ends[entry])
                 if self.key_data[start:end].tobytes() == key:
                     break
-            place = (place + 1) & mask
-        return place, entry
+            slot = (slot + 1) & mask
+        return slot, entry
+
+    def entries_of(self, keys: HashedKeys) -> Int64Array:
+        """Return the entry of each key, NO_ENTRY where there is none."""
+        if not len(self.slots):
+            return self._entries_among_few(keys)
+        found = np.full(len(keys), NO_ENTRY)
+        slots = self.first_slots(keys.hashes)
+        left = np.arange(len(keys))
+        while len(left) > _FEW_KEYS:
+            entries = self.slots[slots]
+            is_taken = entries >= 0
+            if not is_taken.all():
+                left, slots, entries = left[is_taken], slots[is_taken], entries[is_taken]
+            is_found = self.entries.hashes[entries] == keys.hashes[left]
+            candidates = np.flatnonzero(is_found)
+            same = are_equal(keys.keys.some(left[candidates]), self.keys(entries[candidates]))
+            if not same.all():
+                is_found[candidates[~same]] = False
+            found[left[is_found]] = entries[is_found]
+            left, slots = left[~is_found], self.next_slots(slots[~is_found])
+        for number in left.tolist():
+            found[number] = self.slot_of(keys.keys.row(number), int(keys.hashes[number]))[1]
+        return found
+
+    def _entries_among_few(self, keys: HashedKeys) -> Int64Array:
+        """Return the entry of each key by comparing all with all."""
+        found = np.full(len(keys), NO_ENTRY)
+        entries, numbers = np.nonzero(self.entries.hashes[:, np.newaxis] == keys.hashes)
+        if len(entries):
+            is_same = are_equal(keys.keys.some(numbers), self.keys(entries))
+            found[numbers[is_same]] = entries[is_same]
+        return found
+
+    def set_slots(self, entries: npt.NDArray[np.int32]) -> None:
+        """Have the keys of some complete entries, all different, lead to these entries."""
+        hashes = self.entries.hashes[entries]
+        slots = self.first_slots(hashes)
+        while len(entries) > _FEW_KEYS:
+            taken_by = self.slots[slots]
+            is_free = taken_by < 0
+            # Of several entries that want the same slot the last one gets it. The others find it taken in the next
+            # round.
+            self.slots[slots[is_free]] = entries[is_free]
+            is_set = self.slots[slots] == entries
+            same_hash = np.flatnonzero(~is_free & (self.entries.hashes[taken_by] == hashes))
+            if len(same_hash):
+                is_same = are_equal(self.keys(entries[same_hash]), self.keys(taken_by[same_hash]))
+                replaced = same_hash[is_same]
+                self.slots[slots[replaced]] = entries[replaced]
+                is_set[replaced] = True
+            slots = np.where(is_free, slots, self.next_slots(slots))[~is_set]
+            entries, hashes = entries[~is_set], hashes[~is_set]
+        for entry, key, key_hash in zip(entries.tolist(), self.keys(entries).to_list(), hashes.tolist(), strict=True):
+            self.slots[self.slot_of(key, key_hash)[0]] = entry
 
 
 class Memtable:
-    """What has become of some keys: their new rows, or that they were removed."""
+    """What has become of some keys: their new rows, or tombstones (empty rows) where a key was removed."""
 
     def __init__(self) -> None:
         data = np.empty(_BYTES_MIN, np.uint8)
-        self._memory = _Memory(data, data, _Entries.empty(_ENTRIES_MIN), _free_places(_ENTRIES_MIN))
+        self._arrays = _Arrays(data, data, _Entries.empty(_ENTRIES_MIN), _free_slots(_ENTRIES_MIN))
         self._entry_count = 0
         self._byte_end = 0
-        self._changes: Mutations | None = None
+        self._mutations: Mutations | None = None
 
     @classmethod
-    def of(cls, changes: Mutations) -> Memtable:
-        """Make what is found quickly of some changes, in place: nothing is copied, and nothing can be added."""
-        keys, rows, count = changes.keys.keys, changes.rows, len(changes)
-        schema_ids = np.full(count, changes.schema_id, np.int16)
-        entries = _Entries(keys.starts, keys.ends, rows.starts, rows.ends, schema_ids, changes.keys.hashes)
-        recent = cls.__new__(cls)
+    def over(cls, mutations: Mutations) -> Memtable:
+        """Make a memtable over mutations where they lie: nothing is copied, and nothing can be added."""
+        keys, rows, count = mutations.keys.keys, mutations.rows, len(mutations)
+        schema_ids = np.full(count, mutations.schema_id, np.int16)
+        entries = _Entries(keys.starts, keys.ends, rows.starts, rows.ends, schema_ids, mutations.keys.hashes)
+        memtable = cls.__new__(cls)
         are_few = count <= _FEW_ENTRIES
-        recent._memory = _Memory(keys.data, rows.data, entries, _NO_PLACES if are_few else _free_places(count))
-        recent._entry_count = count
-        recent._byte_end = changes.byte_count
-        recent._changes = changes
+        memtable._arrays = _Arrays(keys.data, rows.data, entries, _NO_SLOTS if are_few else _free_slots(count))
+        memtable._entry_count = count
+        memtable._byte_end = mutations.byte_count
+        memtable._mutations = mutations
         if not are_few:
-            _set_places(recent._memory, np.arange(count, dtype=np.int32))
-        return recent
+            memtable._arrays.set_slots(np.arange(count, dtype=np.int32))
+        return memtable
 
     def __len__(self) -> int:
         """The number of entries: keys that were added twice count twice."""
@@ -159,193 +223,152 @@ class Memtable:
         """The memory that entries take."""
         if not self._entry_count:
             return 0
-        has_large_pages = len(self._memory.entries.hashes) >= _LARGE_ENTRIES
+        has_large_pages = len(self._arrays.entries.hashes) >= _LARGE_ENTRIES
         pages_bytes = _LARGE_PAGES_BYTES if has_large_pages else 0
-        return self._byte_end + _ENTRY_BYTES * self._entry_count + self._memory.places.nbytes + pages_bytes
+        return self._byte_end + _ENTRY_BYTES * self._entry_count + self._arrays.slots.nbytes + pages_bytes
 
     @property
-    def changes(self) -> Mutations:
-        """What it was made of."""
-        assert self._changes is not None, "it was not made of anything"
-        return self._changes
+    def mutations(self) -> Mutations:
+        """What a memtable was made over."""
+        assert self._mutations is not None, "it was not made over mutations"
+        return self._mutations
 
-    def add(self, changes: Mutations) -> None:
-        """Add rows; those of the same keys that are there are no longer found. For one thread at a time."""
-        assert self._changes is None, "its memory is somebody else's"
-        count = len(changes)
+    # Adding
+
+    def add(self, mutations: Mutations) -> None:
+        """Add rows; older rows of the same keys are no longer found. For one thread at a time."""
+        assert self._mutations is None, "its bytes belong to a batch"
+        count = len(mutations)
         if not count:
             return
-        keys, rows = _packed(changes.keys.keys, changes.rows)
-        lie_together = keys.data is rows.data
-        memory = self._with_room(count, len(keys.data) + (0 if lie_together else len(rows.data)))
-        key_start = self._copy_in(memory, keys.data)
-        row_start = key_start if lie_together else self._copy_in(memory, rows.data)
-        entries, new = memory.entries, slice(self._entry_count, self._entry_count + count)
+        keys, rows = _packed(mutations.keys.keys, mutations.rows)
+        share_data = keys.data is rows.data
+        arrays = self._with_room(count, len(keys.data) + (0 if share_data else len(rows.data)))
+        key_start = self._append_bytes(arrays, keys.data)
+        row_start = key_start if share_data else self._append_bytes(arrays, rows.data)
+        entries, new = arrays.entries, slice(self._entry_count, self._entry_count + count)
         entries.key_starts[new] = keys.starts + key_start
         entries.key_ends[new] = keys.ends + key_start
         entries.row_starts[new] = rows.starts + row_start
         entries.row_ends[new] = rows.ends + row_start
-        entries.schema_ids[new] = changes.schema_id
-        entries.hashes[new] = changes.keys.hashes
+        entries.schema_ids[new] = mutations.schema_id
+        entries.hashes[new] = mutations.keys.hashes
         self._entry_count = new.stop
-        _set_places(memory, np.arange(new.start, new.stop, dtype=np.int32))
+        # Rule 2: from here on readers find them.
+        arrays.set_slots(np.arange(new.start, new.stop, dtype=np.int32))
 
-    def find(self, keys: HashedKeys) -> Int64Array:
-        """Return the newest entry of each key, NO_ENTRY where there is none."""
-        memory = self._memory
-        if not len(memory.places):
-            return _found_among_few(memory, keys)
-        found = np.full(len(keys), NO_ENTRY)
-        places = memory.first_places(keys.hashes)
-        left = np.arange(len(keys))
-        while len(left) > _FEW_KEYS:
-            entries = memory.places[places]
-            is_taken = entries >= 0
-            if not is_taken.all():
-                left, places, entries = left[is_taken], places[is_taken], entries[is_taken]
-            is_found = memory.entries.hashes[entries] == keys.hashes[left]
-            candidates = np.flatnonzero(is_found)
-            same = are_equal(keys.keys.some(left[candidates]), memory.keys(entries[candidates]))
-            if not same.all():
-                is_found[candidates[~same]] = False
-            found[left[is_found]] = entries[is_found]
-            left, places = left[~is_found], memory.next_places(places[~is_found])
-        for number in left.tolist():
-            found[number] = memory.place_of(keys.keys.row(number), int(keys.hashes[number]))[1]
-        return found
-
-    def value_of(self, key: bytes) -> bytes | None:
-        """Return the value of one key, empty if it was removed, None if nothing is known. The quick way for a few."""
-        memory = self._memory
-        if len(memory.places):
-            _, entry = memory.place_of(key, hash_of(key))
-        else:
-            entry = int(_found_among_few(memory, HashedKeys.from_list([key]))[0])
-        if entry < 0:
-            return None
-        start, end = int(memory.entries.row_starts[entry]), int(memory.entries.row_ends[entry])
-        row = memory.row_data[start:end].tobytes()
-        return encode_value(int(memory.entries.schema_ids[entry]), row) if row else b""
-
-    def newest_entries(self) -> Int64Array:
-        """Return the entries that are found, one for each key."""
-        places = self._memory.places
-        if not len(places):
-            return np.arange(self._entry_count)
-        return places[places >= 0].astype(np.int64)
-
-    def hashes(self) -> UInt64Array:
-        """Return the hashes of all entries."""
-        return self._memory.entries.hashes[: self._entry_count]
-
-    def keys(self, entries: Int64Array) -> EncodedRows:
-        return self._memory.keys(entries)
-
-    def rows(self, entries: Int64Array) -> StoredValues:
-        """Return the rows of entries; those of removed keys are empty."""
-        memory = self._memory
-        return StoredValues(memory.rows(entries), memory.entries.schema_ids[entries])
-
-    def _copy_in(self, memory: _Memory, data: UInt8Array) -> int:
+    def _append_bytes(self, arrays: _Arrays, data: UInt8Array) -> int:
         start = self._byte_end
         self._byte_end = start + len(data)
-        memory.key_data[start : self._byte_end] = data
+        arrays.key_data[start : self._byte_end] = data
         return start
 
-    def _with_room(self, entry_count: int, byte_count: int) -> _Memory:
-        """Return memory that has room for so much more."""
-        memory = self._memory
-        data, entries, places = memory.key_data, memory.entries, memory.places
+    def _with_room(self, entry_count: int, byte_count: int) -> _Arrays:
+        """Return arrays that have room for so much more."""
+        arrays = self._arrays
+        data, entries, slots = arrays.key_data, arrays.entries, arrays.slots
         entries_min, bytes_min = self._entry_count + entry_count, self._byte_end + byte_count
         assert bytes_min < 2**32, "more bytes than positions"
         are_many = entries_min > _MANY_ENTRIES
-        if entries_min <= min(len(entries.hashes), len(places) // 2) and bytes_min <= len(data):
-            return memory
+        if entries_min <= min(len(entries.hashes), len(slots) // 2) and bytes_min <= len(data):
+            return arrays
         if bytes_min > len(data):
             data = np.empty(max(_GROWTH * bytes_min, _LARGE_BYTES if bytes_min > _MANY_BYTES else 0), np.uint8)
-            data[: self._byte_end] = memory.key_data[: self._byte_end]
+            data[: self._byte_end] = arrays.key_data[: self._byte_end]
         if entries_min > len(entries.hashes):
             size = max(_GROWTH * entries_min, _LARGE_ENTRIES if are_many else 0)
             entries = entries.grown(size, self._entry_count)
-        if entries_min > len(places) // 2:
-            free_places = _free_places(max(_PLACES_GROWTH * entries_min, _LARGE_PLACES // 2 if are_many else 0))
-            larger = _Memory(data, data, entries, free_places)
-            _set_places(larger, self.newest_entries().astype(np.int32))
+        if entries_min > len(slots) // 2:
+            free_slots = _free_slots(max(_SLOTS_GROWTH * entries_min, _LARGE_SLOTS // 2 if are_many else 0))
+            larger = _Arrays(data, data, entries, free_slots)
+            larger.set_slots(self.newest_entries().astype(np.int32))
         else:
-            # Not the same places: whoever has the old memory must not be led to what is only in the new one.
-            larger = _Memory(data, data, entries, places.copy())
-        self._memory = larger
+            # Rule 3: a copy, because slots that are shared would lead a reader with the old arrays to entries that only
+            # the new ones have.
+            larger = _Arrays(data, data, entries, slots.copy())
+        self._arrays = larger
         return larger
 
+    # Looking up
 
-def find_in_memtables(levels: Iterable[Memtable], keys: HashedKeys) -> tuple[list[Part], Int64Array]:
-    """Look keys up in several places, newest first.
+    def find(self, keys: HashedKeys) -> tuple[Int64Array, StoredValues]:
+        """Return the numbers of the keys that are there, and the newest row of each; tombstones are empty rows."""
+        arrays = self._arrays
+        found = arrays.entries_of(keys)
+        numbers = np.flatnonzero(found >= 0)
+        return numbers, _values(arrays, found[numbers])
 
-    Returns the rows that were found with the numbers of their keys, and the numbers of the keys that nothing is known
-    of. A key that was removed is in neither.
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of one key, empty if it was removed, None if it is not there. The quick way for a few."""
+        arrays = self._arrays
+        if len(arrays.slots):
+            _, entry = arrays.slot_of(key, hash_of(key))
+        else:
+            entry = int(arrays.entries_of(HashedKeys.from_list([key]))[0])
+        if entry < 0:
+            return None
+        start, end = int(arrays.entries.row_starts[entry]), int(arrays.entries.row_ends[entry])
+        row = arrays.row_data[start:end].tobytes()
+        return encode_value(int(arrays.entries.schema_ids[entry]), row) if row else b""
+
+    # Going through everything, for a flush
+
+    def newest_entries(self) -> Int64Array:
+        """Return the entries that are found, one for each key."""
+        slots = self._arrays.slots
+        if not len(slots):
+            return np.arange(self._entry_count)
+        return slots[slots >= 0].astype(np.int64)
+
+    def keys(self, entries: Int64Array) -> EncodedRows:
+        return self._arrays.keys(entries)
+
+    def values(self, entries: Int64Array) -> StoredValues:
+        """Return the rows of entries; tombstones are empty rows."""
+        return _values(self._arrays, entries)
+
+
+def find_in_memtables(
+    memtables: Iterable[Memtable], keys: HashedKeys, left: Int64Array | None = None
+) -> tuple[list[FoundGroup], Int64Array]:
+    """Look keys up in several memtables, newest first: all of them, or those with some numbers.
+
+    Returns the rows that were found with the numbers of their keys, and the numbers of the keys that no memtable has. A
+    key that was removed is in neither.
     """
-    parts: list[Part] = []
-    left = np.arange(len(keys))
-    for level in levels:
-        if not len(left) or not len(level):
+    groups: list[FoundGroup] = []
+    left = np.arange(len(keys)) if left is None else left
+    for memtable in memtables:
+        if not len(left) or not len(memtable):
             continue
-        entries = level.find(keys if len(left) == len(keys) else keys.some(left))
-        is_known = entries >= 0
-        if not is_known.any():
+        found, stored = memtable.find(keys if len(left) == len(keys) else keys.some(left))
+        if not len(found):
             continue
-        numbers, stored = left[is_known], level.rows(entries[is_known])
+        numbers = left[found]
+        left = np.delete(left, found)
         has_row = np.flatnonzero(stored.rows.lengths)
         if len(has_row) < len(numbers):
             numbers, stored = numbers[has_row], StoredValues(stored.rows.some(has_row), stored.schema_ids[has_row])
         if len(numbers):
-            parts.append((numbers, stored))
-        left = left[~is_known]
-    return parts, left
+            groups.append((numbers, stored))
+    return groups, left
 
 
-def _free_places(entry_count: int) -> npt.NDArray[np.int32]:
-    """Return so many places that half of them stay free; at least two, so that a hash can choose."""
+def _values(arrays: _Arrays, entries: Int64Array) -> StoredValues:
+    return StoredValues(arrays.rows(entries), arrays.entries.schema_ids[entries])
+
+
+def _free_slots(entry_count: int) -> npt.NDArray[np.int32]:
+    """Return so many slots that half of them stay free; at least two, so that a hash can choose."""
     return np.full(max(2, 1 << (2 * entry_count - 1).bit_length()), NO_ENTRY, np.int32)
 
 
-def _found_among_few(memory: _Memory, keys: HashedKeys) -> Int64Array:
-    """Return the entry of each key by comparing all with all."""
-    found = np.full(len(keys), NO_ENTRY)
-    entries, numbers = np.nonzero(memory.entries.hashes[:, np.newaxis] == keys.hashes)
-    if len(entries):
-        is_same = are_equal(keys.keys.some(numbers), memory.keys(entries))
-        found[numbers[is_same]] = entries[is_same]
-    return found
-
-
-def _set_places(memory: _Memory, entries: npt.NDArray[np.int32]) -> None:
-    """Have the keys of some entries, all different, lead to these entries."""
-    hashes = memory.entries.hashes[entries]
-    places = memory.first_places(hashes)
-    while len(entries) > _FEW_KEYS:
-        taken_by = memory.places[places]
-        is_free = taken_by < 0
-        # Of those who want the same place the last gets it. The others find it taken when they look again.
-        memory.places[places[is_free]] = entries[is_free]
-        is_set = memory.places[places] == entries
-        same_hash = np.flatnonzero(~is_free & (memory.entries.hashes[taken_by] == hashes))
-        if len(same_hash):
-            is_same = are_equal(memory.keys(entries[same_hash]), memory.keys(taken_by[same_hash]))
-            replaced = same_hash[is_same]
-            memory.places[places[replaced]] = entries[replaced]
-            is_set[replaced] = True
-        places = np.where(is_free, places, memory.next_places(places))[~is_set]
-        entries, hashes = entries[~is_set], hashes[~is_set]
-    for entry, key, key_hash in zip(entries.tolist(), memory.keys(entries).to_list(), hashes.tolist(), strict=True):
-        memory.places[memory.place_of(key, key_hash)[0]] = entry
-
-
-def _some(data: UInt8Array, starts: Positions, ends: Positions, numbers: npt.NDArray[np.signedinteger]) -> EncodedRows:
+def _ranges(data: UInt8Array, starts: Positions, ends: Positions, numbers: EntryNumbers) -> EncodedRows:
     return EncodedRows(data, starts[numbers].astype(np.int64, copy=False), ends[numbers].astype(np.int64, copy=False))
 
 
 def _packed(keys: EncodedRows, rows: EncodedRows) -> tuple[EncodedRows, EncodedRows]:
-    """Return keys and rows with little else between them; together, if they already lie together."""
+    """Return keys and rows with little else between them, in one array if they are in one already."""
     if keys.data is not rows.data:
         return _without_surroundings(keys), _without_surroundings(rows)
     both = EncodedRows(keys.data, np.concatenate((keys.starts, rows.starts)), np.concatenate((keys.ends, rows.ends)))
@@ -357,5 +380,5 @@ def _without_surroundings(rows: EncodedRows) -> EncodedRows:
     first, end = int(rows.starts.min()), int(rows.ends.max())
     if 2 * int(rows.lengths.sum()) >= end - first:
         return EncodedRows(rows.data[first:end], rows.starts - first, rows.ends - first)
-    # Most of it belongs to somebody else.
+    # Most of what lies between the first and the last row does not belong to them.
     return packed_rows(rows)

@@ -4,9 +4,11 @@ The library is an extra. This module imports without it, and ``KvResources`` say
 are plain exceptions with a text; ``explain`` gives them a type.
 
 What it does with the GIL shapes the code around it: ``get`` with a list of keys, ``flush`` and ``close`` release it;
-``write``, adding to a table file, every step of an iterator, opening and copying do not.
+``write``, adding to an SST file, every step of an iterator, opening and copying do not.
 
-Who is using an open database, so that it is closed when nobody is.
+RocksDB opens, writes, syncs, renames and removes its own files itself, past the vfs: the files of a database, the SST
+files that ``sst_writer`` writes and ``ingest`` moves, and the hard links of a checkpoint. What stores do around that
+goes through ``DISK``.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -25,6 +28,7 @@ from fluss.storage.kv.key_filter import FilterMemory
 from fluss.storage.kv.manifest import check_files
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.kv.write_buffers import WriteBuffers
+from fluss.storage.vfs import Files, OsFiles
 
 try:
     from rocksdict import (
@@ -51,23 +55,28 @@ else:
     _IS_INSTALLED = True
 
 __all__ = [
+    "DISK",
     "KvResources",
     "Rdict",
     "RdictIter",
+    "SharedDatabase",
     "SstFileWriter",
     "copy_database",
     "explain",
+    "ingest",
     "is_stall",
+    "next_keys",
     "number_of",
     "open_database",
     "scan",
-    "table_writer",
-    "take_in",
+    "sst_writer",
     "write_batch",
 ]
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
+# RocksDB writes to the disk of the machine, so there is no other one for what lies beside its files.
+DISK: Final[Files] = OsFiles()
 _COLUMN_FAMILY: Final = "default"
 # An error of the operating system that says that a file of the store is gone. All others are the machine's trouble,
 # which may pass: the files are as good as they were.
@@ -121,17 +130,17 @@ class KvResources:
         # A filter in front of the write buffer, ten bits for a row of a hundred bytes: most keys are not in it.
         options.set_memtable_whole_key_filtering(True)
         options.set_memtable_prefix_bloom_ratio(0.01)
-        # Writes never slow down, they go on or wait, see ``is_stall``: with three buffers to flush, or with 36 young
-        # tables to merge.
+        # Writes never slow down, they go on or wait, see ``is_stall``: with three buffers to flush, or with 36 SST
+        # files at level 0 to merge.
         options.set_max_write_buffer_number(4)
         options.set_level_zero_slowdown_writes_trigger(36)
         options.set_level_zero_stop_writes_trigger(36)
         options.set_level_compaction_dynamic_level_bytes(True)
-        # A scan has to step over removed keys one by one: tables with runs of them are merged soon.
+        # A scan has to step over removed keys one by one: SST files with runs of them are merged soon.
         options.add_compact_on_deletion_collector_factory(10_000, 5_000, 0.5)
         options.set_max_background_jobs(settings.background_jobs_max)
         options.set_bytes_per_sync(_MIB)
-        # The list of tables, which is read as a whole before RocksDB reads it: see ``check_files``.
+        # The list of SST files, which is read as a whole before RocksDB reads it: see ``check_files``.
         options.set_max_manifest_file_size(256 * _KIB)
         options.set_max_open_files(settings.open_files_max)
         options.set_max_file_opening_threads(1)
@@ -148,7 +157,7 @@ class KvResources:
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, False)
-        # Indexes and filters share the cache with the rows, so that memory does not grow with the table. They are cut
+        # Indexes and filters share the cache with the rows, so that memory does not grow with the store. They are cut
         # into pieces: the cache has 64 shards and cannot keep what is larger than one of them.
         table.set_cache_index_and_filter_blocks(True)
         table.set_index_type(BlockBasedIndexType.two_level_index_search())
@@ -165,7 +174,7 @@ class KvResources:
 def open_database(directory: Path, resources: KvResources) -> Rdict:
     """Open the database in a directory, or create one where there is none."""
     try:
-        check_files(directory)
+        check_files(DISK, directory)
         # Without the column families it would take the options of one that are stored in the directory.
         database = Rdict(os.fspath(directory), resources.options, {_COLUMN_FAMILY: resources.options})
     except FlussError:
@@ -185,15 +194,15 @@ def write_batch() -> WriteBatch:
     return WriteBatch(raw_mode=True)
 
 
-def table_writer(resources: KvResources, path: Path) -> SstFileWriter:
-    """Return what writes a table to a file. Keys have to come in their order, each once."""
+def sst_writer(resources: KvResources, path: Path) -> SstFileWriter:
+    """Return what writes an SST file. Keys have to come in their order, each once."""
     writer = SstFileWriter(options=resources.options)
     writer.open(os.fspath(path))
     return writer
 
 
-def take_in(database: Rdict, path: Path) -> None:
-    """Make a table file a part of a database: its rows count as written now. The file is gone afterwards."""
+def ingest(database: Rdict, path: Path) -> None:
+    """Make an SST file a part of a database: its rows count as written now. The file is gone afterwards."""
     options = IngestExternalFileOptions()
     options.set_move_files(True)
     database.ingest_external_file([os.fspath(path)], options)
@@ -214,6 +223,20 @@ def scan(database: Rdict, key_first: bytes, key_end: bytes | None = None, *, fil
     return iterator
 
 
+def next_keys(database: Rdict, key_first: bytes, key_count: int) -> list[bytes]:
+    """Return up to so many keys of the database as it is now, from one on."""
+    iterator = scan(database, key_first, fill_cache=False)
+    # The key is None at the end. The step returns nothing, ever.
+    steps = zip(iter(iterator.key, None), iter(iterator.next, 0), strict=False)
+    try:
+        keys: list[bytes] = [key for key, _ in islice(steps, key_count)]
+        iterator.status()
+        return keys
+    finally:
+        # In the traceback of an error it would keep the directory locked.
+        del iterator, steps
+
+
 def copy_database(database: Rdict, directory: Path) -> None:
     """Make a copy with hard links in a directory that does not exist yet; it is there as a whole or not at all."""
     Checkpoint(database).create_checkpoint(os.fspath(directory))
@@ -227,7 +250,7 @@ def number_of(database: Rdict, name: str) -> int:
 
 
 def is_stall(error: Exception) -> bool:
-    """Tell whether a write was refused because it would have had to wait: with the GIL, and so would everyone else."""
+    """Tell whether a write was refused because it would have had to wait, with the GIL held."""
     return str(error).startswith(_STALL)
 
 
@@ -243,10 +266,10 @@ def explain(error: Exception, directory: Path) -> FlussError:
     return FlussError(f"The key-value store {directory} failed: {text}", ErrorCode.KV_STORAGE_EXCEPTION)
 
 
-class Access:
-    """Lends a database: ``with access as database``. What RocksDB raises inside comes out as a FlussError.
+class SharedDatabase:
+    """Lends an open database, so that it is closed when no thread uses it: ``with shared as database``.
 
-    May be used from any thread, by many at a time, also nested.
+    What RocksDB raises inside comes out as a FlussError. May be used from any thread, by many at a time, also nested.
     """
 
     def __init__(self, database: Rdict, directory: Path) -> None:
@@ -269,12 +292,12 @@ class Access:
             self._user_count -= 1
             if not self._user_count:
                 self._condition.notify_all()
-        # RocksDB's errors are plain exceptions; anything of a type of its own is somebody else's.
+        # RocksDB's errors are plain exceptions; those with a type of their own come from elsewhere.
         if kind is Exception and isinstance(error, Exception):
             raise explain(error, self._directory) from error
 
     def close(self) -> Rdict | None:
-        """Refuse everyone from now on, wait for those inside, and hand the database over; None the second time."""
+        """Lend it no more, wait until it is given back, and hand the database over; None the second time."""
         with self._condition:
             database, self._database = self._database, None
             self._condition.wait_for(lambda: self._user_count == 0)

@@ -14,7 +14,7 @@ class RowReader:
     """The values that an iterator of RocksDB passes. For one thread at a time.
 
     Nothing else may hold the iterator, not even a local variable: it would live on in the traceback of an error, and
-    the directory would stay locked for as long as somebody keeps the error.
+    the directory would stay locked for as long as the error is kept.
     """
 
     def __init__(self, iterator: rocks.RdictIter, directory: Path) -> None:
@@ -64,7 +64,7 @@ class RowReader:
 class KvSnapshot:
     """The rows of a store as they were when the snapshot was taken, in the byte order of their keys.
 
-    Until it is closed it keeps the tables and the write buffers of that moment. Closing the store closes it. May be
+    Until it is closed it keeps the SST files and the write buffers of that moment. Closing the store closes it. May be
     used from any thread; calls wait for each other.
     """
 
@@ -89,6 +89,6 @@ class KvSnapshot:
             return self._reader.read(bytes_target, rows_max)[0]
 
     def close(self) -> None:
-        """Give up the view. May be called twice; whoever reads afterwards gets a FlussError."""
+        """Give up the view. May be called twice; reading afterwards is a FlussError."""
         with self._lock:
             self._reader.close()

@@ -51,7 +51,7 @@ class KvState:
 
     # Every change of the changelog before this offset is in the store; some of the later ones may be, too.
     applied_offset: int = 0
-    # None: nobody counts, because the changelog does not tell new rows from old ones.
+    # None: rows are not counted, because the changelog does not tell new rows from old ones.
     row_count: int | None = 0
     ids: IdBlock | None = None
     # No value of the store has more bytes. The store itself keeps it; it is no part of what was asked for.

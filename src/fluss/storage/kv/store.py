@@ -1,9 +1,9 @@
-"""One key-value store: the current rows of one bucket.
+"""One key-value store: the current rows of one bucket, as a log-structured merge tree.
 
-    write -> recent rows (memory) -> a drain, step by step -> RocksDB (tables on the disk)
+    write -> memtable -> (full) immutable memtable -> flush, step by step -> RocksDB (SST files on the disk)
 
-A few rows go to RocksDB directly if nothing is recent. Whoever looks a key up is told by the recent rows first. Whoever
-scans has everything brought into RocksDB before.
+A few rows go to RocksDB directly if the memtable is empty. A lookup asks the memtables first, then the key filter, then
+RocksDB. A scan has everything brought into RocksDB before.
 
 There is no write-ahead log, because the changelog is one. After a crash the store is as it was when something last
 reached the disk, and its state says from which offset on the changelog has to be applied again. The state lies under
@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,71 +26,68 @@ import numpy as np
 
 from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, KvDamagedError
-from fluss.record.mutations import FoundRows, Mutations, StoredValues
+from fluss.record.mutations import FoundGroup, FoundRows, Mutations, StoredValues
 from fluss.record.value_batch import SCHEMA_ID_BYTES
-from fluss.row.hashed_keys import HashedKeys, row_words
-from fluss.row.varint import UInt64Array
+from fluss.row.encoded import EncodedRows
+from fluss.row.hashed_keys import HashedKeys
 from fluss.storage.kv import rocks
-from fluss.storage.kv.flush import STATE_KEY, MemtableFlush, remove_unfinished, write_part
-from fluss.storage.kv.key_filter import KeyFilter
-from fluss.storage.kv.memtable import RECENT_BYTES_MAX, Memtable, Part, find_in_memtables
-from fluss.storage.kv.rocks import Access, KvResources
+from fluss.storage.kv.flush import STATE_KEY, STEP_PAUSE_S, MemtableFlush, remove_unfinished, write_batch
+from fluss.storage.kv.key_filter import KeyFilter, KeyFilterBuild
+from fluss.storage.kv.memtable import MEMTABLE_BYTES_MAX, Memtable, find_in_memtables
+from fluss.storage.kv.point_reads import checked_bytes, get_from_database, get_newest, get_one, in_key_order
+from fluss.storage.kv.rocks import KvResources
 from fluss.storage.kv.snapshot import KvSnapshot, RowReader
 from fluss.storage.kv.state import IdBlock, KvState
-from fluss.storage.vfs import OsFiles
 
 __all__ = ["IdBlock", "KvDamagedError", "KvResources", "KvSnapshot", "KvState", "KvStore", "remove_store"]
 
 _ROW_KEY_FIRST: Final = b"\x00"
-# So few rows are written to RocksDB in microseconds.
-_DIRECT_ROWS_MAX: Final = 128
 _DIRECT_BYTES_MAX: Final = 256 * 1024
-# While rows are drained, every write drains so many for each of its own: it is over long before there are as many new
-# ones.
-_DRAINED_PER_ROW: Final = 2
-_DRAINED_MIN: Final = 1000
-# With so many rows at once a store is being loaded, and a filter of its keys is worth its memory.
-_FILTERED_ROWS_MIN: Final = 8192
-# So many keys are looked up among the recent rows one by one in the time that it takes to do it all at once.
-_FEW_KEYS: Final = 16
-# Keys of one call of RocksDB; between the calls values become Python objects, which needs the GIL.
-_GET_KEYS_MAX: Final = 1000
-# Reading so many keys in their order saves more than ordering them takes.
-_ORDERED_KEYS_MIN: Final = 100
 _CACHED_VALUE_BYTES_MAX: Final = 1024 * 1024
-# Of one answer, whatever the rows weigh: a row takes more memory than it has bytes.
-_ROWS_MAX: Final = 1_048_576
-_FILES: Final = OsFiles()
+# Keys that one write adds to a filter that is being built: more would take longer than some ten milliseconds.
+_BUILT_KEYS_MAX: Final = 100_000
 
 
 class KvStore:
     """The rows of one bucket by key, and how far they have come.
 
-    All methods block and may be called from any thread. Writes happen one after the other; reads wait for nothing,
-    scans for what has to be drained.
+    All methods block and may be called from any thread. Writes happen one after the other; lookups wait for nothing,
+    scans for what has to be flushed.
     """
 
     def __init__(
-        self, directory: Path, resources: KvResources, database: rocks.Rdict, state: KvState, *, is_empty: bool = False
+        self,
+        directory: Path,
+        resources: KvResources,
+        database: rocks.Rdict,
+        state: KvState,
+        *,
+        is_empty: bool = False,
+        key_filter: KeyFilter | None = None,
     ) -> None:
-        """Take over an open database; ``open`` is for everyone else."""
+        """Take over an open database; every other caller uses ``open``."""
         self.directory = directory
         self._resources = resources
-        self._access = Access(database, directory)
+        self._database = rocks.SharedDatabase(database, directory)
         self._state = state
         self._value_bytes_max = state.value_bytes_max
-        # The recent rows, newest first: those that writes are added to, and behind them those that are being drained or
-        # have been. They stay while nobody needs the memory: reading them from the database takes ten times as long.
-        self._recent: tuple[Memtable, ...] = (Memtable(),)
-        self._drain: MemtableFlush | None = None
-        # What the database has, what of it is on the disk for sure, whether it has no rows at all, and its keys, if
-        # anybody knows them.
-        self._drained_state = state
+        # Newest first: the one that rows are added to, and behind it an immutable one that is being flushed, or was
+        # flushed and stays while the memory is not needed: reading rows from the database takes ten times as long.
+        self._memtables: tuple[Memtable, ...] = (Memtable(),)
+        self._flush: MemtableFlush | None = None
+        # What the database has, what of it is on the disk for sure, and whether it has no rows at all.
+        self._database_state = state
         self._flushed_offset = state.applied_offset
-        self._is_empty_below = is_empty
-        self._filter: KeyFilter | None = None
-        # Whoever takes both takes the first one first.
-        self._drain_lock = threading.Lock()
+        self._is_database_empty = is_empty
+        # All keys of the database, or nothing; how far it has come while it is being built; how many keys the database
+        # was asked for in vain; and whether there was no memory for a filter.
+        self._filter = key_filter
+        self._filter_build: KeyFilterBuild | None = None
+        self._missed_count = 0
+        self._is_filter_refused = False
+        # The flush lock protects the flush and the filter, the write lock the memtable that rows are added to. A thread
+        # that takes both takes the flush lock first.
+        self._flush_lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._close_lock = threading.Lock()
         self._snapshots: weakref.WeakSet[KvSnapshot] = weakref.WeakSet()
@@ -104,16 +102,17 @@ class KvStore:
         """
         database = rocks.open_database(directory, resources)
         try:
-            with Access(database, directory):
+            with rocks.SharedDatabase(database, directory):
                 remove_unfinished(directory)
                 stored = database.get(STATE_KEY)
                 state = KvState() if stored is None else KvState.decode(stored, str(directory))
                 is_empty = stored is None and not RowReader(rocks.scan(database, _ROW_KEY_FIRST), directory).has_more
+            key_filter = _loaded_filter(directory, resources, stored)
         except BaseException:
             with suppress(Exception):
                 database.close()
             raise
-        return cls(directory, resources, database, state, is_empty=is_empty)
+        return cls(directory, resources, database, state, is_empty=is_empty, key_filter=key_filter)
 
     @property
     def state(self) -> KvState:
@@ -123,57 +122,73 @@ class KvStore:
     @property
     def flushed_offset(self) -> int:
         """The applied offset that a crash at this moment would leave, or an earlier one."""
-        with self._access:
+        with self._database:
             return self._flushed_offset
 
     @property
     def has_failed(self) -> bool:
         """Whether RocksDB could not bring something to the disk. Reads go on, and writes while there is memory."""
-        with self._access as database:
+        with self._database as database:
             return rocks.number_of(database, "background-errors") > 0
 
     @property
     def snapshot_count(self) -> int:
-        """Snapshots that somebody still has."""
+        """Snapshots that are still referenced."""
         return len(self._snapshots)
 
     # Looking keys up
 
-    def find(self, keys: HashedKeys, *, bytes_max: int = sys.maxsize) -> FoundRows:
-        """Return the rows of keys, as many as there are. More than ``bytes_max`` is a FlussError (13)."""
-        with self._access as database:
-            parts, left = find_in_memtables(self._recent, keys)
-            byte_count = _checked_bytes(parts, len(keys), bytes_max)
-            left = self._possible(keys, left)
-            if len(left):
-                left = _in_order(keys, left)
-                values = self._get(database, keys.keys.some(left).to_list(), bytes_max - byte_count)
-                is_found = np.fromiter((value is not None for value in values), np.bool_, len(values))
-                if is_found.any():
-                    parts.append((left[is_found], self._rows([value for value in values if value is not None])))
-        return FoundRows(len(keys), parts)
+    def find(self, keys: HashedKeys, *, pending: Sequence[Memtable] = (), bytes_max: int = sys.maxsize) -> FoundRows:
+        """Return the newest rows of keys, as many as there are. More than ``bytes_max`` is a FlussError (13).
 
-    def find_cached(self, keys: HashedKeys, *, bytes_max: int = sys.maxsize) -> FoundRows | None:
+        ``pending`` has writes that are not in the store yet, newest first, as they were before this call.
+        """
+        groups, left = find_in_memtables(pending, keys)
+        if not len(left):
+            return FoundRows(groups)
+        with self._database as database:
+            own, left = find_in_memtables(self._memtables, keys, left)
+            groups += own
+            byte_count = checked_bytes(groups, len(keys), bytes_max)
+            left = self._without_new_keys(keys, left)
+            if len(left):
+                left = in_key_order(keys, left)
+                values = get_from_database(
+                    database,
+                    keys.keys.some(left).to_list(),
+                    bytes_max=bytes_max - byte_count,
+                    value_bytes_max=self._value_bytes_max,
+                )
+                groups += self._group_of(left, values)
+                self._missed_count += values.count(None)
+        return FoundRows(groups)
+
+    def find_cached(
+        self, keys: HashedKeys, *, pending: Sequence[Memtable] = (), bytes_max: int = sys.maxsize
+    ) -> FoundRows | None:
         """Return what ``find`` would if that can be told from memory, in microseconds; None if it cannot.
 
         It cannot if the values have more than ``bytes_max``, or if one of them might be really large.
         """
-        values = self.get_cached(keys.keys.to_list(), bytes_max=bytes_max)
-        if values is None:
+        groups, left = find_in_memtables(pending, keys)
+        if groups:
+            bytes_max -= sum(stored.byte_count for _, stored in groups)
+        if bytes_max < 0:
             return None
-        numbers = np.array([number for number, value in enumerate(values) if value is not None], np.int64)
-        if not len(numbers):
-            return FoundRows.none(len(keys))
-        return FoundRows(len(keys), [(numbers, self._rows([value for value in values if value is not None]))])
+        if len(left):
+            values = self.get_cached(keys.keys.some(left).to_list(), bytes_max=bytes_max)
+            if values is None:
+                return None
+            groups += self._group_of(left, values)
+        return FoundRows(groups)
 
     def get_many(self, keys: Sequence[bytes], *, bytes_max: int = sys.maxsize) -> list[bytes | None]:
         """Return the value of each key, None where there is none. More than ``bytes_max`` is a FlussError (13)."""
         keys = list(keys)
-        with self._access as database:
-            if self._has_recent:
-                values = self._get_with_recent(database, keys, bytes_max)
-            else:
-                values = self._get(database, keys, bytes_max)
+        with self._database as database:
+            values = get_newest(
+                self._memtables, database, keys, bytes_max=bytes_max, value_bytes_max=self._value_bytes_max
+            )
         if STATE_KEY in keys:
             values = [value if key else None for key, value in zip(keys, values, strict=True)]
         return values
@@ -188,11 +203,11 @@ class KvStore:
             return None
         values: list[bytes | None] = []
         bytes_left = bytes_max
-        with self._access as database:
-            levels = [level for level in self._recent if len(level)]
+        with self._database as database:
+            memtables = [memtable for memtable in self._memtables if len(memtable)]
             for key in keys:
-                value = _recent_value(levels, key)
-                if value is None and not self._is_empty_below:
+                value = get_one(memtables, key)
+                if value is None and not self._is_database_empty:
                     # With ``fetch`` it returns a pair, unlike what its stub says.
                     may_exist, value = database.key_may_exist(key, fetch=True)  # type: ignore[misc]
                     # Where a piece of an index is not in the cache the value comes out empty, as if it had been found.
@@ -204,61 +219,26 @@ class KvStore:
                 values.append(value or None)
         return values
 
-    def _possible(self, keys: HashedKeys, numbers: Int64Array) -> Int64Array:
+    def _without_new_keys(self, keys: HashedKeys, numbers: Int64Array) -> Int64Array:
         """Leave out the keys that the database cannot have."""
-        if self._is_empty_below:
+        if self._is_database_empty:
             return numbers[:0]
         numbers = numbers[keys.keys.lengths[numbers] > 0]
         key_filter = self._filter
-        return numbers if key_filter is None else numbers[key_filter.may_have(keys.hashes[numbers])]
+        if key_filter is None or not len(numbers):
+            return numbers
+        return numbers[key_filter.may_have(keys.keys.some(numbers))]
 
-    def _get(self, database: rocks.Rdict, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
-        """Return what the database has under keys."""
-        values: list[bytes | None] = []
-        bytes_left = bytes_max
-        while len(values) < len(keys):
-            # One call returns no more than fits, or a single value.
-            count = max(1, min(_GET_KEYS_MAX, bytes_left // max(1, self._value_bytes_max)))
-            # Its stub asks for keys of mixed types, and knows nothing of lists of values.
-            found: list[bytes | None] = database.get(keys[len(values) : len(values) + count])  # type: ignore[arg-type,assignment]
-            bytes_left -= sum(map(len, filter(None, found)))
-            if bytes_left < 0:
-                raise _too_many_bytes(len(keys), bytes_max)
-            values += found
-        return values
-
-    def _get_with_recent(self, database: rocks.Rdict, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
-        """Return what the recent rows have under keys, or the database where they know nothing."""
-        values = self._recent_values(keys, bytes_max)
-        bytes_left = bytes_max - sum(map(len, filter(None, values)))
-        if bytes_left < 0:
-            raise _too_many_bytes(len(keys), bytes_max)
-        numbers = [number for number, value in enumerate(values) if value is None]
-        stored = self._get(database, [keys[number] for number in numbers], bytes_left)
-        for number, value in zip(numbers, stored, strict=True):
-            values[number] = value
-        return [value or None for value in values]
-
-    def _recent_values(self, keys: list[bytes], bytes_max: int) -> list[bytes | None]:
-        """Return the values of keys, empty ones where a key was removed, None where the recent rows know nothing."""
-        if len(keys) <= _FEW_KEYS:
-            return [_recent_value(self._recent, key) for key in keys]
-        parts, left = find_in_memtables(self._recent, HashedKeys.from_list(keys))
-        # Before they are copied.
-        _checked_bytes(parts, len(keys), bytes_max)
-        values: list[bytes | None] = [b""] * len(keys)
-        for number in left.tolist():
-            values[number] = None
-        for numbers, stored in parts:
-            for number, value in zip(numbers.tolist(), stored.values(), strict=True):
-                values[number] = value
-        return values
-
-    def _rows(self, values: list[bytes]) -> StoredValues:
+    def _group_of(self, numbers: Int64Array, values: list[bytes | None]) -> list[FoundGroup]:
+        """Return the values of those keys that have one; an empty list if none has."""
+        is_found = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        if not is_found.any():
+            return []
         try:
-            return StoredValues.from_values(values)
+            stored = StoredValues.from_list([value for value in values if value is not None])
         except CorruptRecordError as error:
             raise KvDamagedError(f"The key-value store {self.directory} is damaged: {error.message}") from error
+        return [(numbers[is_found], stored)]
 
     # Writing
 
@@ -270,149 +250,195 @@ class KvStore:
         if self.write_if_quick(changes, state):
             return
         self._resources.write_buffers.make_room()
-        with self._access as database:
-            self._make_way(database, sum(map(len, changes)))
+        row_count = sum(map(len, changes))
+        with self._database as database:
+            self._make_way(database, row_count)
+            self._build_filter(database, row_count)
             with self._write_lock:
                 self._add(changes, state)
 
     def write_if_quick(self, changes: Sequence[Mutations], state: KvState) -> bool:
         """Write a few rows like ``write`` if that takes microseconds; if not return False, and nothing was written.
 
-        It would take longer while somebody else writes, drains or copies the store, and while the disk is behind.
+        It would take longer while another thread writes, flushes or copies the store, and while the disk is behind.
         """
         _check_keys(changes)
-        if not _are_few(changes) or not self._resources.write_buffers.has_room() or self._is_full:
+        if not self._are_few(changes) or not self._resources.write_buffers.has_room() or self._is_memtable_full:
             return False
-        with self._access as database:
-            if not self._drain_lock.acquire(blocking=False):
+        with self._database as database:
+            if not self._flush_lock.acquire(blocking=False):
                 return False
             try:
-                if self._drain is not None or not self._write_lock.acquire(blocking=False):
+                if self._flush is not None or not self._write_lock.acquire(blocking=False):
                     return False
                 try:
                     return self._write_directly(database, changes, state)
                 finally:
                     self._write_lock.release()
             finally:
-                self._drain_lock.release()
+                self._flush_lock.release()
 
     def _write_directly(self, database: rocks.Rdict, changes: Sequence[Mutations], state: KvState) -> bool:
-        """Write a few rows to RocksDB, or to the recent rows if there are any, which would hide them."""
-        if self._has_recent:
+        """Write a few rows to RocksDB, or to the memtable if that has rows, which would hide them."""
+        if any(map(len, self._memtables)):
             self._add(changes, state)
             return True
         state = self._with_longest(state, changes)
-        for part in changes:
-            self._filter_keys(part.keys.hashes)
-        keys = [key for part in changes for key in part.keys.keys.to_list()]
-        values = [value for part in changes for value in part.values()]
-        self._is_empty_below = False
-        if not write_part(database, keys, values, state):
+        for mutations in changes:
+            self._filter_keys(mutations.keys.keys)
+        keys = [key for mutations in changes for key in mutations.keys.keys.to_list()]
+        values = [value for mutations in changes for value in mutations.to_values()]
+        self._is_database_empty = False
+        if not write_batch(database, keys, values, state):
             return False
-        self._state = self._drained_state = state
+        self._state = self._database_state = state
         return True
 
     def _add(self, changes: Sequence[Mutations], state: KvState) -> None:
-        """Add to the recent rows; whoever calls has the write lock."""
+        """Add to the memtable. The caller has the write lock."""
         state = self._with_longest(state, changes)
-        recent, byte_count = self._recent[0], self._recent[0].byte_count
-        for part in changes:
-            recent.add(part)
-        self._resources.write_buffers.note(recent.byte_count - byte_count)
+        memtable, byte_count = self._memtables[0], self._memtables[0].byte_count
+        for mutations in changes:
+            memtable.add(mutations)
+        self._resources.write_buffers.note(memtable.byte_count - byte_count)
         self._state = state
 
     def _with_longest(self, state: KvState, changes: Sequence[Mutations]) -> KvState:
-        """Note how long values are before anybody can find them."""
-        for part in changes:
-            longest = int(part.rows.lengths.max(initial=0))
+        """Note how long values are before a lookup can find them."""
+        for mutations in changes:
+            longest = int(mutations.rows.lengths.max(initial=0))
             if longest:
                 self._value_bytes_max = max(self._value_bytes_max, SCHEMA_ID_BYTES + longest)
         return replace(state, value_bytes_max=self._value_bytes_max)
 
-    @property
-    def _is_full(self) -> bool:
-        """Whether the recent rows have to be drained before there are more of them."""
-        return self._recent[0].byte_count >= min(self._resources.settings.write_buffer_bytes, RECENT_BYTES_MAX)
+    def _are_few(self, changes: Sequence[Mutations]) -> bool:
+        return (
+            sum(map(len, changes)) <= self._resources.settings.direct_rows_max
+            and sum(mutations.byte_count for mutations in changes) <= _DIRECT_BYTES_MAX
+        )
 
     @property
-    def _has_recent(self) -> bool:
-        return any(map(len, self._recent))
+    def _is_memtable_full(self) -> bool:
+        """Whether the memtable has to be flushed before more rows are added."""
+        return self._memtables[0].byte_count >= min(self._resources.settings.write_buffer_bytes, MEMTABLE_BYTES_MAX)
 
-    # Draining
+    # Flushing memtables into the database
 
     def _make_way(self, database: rocks.Rdict, row_count: int) -> None:
-        """Before a write: drain as much as goes with it; if the recent rows are too many, begin to drain them."""
-        if self._is_full:
-            with self._drain_lock:
-                # Somebody else may have done it meanwhile.
-                if self._is_full:
-                    self._finish_drain(database)
+        """Before a write: flush as much as goes with it; if the memtable is full, begin to flush it."""
+        if self._is_memtable_full:
+            with self._flush_lock:
+                # Another thread may have done it meanwhile.
+                if self._is_memtable_full:
+                    self._finish_flush(database)
                     with self._write_lock:
                         self._seal()
-        if self._drain is not None and self._drain_lock.acquire(blocking=False):
+        if self._flush is not None and self._flush_lock.acquire(blocking=False):
+            settings = self._resources.settings
             try:
-                self._advance_drain(database, max(_DRAINED_MIN, _DRAINED_PER_ROW * row_count))
+                self._advance_flush(database, max(settings.flush_rows_min, settings.flush_rows_per_row * row_count))
             finally:
-                self._drain_lock.release()
+                self._flush_lock.release()
 
     def _seal(self) -> None:
-        """Add to other rows from now on, and begin to drain these. Whoever calls has both locks."""
-        assert self._drain is None, "there is one already"
-        recent = self._recent[0]
-        if len(recent) or self._state != self._drained_state:
-            if self._is_empty_below and len(recent) >= _FILTERED_ROWS_MIN:
+        """Add to another memtable from now on, and begin to flush this one. The caller has both locks."""
+        assert self._flush is None, "there is one already"
+        memtable = self._memtables[0]
+        if len(memtable) or self._state != self._database_state:
+            if self._is_database_empty and len(memtable) >= self._resources.settings.filter_keys_min:
                 self._filter = KeyFilter(self._resources.filter_memory)
-            self._filter_keys(recent.hashes())
-            self._drain = MemtableFlush(recent, self._state, self.directory, self._resources)
-            self._keep((Memtable(), recent))
+            self._filter_keys(memtable.keys(np.arange(len(memtable))))
+            self._flush = MemtableFlush(memtable, self._state, self.directory, self._resources)
+            self._keep((Memtable(), memtable))
 
-    def _filter_keys(self, hashes: UInt64Array) -> None:
-        """Note keys before the database gets them."""
-        if self._filter is not None and not self._filter.add(hashes):
-            self._drop_filter()
+    def _keep(self, memtables: tuple[Memtable, ...]) -> None:
+        """Have other memtables. Those that are left out are in the database."""
+        bytes_before = self._memtable_bytes
+        self._memtables = memtables
+        self._resources.write_buffers.note(self._memtable_bytes - bytes_before)
 
-    def _drop_filter(self) -> None:
-        key_filter, self._filter = self._filter, None
-        if key_filter is not None:
-            key_filter.close()
-
-    def _keep(self, levels: tuple[Memtable, ...]) -> None:
-        """Have other recent rows. Those that are left out are in the database."""
-        bytes_before = self._recent_bytes
-        self._recent = levels
-        self._resources.write_buffers.note(self._recent_bytes - bytes_before)
-
-    def _advance_drain(self, database: rocks.Rdict, row_count: int) -> None:
-        """Go on with a drain, if there is one. Whoever calls has the drain lock."""
-        drain = self._drain
-        if drain is None:
+    def _advance_flush(self, database: rocks.Rdict, row_count: int) -> None:
+        """Go on with a flush, if there is one. The caller has the flush lock."""
+        flush = self._flush
+        if flush is None:
             return
-        self._is_empty_below = False
+        self._is_database_empty = False
         try:
-            is_over = drain.advance(database, row_count)
+            is_over = flush.advance(database, row_count)
         except BaseException:
-            self._drain = drain.again()
+            self._flush = flush.restarted()
             raise
         if not is_over:
             return
-        self._drained_state = drain.state
-        self._drain = None
-        if drain.is_on_disk:
-            self._flushed_offset = drain.state.applied_offset
+        self._database_state = flush.state
+        self._flush = None
+        if flush.is_on_disk:
+            self._flushed_offset = flush.state.applied_offset
         else:
             # So few are not worth the memory, and without them a few more go to RocksDB directly again.
-            self._keep(self._recent[:1])
+            self._keep(self._memtables[:1])
 
-    def _finish_drain(self, database: rocks.Rdict) -> None:
-        while self._drain is not None:
-            self._advance_drain(database, sys.maxsize)
+    def _finish_flush(self, database: rocks.Rdict) -> None:
+        while self._flush is not None:
+            self._advance_flush(database, sys.maxsize)
 
-    def _drain_all(self, database: rocks.Rdict) -> None:
-        """Have everything in the database that was written before. Whoever calls has the drain lock."""
-        self._finish_drain(database)
+    def _flush_memtables(self, database: rocks.Rdict) -> None:
+        """Have everything in the database that was written before. The caller has the flush lock."""
+        self._finish_flush(database)
         with self._write_lock:
             self._seal()
-        self._finish_drain(database)
+        self._finish_flush(database)
+
+    # The filter of the keys in the database
+
+    def _filter_keys(self, keys: EncodedRows) -> None:
+        """Note keys before the database gets them. The caller has the flush lock."""
+        key_filter = self._filter if self._filter_build is None else self._filter_build.filter
+        if key_filter is not None and not key_filter.add(keys):
+            self._drop_filter()
+
+    def _build_filter(self, database: rocks.Rdict, row_count: int) -> None:
+        """If the database is asked for many keys in vain, build a filter, some keys of it with every write."""
+        if not (self._filter_build or self._is_filter_wanted) or not self._flush_lock.acquire(blocking=False):
+            return
+        try:
+            # It begins while nothing is flushed: a flush without a filter brings in keys that would not be in it.
+            if self._filter_build is None and self._is_filter_wanted and self._flush is None:
+                self._filter_build = KeyFilterBuild(self._resources.filter_memory, _ROW_KEY_FIRST)
+            if self._filter_build is not None:
+                self._advance_build(self._filter_build, database, row_count)
+        finally:
+            self._flush_lock.release()
+
+    @property
+    def _is_filter_wanted(self) -> bool:
+        return (
+            self._missed_count >= self._resources.settings.filter_keys_min
+            and self._filter is None
+            and not self._is_filter_refused
+            and not self._is_database_empty
+        )
+
+    def _advance_build(self, build: KeyFilterBuild, database: rocks.Rdict, row_count: int) -> None:
+        settings = self._resources.settings
+        keys_max = min(settings.filter_keys_per_row * row_count, _BUILT_KEYS_MAX)
+        for _ in range(0, keys_max, settings.filter_step_keys):
+            is_complete = build.add_next(partial(rocks.next_keys, database), settings.filter_step_keys)
+            if is_complete is None:
+                self._drop_filter()
+                return
+            if is_complete:
+                self._filter, self._filter_build = build.filter, None
+                return
+            self._resources.sleep(STEP_PAUSE_S)
+
+    def _drop_filter(self) -> None:
+        """Do without a filter from now on, because there is no memory for it or because the store is closed."""
+        key_filter = self._filter if self._filter_build is None else self._filter_build.filter
+        self._filter = self._filter_build = None
+        self._is_filter_refused = True
+        if key_filter is not None:
+            key_filter.close()
 
     # Scanning
 
@@ -421,7 +447,7 @@ class KvStore:
 
         More than ``bytes_max``, or more rows than fit into memory beside others, is a FlussError (13).
         """
-        return self._scan(max(prefix, _ROW_KEY_FIRST), _end_of_prefix(prefix), _ROWS_MAX + 1, bytes_max)
+        return self._scan(max(prefix, _ROW_KEY_FIRST), _end_of_prefix(prefix), sys.maxsize, bytes_max)
 
     def first_values(self, count: int, *, bytes_max: int) -> list[bytes]:
         """Return the values of the first keys, in key order, with the limits of ``prefix_values``."""
@@ -429,78 +455,72 @@ class KvStore:
 
     def snapshot(self) -> KvSnapshot:
         """Pin the rows as they are now. A write that is under way is waited for: snapshots have whole writes."""
-        with self._access as database, self._drain_lock:
+        with self._database as database, self._flush_lock:
             # The first time most of it, while writes go on; the second time what they have added.
-            self._drain_all(database)
+            self._flush_memtables(database)
             with self._write_lock:
                 self._seal()
-                self._finish_drain(database)
+                self._finish_flush(database)
                 reader = RowReader(rocks.scan(database, _ROW_KEY_FIRST, fill_cache=False), self.directory)
                 snapshot = KvSnapshot(reader, self._state)
             self._snapshots.add(snapshot)
             return snapshot
 
-    # Care
+    def _scan(self, key_first: bytes, key_end: bytes | None, count_max: int, bytes_max: int) -> list[bytes]:
+        rows_max = self._resources.settings.scan_rows_max
+        with self._database as database:
+            if len(self._memtables[0]) or self._flush is not None:
+                with self._flush_lock:
+                    self._flush_memtables(database)
+            reader = RowReader(rocks.scan(database, key_first, key_end), self.directory)
+            try:
+                values, byte_count = reader.read(bytes_max + 1, min(count_max, rows_max + 1))
+            finally:
+                reader.close()
+        if byte_count > bytes_max or len(values) > rows_max:
+            raise FlussError(
+                f"There are more than {bytes_max} bytes or {rows_max} rows, and one answer cannot have more: ask for "
+                "fewer rows, or scan the bucket",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+        return values
+
+    # To the disk
 
     def flush(self) -> None:
         """Bring everything that was written before to the disk. After an error see ``has_failed``."""
-        with self._access as database, self._drain_lock:
-            self._drain_all(database)
+        with self._database as database, self._flush_lock:
+            self._flush_memtables(database)
             database.flush(True)
-            self._flushed_offset = self._drained_state.applied_offset
+            self._flushed_offset = self._database_state.applied_offset
 
     def release(self) -> None:
         """Bring everything to the disk that was written before, and keep nothing of it in memory."""
         self.flush()
-        with self._access, self._drain_lock, self._write_lock:
-            if self._drain is None:
-                self._keep(self._recent[:1])
+        with self._database, self._flush_lock, self._write_lock:
+            if self._flush is None:
+                self._keep(self._memtables[:1])
 
     def checkpoint(self, directory: Path) -> KvState:
         """Make a copy that opens as a store of its own, in a directory that must not exist yet; return its state.
 
-        Tables are hard links. It is durable when this returns; one that was interrupted leaves at most a directory
+        SST files are hard links. It is durable when this returns; one that was interrupted leaves at most a directory
         with the same name and the suffix ``.tmp``.
         """
-        if directory.exists():
+        if rocks.DISK.exists(directory):
             raise FlussError(f"There is no room for a checkpoint: {directory} exists", ErrorCode.KV_STORAGE_EXCEPTION)
-        _FILES.make_directory(directory.parent)
+        rocks.DISK.make_directory(directory.parent)
         # This leaves little for the copy, which holds the GIL.
         self.flush()
-        with self._access as database, self._drain_lock:
-            self._drain_all(database)
+        with self._database as database, self._flush_lock:
+            self._flush_memtables(database)
             database.flush(True)
-            state = self._drained_state
+            state = self._database_state
             rocks.copy_database(database, directory)
             self._flushed_offset = state.applied_offset
-        _FILES.sync_directory(directory)
-        _FILES.sync_directory(directory.parent)
+        rocks.DISK.sync_directory(directory)
+        rocks.DISK.sync_directory(directory.parent)
         return state
-
-    def size_bytes(self) -> int:
-        """Return the size of the tables on the disk and of what will be written to them."""
-        with self._access as database:
-            tables = rocks.number_of(database, "live-sst-files-size")
-            undrained = self._recent if self._drain is not None else self._recent[:1]
-            waiting = sum(level.byte_count for level in undrained)
-            return tables + rocks.number_of(database, "cur-size-all-mem-tables") + waiting
-
-    def memory_bytes(self) -> int:
-        """Return the memory of this store alone: what is not on the disk yet, or kept by snapshots, and open tables."""
-        with self._access as database:
-            tables = rocks.number_of(database, "estimate-table-readers-mem")
-            return tables + rocks.number_of(database, "size-all-mem-tables") + self._recent_bytes
-
-    def buffered_bytes(self) -> int:
-        """Return how much memory ``release`` would give back; nothing if the disk has failed."""
-        with self._access as database:
-            if rocks.number_of(database, "background-errors") > 0:
-                return 0
-            return rocks.number_of(database, "cur-size-all-mem-tables") + self._recent_bytes
-
-    @property
-    def _recent_bytes(self) -> int:
-        return sum(level.byte_count for level in self._recent)
 
     def close(self, *, keeps_rows: bool = True) -> None:
         """Flush, and give up the directory, which may be opened again at once. May be called twice.
@@ -510,7 +530,7 @@ class KvStore:
         keep its rows, which saves the flush.
         """
         with self._close_lock:
-            database = self._access.close()
+            database = self._database.close()
             if database is None:
                 return
             self._resources.write_buffers.remove(self)
@@ -519,82 +539,67 @@ class KvStore:
             try:
                 try:
                     if keeps_rows:
-                        self._drain_all(database)
+                        self._flush_memtables(database)
                 finally:
                     self._keep((Memtable(),))
-                    self._drop_filter()
                     database.close()
+                if keeps_rows and self._filter is not None:
+                    # Without the file it is built again when it is needed.
+                    with suppress(OSError):
+                        self._filter.save(rocks.DISK, self.directory, self._database_state.encode())
             except FlussError:
                 raise
             except Exception as error:
                 raise rocks.explain(error, self.directory) from error
-
-    def _scan(self, key_first: bytes, key_end: bytes | None, rows_max: int, bytes_max: int) -> list[bytes]:
-        with self._access as database:
-            if len(self._recent[0]) or self._drain is not None:
-                with self._drain_lock:
-                    self._drain_all(database)
-            reader = RowReader(rocks.scan(database, key_first, key_end), self.directory)
-            try:
-                values, byte_count = reader.read(bytes_max + 1, min(rows_max, _ROWS_MAX + 1))
             finally:
-                reader.close()
-        if byte_count > bytes_max or len(values) > _ROWS_MAX:
-            raise FlussError(
-                f"There are more than {bytes_max} bytes or {_ROWS_MAX} rows, and one answer cannot have more: ask for "
-                "fewer rows, or scan the bucket",
-                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-            )
-        return values
+                self._drop_filter()
+
+    # Sizes
+
+    def size_bytes(self) -> int:
+        """Return the size of the SST files on the disk and of what will be written to them."""
+        with self._database as database:
+            files = rocks.number_of(database, "live-sst-files-size")
+            unflushed = self._memtables if self._flush is not None else self._memtables[:1]
+            waiting = sum(memtable.byte_count for memtable in unflushed)
+            return files + rocks.number_of(database, "cur-size-all-mem-tables") + waiting
+
+    def memory_bytes(self) -> int:
+        """Return the memory of this store alone: memtables, what is not on the disk yet or kept by snapshots, and SST
+        files that are open."""
+        with self._database as database:
+            readers = rocks.number_of(database, "estimate-table-readers-mem")
+            return readers + rocks.number_of(database, "size-all-mem-tables") + self._memtable_bytes
+
+    def buffered_bytes(self) -> int:
+        """Return how much memory ``release`` would give back; nothing if the disk has failed."""
+        with self._database as database:
+            if rocks.number_of(database, "background-errors") > 0:
+                return 0
+            return rocks.number_of(database, "cur-size-all-mem-tables") + self._memtable_bytes
+
+    @property
+    def _memtable_bytes(self) -> int:
+        return sum(memtable.byte_count for memtable in self._memtables)
 
 
 def remove_store(directory: Path) -> None:
     """Remove a store that is not open; a missing one is not an error."""
-    _FILES.remove_tree(directory)
-    if directory.parent.exists():
-        _FILES.sync_directory(directory.parent)
+    rocks.DISK.remove_tree(directory)
+    if rocks.DISK.exists(directory.parent):
+        rocks.DISK.sync_directory(directory.parent)
 
 
-def _recent_value(levels: Sequence[Memtable], key: bytes) -> bytes | None:
-    """Return the value of a key in the newest level that knows it, empty if it was removed there."""
-    for level in levels:
-        value = level.value_of(key)
-        if value is not None:
-            return value
-    return None
+def _loaded_filter(directory: Path, resources: KvResources, state: bytes | None) -> KeyFilter | None:
+    try:
+        return KeyFilter.load(rocks.DISK, directory, state or b"", resources.filter_memory)
+    except OSError as error:
+        raise rocks.explain(error, directory) from error
 
 
 def _check_keys(changes: Sequence[Mutations]) -> None:
-    if not all(bool(part.keys.keys.lengths.all()) for part in changes):
+    if not all(bool(mutations.keys.keys.lengths.all()) for mutations in changes):
         raise CorruptRecordError("A row without a key cannot be stored")
-
-
-def _are_few(changes: Sequence[Mutations]) -> bool:
-    return sum(map(len, changes)) <= _DIRECT_ROWS_MAX and sum(part.byte_count for part in changes) <= _DIRECT_BYTES_MAX
-
-
-def _in_order(keys: HashedKeys, numbers: Int64Array) -> Int64Array:
-    """Return the numbers of keys in nearly the order of their bytes, in which RocksDB finds them faster."""
-    if len(numbers) < _ORDERED_KEYS_MIN:
-        return numbers
-    # The first bytes will do: keys that share them are neighbours anyway.
-    return numbers[np.argsort(row_words(keys.keys.some(numbers), 0).byteswap(), kind="stable")]
-
-
-def _checked_bytes(parts: Sequence[Part], key_count: int, bytes_max: int) -> int:
-    """Return how many bytes the values have that were found; too many are a FlussError (13)."""
-    byte_count = sum(int(stored.rows.lengths.sum()) + SCHEMA_ID_BYTES * len(stored) for _, stored in parts)
-    if byte_count > bytes_max:
-        raise _too_many_bytes(key_count, bytes_max)
-    return byte_count
-
-
-def _too_many_bytes(key_count: int, bytes_max: int) -> FlussError:
-    return FlussError(
-        f"The rows of these {key_count} keys have more than {bytes_max} bytes, which is the most that may be read for "
-        "one request; look up or write fewer keys at once",
-        ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-    )
 
 
 def _end_of_prefix(prefix: bytes) -> bytes | None:

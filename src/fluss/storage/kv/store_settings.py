@@ -12,7 +12,7 @@ _MIB = 1024 * _KIB
 class KvStoreSettings:
     """Sizes and times that hold for all stores of a server together, and for each of them."""
 
-    # All stores together: blocks of the tables as they were before compression, with their indexes and filters.
+    # All stores together: blocks of SST files as they were before compression, with their indexes and filters.
     block_cache_bytes: int = 64 * _MIB
     # All stores together: what was written and is not on the disk yet, or only just. From three quarters of it on the
     # store with the most gives its memory back; beyond it writes wait. Stores with less than one MiB are left alone.
@@ -22,12 +22,30 @@ class KvStoreSettings:
     write_buffer_bytes: int = 32 * _MIB
     # All stores together: filters that tell new keys from those that are there.
     key_filters_bytes_max: int = 64 * _MIB
-    # One store: tables that are kept open. Others are opened when they are read.
+    # One store: SST files that are kept open. Others are opened when they are read.
     open_files_max: int = 64
     # The whole process: flushes and compactions at the same time.
     background_jobs_max: int = 2
     # How long a write waits for flushes and compactions that are behind before it fails.
     stall_ms_max: int = 60_000
+
+    # So few rows are written to RocksDB directly, in microseconds, if the memtable is empty.
+    direct_rows_max: int = 128
+    # A memtable of so many rows is flushed as an SST file, which RocksDB ingests; a smaller one goes through RocksDB's
+    # own write buffer.
+    sst_rows_min: int = 8192
+    # While a memtable is flushed, every write flushes so many of its rows, and so many for each row of its own: the
+    # flush is over long before the next memtable is full.
+    flush_rows_min: int = 1000
+    flush_rows_per_row: int = 2
+    # With so many new keys a store is being loaded, and a filter of its keys is worth its memory.
+    filter_keys_min: int = 8192
+    # While such a filter is built, every write adds so many keys of the store for each row of its own, a step at a
+    # time. RocksDB hands them over with the GIL held: a step takes less than a millisecond.
+    filter_keys_per_row: int = 16
+    filter_step_keys: int = 1000
+    # Rows of one answer to a scan, whatever they weigh: a row takes more memory than it has bytes.
+    scan_rows_max: int = 1_048_576
 
     def __post_init__(self) -> None:
         assert self.write_buffer_bytes >= 64 * _KIB, f"write buffers of {self.write_buffer_bytes} bytes are too small"

@@ -2,8 +2,8 @@
 
 RocksDB can share a limit among databases, but then a write that finds it exceeded flushes the store that it writes to.
 Idle stores would keep what they have, and the busy ones would be flushed again and again with next to nothing in them.
-Here the store with the most gives its memory back, whoever writes: from three quarters of the limit on beside the
-writes, which go on meanwhile; beyond the limit they wait for it.
+Here the store with the most gives its memory back, whichever is written to: from three quarters of the limit on while
+writes go on; beyond the limit they wait for it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class WriteBuffers:
             for owner in sorted(sizes, key=sizes.__getitem__, reverse=True):
                 if self.has_room():
                     return
-                # It may be closed by now, or it cannot write to the disk: whoever uses it will be told.
+                # It may be closed by now, or it cannot write to the disk: its next writer is told.
                 with suppress(FlussError):
                     owner.release()
                 with self._relief_changed:

@@ -96,7 +96,7 @@ def test_counts_and_texts(polled: ScanRecords) -> None:
 
 def test_rows_are_converted_once_and_only_when_looked_at(polled: ScanRecords, monkeypatch: pytest.MonkeyPatch) -> None:
     converted = 0
-    convert = scan_records.python_column
+    convert = scan_records.python_column  # type: ignore[attr-defined]
 
     def counted(*arguments: object) -> list[object]:
         nonlocal converted

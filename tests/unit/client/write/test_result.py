@@ -108,7 +108,7 @@ def test_the_representation_says_whether_somebody_has_waited() -> None:
 
 def test_handles_are_not_made_without_a_write() -> None:
     with pytest.raises(TypeError):
-        WriteResultHandle()
+        WriteResultHandle()  # type: ignore[call-arg]
 
 
 def test_a_write_of_nothing_is_done() -> None:

@@ -254,7 +254,7 @@ def test_memory_is_given_back_whatever_becomes_of_a_batch(tmp_path):
     run(main())
 
 
-def test_whoever_stops_waiting_changes_nothing(tmp_path):
+def test_a_request_that_stops_waiting_changes_nothing(tmp_path):
     async def main():
         async with hosting(tmp_path) as bucket:
             answer = bucket.begin((1, "a"))
@@ -348,7 +348,7 @@ def test_a_batch_with_a_wrong_framing_is_refused_for_good(tmp_path):
     run(main())
 
 
-def test_whoever_reads_of_a_change_in_the_changelog_finds_it_by_key(tmp_path):
+def test_a_reader_that_has_seen_a_change_in_the_changelog_finds_it_by_key(tmp_path):
     async def main():
         async with hosting(tmp_path) as bucket:
             store = await bucket.kv.store()

@@ -19,7 +19,7 @@ from tests.unit.server.kv.bucket_support import KV_DIRECTORY, Bucket, HeldDisk, 
 from tests.unit.server.merge.merging import Delete
 from tests.unit.server.tablet.support import run
 
-# Whoever asks again is not kept waiting in these tests.
+# A request that asks again is not kept waiting in these tests.
 EAGER = KvSettings(open_retry_ms=0)
 
 

@@ -235,7 +235,7 @@ def test_a_long_recovery_says_how_far_it_is(tmp_path, caplog):
     run(main())
 
 
-def test_whoever_comes_while_a_store_is_being_built_is_told_to_try_again(tmp_path):
+def test_requests_that_come_while_a_store_is_being_built_are_told_to_try_again(tmp_path):
     async def main():
         async with hosting(tmp_path) as bucket:
             await write_history(bucket)

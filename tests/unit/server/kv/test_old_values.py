@@ -1,4 +1,4 @@
-"""A batch finds the newest row of each key, wherever it is: in a pending batch, among recent rows or in RocksDB.
+"""A batch finds the newest row of each key, wherever it is: in a pending batch, in the memtable or in RocksDB.
 Real stores with rows at random in all of these places, and buckets whose disk is held while large batches wait."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from fluss.record.mutations import FoundRows, Mutations
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
-from fluss.server.kv.preparation import QUICK_BYTES_MAX, NotQuickError, OldValues, QuickOldValues
+from fluss.server.kv.preparation import QUICK_BYTES_MAX, NotQuickError, current_rows, current_rows_in_memory
 from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.testing.waiting import eventually_async
@@ -31,9 +31,8 @@ def keyed(changed: Changed, schema_id: int = 1) -> Mutations:
 
 def found(rows: FoundRows, keys: list[bytes]) -> dict[bytes, tuple[int, bytes]]:
     """Return the rows and their schemas by key; no key may come twice."""
-    assert rows.key_count == len(keys)
     by_number: dict[int, tuple[int, bytes]] = {}
-    for numbers, stored in rows.parts:
+    for numbers, stored in rows.groups:
         for number, schema_id, row in zip(numbers.tolist(), stored.schema_ids, stored.rows.to_list(), strict=True):
             assert number not in by_number
             by_number[number] = int(schema_id), row
@@ -51,7 +50,7 @@ def test_the_newest_row_of_a_key_is_found_wherever_it_is(tmp_path: Path, seed: i
         chosen = rng.sample(keys, 200)
         return {key: None if rng.random() < 0.3 else place + key for key in chosen}
 
-    places = [some_changes(place) for place in (b"rocksdb ", b"recent ", b"older ", b"newer ")]
+    places = [some_changes(place) for place in (b"rocksdb ", b"memtable ", b"older ", b"newer ")]
     model: dict[bytes, tuple[int, bytes]] = {}
     for schema_id, changed in enumerate(places, start=1):
         for key, row in changed.items():
@@ -63,15 +62,15 @@ def test_the_newest_row_of_a_key_is_found_wherever_it_is(tmp_path: Path, seed: i
     store.write([keyed(places[0], 1)], KvState(1, None))
     store.flush()
     store.write([keyed(places[1], 2)], KvState(2, None))
-    pending = [Memtable.of(keyed(places[3], 4)), Memtable.of(keyed(places[2], 3))]
+    pending = [Memtable.over(keyed(places[3], 4)), Memtable.over(keyed(places[2], 3))]
     wanted = rng.sample([*keys, b"unknown", b"key"], 300)
     expected = {key: model[key] for key in wanted if key in model}
     assert {schema_id for schema_id, _ in expected.values()} == {1, 2, 3, 4}, "there are rows of every place"
     hashed = HashedKeys.from_list(wanted)
-    assert found(OldValues(pending, store).of(hashed), wanted) == expected
+    assert found(current_rows(store, pending)(hashed), wanted) == expected
     few = [next(key for key in wanted if changed.get(key)) for changed in places[1:]]
     few.append(b"unknown")
-    quick = QuickOldValues(pending, store).of(HashedKeys.from_list(few))
+    quick = current_rows_in_memory(store, pending)(HashedKeys.from_list(few))
     assert found(quick, few) == {key: model[key] for key in few if key in model}
     store.close()
 
@@ -79,15 +78,15 @@ def test_the_newest_row_of_a_key_is_found_wherever_it_is(tmp_path: Path, seed: i
 def test_what_is_pending_needs_no_store_and_what_is_removed_there_is_not_found_behind_it(tmp_path: Path) -> None:
     store = KvStore.open(tmp_path / "store", KvResources())
     store.write([keyed({b"a": b"stored", b"b": b"stored"})], KvState(1, 2))
-    pending = [Memtable.of(keyed({b"a": None})), Memtable.of(keyed({b"a": b"older", b"c": b"older"}))]
-    old_values = OldValues(pending, store)
-    assert found(old_values.of(HashedKeys.from_list([b"b", b"a", b"c"])), [b"b", b"a", b"c"]) == {
+    pending = [Memtable.over(keyed({b"a": None})), Memtable.over(keyed({b"a": b"older", b"c": b"older"}))]
+    find_rows = current_rows(store, pending)
+    assert found(find_rows(HashedKeys.from_list([b"b", b"a", b"c"])), [b"b", b"a", b"c"]) == {
         b"b": (1, b"stored"),
         b"c": (1, b"older"),
     }
     store.close()
-    assert found(old_values.of(HashedKeys.from_list([b"c", b"a"])), [b"c", b"a"]) == {b"c": (1, b"older")}
-    assert found(old_values.of(HashedKeys.from_list([b"a"])), [b"a"]) == {}
+    assert found(find_rows(HashedKeys.from_list([b"c", b"a"])), [b"c", b"a"]) == {b"c": (1, b"older")}
+    assert found(find_rows(HashedKeys.from_list([b"a"])), [b"a"]) == {}
 
 
 def test_many_bytes_are_not_quick_wherever_they_are(tmp_path: Path) -> None:
@@ -95,18 +94,18 @@ def test_many_bytes_are_not_quick_wherever_they_are(tmp_path: Path) -> None:
     half = bytes(QUICK_BYTES_MAX // 2)
     store.write([keyed({b"a": half})], KvState(1, 1))
     for row, is_quick in ((half[:-4], True), (half, False)):
-        old_values = QuickOldValues([Memtable.of(keyed({b"b": row}))], store)
+        find_rows = current_rows_in_memory(store, [Memtable.over(keyed({b"b": row}))])
         keys = HashedKeys.from_list([b"a", b"b"])
         if is_quick:
-            assert np.sort(old_values.of(keys).numbers).tolist() == [0, 1]
+            assert np.sort(find_rows(keys).numbers).tolist() == [0, 1]
         else:
             with pytest.raises(NotQuickError):
-                old_values.of(keys)
+                find_rows(keys)
     store.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_large_batches_build_on_what_is_pending_recent_and_on_the_disk(tmp_path: Path, seed: int) -> None:
+def test_large_batches_build_on_what_is_pending_in_memory_and_on_the_disk(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     model: dict[int, str] = {}
 
@@ -128,7 +127,7 @@ def test_large_batches_build_on_what_is_pending_recent_and_on_the_disk(tmp_path:
         async with hosting(tmp_path, files=disk) as bucket:
             await bucket.put(*batch("rocksdb"))
             await bucket.kv.flush()
-            await bucket.put(*batch("recent"))
+            await bucket.put(*batch("memtable"))
             disk.hold()
             answers = [bucket.begin(*batch(f"pending {number}")) for number in range(4)]
             answers += [bucket.begin((number, "small")) for number in range(3)]

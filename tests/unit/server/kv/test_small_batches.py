@@ -14,7 +14,7 @@ from fluss.record.mutations import Mutations
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.schema.schema import Schema
-from fluss.server.kv.preparation import BatchPreparer, OldValues
+from fluss.server.kv.preparation import BatchPreparer, current_rows
 from fluss.server.kv.runtime import LoopBudget
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, hosting, kv_batch
@@ -110,12 +110,12 @@ def test_a_bad_batch_among_small_ones_is_refused_alone(tmp_path):
 
 
 def test_records_that_reach_into_the_next_batch_are_not_found_there(tmp_path):
-    writer = BatchPreparer(TABLE)
+    preparer = BatchPreparer(TABLE)
     store = KvStore.open(tmp_path / "store", KvResources())
-    good = [writer.check(memoryview(kv_batch(TABLE, (key, "a"))), (), is_overwrite=False) for key in range(2)]
-    assert writer.prepare_coalesced(good, (), False, OldValues((), store), None) is not None
+    good = [preparer.check(memoryview(kv_batch(TABLE, (key, "a"))), (), is_overwrite=False) for key in range(2)]
+    assert preparer.prepare_coalesced(good, (), False, current_rows(store, ()), None) is not None
     lying = [_counting(good[0], 2), _counting(good[1], 0)]
-    assert writer.prepare_coalesced(lying, (), False, OldValues((), store), None) is None
+    assert preparer.prepare_coalesced(lying, (), False, current_rows(store, ()), None) is None
     store.close()
 
 

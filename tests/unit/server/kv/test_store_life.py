@@ -1,4 +1,4 @@
-"""Stores are open while they are needed: opened once by whoever comes first, closed when there are too many.
+"""Stores are open while they are needed: opened by the first request, closed when there are too many.
 Tablet servers with many buckets; what is open is counted by the threads and files of this process."""
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_a_store_that_is_in_use_is_not_closed(tmp_path):
     run(main())
 
 
-def test_a_store_that_was_closed_while_somebody_had_it_says_so(tmp_path):
+def test_a_store_that_was_closed_while_a_reader_had_it_says_so(tmp_path):
     async def main():
         async with hosting(tmp_path, with_buckets(2), kv=KvSettings(open_stores_max=1)) as bucket:
             one, other = buckets_of(bucket)
@@ -133,7 +133,7 @@ def test_a_rush_on_all_stores_opens_few_of_them_at_the_same_time(tmp_path):
             assert await counting == [0] * 40
             assert 1 <= open_at_once <= 4
             assert len(runtime.open_stores) <= 4
-            # Whoever waits for a place when the server stops does not keep it from stopping.
+            # Requests that wait for a slot when the server stops do not keep it from stopping.
             rush = [asyncio.create_task(kv.row_count()) for kv in kvs]
             await asyncio.sleep(0)
         assert await asyncio.wait_for(asyncio.wait(rush), 120)

@@ -175,7 +175,7 @@ class Merging:
         keys, rows, is_delete = batch.records()
         fold = KeyFold.of(keys)
         merger = merger_of(self.table)
-        old = FoundRows.none(len(fold.unique_keys))
+        old = FoundRows()
         if merger.needs_old_values(targets, overwrite, bool(is_delete.any())):
             old = found_rows(self.store, fold.unique_keys)
         taken = MergeInput(keys, rows, is_delete, batch.schema_id, fold, old, tuple(targets), overwrite)
@@ -209,12 +209,12 @@ def parsed(log_batch: bytes) -> LogBatch:
 def found_rows(store: Mapping[bytes, bytes], keys: HashedKeys) -> FoundRows:
     """Return what a store has under keys, from two places, as if some of it were older than the rest."""
     found = [(number, store[key]) for number, key in enumerate(keys.keys.to_list()) if key in store]
-    parts = []
+    groups = []
     for place in (found[1::2], found[::2]):
         if place:
             numbers, values = zip(*place, strict=True)
-            parts.append((np.array(numbers, np.int64), StoredValues.from_values(values)))
-    return FoundRows(len(keys), parts)
+            groups.append((np.array(numbers, np.int64), StoredValues.from_list(values)))
+    return FoundRows(groups)
 
 
 def values_of(changes: Mutations) -> dict[bytes, bytes | None]:

@@ -433,7 +433,7 @@ def test_twenty_thousand_records_of_one_key_take_well_under_two_seconds() -> Non
     fold = KeyFold.of(keys)
     merger = merger_of(table)
     start = thread_time()
-    changes = merger.merge(MergeInput(keys, rows, np.zeros(count, np.bool_), 1, fold, FoundRows.none(1)), None)
+    changes = merger.merge(MergeInput(keys, rows, np.zeros(count, np.bool_), 1, fold, FoundRows()), None)
     assert thread_time() - start < 1
     assert (len(changes.changed), changes.rows.num_rows) == (1, 2 * count - 1)
     assert changes.rows.column(1)[-1].as_py() == count * (count - 1) // 2

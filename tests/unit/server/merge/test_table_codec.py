@@ -21,14 +21,14 @@ FORMATS = ["compacted", "indexed"]
 
 
 def decoded(codec: TableRowCodec, values: list[bytes]) -> pa.RecordBatch:
-    stored = StoredValues.from_values(values)
+    stored = StoredValues.from_list(values)
     return codec.decode_mixed(stored.rows, stored.schema_ids)
 
 
 def test_a_stored_value_is_the_schema_id_and_the_row() -> None:
     rows = EncodedRows.from_list([bytes.fromhex("000a03616263")])
-    assert StoredValues(rows, np.array([3], np.int16)).values() == [bytes.fromhex("0300000a03616263")]
-    assert StoredValues(EncodedRows.from_list([]), np.empty(0, np.int16)).values() == []
+    assert StoredValues(rows, np.array([3], np.int16)).to_list() == [bytes.fromhex("0300000a03616263")]
+    assert StoredValues(EncodedRows.from_list([]), np.empty(0, np.int16)).to_list() == []
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)

@@ -31,6 +31,7 @@ from fluss.spark.read.planner import plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table_columns, view_filter
 from fluss.spark.read.splits import Split
 from fluss.spark.type_mapping import view_schema
+from fluss.testing.waiting import eventually
 
 # Sizes of batches
 
@@ -277,11 +278,8 @@ def test_a_task_that_is_stopped_leaves_nothing_behind(reads: Reads) -> None:
     for _ in range(3):
         batches = read.read(splits)
         next(batches)
-        batches.close()
-    deadline_s = time.monotonic() + 120
-    while threads_and_files() != before:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+        batches.close()  # type: ignore[attr-defined]
+    eventually(lambda: threads_and_files() == before)
 
 
 def threads_and_files() -> tuple[int, int]:
@@ -312,7 +310,7 @@ def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.M
     append(table, range(5))
     read, splits = reads.planned(table, scan__poll__timeout="5s")
     failures = [NetworkError("nobody is there"), NetworkError("still nobody")]
-    opened = split_read.open_table
+    opened = split_read.open_table  # type: ignore[attr-defined]
 
     def open_table(*args: Any) -> Any:
         if failures:

@@ -61,28 +61,28 @@ def get_cached(store: KvStore, keys: Sequence[bytes], *, bytes_max: int = sys.ma
 
 def find(store: KvStore, keys: Sequence[bytes], *, bytes_max: int = sys.maxsize) -> list[bytes | None]:
     """Return the row of each key, looked up by columns."""
-    return listed(store.find(HashedKeys.from_list(list(keys)), bytes_max=bytes_max))
+    return listed(store.find(HashedKeys.from_list(list(keys)), bytes_max=bytes_max), len(keys))
 
 
 def find_cached(store: KvStore, keys: Sequence[bytes], *, bytes_max: int = sys.maxsize) -> list[bytes | None] | None:
     """Return the row of each key, looked up by columns, if memory tells; None if it does not."""
     found = store.find_cached(HashedKeys.from_list(list(keys)), bytes_max=bytes_max)
-    return None if found is None else listed(found)
+    return None if found is None else listed(found, len(keys))
 
 
-def listed(found: FoundRows) -> list[bytes | None]:
+def listed(found: FoundRows, key_count: int) -> list[bytes | None]:
     """Return the row of each key that was looked for, and check what else is said about them."""
     rows: dict[int, bytes] = {}
     lengths: list[int] = []
-    for numbers, stored in found.parts:
-        values = stored.values()
+    for numbers, stored in found.groups:
+        values = stored.to_list()
         lengths += map(len, values)
         for number, row in zip(numbers.tolist(), rows_in(values), strict=True):
             assert number not in rows, "a key that was found twice"
             rows[number] = row
     assert found.numbers.tolist() == list(rows)
     assert found.value_lengths.tolist() == lengths
-    return [rows.get(number) for number in range(found.key_count)]
+    return [rows.get(number) for number in range(key_count)]
 
 
 def rows_of(store: KvStore) -> list[bytes]:

@@ -91,7 +91,7 @@ def test_everyone_may_use_a_store_while_it_is_closed(tmp_path: Path) -> None:
             assert rows_of(store) == KEYS
 
 
-def test_an_error_that_somebody_keeps_does_not_keep_the_directory(tmp_path: Path) -> None:
+def test_an_error_that_is_kept_does_not_keep_the_directory(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         write(store, KEYS, KEYS, KvState(1, 3000))
         store.flush()

@@ -8,11 +8,11 @@ import random
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fluss.storage.kv import flush
 from fluss.storage.kv.rocks import open_database
 from fluss.storage.kv.store import KvDamagedError, KvResources, KvState, KvStore
 from fluss.storage.kv.store_settings import KvStoreSettings
@@ -33,7 +33,8 @@ from tests.unit.storage.kv.support import (
 
 KEYS = [b"key-%06d" % number for number in range(300)]
 # Nothing may be found in a cache that another copy of the same files has filled.
-RESOURCES = KvResources(KvStoreSettings(block_cache_bytes=0))
+SETTINGS = KvStoreSettings(block_cache_bytes=0)
+RESOURCES = KvResources(SETTINGS)
 # What RocksDB can do without.
 UNIMPORTANT = ("IDENTITY", "LOCK", "LOG", "OPTIONS", "rocksdict-config.json")
 # Damage to the list of tables may look like a crash while it was written: then the store is as it was before.
@@ -43,11 +44,11 @@ MAY_GO_BACK = ("MANIFEST",)
 class Sound:
     """A store of three flushed batches, and the rows after each of them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, sst_rows_min: int) -> None:
         self.directory = directory
         self.models: list[Rows] = [{}]
         model: Rows = {}
-        with open_store(directory, RESOURCES) as store:
+        with open_store(directory, KvResources(replace(SETTINGS, sst_rows_min=sst_rows_min))) as store:
             for number in (1, 2, 3):
                 write_batch(store, model, number)
                 store.flush()
@@ -58,12 +59,10 @@ class Sound:
         return sorted(path.name for path in self.directory.iterdir())
 
 
-@pytest.fixture(scope="module", params=["from the write buffer", "taken in as they are"])
+@pytest.fixture(scope="module", params=["from the write buffer", "ingested"])
 def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sound:
     """Return a store with tables of one of the two ways there are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flush, "_TABLE_ROWS_MIN", 1 if request.param == "taken in as they are" else 10**9)
-        return Sound(tmp_path_factory.mktemp("sound") / "store")
+    return Sound(tmp_path_factory.mktemp("sound") / "store", 1 if request.param == "ingested" else 10**9)
 
 
 def outcome_of(sound: Sound, copy: Path, name: str, damage: Callable[[Path], object]) -> str:

@@ -117,7 +117,7 @@ store.close()
 @pytest.mark.parametrize(
     ("kind", "trouble"), [("RLIMIT_FSIZE", "File too large"), ("RLIMIT_NOFILE", "Too many open files")]
 )
-def test_a_drain_that_has_no_room_is_done_again_when_there_is(tmp_path: Path, kind: str, trouble: str) -> None:
+def test_a_flush_that_has_no_room_is_done_again_when_there_is(tmp_path: Path, kind: str, trouble: str) -> None:
     """A table that cannot be written fails the writes behind it. Later they go on, without opening the store again."""
     printed = run_child(
         PRELUDE
@@ -137,7 +137,7 @@ while len(kept) < 5:
         write(store, keys[:500], keys[:500], KvState(offset + 1, 20_000))
         offset += 1
     except FlussError as error:
-        # Whoever keeps an error keeps what it has to do with, also the file.
+        # An error that is kept keeps what it has to do with, also the file.
         kept.append(error)
         print("write", type(error).__name__, error.error_code, error.message)
 print("before", has(rows if offset == 1 else changed), store.state.applied_offset == offset, store.flushed_offset)
@@ -197,7 +197,7 @@ store.close()
     assert last == "then True"
 
 
-@pytest.mark.parametrize("row_count", [1, 500, 10_000], ids=["a few rows", "recent rows", "rows for a table"])
+@pytest.mark.parametrize("row_count", [1, 500, 10_000], ids=["a few rows", "a memtable", "rows for an SST file"])
 def test_a_store_whose_directory_disappears_is_damaged(tmp_path: Path, row_count: int) -> None:
     keys = [b"%05d" % number for number in range(row_count)]
     directory = tmp_path / "store"

@@ -4,15 +4,16 @@ Copies of the files of an open store stand for the crash."""
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fluss.storage.kv import flush
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.testing.waiting import eventually
 from tests.unit.storage.kv.support import (
+    SMALL,
     Rows,
     copy_as_after_a_crash,
     first_rows,
@@ -31,7 +32,7 @@ def state_after_a_crash(directory: Path, copy: Path) -> KvState:
         return store.state
 
 
-@pytest.mark.parametrize("more", [0, 500, 10_000], ids=["a few rows", "recent rows", "rows for a table"])
+@pytest.mark.parametrize("more", [0, 500, 10_000], ids=["a few rows", "a memtable", "rows for an SST file"])
 def test_only_what_was_flushed_survives(tmp_path: Path, more: int) -> None:
     others = [b"c%05d" % number for number in range(more)]
     with open_store(tmp_path / "store", KvResources(KvStoreSettings())) as store:
@@ -55,19 +56,18 @@ def test_only_what_was_flushed_survives(tmp_path: Path, more: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row_count", "table_rows_min"),
+    ("row_count", "sst_rows_min"),
     [(200, 1), (200, 10**9), (100, 10**9)],
     ids=["as tables", "through the write buffer", "written directly"],
 )
 def test_full_memory_goes_to_the_disk_by_itself_and_the_offset_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row_count: int, table_rows_min: int
+    tmp_path: Path, row_count: int, sst_rows_min: int
 ) -> None:
-    monkeypatch.setattr(flush, "_TABLE_ROWS_MIN", table_rows_min)
-    # What there is room for: in recent rows, in those that are drained, and in a write buffer, which gets only the
+    # What there is room for: in the memtable, in one that is being flushed, and in a write buffer, which gets only the
     # newest rows of the keys that all batches share.
     lag = 30
     models: list[Rows] = [{}]
-    with open_store(tmp_path / "store") as store:
+    with open_store(tmp_path / "store", KvResources(replace(SMALL, sst_rows_min=sst_rows_min))) as store:
         for number in range(1, 81):
             models.append(dict(models[-1]))
             write_batch(store, models[-1], number, row_count=row_count)
@@ -83,7 +83,7 @@ def test_full_memory_goes_to_the_disk_by_itself_and_the_offset_follows(
                 with open_store(copy) as left:
                     assert flushed_offset <= left.state.applied_offset <= number
                     assert rows_of(left) == sorted_values(models[left.state.applied_offset])
-                if table_rows_min == 1:
+                if sst_rows_min == 1:
                     assert store.flushed_offset >= number - lag
 
 
@@ -130,7 +130,7 @@ def test_a_flush_of_nothing_but_a_state_is_noticed(tmp_path: Path) -> None:
         assert state_after_a_crash(tmp_path / "store", tmp_path / "copy") == KvState(2, 500)
 
 
-@pytest.mark.parametrize("row_count", [5000, 125], ids=["recent rows", "a few rows at a time"])
+@pytest.mark.parametrize("row_count", [5000, 125], ids=["a memtable", "a few rows at a time"])
 def test_many_removals_do_not_stay_in_the_write_buffer(tmp_path: Path, row_count: int) -> None:
     keys = [b"%06d" % number for number in range(60_000)]
     with open_store(tmp_path / "store", KvResources(KvStoreSettings())) as store:
@@ -138,7 +138,7 @@ def test_many_removals_do_not_stay_in_the_write_buffer(tmp_path: Path, row_count
             if start == 50_000:
                 assert list((tmp_path / "store").glob("*.sst")) == []
             write(store, keys[start : start + row_count], [None] * row_count, KvState(start + row_count, 0))
-            # Whoever scans has them in the write buffer first.
+            # A scan has them in the write buffer first.
             assert first_rows(store, 1) == []
         eventually(lambda: any((tmp_path / "store").glob("*.sst")))
         eventually(lambda: state_after_a_crash(tmp_path / "store", tmp_path / "copy").applied_offset >= 50_000)

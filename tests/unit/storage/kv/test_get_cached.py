@@ -1,6 +1,6 @@
 """What can be told from memory is told without the disk, and is what a real read returns; else nothing is told.
 
-Real stores: recent rows, rows in the write buffer, rows in tables, and tables that nobody has read yet.
+Real stores: rows in the memtable, in the write buffer, in SST files, and SST files that were not read yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_memory_tells_the_same_as_the_disk_or_nothing(tmp_path: Path) -> None:
     with_values = keys[::2]
     store = KvStore.open(tmp_path / "store", KvResources())
     write(store, with_values, [b"v" * rng.randrange(1, 50) for _ in with_values], KvState(1, 1))
-    assert get_cached(store, keys) == find_cached(store, keys) == get_many(store, keys), "everything is recent"
+    assert get_cached(store, keys) == find_cached(store, keys) == get_many(store, keys), "everything is in the memtable"
     rows_of(store)
     assert get_cached(store, keys) == find_cached(store, keys) == get_many(store, keys), "it is in the write buffer"
     store.flush()
@@ -58,8 +58,8 @@ def test_memory_tells_the_same_as_the_disk_or_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_recent_row_is_told_whatever_the_disk_has(tmp_path: Path) -> None:
-    """The newest level that knows a key tells, also that it was removed; tables that nobody has read do not matter."""
+def test_a_row_in_the_memtable_is_told_whatever_the_disk_has(tmp_path: Path) -> None:
+    """The newest memtable that has a key tells, also that it was removed; unread SST files do not matter."""
     keys = [b"%05d" % number for number in range(600)]
     with open_store(tmp_path) as store:
         write(store, keys, keys, KvState(1, 600))

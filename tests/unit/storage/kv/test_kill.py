@@ -18,15 +18,14 @@ KEY_COUNT = 2500
 CHILD = f"""
 import sys
 from pathlib import Path
-from fluss.storage.kv import flush
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import random_batch, write
 
-store = KvStore.open(Path(sys.argv[1]), KvResources(KvStoreSettings(write_buffer_bytes=128 * 1024)))
 is_flushing = sys.argv[2] == "flushes"
-if sys.argv[2] == "makes tables":
-    flush._TABLE_ROWS_MIN = 500
+sst_rows_min = 500 if sys.argv[2] == "makes SST files" else 8192
+settings = KvStoreSettings(write_buffer_bytes=128 * 1024, sst_rows_min=sst_rows_min)
+store = KvStore.open(Path(sys.argv[1]), KvResources(settings))
 number = store.state.applied_offset
 while True:
     number += 1
@@ -37,7 +36,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("mode", ["flushes", "never flushes", "makes tables"])
+@pytest.mark.parametrize("mode", ["flushes", "never flushes", "makes SST files"])
 def test_a_killed_writer_loses_nothing_that_its_state_claims(tmp_path: Path, mode: str) -> None:
     rng = random.Random(7)
     for _ in range(2):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.storage.kv import store as store_module
 from fluss.storage.kv.store import KvResources, KvState, KvStore
+from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import (
     find,
     find_cached,
@@ -95,7 +95,7 @@ def test_large_values_are_not_copied_in_passing(tmp_path: Path, row_count: int) 
     write(store, [b"c"], [bytes(2 * MIB)], KvState(2, row_count + 1))
     for look_up in (get_cached, find_cached):
         assert look_up(store, [b"c"]) is None
-        assert look_up(store, [b"b"]) is None, "nobody knows before"
+        assert look_up(store, [b"b"]) is None, "that is not known before"
     assert get_many(store, [b"c", b"b"]) == find(store, [b"c", b"b"]) == [bytes(2 * MIB), bytes(8)]
     store.close()
 
@@ -114,9 +114,8 @@ def test_the_largest_value_is_remembered_beside_the_state(tmp_path: Path) -> Non
         assert store.state.value_bytes_max == 102
 
 
-def test_so_many_rows_fit_into_one_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_ROWS_MAX", 10)
-    with open_store(tmp_path) as store:
+def test_so_many_rows_fit_into_one_answer(tmp_path: Path) -> None:
+    with open_store(tmp_path, KvResources(KvStoreSettings(scan_rows_max=10))) as store:
         keys = [b"%02d" % number for number in range(11)]
         write(store, keys, keys, KvState(1, 11))
         assert first_rows(store, 10) == keys[:10]

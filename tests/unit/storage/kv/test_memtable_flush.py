@@ -1,11 +1,12 @@
 """Recent rows reach the database in the order of its keys, and with their state only when all of them are there.
-Real stores; drains that are interrupted, that fail and are done again, and copies of the files half way."""
+Real stores; flushes that are interrupted, that fail and are done again, and copies of the files half way."""
 
 from __future__ import annotations
 
 import gc
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,6 @@ import pytest
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.encoded import EncodedRows
 from fluss.storage.kv import flush, rocks
-from fluss.storage.kv import store as store_module
 from fluss.storage.kv.flush import UNFINISHED_NAME
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.store_settings import KvStoreSettings
@@ -33,15 +33,18 @@ from tests.unit.storage.kv.support import (
     write,
 )
 
-WAYS = {"as a table": 1, "through the write buffer": 10**9}
+WAYS = {"as an SST file": 1, "through the write buffer": 10**9}
 
 
 @pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have all rows take one of the two ways, and none go to the database directly."""
-    monkeypatch.setattr(flush, "_TABLE_ROWS_MIN", WAYS[request.param])
-    monkeypatch.setattr(store_module, "_DIRECT_ROWS_MAX", 0)
+def way(request: pytest.FixtureRequest) -> str:
+    """One of the two ways that rows of a memtable take."""
     return str(request.param)
+
+
+def settings_of(way: str, settings: KvStoreSettings | None = None) -> KvStoreSettings:
+    """Have all rows take one of the two ways, and none go to the database directly."""
+    return replace(settings or KvStoreSettings(), sst_rows_min=WAYS[way], direct_rows_max=0)
 
 
 def random_keys(rng: random.Random, count: int, length_max: int) -> list[bytes]:
@@ -76,12 +79,12 @@ def test_no_key_and_one_key_are_in_order() -> None:
 def test_the_order_is_the_one_of_the_database(tmp_path: Path, way: str, length_max: int) -> None:
     """A table takes keys in its own order only, and a scan gives them back in it."""
     keys = list(dict.fromkeys(random_keys(random.Random(length_max), 3000, length_max)))
-    with open_store(tmp_path, KvResources(KvStoreSettings())) as store:
+    with open_store(tmp_path, KvResources(settings_of(way))) as store:
         write(store, keys, keys, KvState(1, len(keys)))
         assert rows_of(store) == sorted(keys)
         assert get_many(store, keys) == find(store, keys) == keys
-        assert (store.flushed_offset == 1) == (way == "as a table")
-        with store._access as database:
+        assert (store.flushed_offset == 1) == (way == "as an SST file")
+        with store._database as database:
             iterator = rocks.scan(database, b"")
             assert iterator.key() == b"", "the state is the first of all"
             iterator.next()
@@ -113,7 +116,7 @@ def test_removals_remove_what_lies_below(tmp_path: Path, way: str) -> None:
     rng = random.Random(1)
     keys = [b"%05d" % number for number in range(3000)]
     model: Rows = {}
-    with open_store(tmp_path / "store", KvResources(KvStoreSettings())) as store:
+    with open_store(tmp_path / "store", KvResources(settings_of(way))) as store:
         for number in range(1, 8):
             some = rng.sample(keys, 1500)
             rows = [None if rng.random() < 0.5 else b"%d %s" % (number, key) for key in some]
@@ -132,7 +135,7 @@ def test_removals_remove_what_lies_below(tmp_path: Path, way: str) -> None:
 
 def test_of_rows_that_came_several_times_the_last_is_brought(tmp_path: Path, way: str) -> None:
     keys = [b"%05d" % number for number in range(500)]
-    with open_store(tmp_path / "store", KvResources(KvStoreSettings())) as store:
+    with open_store(tmp_path / "store", KvResources(settings_of(way))) as store:
         for number in range(1, 6):
             write(store, keys, [b"%d" % number] * 500, KvState(number, 500))
         write(store, keys[:100], [None] * 100, KvState(6, 400))
@@ -150,7 +153,7 @@ def test_of_rows_that_came_several_times_the_last_is_brought(tmp_path: Path, way
 
 
 def test_the_state_comes_with_the_last_of_the_rows(tmp_path: Path, way: str) -> None:
-    """Whenever the machine stops while rows are drained: the state is an old one, or all rows are there."""
+    """Whenever the machine stops while rows are flushed: the state is an old one, or all rows are there."""
     old = [b"%05d" % number for number in range(4000)]
     new = [bytes(200) + b"%05d" % number for number in range(4000)]
     copies: list[tuple[Path, list[str]]] = []
@@ -162,7 +165,7 @@ def test_the_state_comes_with_the_last_of_the_rows(tmp_path: Path, way: str) -> 
             copies.append((path, sorted(file.name for file in path.iterdir())))
 
     is_copying = False
-    with open_store(tmp_path / "store", KvResources(SMALL, sleep=copy)) as store:
+    with open_store(tmp_path / "store", KvResources(settings_of(way, SMALL), sleep=copy)) as store:
         write(store, old, old, KvState(1, 4000))
         store.flush()
         write(store, old, new, KvState(2, 4000))
@@ -171,7 +174,7 @@ def test_the_state_comes_with_the_last_of_the_rows(tmp_path: Path, way: str) -> 
         is_copying = False
         copy_as_after_a_crash(tmp_path / "store", tmp_path / "last")
     assert len(copies) >= 3
-    assert any(UNFINISHED_NAME in names for _, names in copies) == (way == "as a table")
+    assert any(UNFINISHED_NAME in names for _, names in copies) == (way == "as an SST file")
     for path, _ in copies:
         with open_store(path) as left:
             assert not (path / UNFINISHED_NAME).exists()
@@ -179,7 +182,7 @@ def test_the_state_comes_with_the_last_of_the_rows(tmp_path: Path, way: str) -> 
             rows = rows_of(left)
             if left.state == KvState(2, 4000):
                 assert rows == new
-            elif way == "as a table":
+            elif way == "as an SST file":
                 assert rows == old, "a table is there as a whole or not at all"
             else:
                 assert all(row in pair for row, *pair in zip(rows, old, new, strict=True))
@@ -192,7 +195,7 @@ def test_the_state_comes_with_the_last_of_the_rows(tmp_path: Path, way: str) -> 
         assert rows_of(left) == new
 
 
-def test_what_an_interrupted_drain_has_left_is_removed(tmp_path: Path) -> None:
+def test_what_an_interrupted_flush_has_left_is_removed(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         write(store, [b"a"], [b"1"], KvState(1, 1))
     for data in (b"", b"half a table" * 1000):
@@ -216,7 +219,7 @@ def test_a_checkpoint_has_nothing_unfinished(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("finish", [KvStore.flush, rows_of, KvStore.snapshot, KvStore.close])
-def test_whoever_needs_all_rows_finishes_a_drain_that_is_half_way(
+def test_a_call_that_needs_all_rows_finishes_a_flush_that_is_half_way(
     tmp_path: Path, finish: Callable[[KvStore], object]
 ) -> None:
     keys = [b"%05d" % number for number in range(20_000)]
@@ -251,8 +254,8 @@ class LibraryFault:
         return self.function(*arguments)
 
 
-@pytest.mark.parametrize("name", ["take_in", "table_writer"])
-def test_a_drain_that_failed_is_done_again_and_nothing_is_lost(
+@pytest.mark.parametrize("name", ["ingest", "sst_writer"])
+def test_a_flush_that_failed_is_done_again_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     keys = [b"%05d" % number for number in range(20_000)]
@@ -270,7 +273,7 @@ def test_a_drain_that_failed_is_done_again_and_nothing_is_lost(
             assert store.state.applied_offset == 2
             assert store.flushed_offset == 1
             assert not store.has_failed
-        # Writes go on meanwhile, as long as there is room; what is left of the failed drains does not matter.
+        # Writes go on meanwhile, as long as there is room; what is left of the failed flushes does not matter.
         write(store, keys[:300], [None] * 300, KvState(3, 19_700))
         copy_as_after_a_crash(tmp_path / "store", tmp_path / "copy")
         assert fault.left == 0
@@ -285,15 +288,15 @@ def test_a_drain_that_failed_is_done_again_and_nothing_is_lost(
         assert rows_of(store) == [b"new"] * 19_700
 
 
-def test_a_write_fails_when_the_drain_before_it_does_and_adds_nothing(
+def test_a_write_fails_when_the_flush_before_it_does_and_adds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [b"%05d" % number for number in range(20_000)]
     resources = KvResources(KvStoreSettings(write_buffer_bytes=256 * 1024))
     with open_store(tmp_path, resources) as store:
         write(store, keys, keys, KvState(1, 20_000))
-        fault = LibraryFault(rocks.table_writer, 3)
-        monkeypatch.setattr(rocks, "table_writer", fault)
+        fault = LibraryFault(rocks.sst_writer, 3)
+        monkeypatch.setattr(rocks, "sst_writer", fault)
         used = resources.buffered_bytes
         while fault.left:
             with pytest.raises(FlussError, match="No space left on device"):
@@ -305,7 +308,7 @@ def test_a_write_fails_when_the_drain_before_it_does_and_adds_nothing(
         assert rows_of(store) == [b"new"] * 20_000
 
 
-def test_closing_after_a_drain_that_failed_leaves_what_was_flushed(
+def test_closing_after_a_flush_that_failed_leaves_what_was_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [b"%05d" % number for number in range(20_000)]
@@ -316,7 +319,7 @@ def test_closing_after_a_drain_that_failed_leaves_what_was_flushed(
     store.flush()
     write(store, keys, keys, KvState(2, 20_000))
     with monkeypatch.context() as patch:
-        patch.setattr(rocks, "take_in", LibraryFault(rocks.take_in, 1))
+        patch.setattr(rocks, "ingest", LibraryFault(rocks.ingest, 1))
         with pytest.raises(FlussError, match="No space left on device"):
             store.close()
     store.close()
@@ -327,7 +330,7 @@ def test_closing_after_a_drain_that_failed_leaves_what_was_flushed(
         assert rows_of(store) == keys[:1000]
 
 
-def test_with_too_many_young_tables_a_drain_waits_and_then_fails(
+def test_with_too_many_files_at_level_0_a_flush_waits_and_then_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -335,7 +338,7 @@ def test_with_too_many_young_tables_a_drain_waits_and_then_fails(
     with open_store(tmp_path, KvResources(KvStoreSettings(stall_ms_max=20), sleep=pauses.append)) as store:
         write(store, keys, keys, KvState(1, 20_000))
         with monkeypatch.context() as patch:
-            patch.setattr(flush, "_YOUNG_TABLES_MAX", 0)
+            patch.setattr(flush, "_LEVEL0_FILES_MAX", 0)
             with pytest.raises(FlussError, match="waited 20 ms for the disk to catch up"):
                 store.flush()
         assert sum(pause for pause in pauses if pause > 1e-3) == pytest.approx(0.02)
@@ -346,7 +349,7 @@ def test_with_too_many_young_tables_a_drain_waits_and_then_fails(
         assert rows_of(store) == keys
 
 
-def test_an_error_that_somebody_keeps_does_not_spoil_the_next_table(tmp_path: Path) -> None:
+def test_an_error_that_is_kept_does_not_spoil_the_next_file(tmp_path: Path) -> None:
     """It keeps the file of the flush that was interrupted, and what was to be written to it: when it is dropped, too
     late, the flush that is done again has come far."""
     rng = random.Random(1)
@@ -382,7 +385,7 @@ def test_an_error_that_somebody_keeps_does_not_spoil_the_next_table(tmp_path: Pa
 # Beside reads
 
 
-def test_reads_see_the_same_at_every_step_of_a_drain(tmp_path: Path, way: str) -> None:
+def test_reads_see_the_same_at_every_step_of_a_flush(tmp_path: Path, way: str) -> None:
     keys = [b"%05d" % number for number in range(5000)]
     expected: list[bytes | None] = [None if number % 3 == 0 else b"new %d" % number for number in range(5000)]
     looks = 0
@@ -395,7 +398,7 @@ def test_reads_see_the_same_at_every_step_of_a_drain(tmp_path: Path, way: str) -
             assert all(store.get_cached([key]) in (None, store.get_many([key])) for key in keys[:: 50 + looks])
 
     is_looking = False
-    with open_store(tmp_path, KvResources(KvStoreSettings(), sleep=look)) as store:
+    with open_store(tmp_path, KvResources(settings_of(way), sleep=look)) as store:
         write(store, keys, [b"old"] * 5000, KvState(1, 5000))
         store.flush()
         write(store, keys, expected, KvState(2, 3333))
@@ -406,7 +409,7 @@ def test_reads_see_the_same_at_every_step_of_a_drain(tmp_path: Path, way: str) -
         assert get_many(store, keys) == find(store, keys) == expected
 
 
-def test_writes_during_a_drain_come_after_it(tmp_path: Path, way: str) -> None:
+def test_writes_during_a_flush_come_after_it(tmp_path: Path, way: str) -> None:
     """What is written while older rows are on their way to the database hides them, there as well."""
     keys = [b"%05d" % number for number in range(5000)]
     number = 1
@@ -422,7 +425,7 @@ def test_writes_during_a_drain_come_after_it(tmp_path: Path, way: str) -> None:
             assert get_many(store, keys[:400]) == [b"%d" % number] * 300 + [b"1"] * 100
             is_writing = True
 
-    with open_store(tmp_path / "store", KvResources(KvStoreSettings(), sleep=write_some)) as store:
+    with open_store(tmp_path / "store", KvResources(settings_of(way), sleep=write_some)) as store:
         write(store, keys, [b"1"] * 5000, KvState(1, 5000))
         is_writing = True
         store.flush()

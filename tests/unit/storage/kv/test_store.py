@@ -68,7 +68,7 @@ def test_of_several_parts_of_one_write_the_last_counts_and_each_has_its_schema(t
         found = store.find(HashedKeys.from_list(asked))
         assert {
             number: (schema_id, row)
-            for numbers, stored in found.parts
+            for numbers, stored in found.groups
             for number, schema_id, row in zip(
                 numbers.tolist(), stored.schema_ids.tolist(), stored.rows.to_list(), strict=True
             )
@@ -79,20 +79,20 @@ def test_of_several_parts_of_one_write_the_last_counts_and_each_has_its_schema(t
 
 
 def test_a_row_is_replaced_and_removed_wherever_it_is(tmp_path: Path) -> None:
-    """Keys in the write buffer, in tables, in rows that are drained and in recent ones, each over each other."""
+    """Keys in the write buffer, in tables, in rows that are flushed and in the memtable, each over each other."""
     groups = {
         "table": [b"t%04d" % number for number in range(150)],
         "buffer": [b"b%04d" % number for number in range(150)],
-        "recent": [b"r%04d" % number for number in range(150)],
+        "memtable": [b"r%04d" % number for number in range(150)],
     }
     with open_store(tmp_path / "store", KvResources(KvStoreSettings())) as store:
         everything = [key for keys in groups.values() for key in keys]
         write(store, everything, [b"old"] * 450, KvState(1, 450))
         store.flush()
-        write(store, [*groups["buffer"], *groups["recent"]], [b"newer"] * 300, KvState(2, 450))
+        write(store, [*groups["buffer"], *groups["memtable"]], [b"newer"] * 300, KvState(2, 450))
         rows_of(store)
-        write(store, groups["recent"], [b"newest"] * 150, KvState(3, 450))
-        expected = {"table": b"old", "buffer": b"newer", "recent": b"newest"}
+        write(store, groups["memtable"], [b"newest"] * 150, KvState(3, 450))
+        expected = {"table": b"old", "buffer": b"newer", "memtable": b"newest"}
         for name, keys in groups.items():
             assert get_many(store, keys) == find(store, keys) == [expected[name]] * 150
         removed = [key for keys in groups.values() for key in keys[:100]]
@@ -122,7 +122,7 @@ def test_rows_and_state_survive_closing(tmp_path: Path) -> None:
         assert store.state == state
         assert store.flushed_offset == 17
         assert rows_of(store) == [b"1"]
-        # Now with recent rows, and a state without any rows.
+        # Now with rows in the memtable, and a state without any rows.
         keys = [b"%04d" % number for number in range(500)]
         write(store, keys, keys, KvState(517, 501))
         store.write([], KvState(520, 501))
@@ -161,8 +161,8 @@ def test_many_rows_are_brought_into_the_database_in_parts_with_pauses(tmp_path: 
         assert get_many(store, many) == many
 
 
-def test_a_long_drain_goes_with_the_writes_that_follow(tmp_path: Path) -> None:
-    """Full recent rows reach the disk a piece with each write; nobody waits for all of them, and all are found."""
+def test_a_long_flush_goes_with_the_writes_that_follow(tmp_path: Path) -> None:
+    """A full memtable reaches the disk a piece with each write; no write waits for all of it; all rows are found."""
     pauses: list[float] = []
     settings = KvStoreSettings(write_buffer_bytes=1024 * 1024)
     with open_store(tmp_path, KvResources(settings, sleep=pauses.append)) as store:
@@ -196,7 +196,7 @@ def test_the_state_is_not_a_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row_count", [1, 500])
 def test_the_state_is_not_found_as_a_row(tmp_path: Path, row_count: int) -> None:
-    """By columns either, whether there are recent rows or not."""
+    """By columns either, whether the memtable has rows or not."""
     keys = [b"\x00%d" % number for number in range(row_count)]
     with open_store(tmp_path) as store:
         for _ in range(2):
@@ -326,12 +326,12 @@ def test_a_store_is_open_only_once(tmp_path: Path) -> None:
         assert caught.value.error_code == ErrorCode.KV_STORAGE_EXCEPTION
 
 
-def test_whoever_fails_to_open_a_store_that_is_open_does_not_disturb_it(tmp_path: Path) -> None:
+def test_a_failure_to_open_a_store_that_is_open_does_not_disturb_it(tmp_path: Path) -> None:
     keys = [b"%05d" % number for number in range(10_000)]
     with open_store(tmp_path, KvResources(KvStoreSettings(write_buffer_bytes=256 * 1024))) as store:
         write(store, keys, keys, KvState(1, 10_000))
         write(store, keys[:200], keys[:200], KvState(2, 10_000))
-        assert (tmp_path / UNFINISHED_NAME).exists(), "it is being drained"
+        assert (tmp_path / UNFINISHED_NAME).exists(), "it is being flushed"
         with pytest.raises(FlussError, match="LOCK"):
             KvStore.open(tmp_path, KvResources(SMALL))
         store.flush()

@@ -1,11 +1,12 @@
 """Whatever is done to a store, it has the rows of a dict to which the same was done.
 A state machine: writes of all sizes, reads, snapshots, flushes, trouble, restarts, crashes and checkpoints. So few rows
-are many here that they take every way there is: directly, by way of recent rows, with drains under way, as tables."""
+are many here that they take every way there is: directly, by way of memtables, with flushes under way, as SST files."""
 
 from __future__ import annotations
 
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fluss.errors import FlussError
 from fluss.record.mutations import Mutations
-from fluss.storage.kv import flush, rocks
-from fluss.storage.kv import store as store_module
+from fluss.storage.kv import rocks
 from fluss.storage.kv.flush import UNFINISHED_NAME
 from fluss.storage.kv.store import IdBlock, KvResources, KvSnapshot, KvState, KvStore, remove_store
 from fluss.storage.kv.store_settings import KvStoreSettings
@@ -57,8 +57,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.temporary = tempfile.TemporaryDirectory()
         self.directory = Path(self.temporary.name) / "store"
         self.copy_count = 0
-        self.resources = KvResources(SMALL)
-        self.store = KvStore.open(self.directory, self.resources)
         self.rows: Rows = {}
         self.rows_at: dict[int, Rows] = {0: {}}
         self.snapshots: list[tuple[KvSnapshot, KvState, list[bytes]]] = []
@@ -68,14 +66,21 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         self.temporary.cleanup()
 
-    @initialize(table_rows_min=st.sampled_from((1, 8, 10**6)), direct_rows_max=st.sampled_from((0, 3, 20)))
-    def choose_what_is_many(self, table_rows_min: int, direct_rows_max: int) -> None:
-        self.patch.setattr(flush, "_TABLE_ROWS_MIN", table_rows_min)
-        self.patch.setattr(store_module, "_DIRECT_ROWS_MAX", direct_rows_max)
-        self.patch.setattr(store_module, "_FILTERED_ROWS_MIN", table_rows_min)
-        # A flush goes on for several writes.
-        self.patch.setattr(store_module, "_DRAINED_MIN", 3)
-        self.patch.setattr(store_module, "_DRAINED_PER_ROW", 1)
+    @initialize(sst_rows_min=st.sampled_from((1, 8, 10**6)), direct_rows_max=st.sampled_from((0, 3, 20)))
+    def choose_what_is_many(self, sst_rows_min: int, direct_rows_max: int) -> None:
+        settings = replace(
+            SMALL,
+            sst_rows_min=sst_rows_min,
+            direct_rows_max=direct_rows_max,
+            filter_keys_min=sst_rows_min,
+            # Flushes and filters take several writes.
+            flush_rows_min=3,
+            flush_rows_per_row=1,
+            filter_keys_per_row=1,
+            filter_step_keys=20,
+        )
+        self.resources = KvResources(settings)
+        self.store = KvStore.open(self.directory, self.resources)
 
     @rule(rows=ROWS, cut=st.integers(0, 30), steps=st.integers(1, 5), ids=IDS)
     def write(self, rows: list[tuple[bytes, bytes | None]], cut: int, steps: int, ids: IdBlock | None) -> None:
@@ -95,7 +100,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 10**6), row_counts=st.sampled_from(((40,), (300,), (300, 1), (300, 5, 40))))
     def write_many(self, seed: int, row_counts: tuple[int, ...]) -> None:
-        """Fill the recent rows; the next write, now or later, begins to flush them."""
+        """Fill the memtable; the next write, now or later, begins to flush them."""
         for number, row_count in enumerate(row_counts):
             keys, short = random_batch(seed + number, row_count, 300)
             values = [value and value * 8 for value in short]
@@ -185,7 +190,7 @@ class StoreMachine(RuleBasedStateMachine):
 
         before = self.store.state, self.store.flushed_offset
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rocks, "take_in", fail)
+            patch.setattr(rocks, "ingest", fail)
             for _ in range(fault_count):
                 with suppress(FlussError):
                     self.store.flush()

@@ -6,12 +6,11 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fluss.storage.kv import flush
-from fluss.storage.kv import store as store_module
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import (
@@ -47,7 +46,7 @@ class Rounds:
         self.changes: list[Seen] = [{}]
         self.rows_at: list[Rows] = [{}]
         for number in range(1, ROUND_COUNT + 1):
-            # A few rows, more, and so many that the recent rows are full.
+            # A few rows, more, and so many that the memtable is full.
             row_count, repeats = rng.choice(((1, 1), (20, 1), (200, 1), (400, 20)))
             changes: Seen = {
                 key: None if rng.random() < 0.2 else b"%s %d " % (key, number) * repeats
@@ -100,16 +99,13 @@ WAYS: dict[str, Callable[[KvStore, list[bytes]], Seen]] = {
 }
 
 
-@pytest.mark.parametrize("table_rows_min", [50, 10**9], ids=["as tables", "through the write buffer"])
-def test_readers_see_what_was_written_before_they_began_or_something_newer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_rows_min: int
-) -> None:
-    monkeypatch.setattr(flush, "_TABLE_ROWS_MIN", table_rows_min)
-    monkeypatch.setattr(store_module, "_FILTERED_ROWS_MIN", table_rows_min)
+@pytest.mark.parametrize("sst_rows_min", [50, 10**9], ids=["as tables", "through the write buffer"])
+def test_readers_see_what_was_written_before_they_began_or_something_newer(tmp_path: Path, sst_rows_min: int) -> None:
     # A flush goes on for several writes.
-    monkeypatch.setattr(store_module, "_DRAINED_MIN", 30)
-    monkeypatch.setattr(store_module, "_DRAINED_PER_ROW", 1)
-    rounds = Rounds(table_rows_min % 7)
+    settings = replace(
+        SMALL, sst_rows_min=sst_rows_min, filter_keys_min=sst_rows_min, flush_rows_min=30, flush_rows_per_row=1
+    )
+    rounds = Rounds(sst_rows_min % 7)
     done = 0
     errors: list[BaseException] = []
     reads = dict.fromkeys([*WAYS, "snapshot", "flush"], 0)
@@ -126,7 +122,7 @@ def test_readers_see_what_was_written_before_they_began_or_something_newer(
         except BaseException as error:
             errors.append(error)
 
-    with open_store(tmp_path / "store", KvResources(SMALL)) as store:
+    with open_store(tmp_path / "store", KvResources(settings)) as store:
 
         def look(name: str) -> None:
             rng = random.Random(name)

@@ -1,4 +1,4 @@
-"""All stores together keep to the limit of what is not on the disk, by flushing the fullest, and nobody waits for ever.
+"""All stores together keep to the limit of what is not on the disk, by flushing the fullest; no write waits for ever.
 Real stores with a small limit."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def fill(store: KvStore, mib: int, together: int = 10**6) -> None:
 
 
 @pytest.mark.parametrize("together", [1000, 100], ids=["recent", "in the write buffer"])
-def test_the_fullest_store_is_flushed_whoever_writes(tmp_path: Path, together: int) -> None:
+def test_the_fullest_store_is_flushed_whichever_is_written_to(tmp_path: Path, together: int) -> None:
     resources = KvResources(KvStoreSettings(write_buffers_bytes_max=LIMIT))
     with ExitStack() as stores:
         busy, full, other = (stores.enter_context(open_store(tmp_path / name, resources)) for name in ("1", "2", "3"))
@@ -136,7 +136,7 @@ class ClosedStore:
 
 
 class SlowStore(Store):
-    """Its flush takes until somebody says so."""
+    """Its flush takes until the test says so."""
 
     def __init__(self, byte_count: int) -> None:
         super().__init__(byte_count)
@@ -164,7 +164,7 @@ def test_the_fullest_are_flushed_one_by_one_until_there_is_room() -> None:
     assert [owner.release_count for owner in owners] == [0, 1, 0, 1, 0]
 
 
-def test_stores_that_cannot_be_flushed_hold_up_nobody() -> None:
+def test_stores_that_cannot_be_flushed_hold_up_no_write() -> None:
     full_disk, closed, other, small = FullDisk(9 * MIB), ClosedStore(), Store(2 * MIB), Store(MIB - 1)
     buffers = WriteBuffers(LIMIT, lambda: 2 * LIMIT)
     owners: list[BufferOwner] = [full_disk, closed, other, small]
@@ -178,14 +178,14 @@ def test_stores_that_cannot_be_flushed_hold_up_nobody() -> None:
     assert (full_disk.release_count, other.release_count, small.release_count) == (1, 2, 0)
 
 
-def test_below_the_limit_nobody_waits_for_a_flush_and_beyond_it_everybody_does() -> None:
+def test_below_the_limit_no_write_waits_for_a_flush_and_beyond_it_all_do() -> None:
     slow = SlowStore(13 * MIB)
     buffers = WriteBuffers(LIMIT, lambda: slow.byte_count)
     buffers.add(slow)
     flusher = threading.Thread(target=buffers.make_room)
     flusher.start()
     assert slow.has_begun.wait(120)
-    # More than three quarters: somebody is at it, and this returns.
+    # More than three quarters: a thread is at it, and this returns.
     buffers.make_room()
     buffers.note(7 * MIB)
     waiting = threading.Thread(target=buffers.make_room)
@@ -218,7 +218,7 @@ def test_when_no_thread_can_be_started_the_next_write_tries_again(monkeypatch: p
 
 
 def test_a_write_that_flushes_cannot_follow_waits_and_then_fails(tmp_path: Path) -> None:
-    # Nobody really sleeps: a store with the smallest buffers is behind at once.
+    # There is no real sleep: a store with the smallest buffers is behind at once.
     pauses: list[float] = []
     is_patient = False
 
