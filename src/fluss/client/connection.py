@@ -163,7 +163,7 @@ class FlussConnection(ServerMade):
         try:
             await self._writer_client.close(timeout_s)
         except FlussError as error:
-            # Nobody may be waiting for the outcome.
+            # The caller need not wait for the outcome, so it is logged, too.
             logger.warning("not everything that was written has been stored: %s", error.message)
             raise
 
