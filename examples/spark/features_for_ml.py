@@ -1,7 +1,7 @@
 """Features for machine learning: kept up to date by a stream, served by key, replayed for training.
 
 Payments arrive in a log table. A streaming query keeps features of every customer in a primary-key table. A service
-looks up the features of whoever is paying, scores them, and writes down whom it scored and when.
+looks up the features of the payer, scores them, and writes down whom it scored and when.
 
 For training, features are needed as they were when a customer was scored: with those of today a model would learn from
 the future. The changelog of the table has all versions with their times, so a query finds the right one of each. What

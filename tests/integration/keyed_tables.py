@@ -14,6 +14,7 @@ import fluss
 from fluss import ChangeType, TablePath, embedded
 from fluss.client.kernel.runtime import wait_for
 from fluss.schema.table import TableBucket
+from fluss.testing.cluster import ServerProcess
 
 ID_NAME = pa.schema([("id", pa.int32()), ("name", pa.string())])
 
@@ -21,11 +22,9 @@ ID_NAME = pa.schema([("id", pa.int32()), ("name", pa.string())])
 class Tables:
     """Makes tables of one server, each with a name of its own."""
 
-    def __init__(self, server: embedded.EmbeddedServer, **options: Any) -> None:
+    def __init__(self, server: embedded.EmbeddedServer | ServerProcess, **options: Any) -> None:
         self.server = server
-        config = server.config()
-        for key, value in options.items():
-            config._set(key, value)
+        config = fluss.Config({"bootstrap.servers": server.bootstrap_servers, **options})
         self.connection = wait_for(fluss.FlussConnection.create(config))
         self.admin = self.connection.get_admin()
         self._count = 0
@@ -48,12 +47,19 @@ class Tables:
 
 
 @contextmanager
-def tables_of(server: embedded.EmbeddedServer, **options: Any) -> Iterator[Tables]:
+def tables_of(server: embedded.EmbeddedServer | ServerProcess, **options: Any) -> Iterator[Tables]:
     tables = Tables(server, **options)
     try:
         yield tables
     finally:
         tables.close()
+
+
+def poll_rows(scanner: Any, count: int) -> list[dict[str, Any]]:
+    """Poll until there are so many rows."""
+    rows: list[dict[str, Any]] = []
+    poll_until(lambda: rows.extend(record.row for record in scanner.poll(500)), lambda: len(rows) >= count)
+    return rows
 
 
 def upsert(table: fluss.FlussTable, rows: Iterable[Any]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from datetime import time as clock_time
@@ -22,6 +21,7 @@ import fluss
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError, embedded
 from fluss.client.kernel.runtime import wait_for
 from fluss.testing.waiting import eventually
+from tests.integration.keyed_tables import poll_rows
 
 ARROW_SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string())])
 SCHEMA = fluss.Schema(ARROW_SCHEMA)
@@ -52,14 +52,6 @@ def write(table: fluss.FlussTable, *rows: Any) -> None:
 
 def batch_scanner(scan: fluss.TableScan) -> fluss.LogScanner:
     return wait_for(scan.create_record_batch_log_scanner())
-
-
-def poll_rows(scanner: fluss.LogScanner, count: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    deadline_s = time.monotonic() + 120
-    while len(rows) < count and time.monotonic() < deadline_s:
-        rows += [record.row for record in scanner.poll(500)]
-    return rows
 
 
 # Keywords
@@ -394,10 +386,13 @@ def test_a_partition_column_may_have_any_scalar_type(
         table.new_lookup().lookup_by(["part", "shop"])
 
 
-def test_a_table_made_again_is_never_taken_for_the_one_before(server: embedded.EmbeddedServer) -> None:
+def test_a_table_made_again_is_never_taken_for_the_one_before(
+    server: embedded.EmbeddedServer, connection: fluss.FlussConnection
+) -> None:
     schema = fluss.Schema(ARROW_SCHEMA, primary_keys=["id"])
-    with wait_for(fluss.FlussConnection.create(server.config(request_timeout_ms=300))) as connection:
-        old = create_table(connection, schema)
+    # Whoever has the old table looks for it as long as a request may take.
+    with wait_for(fluss.FlussConnection.create(server.config(request_timeout_ms=1000))) as impatient:
+        old = create_table(impatient, schema)
         writer, lookuper = old.new_upsert().create_writer(), old.new_lookup().create_lookuper()
         wait_for(writer.upsert([1, "old"]).wait())
         wait_for(connection.get_admin().drop_table(old.table_path))

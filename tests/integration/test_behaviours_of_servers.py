@@ -4,16 +4,13 @@ Shown with real servers and clients, from the first write to what the last reade
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from fluss import EARLIEST_OFFSET, blocking, embedded
-from fluss.embedded import EmbeddedServer
+from fluss import EARLIEST_OFFSET, blocking
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
 from fluss.net.transport import run
@@ -21,20 +18,11 @@ from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.testing.waiting import eventually
+from tests.integration.keyed_tables import poll_rows
+from tests.integration.servers import serving
 
 ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
 SCHEMA = blocking.Schema(ARROW_SCHEMA)
-
-
-@contextmanager
-def serving(tmp_path: Path, **options: Any) -> Iterator[tuple[EmbeddedServer, blocking.FlussConnection]]:
-    """A server with these options, ``__`` for dots and ``_`` for dashes, and a connection that sends rows at once."""
-    named = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
-    with (
-        embedded.start({"durability": "os", **named}, data_dir=tmp_path / "data") as server,
-        blocking.FlussConnection.create(server.config(writer_batch_timeout_ms=0)) as connection,
-    ):
-        yield server, connection
 
 
 def create_table(connection: blocking.FlussConnection, name: str, **description: Any) -> blocking.FlussTable:
@@ -48,14 +36,6 @@ def append_each(table: blocking.FlussTable, numbers: range, region: str = "EU") 
     writer = table.new_append().create_writer()
     for number in numbers:
         writer.append([number, region]).wait()
-
-
-def poll_rows(scanner: blocking.LogScanner, count: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    deadline_s = time.monotonic() + 120
-    while len(rows) < count and time.monotonic() < deadline_s:
-        rows += [record.row for record in scanner.poll(500)]
-    return rows
 
 
 def ids(scanner: blocking.LogScanner) -> list[int]:

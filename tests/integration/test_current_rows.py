@@ -14,7 +14,7 @@ import pytest
 
 import fluss
 from fluss import Column, FlussError, TableScan, embedded
-from fluss.client.kernel.runtime import run_here, wait_for
+from fluss.client.kernel.runtime import run_blocking, wait_for
 from fluss.client.scan.table_read import TableRead
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
@@ -239,7 +239,7 @@ def begun_read(table: fluss.FlussTable) -> TableRead:
     scan = table.new_scan()
     options = scan._read_options(None)
     read = scan._runtime.run(TableRead.begin(scan._cluster, scan._runtime, scan._info, options))
-    first = run_here(read._read.step())
+    first = run_blocking(read._read.step())
     assert first
     read._keep(first)
     return read
@@ -273,7 +273,7 @@ def test_sessions_that_expire_while_nobody_reads_are_opened_again() -> None:
         read = begun_read(table)
         time.sleep(2.5)
         # Some buckets have been read in part, others have only been opened, or not even that.
-        assert sorted(ids_of(run_here(read.all_rows()))) == list(range(40_000))
+        assert sorted(ids_of(run_blocking(read.all_rows()))) == list(range(40_000))
 
 
 def test_more_buckets_than_sessions_are_read_one_after_the_other() -> None:
@@ -293,4 +293,4 @@ def test_a_read_survives_a_restart_of_the_server_and_doubles_nothing() -> None:
         upsert_batch(table, id=list(range(40_000)), name=["x" * 20] * 40_000)
         read = begun_read(table)
         server.restart()
-        assert sorted(ids_of(run_here(read.all_rows()))) == list(range(40_000))
+        assert sorted(ids_of(run_blocking(read.all_rows()))) == list(range(40_000))

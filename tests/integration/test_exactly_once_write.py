@@ -29,12 +29,11 @@ from fluss.spark.write.exactly_once import ExactlyOnceWrite
 from fluss.spark.write.sink import SinkRows
 from fluss.spark.write.sink_state import SinkState, TaskRecords
 from fluss.spark.write.writer_record import WriterRecord
-from fluss.testing.cluster import ServerProcess
-from fluss.testing.faultnet import FaultProxy, Faults
+from fluss.testing.faultnet import Faults
+from tests.integration.servers import Network, network_of
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("name", pa.string())])
 SUMMED = pa.schema([("id", pa.int64()), ("day", pa.string()), ("total", pa.int64())])
-NAMES = count()
 DAYS = ("mon", "tue", "wed")
 
 
@@ -42,38 +41,14 @@ class DeadError(Exception):
     """An attempt ends here."""
 
 
-class Network:
-    def __init__(self, server: ServerProcess, proxy: FaultProxy) -> None:
-        self.server = server
-        self.proxy = proxy
-        # Many batches of few rows, so that attempts die between them.
-        config = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "writer.batch-size": "80"}
-        self.connection = wait_for(fluss.FlussConnection.create(fluss.Config(config)))
-
-    def create(self, schema: pa.Schema | fluss.Schema = ROWS, keys: tuple[str, ...] = (), **descriptor: Any) -> Any:
-        path = fluss.TablePath("fluss", f"once_{next(NAMES)}")
-        made = schema if isinstance(schema, fluss.Schema) else fluss.Schema(schema, primary_keys=list(keys))
-        admin = self.connection.get_admin()
-        wait_for(admin.create_table(path, fluss.TableDescriptor(made, **descriptor)))
-        for day in DAYS if "partition_keys" in descriptor else ():
-            wait_for(admin.create_partition(path, {"day": day}))
-        return wait_for(self.connection.get_table(path))
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    with FaultProxy(seed=8) as proxy:
-        options = (
-            f"advertised.listeners=FLUSS://127.0.0.1:{proxy.port}",
-            "server.writer-id.expiration-time=2s",
-            "server.writer-id.expiration-check-interval=100ms",
-        )
-        arguments = [argument for option in options for argument in ("-D", option)]
-        with ServerProcess(tmp_path_factory.mktemp("once"), *arguments, "--durability", "os") as server:
-            proxy.upstream_port = server.port
-            network = Network(server, proxy)
-            yield network
-            network.connection.close()
+    options = ("server.writer-id.expiration-time=2s", "server.writer-id.expiration-check-interval=100ms")
+    # Many batches of few rows, so that attempts die between them.
+    client = {"writer.batch-size": "80"}
+    with network_of(tmp_path_factory.mktemp("once"), ROWS, *options, seed=8, client=client) as network:
+        network.partitions = [{"day": day} for day in DAYS]
+        yield network
 
 
 @pytest.fixture
@@ -154,7 +129,7 @@ def test_rows_of_a_log_are_there_once_although_attempts_die_and_the_order_change
     others = rows_of(list(range(1000, 1040)))
     rows = rows_of(list(range(150)), copies=2)
     for attempt in range(6):
-        # Somebody else writes, too.
+        # Another writer writes, too.
         writer = table.new_append().create_writer()
         for batch in batches_of(others[attempt::6], 50):
             writer.write_arrow_batch(batch)
@@ -301,9 +276,9 @@ def test_sums_are_exact_although_attempts_die_and_the_order_changes(
     builder = fluss.Schema.builder().column("id", DataTypes.bigint()).column("day", DataTypes.string())
     builder = builder.column("total", DataTypes.bigint(), aggregation="sum").primary_key(["id", "day"])
     properties = {"table.merge-engine": "aggregation"}
-    descriptor = {"partition_keys": partition_keys} if partition_keys else {}
+    descriptor: dict[str, Any] = {"partition_keys": partition_keys} if partition_keys else {}
     table = network.create(builder.build(), bucket_count=2, properties=properties, **descriptor)
-    rows = [{"id": n % 37, "day": DAYS[n % 3], "total": n} for n in range(300)]
+    rows: list[dict[str, Any]] = [{"id": n % 37, "day": DAYS[n % 3], "total": n} for n in range(300)]
     sums: Counter[tuple[int, str]] = Counter()
     for row in rows:
         sums[row["id"], row["day"]] += row["total"]
@@ -431,15 +406,15 @@ class Life:
         if self.schema is SUMMED:
             self.rows = [{"id": row["id"] % 40, "day": row["day"], "total": row["id"]} for row in self.rows]
 
-    def _create(self) -> FlussTable:
+    def _create(self) -> Any:
         buckets = self.rng.choice([1, 2, 4])
-        partitions = {"partition_keys": ["day"]} if "partitions" in self.kind else {}
+        partitions: dict[str, Any] = {"partition_keys": ["day"]} if "partitions" in self.kind else {}
         if self.kind.startswith("sums"):
             builder = fluss.Schema.builder().column("id", DataTypes.bigint()).column("day", DataTypes.string())
             builder = builder.column("total", DataTypes.bigint(), aggregation="sum").primary_key(["id", "day"])
             properties = {"table.merge-engine": "aggregation"}
             return self._network.create(builder.build(), bucket_count=buckets, properties=properties, **partitions)
-        keys = {"bucket_keys": ["id"]} if self.kind == "buckets" else {}
+        keys: dict[str, Any] = {"bucket_keys": ["id"]} if self.kind == "buckets" else {}
         return self._network.create(bucket_count=buckets, **keys, **partitions)
 
     def attempt(self, depth: int = 0) -> None:

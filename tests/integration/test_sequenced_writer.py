@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,48 +17,25 @@ import fluss
 from fluss import DataTypes
 from fluss.client.bulk.counted_writer import CountedWriter
 from fluss.client.bulk.sequenced_writer import SequencedWriter, new_writer_id
+from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
 from fluss.client.kernel.runtime import wait_for
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
-from fluss.testing.cluster import ServerProcess
-from fluss.testing.faultnet import FaultProxy, Faults
+from fluss.testing.faultnet import Faults
 from fluss.testing.waiting import eventually
+from tests.integration.servers import Network, network_of
 
 ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 NAMES = count()
 
 
-class Network:
-    """A server that clients reach through a proxy, and the tables that tests make there."""
-
-    def __init__(self, server: ServerProcess, proxy: FaultProxy) -> None:
-        self.server = server
-        self.proxy = proxy
-        self.connection = self.connect()
-
-    def connect(self, **options: str) -> fluss.FlussConnection:
-        config = {"bootstrap.servers": f"127.0.0.1:{self.proxy.port}", **options}
-        return wait_for(fluss.FlussConnection.create(fluss.Config(config)))
-
-    def create(self, schema: pa.Schema = ROWS, keys: tuple[str, ...] = (), **descriptor: Any) -> FlussTable:
-        path = fluss.TablePath("fluss", f"sequenced_{next(NAMES)}")
-        made = fluss.TableDescriptor(fluss.Schema(schema, primary_keys=list(keys)), **descriptor)
-        wait_for(self.connection.get_admin().create_table(path, made))
-        return wait_for(self.connection.get_table(path))
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    with FaultProxy(seed=5) as proxy:
-        advertised = f"advertised.listeners=FLUSS://127.0.0.1:{proxy.port}"
-        with ServerProcess(tmp_path_factory.mktemp("sequenced"), "-D", advertised, "--durability", "os") as server:
-            proxy.upstream_port = server.port
-            network = Network(server, proxy)
-            yield network
-            network.connection.close()
+    with network_of(tmp_path_factory.mktemp("sequenced"), ROWS, seed=5) as network:
+        yield network
 
 
 @pytest.fixture
@@ -299,7 +275,7 @@ def test_a_closed_writer_says_so(network: Network) -> None:
         writer.append(bucket_of(table), rows(1))
 
 
-# Places
+# Splitting
 
 
 def test_rows_are_split_as_other_writers_split_them(network: Network) -> None:
@@ -309,12 +285,12 @@ def test_rows_are_split_as_other_writers_split_them(network: Network) -> None:
     writer.write_arrow_batch(batch)
     wait_for(writer.flush())
     with SequencedWriter(table, new_writer_id(table)) as sequenced:
-        places = sequenced.split_by_bucket(batch)
-        for bucket, part, taken in places:
+        split = TableSplitter.of(table).split(batch)
+        for bucket, part, taken in split:
             assert part.column("id").to_pylist() == taken.tolist()
             sequenced.append(bucket, part)
         sequenced.flush()
-    assert len(places) == 4
+    assert len(split) == 4
     scanner = wait_for(table.new_scan().create_log_scanner())
     scanner.subscribe_buckets(dict.fromkeys(range(4), 0))
     by_bucket: dict[int, list[int]] = {}
@@ -336,15 +312,16 @@ def test_partitions_have_numbers_of_their_own_and_missing_ones_are_named(
     writer_id = new_writer_id(table)
     both = pa.Table.from_batches([rows(*range(20), name="a"), rows(*range(20, 40), name="b")]).combine_chunks()
     (batch,) = both.to_batches()
+    splitter = TableSplitter.of(table)
     with SequencedWriter(table, writer_id) as writer:
         write = writer.upsert if keys else writer.append
         for _ in range(2):
-            for bucket, part, _ in writer.split_by_bucket(batch):
+            for bucket, part, _ in splitter.split(batch):
                 write(bucket, part)
         writer.flush()
-        buckets = [bucket for bucket, _, _ in writer.split_by_bucket(batch)]
+        buckets = [bucket for bucket, _, _ in splitter.split(batch)]
         with pytest.raises(FlussError, match=r"partition 'c' of fluss.* does not exist; create it") as missing:
-            writer.split_by_bucket(rows(1, name="c"))
+            splitter.split(rows(1, name="c"))
         assert missing.value.error_code == ErrorCode.PARTITION_NOT_EXISTS
     assert len({bucket.partition_id for bucket in buckets}) == 2
     ids = sorted(table.to_arrow(columns=["id"])["id"].to_pylist())
@@ -452,7 +429,7 @@ def test_a_counting_writer_upserts_and_deletes_in_the_order_of_rows(network: Net
 
 
 def test_a_counting_writer_raises_its_own_failures_and_waits_for_no_one_else(network: Network) -> None:
-    with network.connect(**{"request-timeout": "300"}) as connection:
+    with network.connect(**{"request-timeout": "2000"}) as connection:
         path = network.create().table_path
         gone = network.create().table_path
         lost, fine = (CountedWriter(wait_for(connection.get_table(each))) for each in (gone, path))

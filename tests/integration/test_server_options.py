@@ -8,8 +8,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +26,12 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.testing.waiting import eventually
+from tests.integration.servers import serving
 
 ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SCHEMA = blocking.Schema(ARROW_SCHEMA)
 PATH = blocking.TablePath("fluss", "t")
 TIMEOUT_S = 120
-
-
-@contextmanager
-def serving(tmp_path: Path, **options: Any) -> Iterator[tuple[EmbeddedServer, blocking.FlussConnection]]:
-    """A server with these options, ``__`` for dots and ``_`` for dashes, and a connection that sends rows at once."""
-    named = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
-    with (
-        embedded.start({"durability": "os", **named}, data_dir=tmp_path / "data") as server,
-        blocking.FlussConnection.create(server.config(writer_batch_timeout_ms=0)) as connection,
-    ):
-        yield server, connection
 
 
 def create_table(connection: blocking.FlussConnection, **description: Any) -> blocking.FlussTable:

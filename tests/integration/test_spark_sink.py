@@ -32,11 +32,11 @@ def options_of(tables: Tables, table: fluss.FlussTable, **options: str) -> dict[
     return {"bootstrap.servers": tables.server.bootstrap_servers, "table": str(table.table_path), **given}
 
 
-class QueuedBatch:
+class WriteJob:
     """A batch write without Spark: tasks are calls."""
 
     def __init__(
-        self, tables: Tables, table: fluss.FlussTable, struct: StructType, *, overwrites: bool = False, **options: str
+        self, tables: Tables, table: fluss.FlussTable, struct: StructType, *, overwrites: bool = False, **options: Any
     ) -> None:
         parsed = write_options(options_of(tables, table, **options), is_stream=False)
         self.writer = FlussBatchWriter(parsed, struct, overwrites)
@@ -96,15 +96,15 @@ def columns(*names: str) -> StructType:
     ],
 )
 def test_columns_that_cannot_be_written_are_refused_before_any_row(
-    tables: Tables, keys: tuple[str, ...], struct: StructType, options: dict[str, str], reason: str
+    tables: Tables, keys: tuple[str, ...], struct: StructType, options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(FlussError, match=reason):
-        QueuedBatch(tables, tables.create(COLUMNS, keys), struct, **options)
+        WriteJob(tables, tables.create(COLUMNS, keys), struct, **options)
 
 
 def test_missing_columns_are_null_and_the_order_does_not_matter(tables: Tables) -> None:
     table = tables.create(COLUMNS, ())
-    (message,) = QueuedBatch(tables, table, columns("name", "id")).run([("a", 1), ("b", 2)])
+    (message,) = WriteJob(tables, table, columns("name", "id")).run([("a", 1), ("b", 2)])
     assert found(table) == [(1, "a", None), (2, "b", None)]
     assert message.summary.rows == 2
     assert sum(message.summary.rows_by_bucket.values()) == 2
@@ -112,7 +112,7 @@ def test_missing_columns_are_null_and_the_order_does_not_matter(tables: Tables) 
 
 def test_a_bad_row_among_few_leaves_no_trace(tables: Tables) -> None:
     table = tables.create(pa.schema([("id", pa.int32()), ("name", pa.string())]), ())
-    job = QueuedBatch(tables, table, columns("id", "name"))
+    job = WriteJob(tables, table, columns("id", "name"))
     with pytest.raises(FlussError, match="Column 'id' has a value that does not fit int32"):
         job.run([*[(number, "x") for number in range(100)], (2**40, "too large")])
     assert found(table) == []
@@ -123,12 +123,12 @@ def test_a_bad_row_behind_many_is_an_error(tables: Tables, monkeypatch: pytest.M
     monkeypatch.setattr(sink, "_BATCH_BYTES_MIN", 1)
     table = tables.create(pa.schema([("id", pa.int32()), ("name", pa.string())]), ())
     with pytest.raises(FlussError, match="does not fit"):
-        QueuedBatch(tables, table, columns("id", "name")).run([*[(number, "x") for number in range(100)], (2**40, "x")])
+        WriteJob(tables, table, columns("id", "name")).run([*[(number, "x") for number in range(100)], (2**40, "x")])
 
 
 def test_a_table_that_was_created_again_is_not_written_to(tables: Tables) -> None:
     table = tables.create(COLUMNS, ())
-    job = QueuedBatch(tables, table, columns("id"))
+    job = WriteJob(tables, table, columns("id"))
     wait_for(tables.admin.drop_table(table.table_path))
     wait_for(tables.admin.create_table(table.table_path, fluss.TableDescriptor(fluss.Schema(COLUMNS))))
     with pytest.raises(FlussError, match="dropped and created again while it was written to"):
@@ -141,7 +141,7 @@ def test_small_batches_are_put_together_for_tables_with_buckets_by_key(
     monkeypatch.setattr(sink, "_BATCH_BYTES_MIN", 200)
     table = tables.create(COLUMNS, ("id",), bucket_count=4)
     rows = [(number, "x" * 10) for number in range(300)]
-    (message,) = QueuedBatch(tables, table, columns("id", "name")).run(rows)
+    (message,) = WriteJob(tables, table, columns("id", "name")).run(rows)
     assert found(table) == [(number, name, None) for number, name in rows]
     assert set(message.summary.rows_by_bucket) == {":0", ":1", ":2", ":3"}
     assert message.summary.rows_by_bucket.total() == 300
@@ -152,8 +152,8 @@ def test_small_batches_are_put_together_for_tables_with_buckets_by_key(
 
 def test_change_types_of_both_kinds_are_applied_in_the_order_of_rows(tables: Tables) -> None:
     table = tables.create(COLUMNS, ("id",))
-    QueuedBatch(tables, table, columns("id", "name")).run([(number, "old") for number in range(1, 6)])
-    job = QueuedBatch(tables, table, columns("id", "name", "op"), sink__change_type_column="op")
+    WriteJob(tables, table, columns("id", "name")).run([(number, "old") for number in range(1, 6)])
+    job = WriteJob(tables, table, columns("id", "name", "op"), sink__change_type_column="op")
     job.run(
         [
             (1, "new", "+U"),
@@ -168,9 +168,7 @@ def test_change_types_of_both_kinds_are_applied_in_the_order_of_rows(tables: Tab
     for unknown in ("upsert", None):
         with pytest.raises(FlussError, match=f"The change type {unknown!r} in column 'op' is none: use"):
             job.run([(1, "x", "+I"), (2, "x", unknown)])
-    ignoring = QueuedBatch(
-        tables, table, columns("id", "op"), sink__change_type_column="op", sink__ignore_delete="true"
-    )
+    ignoring = WriteJob(tables, table, columns("id", "op"), sink__change_type_column="op", sink__ignore_delete="true")
     ignoring.run([(2, "-D"), (3, "delete"), (9, "+I")])
     assert [row[0] for row in found(table)] == [2, 3, 4, 5, 6, 9]
 
@@ -178,9 +176,9 @@ def test_change_types_of_both_kinds_are_applied_in_the_order_of_rows(tables: Tab
 def test_a_delete_needs_nothing_but_its_key(tables: Tables) -> None:
     schema = pa.schema([("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])
     table = tables.create(schema, ("id",))
-    QueuedBatch(tables, table, columns("id", "name")).run([(1, "a"), (2, "b")])
-    QueuedBatch(tables, table, columns("id", "op"), sink__change_type_column="op").run([(1, "delete")])
-    job = QueuedBatch(tables, table, columns("id", "name", "op"), sink__change_type_column="op")
+    WriteJob(tables, table, columns("id", "name")).run([(1, "a"), (2, "b")])
+    WriteJob(tables, table, columns("id", "op"), sink__change_type_column="op").run([(1, "delete")])
+    job = WriteJob(tables, table, columns("id", "name", "op"), sink__change_type_column="op")
     job.run([(2, None, "-D"), (3, "c", "+I")])
     assert found(table) == [(3, "c")]
     with pytest.raises(FlussError, match="'name' is non-nullable but contains null"):
@@ -189,29 +187,27 @@ def test_a_delete_needs_nothing_but_its_key(tables: Tables) -> None:
 
 def test_partial_updates_write_the_target_columns_and_ignore_the_others(tables: Tables) -> None:
     table = tables.create(COLUMNS, ("id",))
-    QueuedBatch(tables, table, columns("id", "name")).run([(1, "a"), (2, "b")])
+    WriteJob(tables, table, columns("id", "name")).run([(1, "a"), (2, "b")])
     note = StructType().add("id", "long").add("note", "string").add("name", "string")
-    QueuedBatch(tables, table, note, sink__target_columns="note").run([(1, "seen", "not written"), (3, "new", "x")])
+    WriteJob(tables, table, note, sink__target_columns="note").run([(1, "seen", "not written"), (3, "new", "x")])
     assert found(table)[0] == (1, "a", "seen")
     assert found(table)[2] == (3, None, "new")
     deletes = StructType().add("id", "long").add("note", "string").add("op", "string")
-    QueuedBatch(tables, table, deletes, sink__target_columns="note", sink__change_type_column="op").run(
-        [(1, None, "-D")]
-    )
+    WriteJob(tables, table, deletes, sink__target_columns="note", sink__change_type_column="op").run([(1, None, "-D")])
     assert found(table)[0] == (1, "a", None)
 
 
 def test_an_auto_increment_column_is_filled_by_the_server(tables: Tables) -> None:
     builder = fluss.Schema.builder().column("name", DataTypes.string()).column("number", DataTypes.bigint())
     table = tables.create(builder.primary_key(["name"]).enable_auto_increment("number").build())
-    QueuedBatch(tables, table, columns("name")).run([("a",), ("b",)])
+    WriteJob(tables, table, columns("name")).run([("a",), ("b",)])
     assert {row[0] for row in found(table)} == {"a", "b"}
     assert None not in {row[1] for row in found(table)}
     numbered = columns("name").add("number", "long")
     with pytest.raises(FlussError, match="is an auto increment column"):
-        QueuedBatch(tables, table, numbered)
+        WriteJob(tables, table, numbered)
     with pytest.raises(FlussError, match="has an auto increment column, and its rows cannot be deleted"):
-        QueuedBatch(tables, table, columns("name", "op"), sink__change_type_column="op")
+        WriteJob(tables, table, columns("name", "op"), sink__change_type_column="op")
 
 
 # What is replaced
@@ -223,38 +219,38 @@ def test_an_overwrite_deletes_the_keys_that_were_not_written(tables: Tables) -> 
     for day in ("mon", "tue"):
         wait_for(tables.admin.create_partition(table.table_path, {"day": day}))
     struct = StructType().add("day", "string").add("id", "long").add("name", "string")
-    QueuedBatch(tables, table, struct).run([(day, number, "old") for day in ("mon", "tue") for number in range(50)])
+    WriteJob(tables, table, struct).run([(day, number, "old") for day in ("mon", "tue") for number in range(50)])
     new = [("mon", number, "new") for number in range(25, 75)]
-    QueuedBatch(tables, table, struct, overwrites=True).run(new[:20], new[20:], [])
+    WriteJob(tables, table, struct, overwrites=True).run(new[:20], new[20:], [])
     assert found(table) == new
-    QueuedBatch(tables, table, struct, overwrites=True).run([])
+    WriteJob(tables, table, struct, overwrites=True).run([])
     assert found(table) == []
 
 
 def test_what_cannot_be_overwritten_is_refused_with_the_reason(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tables.create(COLUMNS, ())
     with pytest.raises(FlussError, match=r"cannot be taken back.*'sink\.allow-overwrite' to true, which lets"):
-        QueuedBatch(tables, log, columns("id"), overwrites=True)
+        WriteJob(tables, log, columns("id"), overwrites=True)
     for _ in range(2):
-        QueuedBatch(tables, log, columns("id"), overwrites=True, sink__allow_overwrite="true").run([(1,)])
+        WriteJob(tables, log, columns("id"), overwrites=True, sink__allow_overwrite="true").run([(1,)])
     assert len(found(log)) == 2
     keyed = tables.create(COLUMNS, ("id",))
     with pytest.raises(FlussError, match="leaves the other columns as they are"):
-        QueuedBatch(tables, keyed, columns("id", "name"), overwrites=True, sink__target_columns="name")
+        WriteJob(tables, keyed, columns("id", "name"), overwrites=True, sink__target_columns="name")
     with pytest.raises(FlussError, match="says row by row what to do"):
-        QueuedBatch(tables, keyed, columns("id", "op"), overwrites=True, sink__change_type_column="op")
+        WriteJob(tables, keyed, columns("id", "op"), overwrites=True, sink__change_type_column="op")
     for key, value, reason in (
         ("table.merge-engine", "first_row", "merge engine first_row merges"),
         ("table.delete.behavior", "ignore", "rows cannot be deleted"),
     ):
         special = tables.create(COLUMNS, ("id",), properties={key: value})
         with pytest.raises(FlussError, match=f"cannot be overwritten: its {reason}"):
-            QueuedBatch(tables, special, columns("id"), overwrites=True)
+            WriteJob(tables, special, columns("id"), overwrites=True)
     monkeypatch.setattr(overwrite, "ROWS_MAX", 5)
     with pytest.raises(FlussError, match="More than 5 rows cannot overwrite"):
-        QueuedBatch(tables, keyed, columns("id"), overwrites=True).run([(number,) for number in range(6)])
+        WriteJob(tables, keyed, columns("id"), overwrites=True).run([(number,) for number in range(6)])
     with pytest.raises(FlussError, match="More than 5 rows cannot overwrite"):
-        QueuedBatch(tables, keyed, columns("id"), overwrites=True).run([(1,), (2,), (3,)], [(4,), (5,), (6,)])
+        WriteJob(tables, keyed, columns("id"), overwrites=True).run([(1,), (2,), (3,)], [(4,), (5,), (6,)])
 
 
 def test_complete_output_needs_rows_that_replace_each_other(tables: Tables, tmp_path: Any) -> None:

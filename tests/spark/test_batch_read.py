@@ -81,7 +81,7 @@ def delete(table: Any, keys: list[dict[str, Any]]) -> None:
     writer.flush()
 
 
-def rows(frame: DataFrame, *order: str) -> list[dict[str, Any]]:
+def rows(frame: DataFrame, *order: str) -> Any:
     table = frame.toArrow()
     return table.sort_by([(name, "ascending") for name in order or table.column_names[:1]]).to_pylist()
 

@@ -5,15 +5,13 @@ The work of tasks without a session, against a real server; attempts that died a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 
-from fluss import blocking
+from fluss import FlussTable, blocking
 from fluss.client.bulk.sequenced_writer import SequencedWriter, new_writer_id
-from fluss.client.table import FlussTable
 from fluss.schema.table import TableBucket
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef, even_batches
 from fluss.spark.bulk.jobs import UnfitInputError
@@ -61,9 +59,11 @@ class OneBucket:
         return BucketPair(Split(None, None, 0, 0, self.stop), Split(None, None, 0, 0, 0))
 
     @property
-    def _refs(self) -> list[TableRef]:
-        tables = (self.source, self.target)
-        return [TableRef(self._settings, table.table_path, table.get_table_info().table_id) for table in tables]
+    def _refs(self) -> tuple[TableRef, TableRef]:
+        return self._ref(self.source), self._ref(self.target)
+
+    def _ref(self, table: FlussTable) -> TableRef:
+        return TableRef(self._settings, table.table_path, table.get_table_info().table_id)
 
     def copy(self) -> int:
         return CopyWork(*self._refs, (self.writer_id,))([self.pair]).rows  # type: ignore[call-arg]
@@ -86,7 +86,7 @@ def rows(count: int, text: str = "x") -> pa.Table:
 
 
 @pytest.fixture
-def bucket(connection: blocking.FlussConnection, bootstrap_servers: str, database: str) -> Iterator[OneBucket]:
+def bucket(connection: blocking.FlussConnection, bootstrap_servers: str, database: str) -> OneBucket:
     return OneBucket(connection, bootstrap_servers, database)
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -138,7 +139,7 @@ def test_a_load_whose_workers_are_killed_is_exact(
     is_over = threading.Event()
 
     def kill() -> None:
-        # Some rows are there: then somebody is writing.
+        # Some rows are there: then a task is writing.
         while not is_over.wait(0.05) and len(killed) < 3:
             offsets = connection.get_admin().list_offsets(table.table_path, range(4), "latest")
             if sum(offsets.values()) > ROWS * (len(killed) + 1) // 5:
@@ -186,7 +187,7 @@ class Driver:
 
 @pytest.fixture
 def slow_cluster(unreliable: tuple[FaultProxy, str]) -> Iterator[tuple[str, blocking.FlussConnection]]:
-    """The address of a server that answers late, so that there is time to kill somebody; and a connection to it."""
+    """The address of a server that answers late, so that there is time to kill a process; and a connection to it."""
     proxy, servers = unreliable
     with blocking.FlussConnection.create(blocking.Config({"bootstrap.servers": servers})) as connection:
         connection.get_admin().create_database("bulk")
@@ -212,7 +213,7 @@ def test_a_load_whose_driver_was_killed_goes_on(
     servers, connection = slow_cluster
     table = create(connection, "bulk.orders", primary_keys)
     arguments = servers, "bulk_load", str(files), "bulk.orders"
-    options = {"resume_dir": str(tmp_path / "state"), "task_bytes": 500_000}
+    options: dict[str, Any] = {"resume_dir": str(tmp_path / "state"), "task_bytes": 500_000}
     Driver(*arguments, **options).kill_when(lambda: row_count(connection, "bulk.orders") > ROWS // 10)
     there = row_count(connection, "bulk.orders")
     assert there < ROWS

@@ -70,7 +70,7 @@ def killing_source(provider: str, kills: dict[tuple[int, int], int], sends_befor
                     place = int(str(task.getLocalProperty("streaming.sql.batchId"))), task.partitionId()
                     original, sent = SequencedWriter._send, [0]
 
-                    def send(writer: Any, bucket: Any, records: Any) -> None:
+                    def send(writer: SequencedWriter, bucket: Any, records: Any) -> None:
                         sent[0] += records.record_count > 0
                         if sent[0] > sends_before:
                             # Half of what was sent is on its way.
@@ -80,7 +80,7 @@ def killing_source(provider: str, kills: dict[tuple[int, int], int], sends_befor
                         original(writer, bucket, records)
 
                     if task.attemptNumber() < kills.get(place, 0):
-                        SequencedWriter._send = send  # type: ignore[method-assign]  # this process is about to end
+                        SequencedWriter._send = send  # type: ignore[method-assign, assignment]  # this process is about to end
                     try:
                         return super().write(iterator)
                     finally:

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -187,7 +186,8 @@ def test_change_types_say_what_happens_to_a_row(fs: FlussSpark, keyed_table: str
 @pytest.mark.slow
 def test_tables_are_created_from_whatever_has_columns(fs: FlussSpark, database: str) -> None:
     arrow = pa.schema([pa.field("id", pa.int64(), nullable=False), ("at", pa.timestamp("ms"))])
-    struct: Any = StructType.fromDDL("id BIGINT NOT NULL, at TIMESTAMP_NTZ")
+    struct = StructType.fromDDL("id BIGINT NOT NULL, at TIMESTAMP_NTZ")
+    assert isinstance(struct, StructType)
     frame = fs.spark.createDataFrame([], struct)
     for name, columns in {"arrow": arrow, "struct": struct, "text": struct.toDDL(), "frame": frame}.items():
         fs.catalog.create_table(f"{database}.{name}", columns, comment=name, properties={"table.log.ttl": "3 d"})
@@ -206,7 +206,7 @@ def test_tables_are_created_from_whatever_has_columns(fs: FlussSpark, database: 
 @pytest.mark.slow
 def test_a_session_that_runs_is_used_and_adapted(spark: SparkSession) -> None:
     assert session() is spark
-    before = spark.conf.get("spark.sql.shuffle.partitions")
+    before = spark.conf.get("spark.sql.shuffle.partitions") or ""
     try:
         with pytest.warns(UserWarning, match=r"spark.master cannot be changed while it runs"):
             assert session(cores=1, config={"spark.sql.shuffle.partitions": 5}) is spark

@@ -181,7 +181,7 @@ def test_show_and_describe_answer_like_spark(fs: FlussSpark, orders: str, databa
     assert rows(fs.sql("SHOW TBLPROPERTIES db.orders ('owner')")) == [("owner", "me")]
     fs.sql("ALTER TABLE db.orders UNSET TBLPROPERTIES ('owner')")
     assert "owner" not in first_column(fs.sql("SHOW TBLPROPERTIES db.orders"))
-    described = dict(rows(fs.sql(f"DESCRIBE DATABASE fluss.{database}")))
+    described = {row[0]: row[1] for row in rows(fs.sql(f"DESCRIBE DATABASE fluss.{database}"))}
     assert described["Namespace Name"] == database
 
 
@@ -220,7 +220,7 @@ def test_attaching_again_takes_over_what_others_have_changed(
     assert spark.table("db.orders").columns == ["id", "name", "price", "note"]
     assert spark.table("db.new_one").count() == 0
     assert not spark.catalog.tableExists("db.gone")
-    # What somebody did to Spark's entries alone is made good as well.
+    # Changes of Spark's entries alone are made good as well.
     spark.sql("DROP TABLE db.orders")
     fs.attach(database, name="db")
     assert spark.table("db.orders").count() == 2

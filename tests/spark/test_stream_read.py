@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ import fluss
 from fluss import TablePath, blocking
 from fluss.spark.read.stream_offsets import backlog
 from fluss.testing.cluster import ServerProcess
+from fluss.testing.waiting import eventually
 
 _TIMEOUT_S = 120
 
@@ -187,12 +189,15 @@ def trimming_connection(trimming_server: ServerProcess) -> Iterator[blocking.Flu
 def _expire(table: _Table, days: Sequence[str]) -> None:
     """Have everything deleted that a table holds, and wait for it."""
     table.admin.alter_table(table.path, set_properties={"table.log.ttl": "1ms"})
-    deadline_s = time.monotonic() + 120
+
+    def is_empty(day: str) -> bool:
+        latest, earliest = (
+            table.admin.list_partition_offsets(table.path, day, [0, 1], end) for end in ("latest", "earliest")
+        )
+        return earliest == latest
+
     for day in days:
-        latest = table.admin.list_partition_offsets(table.path, day, [0, 1], "latest")
-        while table.admin.list_partition_offsets(table.path, day, [0, 1], "earliest") != latest:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        eventually(partial(is_empty, day))
     table.admin.alter_table(table.path, set_properties={"table.log.ttl": "7d"})
 
 

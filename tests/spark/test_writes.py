@@ -52,7 +52,7 @@ def numbers(spark: SparkSession, count: int, tasks: int = 4) -> DataFrame:
     )
 
 
-def rows(table: Any) -> list[dict[str, Any]]:
+def rows(table: Any) -> Any:
     found = table.to_arrow()
     return found.sort_by([(name, "ascending") for name in found.column_names[:1]]).to_pylist()
 

@@ -163,7 +163,7 @@ class FlussConnection(ServerMade):
         try:
             await self._writer_client.close(timeout_s)
         except FlussError as error:
-            # The caller need not wait for the outcome, so it is logged, too.
+            # The caller may not wait for the outcome.
             logger.warning("not everything that was written has been stored: %s", error.message)
             raise
 

@@ -2,7 +2,7 @@
 
 ``pb_table_path(path)`` makes the message of a value, ``table_path(message)`` reads it. What a message can say and a
 value cannot is an error of the reader: ``CorruptMessageError`` where only servers send the message, otherwise the code
-that the protocol has for it. Bulk messages, which carry rows, have codecs of their own in ``records`` and ``lookups``.
+that the protocol has for it. Bulk messages, which carry rows, have codecs of their own in ``bulk_messages``.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _SOURCE_DYNAMIC: Final = "DYNAMIC_SERVER_CONFIG"
 _SOURCE_INITIAL: Final = "INITIAL_SERVER_CONFIG"
 
 
-# Failures
+# What messages have in common
 
 
-class MayHaveFailed(Protocol):
+class _Answer(Protocol):
     """A message that carries either an answer or an error."""
 
     @property
@@ -66,27 +66,39 @@ class MayHaveFailed(Protocol):
     def error_message(self) -> str | None: ...
 
 
-class CanFail(Protocol):
+class _WritableAnswer(Protocol):
     """The same, to be written."""
 
     error_code: int
     error_message: str
 
 
-def failure(message: MayHaveFailed) -> FlussError | None:
-    """Return the error in an answer. Code 0 is success, whether the field is there or not."""
-    return error_for_code(message.error_code, message.error_message) if message.error_code else None
+class _PartitionedMessage(Protocol):
+    """A message about a partition, or about a table without partitions."""
+
+    partition_id: int
+
+    def HasField(self, field_name: Literal["partition_id"], /) -> bool: ...  # noqa: N802
 
 
-def raise_failure(message: MayHaveFailed) -> None:
-    """Raise the error in an answer, if there is one."""
-    if message.error_code:
-        raise error_for_code(message.error_code, message.error_message)
+class _BucketMessage(_PartitionedMessage, Protocol):
+    """A message about a bucket."""
+
+    bucket_id: int
 
 
-def set_failure(message: CanFail, error: FlussError) -> None:
-    """Make an error of an answer."""
-    message.error_code, message.error_message = error.error_code, error.message
+# Failures
+
+
+def raise_failure(answer: _Answer) -> None:
+    """Raise the error in an answer, if there is one. Code 0 is success, whether the field is there or not."""
+    if answer.error_code:
+        raise error_for_code(answer.error_code, answer.error_message)
+
+
+def set_failure(answer: _WritableAnswer, error: FlussError) -> None:
+    """Let an answer carry an error."""
+    answer.error_code, answer.error_message = error.error_code, error.message
 
 
 # Tables, partitions, buckets
@@ -107,25 +119,11 @@ def pb_physical_path(path: TablePath, partition_name: str | None) -> pb.PbPhysic
     )
 
 
-class PartitionedMessage(Protocol):
-    """A message about a partition, or about a table without partitions."""
-
-    partition_id: int
-
-    def HasField(self, field_name: Literal["partition_id"], /) -> bool: ...  # noqa: N802
-
-
-class BucketMessage(PartitionedMessage, Protocol):
-    """A message about a bucket."""
-
-    bucket_id: int
-
-
-def partition_id(message: PartitionedMessage) -> int | None:
+def partition_id(message: _PartitionedMessage) -> int | None:
     return message.partition_id if message.HasField("partition_id") else None
 
 
-def table_bucket(table_id: int, message: BucketMessage) -> TableBucket:
+def table_bucket(table_id: int, message: _BucketMessage) -> TableBucket:
     """Read the bucket that an entry of a message is about."""
     return TableBucket.new_with_partition(table_id, partition_id(message), message.bucket_id)
 

@@ -95,7 +95,12 @@ def encode_arrow_batch(
 
 
 def decode_arrow_batch(
-    batch: LogBatch, schema: pa.Schema, *, bytes_max: int = DECOMPRESSED_BYTES_MAX, trusted: bool = False
+    batch: LogBatch,
+    schema: pa.Schema,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    trusted: bool = False,
+    trusted_bytes_min: int = _TRUSTED_BYTES_MIN,
 ) -> pa.RecordBatch:
     """Return the rows of an ARROW log batch; ``schema`` has the columns of the table, or those fetched of it.
 
@@ -115,7 +120,7 @@ def decode_arrow_batch(
         )
     layout.check(message)
     contents = examine_buffers(view, message, bytes_max)
-    check_quickly = trusted and contents.lengths.sum() >= _TRUSTED_BYTES_MIN
+    check_quickly = trusted and contents.lengths.sum() >= trusted_bytes_min
     try:
         decoded = pa.ipc.read_record_batch(_readable(view, message, contents), schema)
         decoded.validate(full=not check_quickly)

@@ -53,8 +53,6 @@ _LZ4_FRAME_END = bytes(4)
 _LZ4_STORED_FLAG = 0x8000_0000
 _UINT32 = struct.Struct("<I")
 
-# Smaller buffers are stored as they are: what they could save is not worth setting up an encoder and a decoder.
-_COMPRESSED_BYTES_MIN = 256
 # Bodies below this are compressed faster by one thread.
 _THREADED_BYTES_MIN = 256 * 1024
 
@@ -69,6 +67,8 @@ class ArrowCompression:
 
     type: CompressionType = CompressionType.ZSTD
     zstd_level: int = LOG_ARROW_COMPRESSION_ZSTD_LEVEL.default
+    # Smaller buffers are stored as they are: what they could save is not worth setting up an encoder and a decoder.
+    buffer_bytes_min: int = 256
 
     def __post_init__(self) -> None:
         if not ZSTD_LEVEL_MIN <= self.zstd_level <= ZSTD_LEVEL_MAX:
@@ -195,7 +195,7 @@ def _compress_buffer(buffer: memoryview, compression: ArrowCompression) -> Seque
     """Return the parts of one compressed buffer: a length, then a frame or the bytes themselves."""
     if not buffer:
         return ()
-    if len(buffer) >= _COMPRESSED_BYTES_MIN:
+    if len(buffer) >= compression.buffer_bytes_min:
         if compression.type == CompressionType.LZ4_FRAME:
             frame = lz4_frame(buffer)
         else:

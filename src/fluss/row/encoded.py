@@ -23,7 +23,7 @@ _NOTHING: Final = pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffe
 # Ranges that overlap are gathered with one index per byte. Blocks keep those indexes in the processor's cache.
 _BLOCK_BYTES: Final = 1 << 18
 # Up to so many ranges, copying one by one is faster than setting up one operation for all.
-_FEW_RANGES: Final = 64
+_FEW_RANGES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,13 +110,20 @@ def join_rows(columns: Sequence[pa.Array]) -> EncodedRows:
     return rows_of(pc.binary_join_element_wise(*columns, _NOTHING, null_handling="replace", null_replacement=""))
 
 
-def gather_ranges(data: UInt8Array, starts: Int64Array, lengths: npt.NDArray[Any]) -> UInt8Array:
+def gather_ranges(
+    data: UInt8Array,
+    starts: Int64Array,
+    lengths: npt.NDArray[Any],
+    *,
+    few_ranges_max: int = _FEW_RANGES_MAX,
+    block_bytes: int = _BLOCK_BYTES,
+) -> UInt8Array:
     """Copy the ranges ``data[starts[i] : starts[i] + lengths[i]]`` one after the other into a new array.
 
     The caller has checked that every range lies inside ``data``.
     """
     ends = starts + lengths
-    if len(starts) <= _FEW_RANGES:
+    if len(starts) <= few_ranges_max:
         view = byte_view(data)
         pieces = [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         return np.frombuffer(bytearray().join(pieces), np.uint8)
@@ -128,7 +135,7 @@ def gather_ranges(data: UInt8Array, starts: Int64Array, lengths: npt.NDArray[Any
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
         return _gather_apart(data, starts_in_order, ends_in_order, ranks)
-    return _gather_overlapping(data, starts, lengths)
+    return _gather_overlapping(data, starts, lengths, block_bytes)
 
 
 def packed_rows(rows: EncodedRows) -> EncodedRows:
@@ -155,14 +162,16 @@ def _gather_apart(data: UInt8Array, starts: Int64Array, ends: Int64Array, ranks:
     return byte_array(content)[:total_bytes] if total_bytes else np.empty(0, dtype=np.uint8)
 
 
-def _gather_overlapping(data: UInt8Array, starts: Int64Array, lengths: npt.NDArray[Any]) -> UInt8Array:
+def _gather_overlapping(
+    data: UInt8Array, starts: Int64Array, lengths: npt.NDArray[Any], block_bytes: int
+) -> UInt8Array:
     """Gather ranges of which some overlap, in any order."""
     offsets = offsets_of(lengths)
     gathered = np.empty(int(offsets[-1]), dtype=np.uint8)
     row = 0
     while row < len(starts):
         # As many ranges as fit a block, but at least one.
-        row_next = max(int(np.searchsorted(offsets, offsets[row] + _BLOCK_BYTES, side="right")) - 1, row + 1)
+        row_next = max(int(np.searchsorted(offsets, offsets[row] + block_bytes, side="right")) - 1, row + 1)
         block = gathered[offsets[row] : offsets[row_next]]
         if row_next == row + 1:
             block[:] = data[starts[row] : starts[row] + len(block)]

@@ -441,11 +441,11 @@ class ServerOptions:
         """Return the text of an option and where it comes from."""
         return self._settings.get(option.key) or Setting(option.default_text, "default", is_default=True)
 
-    def texts(self) -> dict[str, str]:
-        """Return every key that has a text, given or default, with it. There may be passwords among them."""
-        texts = {option.key: self.setting(option).text for option in ServerOptions.options()}
-        texts.update((key, setting.text) for key, setting in (self._settings | self._ignored).items())
-        return {key: text for key, text in texts.items() if text}
+    def as_written(self) -> dict[str, str]:
+        """Return every key that has a value, given or default, with the value's text. Some of them may be passwords."""
+        written = {option.key: self.setting(option).text for option in ServerOptions.options()}
+        written.update((key, setting.text) for key, setting in (self._settings | self._ignored).items())
+        return {key: text for key, text in written.items() if text}
 
     def shown(self) -> list[tuple[str, str, str]]:
         """Return key, text and origin of every option and of all other keys that were given; secrets are hidden."""

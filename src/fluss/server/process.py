@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.net.listener import Listener
@@ -31,7 +31,7 @@ from fluss.server.kv.runtime import KvRuntime
 from fluss.server.listener_parsing import SecurityProtocol, address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
 from fluss.server.model import Clock
-from fluss.server.options import Durability, ServerOptions
+from fluss.server.options import Durability, ServerOption, ServerOptions
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.tablet.disk_guard import DiskGuard
@@ -40,6 +40,8 @@ from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.tablet_files import tablet_directories
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogSettings
+
+T = TypeVar("T")
 
 # How long requests that have been received may take to be answered when the server stops.
 _DRAIN_TIMEOUT_S: Final = 10.0
@@ -120,7 +122,7 @@ class FlussServer:
             _coordinator_settings(self._options),
             nodes,
             authorizer,
-            self._options.texts(),
+            self._options.as_written(),
             clock=self._clock,
         )
         self._running.push_async_callback(coordinator.close)
@@ -222,38 +224,35 @@ def _refuse_lost_metadata(data_dir: Path) -> None:
 def _follow_changes(
     configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_runtime: KvRuntime
 ) -> None:
-    """Give the parts of the server the options that can change while it runs, now and whenever they change.
+    """Give the parts of the server the options that can change while it runs, now and whenever they change."""
 
-    ``configs`` has a text for every option.
-    """
-
-    def text(key: str) -> str:
-        return configs.text(key) or ""
-
-    limit, recover = ServerOptions.disk_write_limit_ratio, ServerOptions.disk_write_recover_ratio
-    rolls, credentials = ServerOptions.log_retention_rolls_active_segment, ServerOptions.sasl_users
-    flush_interval = ServerOptions.kv_flush_interval_ms
+    def current(option: ServerOption[T]) -> T:
+        return option.value_type.read(configs.value(option.key) or "")
 
     def set_ratios(_: str | None = None) -> None:
-        limit_ratio, recover_ratio = limit.value_type.read(text(limit.key)), recover.value_type.read(text(recover.key))
+        limit_ratio = current(ServerOptions.disk_write_limit_ratio)
         # One may come from a stored change, the other from a configuration that was edited since.
-        disk_guard.set_ratios(limit_ratio=limit_ratio, recover_ratio=min(recover_ratio, limit_ratio))
+        recover_ratio = min(current(ServerOptions.disk_write_recover_ratio), limit_ratio)
+        disk_guard.set_ratios(limit_ratio=limit_ratio, recover_ratio=recover_ratio)
 
     def set_rolls(_: str | None = None) -> None:
-        retention.rolls_active_segment = rolls.value_type.read(text(rolls.key))
+        retention.rolls_active_segment = current(ServerOptions.log_retention_rolls_active_segment)
 
     def set_flush_interval(_: str | None = None) -> None:
-        kv_runtime.set_flush_interval(flush_interval.value_type.read(text(flush_interval.key)))
+        kv_runtime.set_flush_interval(current(ServerOptions.kv_flush_interval_ms))
 
-    set_ratios()
-    set_rolls()
-    set_flush_interval()
-    users.replace(text(credentials.key))
-    configs.on_change(limit.key, set_ratios)
-    configs.on_change(recover.key, set_ratios)
-    configs.on_change(rolls.key, set_rolls)
-    configs.on_change(flush_interval.key, set_flush_interval)
-    configs.on_change(credentials.key, users.replace, check=users.check)
+    followed: tuple[tuple[ServerOption[Any], Callable[[str | None], None]], ...] = (
+        (ServerOptions.disk_write_limit_ratio, set_ratios),
+        (ServerOptions.disk_write_recover_ratio, set_ratios),
+        (ServerOptions.log_retention_rolls_active_segment, set_rolls),
+        (ServerOptions.kv_flush_interval_ms, set_flush_interval),
+    )
+    for option, follow in followed:
+        follow(None)
+        configs.on_change(option.key, follow)
+    credentials = ServerOptions.sasl_users.key
+    users.replace(configs.value(credentials))
+    configs.on_change(credentials, users.replace, check=users.check)
 
 
 def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:

@@ -24,7 +24,6 @@ import pyarrow as pa
 from pyspark.errors import ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
-from pyspark.sql.types import StructType
 
 from fluss import FlussAdmin
 from fluss.client.bulk import wait_for
@@ -33,20 +32,21 @@ from fluss.schema.database import DatabaseDescriptor, DatabaseInfo
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import AggFunction, Column, Schema
 from fluss.schema.table import PartitionInfo, PartitionSpec, TableInfo, TablePath
+from fluss.schema.table_options import TABLE_PREFIX
 from fluss.schema.value_objects import string_list
 from fluss.spark.connections import open_connection
 from fluss.spark.naming import table_path
 from fluss.spark.type_mapping import fluss_schema, spark_schema
 
 T = TypeVar("T")
+ChoiceT = TypeVar("ChoiceT", tuple[str, ...], int | None)
 # A Spark schema, its text form, the columns of a DataFrame, or a schema of Arrow or of this library.
 ColumnsLike: TypeAlias = spark.StructType | str | DataFrame | pa.Schema | Schema
-ChoiceT = TypeVar("ChoiceT", tuple[str, ...], int | None)
+
 _PRIMARY_KEY: Final = "primary.key"
 _BUCKET_KEY: Final = "bucket.key"
 _BUCKET_NUM: Final = "bucket.num"
 _AUTO_INCREMENT: Final = "auto-increment.fields"
-_TABLE_OPTION: Final = "table."
 _OWN_PREFIXES: Final = ("primary.", "bucket.", "auto-increment.")
 _AGGREGATION: Final = re.compile(r"fields\.(?P<column>.+)\.agg")
 _PARAMETER: Final = re.compile(r"fields\.(?P<column>.+)\.(?P<function>[A-Za-z_-]+)\.(?P<parameter>[A-Za-z_-]+)")
@@ -194,7 +194,7 @@ class FlussCatalog:
         path = table_path(table)
         return self._ask(lambda admin: admin.get_table_info(path))
 
-    def table_schema(self, table: str | TablePath) -> StructType:
+    def table_schema(self, table: str | TablePath) -> spark.StructType:
         """Return the columns of a table as Spark has them."""
         return spark_schema(self.table_info(table).schema)
 
@@ -362,7 +362,7 @@ class TableShape:
 
 def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Divide properties into options of the table and those that mean something to users only."""
-    options = {key: value for key, value in properties.items() if key.startswith(_TABLE_OPTION)}
+    options = {key: value for key, value in properties.items() if key.startswith(TABLE_PREFIX)}
     return options, {key: value for key, value in properties.items() if key not in options}
 
 

@@ -14,6 +14,7 @@ from fluss.errors import FlussError
 from fluss.schema.table import TableBucket, TablePath
 
 TableView = Literal["", "changelog", "binlog", "lake"]
+
 _VIEWS: Final[tuple[TableView, ...]] = get_args(TableView)
 _CATALOG_PREFIX: Final = "fluss"
 _PROVIDER_SEPARATOR: Final = "__"

@@ -53,6 +53,7 @@ DeliveryGuarantee: TypeAlias = Literal["at-least-once", "exactly-once"]
 TimeLike: TypeAlias = datetime | date | int | str
 # Partitions: '2026-01-01', 'day=2026-01-01', the same as a mapping, or several of these.
 PartitionLike: TypeAlias = str | PartitionSpec | Mapping[str, object]
+
 _BOOTSTRAP_SERVERS: Final = Config.bootstrap_servers.key
 _CHECKPOINT_LOCATION: Final = "checkpointlocation"
 _SPARKS_OWN: Final = frozenset(

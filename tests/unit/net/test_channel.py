@@ -257,7 +257,7 @@ def test_closing_fails_what_waits_and_may_be_repeated(run):
 # Connecting
 
 
-def test_nobody_listening_is_a_network_error(run):
+def test_a_port_without_a_listener_is_a_network_error(run):
     async def main():
         with socket.create_server((LOCALHOST, 0)) as unused:
             port = unused.getsockname()[1]
@@ -285,7 +285,7 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up(run):
 
 def test_a_connection_that_cannot_be_made_in_time_is_given_up(run):
     async def main():
-        # A full backlog that nobody accepts from: further connections stay half open.
+        # A full backlog that is not accepted from: further connections stay half open.
         with socket.socket() as full, contextlib.ExitStack() as fillers:
             full.bind((LOCALHOST, 0))
             full.listen(0)

@@ -126,7 +126,7 @@ def test_writers_that_together_exceed_the_limit_all_get_through(run):
     run(main())
 
 
-def test_whoever_takes_too_long_to_send_is_cut_off_only_when_memory_is_short(run):
+def test_a_client_that_takes_too_long_to_send_is_cut_off_only_when_memory_is_short(run):
     async def main():
         now = 1000.0
         settings = ListenerSettings(in_flight_bytes_max=8 * MIB, stalled_timeout_s=0.04)
@@ -136,7 +136,7 @@ def test_whoever_takes_too_long_to_send_is_cut_off_only_when_memory_is_short(run
             await _push(sockets[0], half)
             now += 10.0
             await asyncio.sleep(0.05)
-            assert listener.connection_count == 6, "there is memory for everybody"
+            assert listener.connection_count == 6, "there is memory for all of them"
             for client in sockets[1:]:
                 await _push(client, half)
             now += 10.0
@@ -150,7 +150,7 @@ def test_whoever_takes_too_long_to_send_is_cut_off_only_when_memory_is_short(run
     run(main())
 
 
-def test_answers_that_nobody_takes_are_held_within_a_limit_and_others_are_answered(run):
+def test_answers_that_are_not_taken_are_held_within_a_limit_and_others_are_answered(run):
     async def main():
         answer = bulk_messages.FetchLogResponse(
             [bulk_messages.FetchedTable(1, [bulk_messages.FetchedBucket(0, high_watermark=1, records=bytes(MIB))])]
@@ -161,7 +161,7 @@ def test_answers_that_nobody_takes_are_held_within_a_limit_and_others_are_answer
             fetches = _encoded(apis.FETCH_LOG, pb.FetchLogRequest(follower_server_id=-1, max_bytes=1)) * 50
             for client in sockets:
                 await _push(client, fetches)
-            # Beyond the limit everybody has one answer.
+            # Beyond the limit every client has one answer.
             assert _unsent_bytes(listener) < (8 + 10 + 1) * MIB
             async with await Channel.connect(LOCALHOST, listener.port) as channel:
                 fetch = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1)
@@ -174,7 +174,7 @@ def test_answers_that_nobody_takes_are_held_within_a_limit_and_others_are_answer
 
 
 @pytest.mark.parametrize("api", [apis.LIST_DATABASES, apis.API_VERSIONS], ids=lambda api: api.name)
-def test_whoever_never_stops_asking_does_not_keep_others_waiting(run, api):
+def test_a_client_that_never_stops_asking_does_not_keep_others_waiting(run, api):
     async def main():
         async with Listener(ListenerSettings(), HANDLERS) as listener, _greedy_sockets(listener, 4) as sockets:
             message = pb.ApiVersionsRequest(client_software_name="", client_software_version="")
@@ -204,7 +204,7 @@ def test_what_a_handler_waits_for_does_not_hold_the_encoded_request(run):
         settings = ListenerSettings(in_flight_bytes_max=2 * MIB)
         async with Listener(settings, handlers) as listener, await Channel.connect(LOCALHOST, listener.port) as channel:
             padded = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1)
-            # A field that nobody knows: number 2047, 512 KiB.
+            # An unknown field: number 2047, 512 KiB.
             padded.MergeFromString(b"\xfa\x7f" + b"\x80\x80\x20" + bytes(512 * 1024))
             fetches = [
                 asyncio.create_task(channel.request(apis.FETCH_LOG, padded, timeout_s=TIMEOUT_S)) for _ in range(20)
@@ -249,7 +249,7 @@ def test_a_client_that_resets_the_connection_does_not_hold_up_the_end(run, caplo
         async with _greedy_sockets(listener, 1) as (client,):
             await _push(client, _encoded(apis.LIST_DATABASES, NO_DATABASES) * 1000)
             await asyncio.sleep(0.02)
-        # The client is gone with unread answers, and nobody has looked at the socket since.
+        # The client is gone with unread answers, and the loop has not looked at the socket since.
         begun = time.monotonic()
         await listener.stop(grace_s=TIMEOUT_S)
         assert time.monotonic() - begun < TIMEOUT_S / 2

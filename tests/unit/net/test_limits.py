@@ -26,7 +26,7 @@ def _waiting(budget: ByteBudget, name: str, woken: list[str]):
     return resume
 
 
-def test_whoever_waits_is_told_once_when_there_is_room():
+def test_a_connection_that_waits_is_told_once_when_there_is_room():
     budget, woken = ByteBudget(10), []
     budget.take(12)
     for name in ("a", "b"):
@@ -38,7 +38,7 @@ def test_whoever_waits_is_told_once_when_there_is_room():
     assert (budget.is_exhausted, woken, budget.used_bytes) == (False, ["a", "b"], 0)
 
 
-def test_counting_anew_wakes_nobody_unless_it_became_less():
+def test_counting_anew_wakes_none_unless_it_became_less():
     budget, woken = ByteBudget(10), []
     budget.take(9)
     _waiting(budget, "a", woken)

@@ -411,7 +411,7 @@ def test_a_handler_that_never_began_is_put_away_without_a_trace(run, scripted_tr
         data = _request_bytes(apis.TABLE_EXISTS, _table_request("t")) * 3
         connection.get_buffer(-1)[: len(data)] = data
         connection.buffer_updated(len(data))
-        # The client is gone before the first handler took its first step: a coroutine nobody awaited would warn.
+        # The client is gone before the first handler took its first step: a coroutine that is never awaited would warn.
         connection.connection_lost(None)
         await asyncio.sleep(0.01)
         assert begun == []

@@ -94,7 +94,7 @@ def test_the_empty_callback_comes_once_and_after_everything(run, scripted_transp
     run(main())
 
 
-def test_whoever_wrote_is_told_when_the_bytes_have_left(run, scripted_transport):
+def test_the_writer_is_told_when_the_bytes_have_left(run, scripted_transport):
     async def main():
         transport = scripted_transport()
         outbox = _outbox(transport)
@@ -113,7 +113,7 @@ def test_whoever_wrote_is_told_when_the_bytes_have_left(run, scripted_transport)
     run(main())
 
 
-def test_whoever_wrote_is_told_when_the_connection_is_gone(run, scripted_transport):
+def test_the_writer_is_told_when_the_connection_is_gone(run, scripted_transport):
     async def main():
         outbox = _outbox(scripted_transport())
         told = []

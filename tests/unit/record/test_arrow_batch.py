@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -14,8 +15,6 @@ import pytest
 from hypothesis import given, settings
 
 from fluss.errors import CorruptRecordError, FlussError, SizeLimitError
-from fluss.record import arrow_batch
-from fluss.record import compression as compression_module
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
 from fluss.record.arrow_ipc import BodyCodec, parse_message
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
@@ -287,29 +286,25 @@ def test_only_trust_skips_the_check_of_text() -> None:
 
 
 @pytest.mark.parametrize("row_count", [1, 7, 8, 9, 64, 65])
-def test_quick_checks_accept_nulls_at_every_place(row_count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_batch, "_TRUSTED_BYTES_MIN", 0)
+def test_quick_checks_accept_nulls_at_every_place(row_count: int) -> None:
     for step in (1, 2, 3):
         values = [None if i % step == 0 else i for i in range(row_count)]
         batch = pa.record_batch(
             {"x": pa.array(values, pa.int64()), "y": pa.array([v and str(v) for v in values], pa.string())}
         )
         log_batch = read_batch(encode_arrow_batch(batch, 1, NO_COMPRESSION))
-        assert decode_arrow_batch(log_batch, batch.schema, trusted=True).equals(batch)
+        assert decode_arrow_batch(log_batch, batch.schema, trusted=True, trusted_bytes_min=0).equals(batch)
 
 
 @pytest.mark.parametrize("compression", ALL_COMPRESSIONS, ids=COMPRESSION_IDS)
-def test_any_damage_is_a_refusal_or_a_batch_that_can_be_used(
-    compression: ArrowCompression, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arrow_batch, "_TRUSTED_BYTES_MIN", 0)
-    monkeypatch.setattr(compression_module, "_COMPRESSED_BYTES_MIN", 8)
+def test_any_damage_is_a_refusal_or_a_batch_that_can_be_used(compression: ArrowCompression) -> None:
+    compression = replace(compression, buffer_bytes_min=8)
     batch = select(nested_batch(), [1, 2])
     valid = bytes(encode_arrow_batch(batch, 1, compression, change_types=np.ones(3, np.uint8)))
 
     def decode_and_use(data: bytes) -> None:
         damaged = read_batch(data)
-        trusted = decode_arrow_batch(damaged, batch.schema, bytes_max=2**20, trusted=True)
+        trusted = decode_arrow_batch(damaged, batch.schema, bytes_max=2**20, trusted=True, trusted_bytes_min=0)
         for column in trusted.columns:
             column.drop_null()
             column.take(pa.array([2, 0, 1]))

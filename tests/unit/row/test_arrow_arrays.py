@@ -46,7 +46,7 @@ def test_an_empty_batch_has_its_schema() -> None:
     assert empty_batch(schema).equals(pa.RecordBatch.from_pylist([], schema=schema))
 
 
-def test_nobody_imports_pandas() -> None:
+def test_pandas_is_not_imported() -> None:
     program = """
 import sys
 import numpy as np

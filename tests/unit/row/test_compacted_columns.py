@@ -220,7 +220,7 @@ def test_null_in_a_not_null_column_is_refused_both_ways() -> None:
 
 
 def raw_array(target: pa.DataType, content: np.ndarray[Any, Any], valid: list[bool] | None = None) -> pa.Array:
-    """Build an array whose content nobody has checked."""
+    """Build an array whose content is not checked."""
     validity = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     count = content.nbytes * 8 // target.bit_width
     return pa.Array.from_buffers(target, count, [validity, pa.py_buffer(content)])

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.row import encoded
 from fluss.row.encoded import gather_ranges, offsets_of, unaligned
 
 DATA = bytes(range(256))
@@ -26,15 +25,16 @@ def ranges(draw: st.DrawFn) -> list[tuple[int, int]]:
     return [(start, draw(st.integers(0, len(DATA) - start))) for start in starts]
 
 
-@pytest.mark.parametrize("block_bytes", [1, 50, 1 << 18])
+@pytest.mark.parametrize(("few_ranges_max", "block_bytes"), [(64, 1 << 18), (0, 1), (0, 50), (0, 1 << 18)])
 @settings(max_examples=60)
 @given(pairs=ranges())
-def test_gathered_ranges_are_the_slices_one_after_the_other(block_bytes: int, pairs: list[tuple[int, int]]) -> None:
+def test_gathered_ranges_are_the_slices_one_after_the_other(
+    few_ranges_max: int, block_bytes: int, pairs: list[tuple[int, int]]
+) -> None:
     starts = np.array([start for start, _ in pairs], dtype=np.int64)
     lengths = np.array([length for _, length in pairs], dtype=np.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoded, "_BLOCK_BYTES", block_bytes)
-        gathered = gather_ranges(np.frombuffer(DATA, np.uint8), starts, lengths)
+    data = np.frombuffer(DATA, np.uint8)
+    gathered = gather_ranges(data, starts, lengths, few_ranges_max=few_ranges_max, block_bytes=block_bytes)
     assert gathered.tobytes() == b"".join(DATA[start : start + length] for start, length in pairs)
 
 

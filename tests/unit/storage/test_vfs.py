@@ -155,7 +155,7 @@ def test_a_replaced_file_is_read_new_or_old_but_never_mixed(files: OsFiles, tmp_
         for index in range(200):
             new = str(index % 10).encode()
             files.replace(path, new * 5000, durably=False)
-            assert files.read(path, 0, 1) == new, "whoever asks after the replacement sees the new content"
+            assert files.read(path, 0, 1) == new, "a read after the replacement sees the new content"
         is_over.set()
         for job in jobs:
             job.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from time import monotonic
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,6 @@ from fluss.client.write.encoders import KvEncoder, LogEncoder
 from fluss.client.write.writers import checked_targets
 from fluss.errors import RequestTimeoutError
 from fluss.schema.normalize import normalize_batch
-
-# A partition by name, None if the table has none, and a bucket of it.
-Place: TypeAlias = tuple[str | None, int]
 
 IDLE_TIMEOUT_S: Final = 300.0
 
@@ -54,8 +51,8 @@ class CountedWriter:
         # Blocks that are not known to be stored, each with its part of the bytes.
         self._under_way: deque[tuple[Block, int]] = deque()
         self._bytes_under_way = 0
-        # Rows that are stored.
-        self.row_counts: Counter[Place] = Counter()
+        # Rows that are stored, by the name of the partition (None if the table has none) and the bucket.
+        self.row_counts: Counter[tuple[str | None, int]] = Counter()
 
     def write(self, rows: pa.RecordBatch, is_delete: npt.NDArray[np.bool_] | None = None) -> None:
         """Append rows to a log, or upsert them; ``is_delete`` marks rows whose keys are to be deleted, in their order.

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.kernel.runtime import run_here
+from fluss.client.kernel.runtime import run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys, is_end_of_key, keyed_changes
 from fluss.client.scan.pipeline import BoundedRead, ScanPipeline
@@ -246,7 +246,7 @@ def _first_rows(read: BoundedRead) -> list[RecordRun]:
     """Return the first rows of a snapshot, none if it has none."""
     runs: list[RecordRun] = []
     while not runs and not read.is_done:
-        runs = run_here(read.step())
+        runs = run_blocking(read.step())
     return runs
 
 

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fluss.buffers import Int64Array
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.table import FlussTable, context_of
 from fluss.client.write.batch import Batch
@@ -145,10 +144,6 @@ class SequencedWriter:
     def _keyed(self) -> KvEncoder:
         assert isinstance(self._encoder, KvEncoder), "a log table takes appends"
         return self._encoder
-
-    def split_by_bucket(self, rows: pa.RecordBatch) -> list[tuple[TableBucket, pa.RecordBatch, Int64Array]]:
-        """Return the rows of each bucket in their order, with their numbers; code 36 if a partition does not exist."""
-        return self._splitter.split(rows)
 
     def _send(self, bucket: TableBucket, records: EncodedBatch) -> None:
         self._raise_failure()

@@ -1,4 +1,4 @@
-"""Where rows of a table belong: their partition and their bucket, chosen as all writers choose them."""
+"""Which rows of a batch belong to which partition and bucket, chosen as all writers choose them."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class TableSplitter:
             self._turn = (self._turn + 1) % self._info.num_buckets
             return [(self._bucket(partition_id, self._turn), numbers)]
         return [
-            (self._bucket(partition_id, bucket), numbers[places])
-            for bucket, places in split_by_bucket(buckets[numbers], self._info.num_buckets)
+            (self._bucket(partition_id, bucket), numbers[chosen])
+            for bucket, chosen in split_by_bucket(buckets[numbers], self._info.num_buckets)
         ]
 
     def _bucket_numbers(self, rows: pa.RecordBatch, keys: EncodedRows | None) -> Int32Array | None:

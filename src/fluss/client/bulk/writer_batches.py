@@ -18,10 +18,9 @@ from fluss.buffers import UInt8Array
 from fluss.client.bulk.ranges import scan_columns
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns
 from fluss.client.scan.buffer import Chunk
-from fluss.client.scan.pipeline import ScanPipeline, bounds
+from fluss.client.scan.pipeline import ScanPipeline, bounds, no_progress
 from fluss.client.scan.subscription import Subscription
 from fluss.client.table import FlussTable, context_of
-from fluss.errors import RequestTimeoutError
 from fluss.record.log_batch import LogBatchHeader, iter_batches
 from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.table import TableBucket, TableInfo
@@ -106,7 +105,7 @@ def _chunks(
             if failure is not None:
                 raise failure
             if not buffer.block(news_count, _WAIT_S) and clock() > waits_until_s:
-                raise _no_progress(left, idle_timeout_s)
+                raise no_progress(left, idle_timeout_s)
             continue
         waits_until_s = clock() + idle_timeout_s
         subscription = chunk.subscription
@@ -119,14 +118,6 @@ def _chunks(
                     subscriptions.end([subscription.bucket])
         finally:
             buffer.release(chunk)
-
-
-def _no_progress(left: Mapping[Subscription, int], idle_timeout_s: float) -> Exception:
-    subscription, stop = next(iter(left.items()))
-    return subscription.last_error or RequestTimeoutError(
-        f"No records of {subscription.bucket} came for {idle_timeout_s:g} s; it is at offset {subscription.position} "
-        f"and should reach {stop}"
-    )
 
 
 def _scan_columns(info: TableInfo, columns: Sequence[str] | None) -> ScanColumns:

@@ -5,7 +5,7 @@ work inside a running event loop, in notebooks and from any thread, and objects 
 one they were made on.
 
     await runtime.bridge(...)    for a coroutine on any other loop
-    run_here(...)                for a thread that blocks, and runs the coroutine of an ``_async`` method itself
+    run_blocking(...)            for a thread that blocks, and runs the coroutine of an ``_async`` method itself
     wait_for(...)                for a thread that blocks while the library's loop runs anything awaitable
     AwaitsItself, StartedCall    results for which ``x = f()`` and ``x = await f()`` mean the same
 """
@@ -82,12 +82,12 @@ class Runtime:
             raise
 
     async def bridge(self, coroutine: Coroutine[Any, Any, T], *, cancels: bool = False) -> T:
-        """Await a coroutine of the library's loop from any loop, or from ``run_here``.
+        """Await a coroutine of the library's loop from any loop, or from ``run_blocking``.
 
         The coroutine starts when this is first awaited. When the caller is cancelled, the coroutine goes on unless
         ``cancels`` says otherwise.
         """
-        if is_here():
+        if is_blocking():
             return self.run(coroutine)
         if asyncio.get_running_loop() is self.loop:
             return await coroutine
@@ -108,8 +108,8 @@ class Runtime:
         return await work
 
     async def on_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function that would hold up the caller's event loop on a worker thread; in ``run_here``, in place."""
-        if is_here():
+        """Call a function that would hold up the caller's loop on a worker thread; in ``run_blocking``, in place."""
+        if is_blocking():
             return function(*args, **kwargs)
         return await self.bridge(self.offload(function, *args, **kwargs))
 
@@ -159,34 +159,36 @@ class Runtime:
 
 
 class _ThisThread(threading.local):
-    # Whether it is inside ``run_here``.
-    is_here = False
+    """Whether the thread is inside ``run_blocking``."""
+
+    is_blocking = False
 
 
 _this_thread = _ThisThread()
 
 
-def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the calling thread, without an event loop: where the coroutine waits, the thread blocks.
 
-    So a method and its ``_async`` twin are one piece of code, and the blocking one costs no change of threads. The
-    coroutine has to ask ``is_here`` before it waits, which ``bridge`` and ``on_worker`` do.
+    So a method and its ``_async`` twin are one piece of code, and the blocking one costs no change of threads. This is
+    for coroutines that ask ``is_blocking`` before they wait, as ``bridge`` and ``on_worker`` do. Others need
+    ``wait_for``.
     """
-    was_here, _this_thread.is_here = _this_thread.is_here, True
+    was_blocking, _this_thread.is_blocking = _this_thread.is_blocking, True
     try:
         coroutine.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
     finally:
-        _this_thread.is_here = was_here
+        _this_thread.is_blocking = was_blocking
     coroutine.close()
     raise AssertionError("a coroutine waits for an event loop where there is none")
 
 
-def is_here() -> bool:
+def is_blocking() -> bool:
     """Whether the running coroutine has to block instead of waiting on an event loop."""
-    return _this_thread.is_here
+    return _this_thread.is_blocking
 
 
 async def outcome(future: Future[T], *, cancels: bool = False) -> T:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fluss.client.kernel.runtime import is_here
+from fluss.client.kernel.runtime import is_blocking
 from fluss.client.scan.subscription import Subscription
 from fluss.errors import FlussError
 
@@ -170,7 +170,7 @@ class ScanBuffer:
 
     async def wait(self, news_count: int, timeout_s: float | None) -> bool:
         """Wait until there is more than ``news_count`` news; False if that takes longer than ``timeout_s``."""
-        if is_here():
+        if is_blocking():
             return self.block(news_count, timeout_s)
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()

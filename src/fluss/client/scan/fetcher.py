@@ -26,7 +26,7 @@ from fluss.client.kernel.leaders import BucketKey, find_leaders
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
 from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
 from fluss.client.scan.remote import RemoteLog
-from fluss.client.scan.snapshots import SnapshotFetcher
+from fluss.client.scan.snapshot_fetcher import SnapshotFetcher
 from fluss.client.scan.subscription import FROM_SNAPSHOT, FetchGroup, LeaderQueue, Subscription
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
 from fluss.protocol.bulk_messages import FetchedBucket

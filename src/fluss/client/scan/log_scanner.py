@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.kernel.runtime import Runtime, run_here
+from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.pipeline import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, ScanPipeline, bounds
 from fluss.client.scan.polling import Runs
@@ -27,6 +27,7 @@ from fluss.client.scan.subscription import FROM_SNAPSHOT
 from fluss.client.scan.table_buckets import (
     PartitionChoices,
     can_scan_rows,
+    check_bucket_id,
     check_complete_changelogs,
     checked_choices,
     table_buckets,
@@ -224,11 +225,7 @@ class LogScanner(ServerMade):
 
     def _bucket(self, partition_id: int | None, bucket_id: int) -> TableBucket:
         number = int32("bucket_id", bucket_id)
-        if not 0 <= number < self._info.num_buckets:
-            raise FlussError(
-                f"Bucket {number} does not exist: {self._info.table_path} has the buckets 0 to "
-                f"{self._info.num_buckets - 1}"
-            )
+        check_bucket_id(self._info, number)
         return TableBucket.new_with_partition(self._info.table_id, partition_id, number)
 
     def _check_partitioned(self, is_expected: bool, right_method: str) -> None:
@@ -244,7 +241,7 @@ class LogScanner(ServerMade):
 
         At most ``scanner.log.max-poll-records`` records are returned. Blocks the calling thread.
         """
-        return run_here(self.poll_async(timeout_ms))
+        return run_blocking(self.poll_async(timeout_ms))
 
     async def poll_async(self, timeout_ms: int) -> ScanRecords:
         """Like ``poll``, without blocking the event loop."""
@@ -268,7 +265,7 @@ class LogScanner(ServerMade):
 
     def poll_record_batch(self, timeout_ms: int) -> RecordBatches:
         """Return batches as soon as there are any, or none after ``timeout_ms``; at most 100 and about 64 MiB."""
-        return run_here(self.poll_record_batch_async(timeout_ms))
+        return run_blocking(self.poll_record_batch_async(timeout_ms))
 
     async def poll_record_batch_async(self, timeout_ms: int) -> RecordBatches:
         """Like ``poll_record_batch``, without blocking the event loop."""
@@ -285,7 +282,7 @@ class LogScanner(ServerMade):
 
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """Return the batches of one poll as a table, without rows after ``timeout_ms``."""
-        return run_here(self.poll_arrow_async(timeout_ms))
+        return run_blocking(self.poll_arrow_async(timeout_ms))
 
     async def poll_arrow_async(self, timeout_ms: int) -> pa.Table:
         """Like ``poll_arrow``, without blocking the event loop."""
@@ -327,7 +324,7 @@ class LogScanner(ServerMade):
         Calling this again without subscribing or polling in between reads the same records again, and newer ones.
         Polls go on behind what was read. If the read fails, nothing has moved.
         """
-        return run_here(self.to_arrow_async())
+        return run_blocking(self.to_arrow_async())
 
     async def to_arrow_async(self) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""

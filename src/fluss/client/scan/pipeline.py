@@ -19,7 +19,7 @@ from typing import Final
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
-from fluss.client.kernel.runtime import Runtime, run_here
+from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.buffer import ScanBuffer
 from fluss.client.scan.fetch_messages import FetchRequests
@@ -179,7 +179,7 @@ class BoundedRead:
     def runs(self) -> Iterator[RecordRun]:
         """Yield everything, blocking."""
         while not self.is_done:
-            yield from run_here(self.step())
+            yield from run_blocking(self.step())
 
     async def all_runs(self) -> list[RecordRun]:
         """Return everything."""
@@ -229,20 +229,22 @@ class BoundedRead:
         self._waited_s = 0.0 if self._has_moved else self._waited_s + self._clock() - begun_s
         self._has_moved = False
         if self._waited_s > self._idle_timeout_s:
-            raise self._no_progress()
+            raise no_progress(self._stops, self._idle_timeout_s)
         return [run for _, run in runs]
 
-    def _no_progress(self) -> FlussError:
-        for subscription in self._stops:
-            if subscription.last_error is not None:
-                return subscription.last_error
-        subscription, stop = next(iter(self._stops.items()))
-        if subscription.position == FROM_SNAPSHOT:
-            return RequestTimeoutError(f"No rows of {subscription.bucket} came for {self._idle_timeout_s:g} s")
-        return RequestTimeoutError(
-            f"No records of {subscription.bucket} came for {self._idle_timeout_s:g} s; it is at offset "
-            f"{subscription.position} and should reach {stop}"
-        )
+
+def no_progress(stops: Mapping[Subscription, int], idle_timeout_s: float) -> FlussError:
+    """Return why subscriptions do not reach their stops, as far as that is known."""
+    for subscription in stops:
+        if subscription.last_error is not None:
+            return subscription.last_error
+    subscription, stop = next(iter(stops.items()))
+    if subscription.position == FROM_SNAPSHOT:
+        return RequestTimeoutError(f"No rows of {subscription.bucket} came for {idle_timeout_s:g} s")
+    return RequestTimeoutError(
+        f"No records of {subscription.bucket} came for {idle_timeout_s:g} s; it is at offset {subscription.position} "
+        f"and should reach {stop}"
+    )
 
 
 async def bounds(

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ValueDecoder
-from fluss.client.kernel.runtime import Runtime, is_here
+from fluss.client.kernel.runtime import Runtime, is_blocking
 from fluss.client.scan.buffer import Chunk, ScanBuffer
 from fluss.client.scan.fetcher import Fetcher
 from fluss.client.scan.records import RecordRun
@@ -60,13 +60,13 @@ class Poller:
     async def poll(self, collect: Collect, timeout_s: float) -> Runs:
         """Wait until there are records, at most for ``timeout_s``; then the result is empty.
 
-        On an event loop, records are decoded on a worker thread; in ``run_here``, the calling thread does that.
+        On an event loop, records are decoded on a worker thread; in ``run_blocking``, the calling thread does that.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._fetcher.note_poll()
             news_count = self._buffer.news_count
-            runs = self._step(collect) if is_here() else await self._step_on_worker(collect)
+            runs = self._step(collect) if is_blocking() else await self._step_on_worker(collect)
             remaining_s = deadline_s - time.monotonic()
             if runs is not None or remaining_s <= 0:
                 return runs or []

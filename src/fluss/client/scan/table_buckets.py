@@ -19,6 +19,14 @@ PartitionChoice: TypeAlias = str | PartitionSpec | Mapping[str, str]
 PartitionChoices: TypeAlias = PartitionChoice | Iterable[PartitionChoice] | None
 
 
+def check_bucket_id(info: TableInfo, bucket_id: int) -> None:
+    """Refuse the number of a bucket that a table does not have."""
+    if not 0 <= bucket_id < info.num_buckets:
+        raise FlussError(
+            f"Bucket {bucket_id} does not exist: {info.table_path} has the buckets 0 to {info.num_buckets - 1}"
+        )
+
+
 def checked_choices(info: TableInfo, partitions: PartitionChoices) -> list[str | PartitionSpec] | None:
     """Return choices in their plain forms; TypeError, code 37 for a table without partitions, or 43 for wrong keys."""
     if partitions is None:

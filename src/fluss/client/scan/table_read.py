@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.kernel.runtime import Runtime, run_here
+from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.pipeline import ScanPipeline, bounds
 from fluss.client.scan.records import RecordRun
-from fluss.client.scan.snapshots import SnapshotLostError
+from fluss.client.scan.snapshot_fetcher import SnapshotLostError
 from fluss.client.scan.subscription import FROM_SNAPSHOT
 from fluss.client.scan.table_buckets import can_scan_rows, check_complete_changelogs, table_buckets
 from fluss.schema.offsets import EARLIEST_OFFSET
@@ -101,7 +101,7 @@ class TableRead:
         """Yield rows as they come, blocking. A bucket whose rows a server has lost half way is an error (code 66)."""
         with contextlib.closing(self._pipeline):
             while not self._is_done:
-                self._keep(run_here(self._read.step()))
+                self._keep(run_blocking(self._read.step()))
                 yield from self._rows.take()
             yield from self._kept()
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.kernel.runtime import Runtime, run_here
+from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.scan.batch_scanner import BatchScanner
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.records import require_pandas
-from fluss.client.scan.table_buckets import PartitionChoices, checked_choices
+from fluss.client.scan.table_buckets import PartitionChoices, check_bucket_id, checked_choices
 from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.errors import FlussError
 from fluss.integers import int32
@@ -145,7 +145,7 @@ class TableScan:
         before the call is among them. A server before 1.0 cannot return current rows, so all changes are read instead
         and the last of each row counts: that takes longer, and is an error if the oldest changes are no longer there.
         """
-        return run_here(self.to_arrow_async(partitions))
+        return run_blocking(self.to_arrow_async(partitions))
 
     async def to_arrow_async(self, partitions: PartitionChoices = None) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
@@ -235,11 +235,7 @@ class TableScan:
         info = self._info
         if bucket.table_id != info.table_id:
             raise FlussError(f"{bucket} belongs to another table: {info.table_path} has the table id {info.table_id}")
-        if not 0 <= bucket.bucket_id < info.num_buckets:
-            raise FlussError(
-                f"Bucket {bucket.bucket_id} does not exist: {info.table_path} has the buckets 0 to "
-                f"{info.num_buckets - 1}"
-            )
+        check_bucket_id(info, bucket.bucket_id)
         if info.is_partitioned() is (bucket.partition_id is None):
             kind = "a" if info.is_partitioned() else "not a"
             raise FlussError(f"{info.table_path} is {kind} partitioned table, which {bucket} does not fit")

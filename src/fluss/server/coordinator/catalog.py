@@ -1,6 +1,4 @@
-"""The catalog in memory: databases, tables and partitions by name and by id. Reading never waits.
-
-Databases, tables and partitions: every change on disk first, then in memory.
+"""The catalog: databases, tables and partitions, read from memory without waiting, changed on disk first.
 
 Changes happen one after the other. New buckets are made ready before their table or partition can be seen, and the
 bytes of dropped ones are deleted after it has disappeared. So whatever a client can see works, and a crash in between
@@ -25,11 +23,15 @@ from fluss.schema.table import TablePath
 from fluss.server.coordinator.metadata_store import Database, MetadataStore
 from fluss.server.model import BucketHost, Clock, Partition, Table
 
-_NO_PARTITIONS: Mapping[str, Partition] = MappingProxyType({})
+DEFAULT_DATABASE: Final = "fluss"
+_SCHEMA_ID_FIRST: Final = 1
+_NO_PARTITIONS: Final[Mapping[str, Partition]] = MappingProxyType({})
+
+logger = logging.getLogger(__name__)
 
 
 class CatalogImage:
-    """Answers what exists. The values it hands out do not change, and neither do its mappings of partitions."""
+    """The catalog in memory. The values it hands out do not change, and neither do its mappings of partitions."""
 
     def __init__(self) -> None:
         self._databases: dict[str, Database] = {}
@@ -146,12 +148,6 @@ class CatalogImage:
         self._partitions_by_name[table_id] = MappingProxyType(by_name)
 
 
-DEFAULT_DATABASE: Final = "fluss"
-_SCHEMA_ID_FIRST: Final = 1
-
-logger = logging.getLogger(__name__)
-
-
 class Catalog(CatalogImage):
     """The catalog of a cluster. It belongs to one event loop; a change that was begun must be let run to its end."""
 
@@ -174,7 +170,7 @@ class Catalog(CatalogImage):
         return catalog
 
     def attach(self, host: BucketHost) -> None:
-        """Say who keeps the buckets. Tables and partitions can be created and dropped from then on."""
+        """Name the tablet server that keeps the buckets; then tables and partitions can be created and dropped."""
         self._host = host
 
     @property

@@ -60,7 +60,7 @@ class Coordinator:
     ) -> Coordinator:
         """Load everything. A file that is damaged or of a newer version is refused with a FlussError.
 
-        ``initial_configs`` are the texts of the server's own configuration by key.
+        ``initial_configs`` are the options of the server itself as texts by key.
         """
         store = await MetadataStore.open(data_dir / FILE_NAME)
         try:

@@ -152,23 +152,23 @@ class DynamicConfigs:
 
     @classmethod
     async def open(cls, store: MetadataStore, initial: Mapping[str, str]) -> DynamicConfigs:
-        """Load what was set by request; ``initial`` are the texts of the server's own configuration (code 64)."""
+        """Load what was set by request; ``initial`` is the configuration of the server itself (code 64)."""
         for key, text in initial.items():
             if key in _OPTIONS:
                 _check_value(key, _OPTIONS[key], text)
         return cls(store, initial, await store.load_configs())
 
-    def texts(self) -> dict[str, str]:
-        """Return every key with the text that counts."""
+    def values(self) -> dict[str, str]:
+        """Return every key with the value that counts, as text."""
         return {**self._initial, **self._dynamic}
 
-    def text(self, key: str) -> str | None:
-        """Return the text of a key that counts, None if it is set nowhere."""
+    def value(self, key: str) -> str | None:
+        """Return the value of a key that counts, as text; None if it is set nowhere."""
         return self._dynamic.get(key, self._initial.get(key))
 
     def lake(self) -> LakeConfig:
         """Return the lake that the cluster has now."""
-        return LakeConfig.of(self.texts())
+        return LakeConfig.of(self.values())
 
     def on_change(self, key: str, callback: OnChange, *, check: CheckChange | None = None) -> Callable[[], None]:
         """Be told when the text of a key changes, and be asked before if there is a ``check``.
@@ -183,7 +183,7 @@ class DynamicConfigs:
         """Return all keys in alphabetical order, fit for showing."""
         return [
             ClusterConfigEntry._create(key, _shown(key, text), key in self._dynamic)
-            for key, text in sorted(self.texts().items())
+            for key, text in sorted(self.values().items())
         ]
 
     async def alter(self, changes: Iterable[ConfigChange]) -> None:
@@ -192,7 +192,7 @@ class DynamicConfigs:
             dynamic = dict(self._dynamic)
             for change in changes:
                 self._apply(change, dynamic)
-            before, after = self.texts(), {**self._initial, **dynamic}
+            before, after = self.values(), {**self._initial, **dynamic}
             _check_together(after)
             changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
             self._check_with_watchers(changed, after)
@@ -235,7 +235,7 @@ class DynamicConfigs:
         for key, callback, _ in tuple(self._watchers):
             if key in changed:
                 try:
-                    callback(self.text(key))
+                    callback(self.value(key))
                 except Exception:
                     # The change is stored; a part that cannot follow it must not keep others from it.
                     logger.exception("a change of '%s' could not be followed", key)
@@ -268,10 +268,10 @@ def _check_value(key: str, option: _DynamicOption, text: str) -> None:
         ) from None
 
 
-def _check_together(texts: Mapping[str, str]) -> None:
-    if BOOLEAN.read(texts.get(CLUSTER_LAKE_ENABLED_KEY, "false")) and CLUSTER_LAKE_FORMAT_KEY not in texts:
+def _check_together(values: Mapping[str, str]) -> None:
+    if BOOLEAN.read(values.get(CLUSTER_LAKE_ENABLED_KEY, "false")) and CLUSTER_LAKE_FORMAT_KEY not in values:
         raise _invalid(f"'{CLUSTER_LAKE_ENABLED_KEY}' needs '{CLUSTER_LAKE_FORMAT_KEY}' to be set, too")
-    limit, recover = texts.get(DISK_WRITE_LIMIT_KEY), texts.get(DISK_WRITE_RECOVER_KEY)
+    limit, recover = values.get(DISK_WRITE_LIMIT_KEY), values.get(DISK_WRITE_RECOVER_KEY)
     if limit is not None and recover is not None and RATIO.read(recover) >= RATIO.read(limit):
         raise _invalid(f"'{DISK_WRITE_RECOVER_KEY}' must be below '{DISK_WRITE_LIMIT_KEY}'")
 

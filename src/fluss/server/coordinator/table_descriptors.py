@@ -36,6 +36,10 @@ from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.coordinator.table_validation import TableLimits, check_aggregations, validate_table
 from fluss.server.model import Table
 
+KV_FORMAT_VERSION_NEWEST: Final = 2
+# Batches carry the id of their schema in 16 bits.
+_SCHEMA_ID_MAX: Final = 2**15 - 1
+
 
 def changed(
     descriptor: TableDescriptor,
@@ -55,9 +59,6 @@ def changed(
         properties=descriptor.properties if properties is None else properties,
         custom_properties=descriptor.custom_properties if custom_properties is None else custom_properties,
     )
-
-
-KV_FORMAT_VERSION_NEWEST: Final = 2
 
 
 def with_defaults(descriptor: TableDescriptor, settings: CoordinatorSettings, lake: LakeConfig) -> TableDescriptor:
@@ -100,10 +101,6 @@ def _add_primary_key_defaults(properties: dict[str, str]) -> None:
             ErrorCode.INVALID_CONFIG_EXCEPTION,
         )
     properties.setdefault(KV_STANDBY_REPLICA_ENABLED.key, "true")
-
-
-# Batches carry the id of their schema in 16 bits.
-_SCHEMA_ID_MAX: Final = 2**15 - 1
 
 
 def with_changed_properties(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
@@ -99,14 +99,17 @@ class TableService:
         )
 
     async def alter_properties(
-        self, path: TablePath, changes: Collection[ConfigChange], *, ignore_if_not_exists: bool
+        self, path: TablePath, changes: Iterable[ConfigChange], *, ignore_if_not_exists: bool
     ) -> None:
-        table = await self._catalog.alter_table(
-            path,
-            lambda table: with_changed_properties(table, changes, self._limits(), now_ms=self._clock()),
-            ignore_if_not_exists=ignore_if_not_exists,
-        )
-        if table is not None and any(change.key.startswith(AUTO_PARTITION_PREFIX) for change in changes):
+        """Change properties. The changes are read when the table is known to exist."""
+        made: list[ConfigChange] = []
+
+        def change(table: Table) -> Table:
+            made.extend(changes)
+            return with_changed_properties(table, made, self._limits(), now_ms=self._clock())
+
+        table = await self._catalog.alter_table(path, change, ignore_if_not_exists=ignore_if_not_exists)
+        if table is not None and any(each.key.startswith(AUTO_PARTITION_PREFIX) for each in made):
             await self._auto_partitioner.look_at(table)
 
     # Partitions

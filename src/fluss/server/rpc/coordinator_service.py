@@ -19,11 +19,11 @@ from fluss.server.periodic import Periodic
 from fluss.server.rpc.acls import AclHandlers
 from fluss.server.rpc.cluster_admin import ClusterHandlers
 from fluss.server.rpc.databases import DatabaseHandlers
+from fluss.server.rpc.get_metadata import MetadataHandlers
 from fluss.server.rpc.handler_group import ChangeHandler, HandlerGroup
-from fluss.server.rpc.metadata import MetadataHandlers
-from fluss.server.rpc.snapshots import SnapshotHandlers
+from fluss.server.rpc.table_copies import SnapshotHandlers
 from fluss.server.rpc.tables import PartitionHandlers, TableHandlers
-from fluss.server.rpc.writers import WriterHandlers
+from fluss.server.rpc.writer_ids import WriterHandlers
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from fluss.protocol.convert import (
     table_path,
 )
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.cluster_info import ConfigChange
 from fluss.schema.naming_rules import check_column_name, check_database_name, check_table_name
 from fluss.schema.schema import Column, shown_names
 from fluss.schema.serde import schema_to_json, table_from_json
@@ -118,7 +119,7 @@ class TableHandlers:
             columns = _added_columns(request.add_columns)
             await self._tables.add_columns(path, columns, ignore_if_not_exists=ignore_if_not_exists)
         else:
-            changes = config_changes(request.config_changes, invalid=ErrorCode.UNKNOWN_SERVER_ERROR)
+            changes = _config_changes(request.config_changes)
             await self._tables.alter_properties(path, changes, ignore_if_not_exists=ignore_if_not_exists)
         return pb.AlterTableResponse()
 
@@ -162,6 +163,11 @@ def _added_columns(messages: Iterable[pb.PbAddColumn]) -> Iterator[Column]:
             )
         check_column_name(message.column_name)
         yield added_column(message)
+
+
+def _config_changes(messages: Iterable[pb.PbAlterConfig]) -> Iterator[ConfigChange]:
+    for message in messages:
+        yield from config_changes((message,), invalid=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class PartitionHandlers:

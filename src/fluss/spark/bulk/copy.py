@@ -18,7 +18,7 @@ from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket, TableInfo, TablePath, spec_of_partition_name
-from fluss.schema.table_options import REPLICATION_FACTOR
+from fluss.schema.table_options import REPLICATION_FACTOR, TABLE_PREFIX
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
 from fluss.spark.bulk.files import piece_bytes_for
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of, refuse_speculation
@@ -344,7 +344,7 @@ def _descriptor(info: TableInfo, changes: Mapping[str, str | None], state: CopyS
     properties = {key: text for key, text in info.properties.items() if key not in _NOT_COPIED}
     custom_properties = info.custom_properties
     for key, text in changes.items():
-        changed = properties if key.startswith("table.") else custom_properties
+        changed = properties if key.startswith(TABLE_PREFIX) else custom_properties
         changed.pop(key, None)
         if text is not None:
             changed[key] = text

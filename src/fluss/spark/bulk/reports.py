@@ -17,7 +17,9 @@ _INTERVAL_S: Final = 0.25
 # The first moments are too short to estimate how long the rest takes.
 _ESTIMATE_AFTER_S: Final = 0.5
 _MODULUS: Final = 2**64
+
 logger = logging.getLogger(__name__)
+
 _SCALES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600

@@ -58,8 +58,8 @@ from fluss.spark.read.splits import Split, Task, pack
 if TYPE_CHECKING:
     from fluss.spark.filter.row_filter import RowFilter
 
-
 ReadView: TypeAlias = Literal["rows", "log", "upserts", "changelog", "binlog"]
+
 # Unless an option limits them: so many tasks for each processor of the driver, or more if tasks would otherwise be
 # larger than so many times their target size.
 _TASKS_PER_PROCESSOR: Final = 16
@@ -70,7 +70,6 @@ _ROW_COST_BYTES: Final = 24
 _GUESS_FACTOR_MAX: Final = 16
 # How often a plan is begun again because partitions are dropped while it is made.
 _TRIES_MAX: Final = 3
-logger = logging.getLogger(__name__)
 # With more keys than this that a filter names, all buckets are read.
 _KEYS_MAX: Final = 1000
 # Types of which equal values have equal keys. Times may have more digits than they show, and zeros two signs.
@@ -91,6 +90,8 @@ _EXACT_ROOTS: Final = frozenset(
 )
 # Rows that are measured at most.
 _SAMPLE_ROWS: Final = 1000
+
+logger = logging.getLogger(__name__)
 
 
 class PlannedBucket(NamedTuple):

@@ -93,7 +93,7 @@ class SplitRead:
     view: ReadView
     table_id: int | None = None
 
-    def read(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+    def read(self, splits: Sequence[Split]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of parts, blocking. Closing the iterator ends all fetching."""
         table = _open_with_retries(self.options)
         info = table.get_table_info()

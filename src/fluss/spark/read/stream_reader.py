@@ -30,6 +30,7 @@ from fluss.spark.session.noise import ShortTracebacks
 
 # The first batch of a read, if there is one, and the others.
 _BegunRead: TypeAlias = tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]
+
 # What a task is told if its records were deleted between the plan and the task.
 _LOST_CODES: Final = frozenset({ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION, ErrorCode.PARTITION_NOT_EXISTS})
 

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 _BEGINNINGS_AGE_S_MAX: Final = 5.0
 # A bucket without a leader, or whose partition has just been dropped.
 _RETRIABLE_CODES: Final = frozenset({ErrorCode.CLIENT_ERROR, ErrorCode.PARTITION_NOT_EXISTS})
+
 logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-
 _STDERR: Final = 2
 _ERROR_LINES_MAX: Final = 20
 # In a local session Spark gives up after the first failure of a task unless the master says otherwise.

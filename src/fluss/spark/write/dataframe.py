@@ -30,9 +30,10 @@ from fluss.spark.query_options import applicable_options, write_options
 from fluss.spark.session.noise import ignored_pandas_warning
 from fluss.spark.source_options import Use
 
-_BATCH_ROWS: Final = 65_536
 # Nothing: one micro-batch after the other. A time between them. 'available-now' or 'once': what there is, then stop.
 Trigger: TypeAlias = str | timedelta | None
+
+_BATCH_ROWS: Final = 65_536
 _ADAPTIVE: Final = "spark.sql.adaptive.streaming.stateless.enabled"
 _AVAILABLE_NOW: Final = ("available-now", "availablenow", "available_now")
 _CHECKPOINT_LOCATION: Final = "checkpointLocation"
@@ -122,7 +123,12 @@ def same_tasks(spark: SparkSession) -> Iterator[None]:
 
 
 def update_writer(rows: DataFrame, options: Mapping[str, str], provider: str) -> DataStreamWriter:
-    """Return the writer of a stream in update mode; ``options`` are those of a streaming write to the data source."""
+    """Return the writer of a stream in update mode; ``options`` are those of a streaming write to the data source.
+
+    Spark lets Python data sources have streams in append and in complete mode only. But it can call a function with
+    every micro-batch, and a micro-batch can be written like any other rows. When Spark repeats one, it has the same
+    number; as a transaction with that number it is written exactly once, as by the stream of a data source.
+    """
     checked = write_options(options, is_stream=True)
     is_exact = checked.delivery_guarantee == "exactly-once"
     location = checked.checkpoint_location

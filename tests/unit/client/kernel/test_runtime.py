@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fluss.client.kernel.runtime import AwaitsItself, Runtime, StartedCall, is_here, run_here, runtime
+from fluss.client.kernel.runtime import AwaitsItself, Runtime, StartedCall, is_blocking, run_blocking, runtime
 from fluss.errors import FlussError
 from fluss.testing.waiting import eventually
 
@@ -358,34 +358,34 @@ def test_the_failure_of_a_started_call_reaches_who_waits() -> None:
     asyncio.run(main())
 
 
-def test_a_coroutine_can_be_run_here_and_blocks_where_it_would_wait() -> None:
+def test_a_coroutine_can_be_run_by_a_thread_that_blocks_where_it_would_wait() -> None:
     async def work() -> tuple[str, str, bool]:
         # Other threads have nothing to do with it.
-        assert not await runtime().bridge(_is_here())
-        return await runtime().bridge(_thread_name()), await runtime().on_worker(_current_thread), is_here()
+        assert not await runtime().bridge(_is_blocking())
+        return await runtime().bridge(_thread_name()), await runtime().on_worker(_current_thread), is_blocking()
 
     async def main() -> tuple[str, str, bool]:
         # Also inside a running loop, which is not used.
-        return run_here(work())
+        return run_blocking(work())
 
     here = _current_thread()
-    assert run_here(work()) == asyncio.run(main()) == ("fluss-client", here, True)
-    assert not is_here()
+    assert run_blocking(work()) == asyncio.run(main()) == ("fluss-client", here, True)
+    assert not is_blocking()
     # Awaited, the same coroutine leaves the loop free.
-    name, worker, was_here = asyncio.run(work())
-    assert (name, worker.startswith("fluss-client-worker"), was_here) == ("fluss-client", True, False)
+    name, worker, was_blocking = asyncio.run(work())
+    assert (name, worker.startswith("fluss-client-worker"), was_blocking) == ("fluss-client", True, False)
 
 
-def test_a_coroutine_that_fails_or_waits_by_itself_fails_here() -> None:
+def test_a_coroutine_that_fails_or_waits_for_a_loop_fails_its_thread() -> None:
     with pytest.raises(FlussError, match="as asked"):
-        run_here(runtime().bridge(_fail()))
+        run_blocking(runtime().bridge(_fail()))
     with pytest.raises(AssertionError, match="waits for an event loop"):
-        run_here(_thread_name())
-    assert not is_here()
+        run_blocking(_thread_name())
+    assert not is_blocking()
 
 
-async def _is_here() -> bool:
-    return is_here()
+async def _is_blocking() -> bool:
+    return is_blocking()
 
 
 def _current_thread() -> str:

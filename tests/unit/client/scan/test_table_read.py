@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import ErrorCode, FlussError, TableScan, col
-from fluss.client.scan.snapshots import SnapshotLostError
+from fluss.client.scan.snapshot_fetcher import SnapshotLostError
 from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.protocol.bulk_messages import ScanKvResponse

@@ -142,11 +142,11 @@ def test_ratios_are_checked_together(serve):
 def test_users_are_appended_and_subtracted(serve):
     async def main(cluster):
         await _change(cluster, CREDENTIALS, "alice:1,bob:2", APPEND)
-        assert cluster.coordinator.configs.text(CREDENTIALS) == "admin:0,alice:1,bob:2"
+        assert cluster.coordinator.configs.value(CREDENTIALS) == "admin:0,alice:1,bob:2"
         await _change(cluster, CREDENTIALS, "alice:3", APPEND)
-        assert cluster.coordinator.configs.text(CREDENTIALS) == "admin:0,alice:3,bob:2"
+        assert cluster.coordinator.configs.value(CREDENTIALS) == "admin:0,alice:3,bob:2"
         await _change(cluster, CREDENTIALS, "bob,admin:any", SUBTRACT)
-        assert cluster.coordinator.configs.text(CREDENTIALS) == "alice:3"
+        assert cluster.coordinator.configs.value(CREDENTIALS) == "alice:3"
 
     serve(main, initial_configs={CREDENTIALS: "admin:0"})
 
@@ -155,11 +155,11 @@ def test_lists_are_appended_and_subtracted(serve):
     async def main(cluster):
         await _change(cluster, "remote.data.dirs", "/a,/b", SET)
         await _change(cluster, "remote.data.dirs", "/b,/c", APPEND)
-        assert cluster.coordinator.configs.text("remote.data.dirs") == "/a,/b,/c"
+        assert cluster.coordinator.configs.value("remote.data.dirs") == "/a,/b,/c"
         await _change(cluster, "remote.data.dirs", "/a,/x", SUBTRACT)
-        assert cluster.coordinator.configs.text("remote.data.dirs") == "/b,/c"
+        assert cluster.coordinator.configs.value("remote.data.dirs") == "/b,/c"
         await _change(cluster, "remote.data.dirs", "/b,/c", SUBTRACT)
-        assert cluster.coordinator.configs.text("remote.data.dirs") is None
+        assert cluster.coordinator.configs.value("remote.data.dirs") is None
 
     serve(main)
 
@@ -177,7 +177,7 @@ def test_long_lists_are_combined_quickly_and_do_not_grow_without_end(serve):
         assert refusal.value.error_code == 64
         few = ",".join(f"/{number}" for number in range(10))
         await _change(cluster, "remote.data.dirs", few, SUBTRACT)
-        assert cluster.coordinator.configs.text("remote.data.dirs").startswith("/10,/11,")
+        assert cluster.coordinator.configs.value("remote.data.dirs").startswith("/10,/11,")
         assert time.process_time() - begun < 10
 
     serve(main)

@@ -14,10 +14,10 @@ from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.schema.schema import Schema
 from fluss.server.tablet.manager import TabletSettings
-from fluss.storage.vfs import OsFiles
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
     SCHEMA,
+    HeldFiles,
     Server,
     arrow_batch,
     decoded,
@@ -248,22 +248,9 @@ def test_a_server_that_shuts_down_answers_those_who_wait(tmp_path):
     run(main())
 
 
-class _HeldFiles(OsFiles):
-    """A disk on which nothing becomes durable before it may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_sync = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-
-    def sync(self, path):
-        asyncio.run_coroutine_threadsafe(self.may_sync.wait(), self._loop).result()
-        super().sync(path)
-
-
 def test_only_durable_records_wake_a_fetch(tmp_path):
     async def main():
-        files = _HeldFiles()
+        files = HeldFiles()
         async with serving(tmp_path, make_table(), files=files) as server:
             waiting = await _delayed(server, (0, 0))
             await server.append(rows(0, 1), acks=1)

@@ -36,6 +36,7 @@ from tests.unit.server.tablet.support import (
     NOW_MS,
     SCHEMA,
     Clock,
+    HeldFiles,
     MemoryCatalog,
     Server,
     arrow_batch,
@@ -462,22 +463,9 @@ def test_a_write_that_finds_no_room_locks_writes_until_there_is_some(tmp_path):
     run(main())
 
 
-class _SlowFiles(OsFiles):
-    """A disk that takes its time to make things durable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_sync = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-
-    def sync(self, path):
-        asyncio.run_coroutine_threadsafe(self.may_sync.wait(), self._loop).result()
-        super().sync(path)
-
-
 def test_records_are_invisible_until_they_are_durable_and_a_wait_for_that_can_time_out(tmp_path):
     async def main():
-        files = _SlowFiles()
+        files = HeldFiles()
         async with serving(tmp_path, make_table(), files=files) as server:
             assert await server.append(rows(0, 1), acks=1) == 0, "the operating system has it"
             late = await server.produce(arrow_batch(rows(1, 1)), timeout_ms=20)

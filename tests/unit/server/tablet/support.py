@@ -29,6 +29,7 @@ from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition, Table
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.tablet.manager import TabletManager, TabletSettings
+from fluss.storage.vfs import OsFiles
 from fluss.testing.waiting import eventually_async
 
 LOCALHOST = "127.0.0.1"
@@ -45,6 +46,19 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ms
+
+
+class HeldFiles(OsFiles):
+    """A disk on which nothing becomes durable before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_sync = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def sync(self, path):
+        asyncio.run_coroutine_threadsafe(self.may_sync.wait(), self._loop).result()
+        super().sync(path)
 
 
 class MemoryCatalog:

@@ -158,7 +158,7 @@ def test_a_column_that_is_not_null_must_be_there(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_wish_for_a_column_that_nobody_has_is_refused(tmp_path: Path) -> None:
+def test_a_chosen_column_that_no_file_has_is_refused(tmp_path: Path) -> None:
     parquet(tmp_path, id=pa.array([1]))
     with pytest.raises(FlussError, match="has no column 'nmae' to load"):
         load(tmp_path, columns=["id", "nmae"])

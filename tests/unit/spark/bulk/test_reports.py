@@ -68,14 +68,15 @@ def test_without_known_rows_the_rest_follows_from_the_size() -> None:
     assert "500 rows" in str(progress)
 
 
-def test_at_first_nobody_knows_how_long_it_takes() -> None:
+def test_at_first_there_is_no_estimate() -> None:
     assert Progress("load", 10, 1000, 0, 0.01, 0.1).seconds_left is None
     assert Progress("load", 0, 1000, 0, 0.0, 5.0).seconds_left is None
     assert Progress("load", 0, 1000, 0, 0.0, 0.0).rows_per_second == 0
 
 
 def test_a_listener_is_told_until_the_end() -> None:
-    clock, told = Clock(), []
+    clock = Clock()
+    told: list[Progress] = []
     watch = ProgressWatch("load", lambda: Counted(7, 0.5), told.append, rows_known=14, interval_s=3600, clock=clock)
     with watch:
         clock.now_s += 2
@@ -105,7 +106,7 @@ def test_a_terminal_line_is_written_over_and_ended_once() -> None:
     assert len(second.rstrip("\n")) == len(first)
 
 
-def test_nothing_is_shown_unless_somebody_can_see_it() -> None:
+def test_nothing_is_shown_unless_there_is_a_terminal() -> None:
     stream = io.StringIO()
     assert listener_of(None, stream) is quiet
     assert listener_of(False, stream) is quiet

@@ -166,14 +166,15 @@ def _compare(left: Any, operator: str, right: Any) -> bool | None:
         right = right.encode()
     if isinstance(left, float) and math.isnan(left):
         return operator in ("<>", ">", ">=")
-    return {
+    outcomes: dict[str, bool] = {
         "=": left == right,
         "<>": left != right,
         "<": left < right,
         "<=": left <= right,
         ">": left > right,
         ">=": left >= right,
-    }[operator]
+    }
+    return outcomes[operator]
 
 
 def _all(truths: list[bool | None]) -> bool | None:
@@ -318,7 +319,8 @@ def _column(name: str) -> tuple[list[Any], pa.RecordBatch]:
 
 
 def _kept(text: str, batch: pa.RecordBatch) -> list[int]:
-    return _parsed(text).filter(batch)["number"].to_pylist()
+    kept: list[int] = _parsed(text).filter(batch)["number"].to_pylist()
+    return kept
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if KINDS[name].literals])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss import FlussError, TablePath, embedded
+from fluss import FlussError, embedded
 from fluss.client.bulk import table_facts
 from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
@@ -24,29 +24,23 @@ from fluss.spark.query_options import ReadOptions, read_options
 from fluss.spark.read import planner
 from fluss.spark.read.planner import TablePlan, matching_buckets, plan_batch, planned_buckets, read_view
 from fluss.spark.read.splits import Split
+from tests.integration.keyed_tables import Tables, upsert
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("region", pa.string())])
 
 
-class Tables:
+class PlannedTables(Tables):
     """Makes tables of one server, and plans reads of them."""
 
-    def __init__(self, server: embedded.EmbeddedServer) -> None:
-        self._settings = {"bootstrap.servers": server.config().bootstrap_servers}
-        self.connection = wait_for(fluss.FlussConnection.create(server.config()))
-        self.admin = self.connection.get_admin()
-        self._count = 0
-
     def create(self, schema: pa.Schema = ROWS, keys: tuple[str, ...] = (), **descriptor: Any) -> fluss.FlussTable:
-        self._count += 1
-        path = TablePath("fluss", f"planned_{self._count}")
-        described = fluss.TableDescriptor(fluss.Schema(schema, primary_keys=list(keys)), **descriptor)
-        wait_for(self.admin.create_table(path, described))
-        return wait_for(self.connection.get_table(path))
+        return super().create(schema, keys, **descriptor)
 
     def options(self, table: fluss.FlussTable, view: str = "", **options: str) -> ReadOptions:
         given = {key.replace("__", ".").replace("_", "-"): text for key, text in options.items()}
-        return read_options({**self._settings, "table": f"{table.table_path}{view}", **given}, is_stream=False)
+        return read_options(
+            {"bootstrap.servers": self.server.bootstrap_servers, "table": f"{table.table_path}{view}", **given},
+            is_stream=False,
+        )
 
     def plan(self, table: fluss.FlussTable, view: str = "", **options: str) -> TablePlan:
         read = self.options(table, view, **options)
@@ -55,11 +49,10 @@ class Tables:
 
 
 @pytest.fixture(scope="module")
-def tables() -> Iterator[Tables]:
-    with embedded.start({"durability": "os"}) as server:
-        made = Tables(server)
-        yield made
-        wait_for(made.connection.close())
+def tables(fluss_server: embedded.EmbeddedServer) -> Iterator[PlannedTables]:
+    made = PlannedTables(fluss_server)
+    yield made
+    made.close()
 
 
 def append(table: fluss.FlussTable, rows: list[list[Any]]) -> None:
@@ -69,18 +62,11 @@ def append(table: fluss.FlussTable, rows: list[list[Any]]) -> None:
     wait_for(writer.flush())
 
 
-def upsert(table: fluss.FlussTable, rows: list[list[Any]]) -> None:
-    writer = table.new_upsert().create_writer()
-    for row in rows:
-        writer.upsert(row)
-    wait_for(writer.flush())
-
-
 def splits(plan: TablePlan) -> list[Split]:
     return [split for task in plan.tasks for split in task]
 
 
-def by_partition(tables: Tables) -> fluss.FlussTable:
+def by_partition(tables: PlannedTables) -> fluss.FlussTable:
     table = tables.create(bucket_count=2, partition_keys=["day", "region"])
     for day in ("2026-01-01", "2026-01-02"):
         for region in ("eu", "us"):
@@ -95,7 +81,7 @@ def by_partition(tables: Tables) -> fluss.FlussTable:
 # Which parts
 
 
-def test_all_of_a_log_is_planned_up_to_where_it_ends_now(tables: Tables) -> None:
+def test_all_of_a_log_is_planned_up_to_where_it_ends_now(tables: PlannedTables) -> None:
     table = tables.create(bucket_count=3)
     append(table, [[each, "d", "r"] for each in range(30)])
     plan = tables.plan(table)
@@ -106,13 +92,13 @@ def test_all_of_a_log_is_planned_up_to_where_it_ends_now(tables: Tables) -> None
     assert sum(split.weight for split in splits(tables.plan(table))) == 50
 
 
-def test_an_empty_table_has_no_tasks(tables: Tables) -> None:
+def test_an_empty_table_has_no_tasks(tables: PlannedTables) -> None:
     assert tables.plan(tables.create(bucket_count=3)).tasks == ()
     assert tables.plan(tables.create(keys=("id",), bucket_count=3)).tasks == ()
     assert tables.plan(tables.create(bucket_count=3, partition_keys=["day"])).tasks == ()
 
 
-def test_partitions_are_chosen_by_name_by_values_and_by_the_filter(tables: Tables) -> None:
+def test_partitions_are_chosen_by_name_by_values_and_by_the_filter(tables: PlannedTables) -> None:
     table = by_partition(tables)
 
     def names(**options: str) -> set[str | None]:
@@ -131,7 +117,7 @@ def test_partitions_are_chosen_by_name_by_values_and_by_the_filter(tables: Table
     assert names(scan__partitions="region=eu", scan__filter="day < '2026-01-02'") == {"2026-01-01$eu"}
 
 
-def test_partitions_that_do_not_exist_are_an_error(tables: Tables) -> None:
+def test_partitions_that_do_not_exist_are_an_error(tables: PlannedTables) -> None:
     table = by_partition(tables)
     for choice, code in (("day=1999-01-01", 36), ("1999-01-01$eu", 36), ("hour=3", 43)):
         with pytest.raises(FlussError) as caught:
@@ -142,7 +128,7 @@ def test_partitions_that_do_not_exist_are_an_error(tables: Tables) -> None:
 
 
 def test_a_partition_that_is_dropped_meanwhile_is_planned_without(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    tables: PlannedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = by_partition(tables)
     existing = table_facts.partitions_of(table)
@@ -154,7 +140,7 @@ def test_a_partition_that_is_dropped_meanwhile_is_planned_without(
     assert names == {"2026-01-01$us", "2026-01-02$eu", "2026-01-02$us"}
 
 
-def test_only_buckets_that_a_key_can_be_in_are_read(tables: Tables) -> None:
+def test_only_buckets_that_a_key_can_be_in_are_read(tables: PlannedTables) -> None:
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())])
     table = tables.create(schema, ("id", "name"), bucket_count=16)
     info = table.get_table_info()
@@ -188,7 +174,7 @@ def test_only_buckets_that_a_key_can_be_in_are_read(tables: Tables) -> None:
     assert len(buckets("id = 5", tables.create(schema, bucket_count=16, bucket_keys=["id"]))) <= 2
 
 
-def test_rows_of_a_primary_key_table_are_planned_by_bucket_and_counted(tables: Tables) -> None:
+def test_rows_of_a_primary_key_table_are_planned_by_bucket_and_counted(tables: PlannedTables) -> None:
     table = tables.create(keys=("id",), bucket_count=4)
     upsert(table, [[each, "d", "r"] for each in range(100)])
     upsert(table, [[each, "e", "r"] for each in range(100)])
@@ -217,7 +203,7 @@ def test_rows_of_a_primary_key_table_are_planned_by_bucket_and_counted(tables: T
     ],
 )
 def test_what_is_read_of_a_table_with_a_primary_key(
-    tables: Tables, view: str, options: dict[str, str], expected: str
+    tables: PlannedTables, view: str, options: dict[str, str], expected: str
 ) -> None:
     table = tables.create(keys=("id",), bucket_count=1)
     upsert(table, [[1, "d", "r"], [1, "e", "r"]])
@@ -226,7 +212,7 @@ def test_what_is_read_of_a_table_with_a_primary_key(
     assert (split.kind, split.stop) == ("rows" if expected == "rows" else "log", 3)
 
 
-def test_a_log_table_has_a_changelog_and_no_binlog(tables: Tables) -> None:
+def test_a_log_table_has_a_changelog_and_no_binlog(tables: PlannedTables) -> None:
     table = tables.create()
     assert read_view(table.get_table_info(), tables.options(table, "$changelog")) == "changelog"
     with pytest.raises(FlussError, match="is a log table: its rows never change"):
@@ -236,7 +222,7 @@ def test_a_log_table_has_a_changelog_and_no_binlog(tables: Tables) -> None:
 # Time ranges
 
 
-def test_a_time_range_begins_and_ends_at_the_records_of_these_times(tables: Tables) -> None:
+def test_a_time_range_begins_and_ends_at_the_records_of_these_times(tables: PlannedTables) -> None:
     table = tables.create(bucket_count=1)
     times_ms = []
     for each in range(4):
@@ -269,7 +255,7 @@ def commit_time(table: fluss.FlussTable, offset: int) -> int:
 
 
 def test_an_end_that_a_server_has_found_too_early_is_moved_to_the_end_of_the_log(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    tables: PlannedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tables.create(bucket_count=1)
     for each in range(4):
@@ -290,7 +276,7 @@ def test_an_end_that_a_server_has_found_too_early_is_moved_to_the_end_of_the_log
 
 
 def test_a_time_range_that_is_older_than_records_are_kept_is_warned_of(
-    tables: Tables, caplog: pytest.LogCaptureFixture
+    tables: PlannedTables, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = tables.create(properties={"table.log.ttl": "1 h"})
     now_ms = int(time.time() * 1000)
@@ -307,14 +293,14 @@ def test_a_time_range_that_is_older_than_records_are_kept_is_warned_of(
 @pytest.mark.parametrize(
     ("view", "options"), [("$lake", {}), ("", {"scan__mode": "lake"}), ("", {"read__optimized": "true"})]
 )
-def test_what_only_a_lake_has_is_refused(tables: Tables, view: str, options: dict[str, str]) -> None:
+def test_what_only_a_lake_has_is_refused(tables: PlannedTables, view: str, options: dict[str, str]) -> None:
     for table in (tables.create(), tables.create(partition_keys=["day"])):
         with pytest.raises(FlussError, match="reads what the lake has of a table, which cannot be read yet"):
             tables.plan(table, view, **options)
 
 
 def test_a_table_whose_oldest_records_are_only_in_its_lake_is_refused(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    tables: PlannedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tables.create(bucket_count=1)
     append(table, [[each, "d", "r"] for each in range(10)])
@@ -338,7 +324,7 @@ def test_a_table_whose_oldest_records_are_only_in_its_lake_is_refused(
 
 
 def test_a_table_with_partitions_that_only_its_lake_has_is_refused(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    tables: PlannedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = by_partition(tables)
     gone = TableBucket.with_partition(table.get_table_info().table_id, 123_456, 0)
@@ -350,21 +336,21 @@ def test_a_table_with_partitions_that_only_its_lake_has_is_refused(
     assert len(splits(tables.plan(table, scan__partitions="region=eu"))) >= 2
 
 
-def test_a_table_of_which_the_lake_has_nothing_is_read_from_fluss(tables: Tables) -> None:
+def test_a_table_of_which_the_lake_has_nothing_is_read_from_fluss(tables: PlannedTables) -> None:
     assert table_facts.lake_snapshot_of(tables.create()) is None
     with embedded.start({"durability": "os", "datalake.format": "paimon"}) as server:
-        with_lake = Tables(server)
+        with_lake = PlannedTables(server)
         table = with_lake.create(properties={"table.datalake.enabled": "true"})
         append(table, [[1, "d", "r"]])
         assert table_facts.lake_snapshot_of(table) is None
         assert len(splits(with_lake.plan(table))) == 1
-        wait_for(with_lake.connection.close())
+        with_lake.close()
 
 
 # Sizes
 
 
-def test_more_columns_make_more_tasks_and_options_limit_them(tables: Tables) -> None:
+def test_more_columns_make_more_tasks_and_options_limit_them(tables: PlannedTables) -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     table = tables.create(schema, bucket_count=2)
     writer = table.new_append().create_writer()

@@ -1,6 +1,6 @@
-"""Shows how long a stream bears with servers that are away, and how often it asks while there is nothing to read.
+"""Shows how long calls are repeated while servers are away, and how often a stream polls while there is nothing.
 
-With a clock that moves only when somebody sleeps.
+With a clock that moves only in sleep.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_a_question_is_asked_again_until_it_is_answered() -> None:
     def ask(is_again: bool) -> str:
         asked.append(is_again)
         if len(asked) < 4:
-            raise NetworkError("nobody there")
+            raise NetworkError("no answer")
         return "here"
 
     assert _retry(clock).call(ask) == "here"

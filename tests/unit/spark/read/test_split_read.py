@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fluss
-from fluss import ChangeType, FlussError, TablePath, embedded
+from fluss import ChangeType, FlussError, embedded
 from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.records import RecordRun
 from fluss.errors import ErrorCode, NetworkError
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
+from fluss.spark import connections
 from fluss.spark.filter import row_filter
 from fluss.spark.query_options import read_options
 from fluss.spark.read import split_read
@@ -32,6 +33,7 @@ from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table
 from fluss.spark.read.splits import Split
 from fluss.spark.type_mapping import view_schema
 from fluss.testing.waiting import eventually
+from tests.integration.keyed_tables import Tables, delete, upsert
 
 # Sizes of batches
 
@@ -132,25 +134,18 @@ def test_events_are_the_same_wherever_a_changelog_is_cut(steps: list[str], data:
 ROWS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.int64())])
 
 
-class Reads:
+class Reads(Tables):
     """Makes tables of one server, and reads them as tasks do."""
 
-    def __init__(self, server: embedded.EmbeddedServer) -> None:
-        self.settings = {"bootstrap.servers": server.config().bootstrap_servers}
-        self.connection = wait_for(fluss.FlussConnection.create(server.config()))
-        self.admin = self.connection.get_admin()
-        self._count = 0
-
-    def create(self, *keys: str, path: TablePath | None = None, **descriptor: Any) -> fluss.FlussTable:
-        self._count += 1
-        path = path or TablePath("fluss", f"read_{self._count}")
-        described = fluss.TableDescriptor(fluss.Schema(ROWS, primary_keys=list(keys)), **descriptor)
-        wait_for(self.admin.create_table(path, described))
-        return wait_for(self.connection.get_table(path))
+    def create(self, *keys: str, **descriptor: Any) -> fluss.FlussTable:  # type: ignore[override] # one schema for all
+        return super().create(ROWS, keys, **descriptor)
 
     def planned(self, table: fluss.FlussTable, view: str = "", **options: str) -> tuple[SplitRead, list[Split]]:
         given_options = {key.replace("__", ".").replace("_", "-"): text for key, text in options.items()}
-        read = read_options({**self.settings, "table": f"{table.table_path}{view}", **given_options}, is_stream=False)
+        read = read_options(
+            {"bootstrap.servers": self.server.bootstrap_servers, "table": f"{table.table_path}{view}", **given_options},
+            is_stream=False,
+        )
         info = table.get_table_info()
         shown = view_schema(info.schema, read.view, read.columns)
         kind = read_view(info, read)
@@ -169,27 +164,13 @@ def reads() -> Iterator[Reads]:
     with embedded.start({"durability": "os"}) as server:
         made = Reads(server)
         yield made
-        wait_for(made.connection.close())
+        made.close()
 
 
 def append(table: fluss.FlussTable, ids: range) -> None:
     columns = {"id": list(ids), "name": [f"n{each}" for each in ids], "price": [each % 7 for each in ids]}
     writer = table.new_append().create_writer()
     writer.write_arrow_batch(pa.RecordBatch.from_pydict(columns, schema=table.arrow_schema))
-    wait_for(writer.flush())
-
-
-def upsert(table: fluss.FlussTable, rows: list[list[Any]]) -> None:
-    writer = table.new_upsert().create_writer()
-    for row in rows:
-        writer.upsert(row)
-    wait_for(writer.flush())
-
-
-def delete(table: fluss.FlussTable, *ids: int) -> None:
-    writer = table.new_upsert().create_writer()
-    for each in ids:
-        writer.delete({"id": each})
     wait_for(writer.flush())
 
 
@@ -207,13 +188,14 @@ def test_batches_that_a_filter_rules_out_are_not_fetched(reads: Reads) -> None:
         append(table, range(begin, begin + 10))
     read, splits = reads.planned(table, scan__filter="id = 42", scan__columns="id")
     sizes: list[int] = []
+    filter_batch = row_filter.RowFilter.filter
+
+    def noted_filter(self: row_filter.RowFilter, batch: pa.RecordBatch) -> pa.RecordBatch:
+        sizes.append(batch.num_rows)
+        return filter_batch(self, batch)
+
     with pytest.MonkeyPatch.context() as patch:
-        filter_batch = row_filter.RowFilter.filter
-        patch.setattr(
-            row_filter.RowFilter,
-            "filter",
-            lambda self, batch: sizes.append(batch.num_rows) or filter_batch(self, batch),
-        )
+        patch.setattr(row_filter.RowFilter, "filter", noted_filter)
         (batch,) = read.read(splits)
     assert batch.to_pylist() == [{"id": 42}]
     assert sizes == [10]
@@ -236,7 +218,7 @@ def test_the_last_state_of_changed_keys_is_what_upserts_are(reads: Reads) -> Non
     upserts = SplitRead(read.options, read.schema, "upserts")
     upsert(table, [[2, "b", 2], [4, "d", 2]])
     upsert(table, [[2, "b", 3]])
-    delete(table, 3, 4)
+    delete(table, [{"id": 3}, {"id": 4}])
 
     def between(start: int, stop: int) -> list[dict[str, Any]]:
         found = [row for batch in upserts.read([Split(None, None, 0, start, stop)]) for row in batch.to_pylist()]
@@ -278,7 +260,7 @@ def test_a_task_that_is_stopped_leaves_nothing_behind(reads: Reads) -> None:
     for _ in range(3):
         batches = read.read(splits)
         next(batches)
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
     eventually(lambda: threads_and_files() == before)
 
 
@@ -300,7 +282,8 @@ def test_a_table_that_was_replaced_is_an_error(reads: Reads) -> None:
     append(table, range(5))
     read, splits = reads.planned(table)
     wait_for(reads.admin.drop_table(table.table_path))
-    append(reads.create(path=table.table_path), range(9))
+    wait_for(reads.admin.create_table(table.table_path, fluss.TableDescriptor(fluss.Schema(ROWS))))
+    append(reads.again(table), range(9))
     with pytest.raises(FlussError, match="was dropped and created again"):
         list(read.read(splits))
 
@@ -309,8 +292,8 @@ def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.M
     table = reads.create()
     append(table, range(5))
     read, splits = reads.planned(table, scan__poll__timeout="5s")
-    failures = [NetworkError("nobody is there"), NetworkError("still nobody")]
-    opened = split_read.open_table  # type: ignore[attr-defined]
+    failures = [NetworkError("no answer"), NetworkError("still no answer")]
+    opened = connections.open_table
 
     def open_table(*args: Any) -> Any:
         if failures:

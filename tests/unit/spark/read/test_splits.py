@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ MB = 1024 * 1024
 
 
 @st.composite
-def parts(draw: st.DrawFn, *, kind: str = "log") -> list[Split]:
+def parts(draw: st.DrawFn, *, kind: Literal["log", "rows"] = "log") -> list[Split]:
     sizes = draw(st.lists(st.integers(0, 5000), max_size=30))
     found = []
     for number, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""The settings of a new session, and what is said about a session of somebody else's. No session is started."""
+"""The settings of a new session, and what is said about a session that runs already. No session is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group commit: many appends become durable together, in order; a failure hits its own log and nobody else's.
+"""Group commit: many appends become durable in one round, in order; a failure hits its own log and no other.
 A disk in memory that fails on demand, rounds carried out one by one, and the real thread where threads matter."""
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def test_the_first_append_of_a_log_may_find_a_full_disk_too() -> None:
         assert bodies(server.open()) == [b"w0"]
 
 
-def test_an_answer_is_never_given_for_rows_of_somebody_else() -> None:
+def test_an_answer_is_never_given_for_rows_of_another_append() -> None:
     """After a failed write its offsets are given out again. Who waits late must not take the others' for his own."""
 
     async def main() -> None:

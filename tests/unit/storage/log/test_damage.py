@@ -228,7 +228,7 @@ def test_a_cut_segment_is_refused_unless_it_looks_like_an_interrupted_write(orig
                     is_last_segment = path == original.paths(".log")[-1]
                     assert not start.is_closed
                     assert is_last_segment or not start.is_synced, (path.name, len(damaged))
-                    # A file that ends between two batches is whole, as far as anybody can tell.
+                    # Nothing tells a file that ends between two batches from a whole one.
                     if not is_last_segment or len(damaged) not in batch_ends(content):
                         assert_cut_is_reported(found)
 
