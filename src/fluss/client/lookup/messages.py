@@ -9,10 +9,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import BucketKey
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api
-from fluss.protocol.convert import failure, partition_id
+from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket, TableInfo
 
@@ -50,9 +50,8 @@ class LookupMethod(ABC, Generic[AnswerT]):
         bucket = TableBucket.new_with_partition(info.table_id, *bucket_key)
         if entry is None:
             return _confused(f"did not answer about {bucket} of {info.table_path}")
-        error = failure(entry)
-        if error is not None:
-            return error
+        if entry.error_code:
+            return error_for_code(entry.error_code, entry.error_message)
         answers = self._answers(entry)
         if len(answers) != key_count:
             return _confused(f"answered {len(answers)} of {key_count} lookups in {bucket} of {info.table_path}")

@@ -21,11 +21,11 @@ from fluss.client.write.batch import Batch, BucketQueue
 from fluss.client.write.blocks import PhysicalTable
 from fluss.client.write.idempotence import Idempotence, Verdict, allocate_writer_id
 from fluss.config import Config
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError, error_for_code
 from fluss.integers import INT32_MAX
 from fluss.protocol import api as apis
 from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
-from fluss.protocol.convert import failure, partition_id
+from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket
 
@@ -230,8 +230,8 @@ class Sender:
             if answer is None:
                 text = f"the server did not say what became of a batch for {item.bucket} of {item.queue.table.name}"
                 self._refused(item, FlussError(text, ErrorCode.UNKNOWN_SERVER_ERROR))
-            elif (error := failure(answer)) is not None:
-                self._refused(item, error)
+            elif answer.error_code:
+                self._refused(item, error_for_code(answer.error_code, answer.error_message))
             else:
                 self._stored(item, answer.pressure if isinstance(answer, pb.PbPutKvRespForBucket) else 0.0)
 
