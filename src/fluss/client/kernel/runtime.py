@@ -137,7 +137,7 @@ class Runtime:
     async def _wind_up(self, drain_timeout_s: float) -> None:
         drains = [asyncio.ensure_future(drain(drain_timeout_s)) for drain in self._drains.values()]
         if drains:
-            # Whoever keeps to the time gets a moment more to close its sockets.
+            # A drain that keeps to the time gets a moment more to close its sockets.
             done, unfinished = await asyncio.wait(drains, timeout=drain_timeout_s + _STOP_TIMEOUT_S)
             for failure in filter(None, (drain.exception() for drain in done)):
                 logger.warning("a connection was not closed cleanly at exit: %s", failure)
@@ -213,7 +213,7 @@ def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _future
     try:
         loop.call_soon_threadsafe(_settle, waiter)
     except RuntimeError:
-        # The loop that waited is closed, so nobody waits any more.
+        # The loop that waited is closed, so there is nothing left to wake.
         logger.debug("the event loop of a caller was closed before its call was finished")
 
 
