@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import fluss
 from benchmarks.e2e.clients import best_of_turns, pythons_of_clients, ratio
@@ -23,11 +26,16 @@ OFFICIAL = "pyfluss 1.0.0"
 SCANS = 5
 
 
+# Rows of each load before and after a restart.
+RESTART_ROWS = 500_000
+
+
 def measure() -> Iterator[Line]:
     with embedded.start(process=True) as server:
         yield from _clients(server.bootstrap_servers)
         yield from asyncio.run(_server_alone(server))
         yield from asyncio.run(_changelog(server))
+    yield from _restart()
 
 
 def _clients(bootstrap: str) -> Iterator[Line]:
@@ -74,6 +82,37 @@ async def _server_alone(server: embedded.EmbeddedServer) -> list[Line]:
             _pin(process, cores)
             _pin(client, cores)
     return lines
+
+
+def _restart() -> Iterator[Line]:
+    """Load new keys into a store that has some, before and after a clean restart of the server."""
+    batch = order_batch(RESTART_ROWS)
+    with tempfile.TemporaryDirectory() as data_dir:
+        with embedded.start(data_dir=data_dir, process=True) as server:
+            asyncio.run(_load_new_keys(server, batch, 0))
+            before_s = asyncio.run(_load_new_keys(server, batch, 1))
+        with embedded.start(data_dir=data_dir, process=True) as server:
+            after_s = asyncio.run(_load_new_keys(server, batch, 2))
+    for when, seconds in (("before", before_s), ("after", after_s)):
+        remark = f"takes {after_s / before_s:.2f} times as long" if when == "after" else ""
+        yield f"insert new keys {when} a restart (fsync)", RESTART_ROWS / seconds / 1e3, "krows/s", remark
+
+
+async def _load_new_keys(server: embedded.EmbeddedServer, batch: pa.RecordBatch, number: int) -> float:
+    """Upsert rows whose keys no other number has; return the seconds that took."""
+    ids = pc.add(batch.column("id"), pa.scalar(number * RESTART_ROWS, batch.schema.field("id").type))
+    index = batch.schema.get_field_index("id")
+    rows = batch.set_column(index, batch.schema.field(index), ids)
+    async with await fluss.FlussConnection.create(server.config()) as connection:
+        if number == 0:
+            table = await _table(connection, "restarted", ["id"])
+        else:
+            table = await connection.get_table(fluss.TablePath("fluss", "restarted"))
+        writer = table.new_upsert().create_writer()
+        started = time.perf_counter()
+        writer.upsert_arrow(rows)
+        await writer.flush()
+        return time.perf_counter() - started
 
 
 async def _changelog(server: embedded.EmbeddedServer) -> list[Line]:

@@ -58,7 +58,7 @@ def measure() -> list[tuple[str, float, str, str]]:
         _rate("split a value batch into schema ids and rows", lambda: split_values(decode_value_batch(values))),
         _rate("hash keys", lambda: HashedKeys.of(different)),
         _rate("add to the memtable of a store", lambda: Memtable().add(changes)),
-        _rate("find all of them in the memtable", lambda: memtable.find(changes.keys)),
+        _rate("find all of them in the memtable, with their rows", lambda: memtable.find(changes.keys)),
         _rate("encode a body of INDEXED or COMPACTED log rows", lambda: encode_row_body(rows, change_types)),
         _rate("split a body of INDEXED or COMPACTED log rows", lambda: decode_row_body(body, RECORD_COUNT)),
     ]

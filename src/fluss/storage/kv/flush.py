@@ -31,7 +31,7 @@ UNFINISHED_NAME: Final = "rows.unfinished"
 _STEP_ROWS: Final = 1000
 _STEP_BYTES: Final = 512 * 1024
 # After a step, so that a thread that waits for the GIL gets it. Without it it would wait five milliseconds.
-STEP_PAUSE_S: Final = 1e-6
+_STEP_PAUSE_S: Final = 1e-6
 _STALL_PAUSE_MS: Final = 5
 # With so many SST files at level 0 RocksDB has to merge some before there is another one.
 _LEVEL0_FILES_MAX: Final = 32
@@ -73,7 +73,7 @@ class MemtableFlush:
             step_end = min(end, self._done + self._step_rows)
             _add_to_sst(self._sst, *rows.objects(self._done, step_end))
             self._done = step_end
-            self._resources.sleep(STEP_PAUSE_S)
+            self._resources.sleep(_STEP_PAUSE_S)
         if self._done < len(rows):
             return False
         self._ingest(database, self._sst)
@@ -133,7 +133,7 @@ class MemtableFlush:
             while not write_batch(database, keys, values, self.state if is_over else None):
                 stalled_ms = self._stall(stalled_ms)
             self._done = step_end
-            self._resources.sleep(STEP_PAUSE_S)
+            self._resources.sleep(_STEP_PAUSE_S)
 
 
 class _OrderedRows(NamedTuple):

@@ -8,7 +8,7 @@ A filter is of use only if it has every key of the database:
 
     empty database     it has every key from the first one on
     clean close        it is saved beside the database, and loaded and removed when that is opened again
-    anything else      when a load begins it is built beside the writes, by going through the keys (``KeyFilterBuild``)
+    anything else      when a load begins it is built beside the writes, by going through the keys (``DatabaseFilter``)
 
 The file ``keys.filter``, little endian:
 
@@ -33,6 +33,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,7 @@ from fluss.row.arrow_arrays import BoolArray
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashSeeds, key_hashes
 from fluss.row.varint import UInt64Array
+from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.vfs import Files
 
 FILE_NAME: Final = "keys.filter"
@@ -51,6 +53,13 @@ _MAGIC: Final = b"FKVK"
 _HEADER: Final = struct.Struct("<4sBQQQqII")
 _CRC: Final = struct.Struct("<I")
 _WORD_BYTES: Final = 8
+
+# The first key that a row can have: the state of a store lies under the empty one.
+KEY_FIRST: Final = b"\x00"
+# Keys that one write adds to a filter that is being built: more would take longer than some ten milliseconds.
+_BUILT_KEYS_MAX: Final = 100_000
+# After a step, so that a thread that waits for the GIL gets it.
+_STEP_PAUSE_S: Final = 1e-6
 
 _BITS_PER_KEY: Final = 12
 _WORD_BITS: Final = 64
@@ -192,28 +201,91 @@ class KeyFilter:
         return loaded
 
 
-class KeyFilterBuild:
-    """A filter that is being built for a database with keys, some of them at a time. For one thread at a time.
+class DatabaseFilter:
+    """The filter of one database: complete, being built, or none.
 
-    It goes through the database in the order of the keys. Keys that the database gets meanwhile are added as well, by
-    the writers, so it does not matter whether they are passed.
+    ``may_have`` and ``note_missed`` may be called from any thread, everything else from one thread at a time.
+
+    A build goes through the database in the order of the keys. Keys that the database gets meanwhile are added by the
+    writers, so it does not matter whether the build passes them as well.
     """
 
-    def __init__(self, memory: FilterMemory, key_first: bytes) -> None:
-        self.filter = KeyFilter(memory)
-        self._key_next: bytes | None = key_first
+    def __init__(
+        self,
+        settings: KvStoreSettings,
+        memory: FilterMemory,
+        sleep: Callable[[float], None],
+        saved: KeyFilter | None = None,
+    ) -> None:
+        self._settings = settings
+        self._memory = memory
+        self._sleep = sleep
+        # At most one of them: the first has every key of the database, the second those before the next key.
+        self._complete = saved
+        self._building: KeyFilter | None = None
+        self._key_next = KEY_FIRST
+        # How many keys the database was asked for in vain, and whether there was no memory for a filter.
+        self._missed_count = 0
+        self._is_refused = False
 
-    def add_next(self, next_keys: Callable[[bytes, int], list[bytes]], key_count: int) -> bool | None:
-        """Add so many more keys; return whether that were all of them, None if there is no memory for them.
+    def may_have(self, keys: EncodedRows) -> BoolArray | None:
+        """Return which keys the database may have; None if there is no filter that knows."""
+        complete = self._complete
+        return None if complete is None else complete.may_have(keys)
+
+    def note_missed(self, count: int) -> None:
+        """Note that the database was asked for so many keys that it does not have."""
+        self._missed_count += count
+
+    def add(self, keys: EncodedRows) -> None:
+        """Note keys before the database gets them."""
+        key_filter = self._complete if self._building is None else self._building
+        if key_filter is not None and not key_filter.add(keys):
+            self.close()
+
+    def begin_empty(self) -> None:
+        """Begin with a filter that is complete, because the database has no keys yet."""
+        self._complete = KeyFilter(self._memory)
+
+    @property
+    def is_build_due(self) -> bool:
+        is_wanted = self._missed_count >= self._settings.filter_keys_min and self._complete is None
+        return self._building is not None or (is_wanted and not self._is_refused)
+
+    def build(self, next_keys: Callable[[bytes, int], list[bytes]], row_count: int, *, may_begin: bool) -> None:
+        """Go on with a build that is due, as far as goes with a write of so many rows.
 
         ``next_keys`` returns up to so many keys of the database as it is now, from one on.
         """
-        assert self._key_next is not None, "it is complete"
-        keys = next_keys(self._key_next, key_count)
-        if keys and not self.filter.add(EncodedRows.from_list(keys)):
-            return None
-        self._key_next = keys[-1] + b"\0" if len(keys) == key_count else None
-        return self._key_next is None
+        if self._building is None:
+            if not (may_begin and self.is_build_due):
+                return
+            self._building = KeyFilter(self._memory)
+        step_keys = self._settings.filter_step_keys
+        for _ in range(0, min(self._settings.filter_keys_per_row * row_count, _BUILT_KEYS_MAX), step_keys):
+            keys = next_keys(self._key_next, step_keys)
+            if keys and not self._building.add(EncodedRows.from_list(keys)):
+                self.close()
+                return
+            if len(keys) < step_keys:
+                self._complete, self._building = self._building, None
+                return
+            self._key_next = keys[-1] + b"\0"
+            self._sleep(_STEP_PAUSE_S)
+
+    def save(self, files: Files, directory: Path, state: bytes) -> None:
+        """Save the filter if it is complete. Without the file it is built again when it is needed."""
+        if self._complete is not None:
+            with suppress(OSError):
+                self._complete.save(files, directory, state)
+
+    def close(self) -> None:
+        """Do without a filter from now on, because there is no memory for it or because the store is closed."""
+        key_filter = self._complete if self._building is None else self._building
+        self._complete = self._building = None
+        self._is_refused = True
+        if key_filter is not None:
+            key_filter.close()
 
 
 def _positions_and_bits(words: UInt64Array, hashes: UInt64Array) -> tuple[np.ndarray, UInt64Array]:

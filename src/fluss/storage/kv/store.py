@@ -28,11 +28,10 @@ from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, KvDamagedError
 from fluss.record.mutations import FoundGroup, FoundRows, Mutations, StoredValues
 from fluss.record.value_batch import SCHEMA_ID_BYTES
-from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.storage.kv import rocks
-from fluss.storage.kv.flush import STATE_KEY, STEP_PAUSE_S, MemtableFlush, remove_unfinished, write_batch
-from fluss.storage.kv.key_filter import KeyFilter, KeyFilterBuild
+from fluss.storage.kv.flush import STATE_KEY, MemtableFlush, remove_unfinished, write_batch
+from fluss.storage.kv.key_filter import KEY_FIRST, DatabaseFilter, KeyFilter
 from fluss.storage.kv.memtable import MEMTABLE_BYTES_MAX, Memtable, find_in_memtables
 from fluss.storage.kv.point_reads import checked_bytes, get_from_database, get_newest, get_one, in_key_order
 from fluss.storage.kv.rocks import KvResources
@@ -41,11 +40,8 @@ from fluss.storage.kv.state import IdBlock, KvState
 
 __all__ = ["IdBlock", "KvDamagedError", "KvResources", "KvSnapshot", "KvState", "KvStore", "remove_store"]
 
-_ROW_KEY_FIRST: Final = b"\x00"
 _DIRECT_BYTES_MAX: Final = 256 * 1024
 _CACHED_VALUE_BYTES_MAX: Final = 1024 * 1024
-# Keys that one write adds to a filter that is being built: more would take longer than some ten milliseconds.
-_BUILT_KEYS_MAX: Final = 100_000
 
 
 class KvStore:
@@ -79,12 +75,7 @@ class KvStore:
         self._database_state = state
         self._flushed_offset = state.applied_offset
         self._is_database_empty = is_empty
-        # All keys of the database, or nothing; how far it has come while it is being built; how many keys the database
-        # was asked for in vain; and whether there was no memory for a filter.
-        self._filter = key_filter
-        self._filter_build: KeyFilterBuild | None = None
-        self._missed_count = 0
-        self._is_filter_refused = False
+        self._filter = DatabaseFilter(resources.settings, resources.filter_memory, resources.sleep, key_filter)
         # The flush lock protects the flush and the filter, the write lock the memtable that rows are added to. A thread
         # that takes both takes the flush lock first.
         self._flush_lock = threading.Lock()
@@ -106,7 +97,7 @@ class KvStore:
                 remove_unfinished(directory)
                 stored = database.get(STATE_KEY)
                 state = KvState() if stored is None else KvState.decode(stored, str(directory))
-                is_empty = stored is None and not RowReader(rocks.scan(database, _ROW_KEY_FIRST), directory).has_more
+                is_empty = stored is None and not RowReader(rocks.scan(database, KEY_FIRST), directory).has_more
             key_filter = _loaded_filter(directory, resources, stored)
         except BaseException:
             with suppress(Exception):
@@ -160,7 +151,7 @@ class KvStore:
                     value_bytes_max=self._value_bytes_max,
                 )
                 groups += self._group_of(left, values)
-                self._missed_count += values.count(None)
+                self._filter.note_missed(values.count(None))
         return FoundRows(groups)
 
     def find_cached(
@@ -224,10 +215,8 @@ class KvStore:
         if self._is_database_empty:
             return numbers[:0]
         numbers = numbers[keys.keys.lengths[numbers] > 0]
-        key_filter = self._filter
-        if key_filter is None or not len(numbers):
-            return numbers
-        return numbers[key_filter.may_have(keys.keys.some(numbers))]
+        may_have = self._filter.may_have(keys.keys.some(numbers)) if len(numbers) else None
+        return numbers if may_have is None else numbers[may_have]
 
     def _group_of(self, numbers: Int64Array, values: list[bytes | None]) -> list[FoundGroup]:
         """Return the values of those keys that have one; an empty list if none has."""
@@ -285,7 +274,7 @@ class KvStore:
             return True
         state = self._with_longest(state, changes)
         for mutations in changes:
-            self._filter_keys(mutations.keys.keys)
+            self._filter.add(mutations.keys.keys)
         keys = [key for mutations in changes for key in mutations.keys.keys.to_list()]
         values = [value for mutations in changes for value in mutations.to_values()]
         self._is_database_empty = False
@@ -340,14 +329,24 @@ class KvStore:
             finally:
                 self._flush_lock.release()
 
+    def _build_filter(self, database: rocks.Rdict, row_count: int) -> None:
+        """With a write: go on with a filter that is being built, or begin with one that is needed."""
+        if self._is_database_empty or not self._filter.is_build_due or not self._flush_lock.acquire(blocking=False):
+            return
+        try:
+            # It begins while nothing is flushed: a flush that began without a filter brings in keys it does not have.
+            self._filter.build(partial(rocks.next_keys, database), row_count, may_begin=self._flush is None)
+        finally:
+            self._flush_lock.release()
+
     def _seal(self) -> None:
         """Add to another memtable from now on, and begin to flush this one. The caller has both locks."""
         assert self._flush is None, "there is one already"
         memtable = self._memtables[0]
         if len(memtable) or self._state != self._database_state:
             if self._is_database_empty and len(memtable) >= self._resources.settings.filter_keys_min:
-                self._filter = KeyFilter(self._resources.filter_memory)
-            self._filter_keys(memtable.keys(np.arange(len(memtable))))
+                self._filter.begin_empty()
+            self._filter.add(memtable.keys(np.arange(len(memtable))))
             self._flush = MemtableFlush(memtable, self._state, self.directory, self._resources)
             self._keep((Memtable(), memtable))
 
@@ -389,57 +388,6 @@ class KvStore:
             self._seal()
         self._finish_flush(database)
 
-    # The filter of the keys in the database
-
-    def _filter_keys(self, keys: EncodedRows) -> None:
-        """Note keys before the database gets them. The caller has the flush lock."""
-        key_filter = self._filter if self._filter_build is None else self._filter_build.filter
-        if key_filter is not None and not key_filter.add(keys):
-            self._drop_filter()
-
-    def _build_filter(self, database: rocks.Rdict, row_count: int) -> None:
-        """If the database is asked for many keys in vain, build a filter, some keys of it with every write."""
-        if not (self._filter_build or self._is_filter_wanted) or not self._flush_lock.acquire(blocking=False):
-            return
-        try:
-            # It begins while nothing is flushed: a flush without a filter brings in keys that would not be in it.
-            if self._filter_build is None and self._is_filter_wanted and self._flush is None:
-                self._filter_build = KeyFilterBuild(self._resources.filter_memory, _ROW_KEY_FIRST)
-            if self._filter_build is not None:
-                self._advance_build(self._filter_build, database, row_count)
-        finally:
-            self._flush_lock.release()
-
-    @property
-    def _is_filter_wanted(self) -> bool:
-        return (
-            self._missed_count >= self._resources.settings.filter_keys_min
-            and self._filter is None
-            and not self._is_filter_refused
-            and not self._is_database_empty
-        )
-
-    def _advance_build(self, build: KeyFilterBuild, database: rocks.Rdict, row_count: int) -> None:
-        settings = self._resources.settings
-        keys_max = min(settings.filter_keys_per_row * row_count, _BUILT_KEYS_MAX)
-        for _ in range(0, keys_max, settings.filter_step_keys):
-            is_complete = build.add_next(partial(rocks.next_keys, database), settings.filter_step_keys)
-            if is_complete is None:
-                self._drop_filter()
-                return
-            if is_complete:
-                self._filter, self._filter_build = build.filter, None
-                return
-            self._resources.sleep(STEP_PAUSE_S)
-
-    def _drop_filter(self) -> None:
-        """Do without a filter from now on, because there is no memory for it or because the store is closed."""
-        key_filter = self._filter if self._filter_build is None else self._filter_build.filter
-        self._filter = self._filter_build = None
-        self._is_filter_refused = True
-        if key_filter is not None:
-            key_filter.close()
-
     # Scanning
 
     def prefix_values(self, prefix: bytes, *, bytes_max: int) -> list[bytes]:
@@ -447,11 +395,11 @@ class KvStore:
 
         More than ``bytes_max``, or more rows than fit into memory beside others, is a FlussError (13).
         """
-        return self._scan(max(prefix, _ROW_KEY_FIRST), _end_of_prefix(prefix), sys.maxsize, bytes_max)
+        return self._scan(max(prefix, KEY_FIRST), _end_of_prefix(prefix), sys.maxsize, bytes_max)
 
     def first_values(self, count: int, *, bytes_max: int) -> list[bytes]:
         """Return the values of the first keys, in key order, with the limits of ``prefix_values``."""
-        return self._scan(_ROW_KEY_FIRST, None, count, bytes_max) if count > 0 else []
+        return self._scan(KEY_FIRST, None, count, bytes_max) if count > 0 else []
 
     def snapshot(self) -> KvSnapshot:
         """Pin the rows as they are now. A write that is under way is waited for: snapshots have whole writes."""
@@ -461,7 +409,7 @@ class KvStore:
             with self._write_lock:
                 self._seal()
                 self._finish_flush(database)
-                reader = RowReader(rocks.scan(database, _ROW_KEY_FIRST, fill_cache=False), self.directory)
+                reader = RowReader(rocks.scan(database, KEY_FIRST, fill_cache=False), self.directory)
                 snapshot = KvSnapshot(reader, self._state)
             self._snapshots.add(snapshot)
             return snapshot
@@ -543,16 +491,14 @@ class KvStore:
                 finally:
                     self._keep((Memtable(),))
                     database.close()
-                if keeps_rows and self._filter is not None:
-                    # Without the file it is built again when it is needed.
-                    with suppress(OSError):
-                        self._filter.save(rocks.DISK, self.directory, self._database_state.encode())
+                if keeps_rows:
+                    self._filter.save(rocks.DISK, self.directory, self._database_state.encode())
             except FlussError:
                 raise
             except Exception as error:
                 raise rocks.explain(error, self.directory) from error
             finally:
-                self._drop_filter()
+                self._filter.close()
 
     # Sizes
 

@@ -180,6 +180,6 @@ def test_what_is_closed_while_a_filter_is_built_leaves_no_file(tmp_path: Path) -
     with open_store(tmp_path, resources) as store:
         load(store, 20_000, 200, 2)
         load(store, 30_000, 200, 3)
-        assert store._filter_build is not None
+        assert store._filter._building is not None
     assert not (tmp_path / FILE_NAME).exists()
     assert resources.filter_memory.take(64 * MIB), "everything was given back"

@@ -17,7 +17,7 @@ from fluss.record.mutations import Mutations
 from fluss.record.value_batch import encode_value
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
-from fluss.storage.kv.memtable import Memtable, find_in_memtables
+from fluss.storage.kv.memtable import NO_ENTRY, Memtable, find_in_memtables
 from tests.unit.storage.kv.support import SCHEMA_ID, keyed_rows
 
 # None is a key that was removed.
@@ -348,6 +348,25 @@ def test_memtables_are_like_dicts_over_each_other(changes: list[Model], others: 
 
 
 # Threads
+
+
+@pytest.mark.parametrize(("added_rows", "row_bytes"), [(30, 5000), (5000, 1), (70, 1)], ids=["bytes", "all", "entries"])
+def test_arrays_that_were_replaced_stay_as_they_were(added_rows: int, row_bytes: int) -> None:
+    """A reader that took them before finds what it would have found then, and nothing that was added since."""
+    memtable = Memtable()
+    old = keyed_rows([b"old %d" % number for number in range(20)], [b"row %d" % number for number in range(20)])
+    memtable.add(old)
+    arrays = memtable._arrays
+    entries = arrays.entries_of(old.keys)
+    rows = arrays.rows(entries).to_list()
+    new = keyed_rows([b"new %d" % number for number in range(added_rows)], [bytes(row_bytes)] * added_rows)
+    memtable.add(new)
+    memtable.add(keyed_rows([b"old 3"], [b"newer"]))
+    assert memtable._arrays is not arrays
+    assert arrays.entries_of(old.keys).tolist() == entries.tolist()
+    assert arrays.rows(entries).to_list() == rows
+    assert (arrays.entries_of(new.keys) == NO_ENTRY).all()
+    assert memtable.get(b"old 3") == value_of(b"newer")
 
 
 def read_by_columns(memtable: Memtable, keys: list[bytes]) -> list[bytes]:
