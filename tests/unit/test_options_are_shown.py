@@ -14,7 +14,7 @@ from fluss.server.options import ServerOptions
 ROOT = Path(__file__).parents[2]
 
 _OPTIONS = "tests/integration/test_server_options.py::"
-_BOOTSTRAP = "tests/unit/client/test_bootstrap.py::"
+_BOOTSTRAP = "tests/unit/client/kernel/test_servers.py::"
 _EFFECTS = "tests/unit/client/test_option_effects.py::"
 _CONFIG = "tests/unit/test_config.py::"
 _SENDER = "tests/unit/client/write/test_sender.py::"

@@ -30,7 +30,7 @@ ResponseT = TypeVar("ResponseT")
 
 # How many tablet servers are asked for metadata before the bootstrap servers are.
 _REFRESH_SERVERS_MAX: Final = 3
-# Questions whose answers were without some leader: so many are remembered; for older ones the pause is over.
+# Questions that some leader was missing from the answer of: so many are remembered, older ones may be asked at once.
 _BACKOFFS_MAX: Final = 1000
 # Changes may have been made before the connection broke, and making them twice would end in an error that is not one.
 # Everything else may be asked again.
@@ -123,7 +123,7 @@ class Cluster:
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> Cluster:
-        """Check the config, ask the bootstrap servers who is there, and return the cluster they belong to."""
+        """Check the config, ask the bootstrap servers for the others, and return the cluster they belong to."""
         cluster = cls(config, rng=rng, sleep=sleep)
         try:
             await cluster.rebootstrap()
@@ -293,7 +293,7 @@ class Cluster:
     ) -> None:
         """Ask for tables and partitions, and remember the answer. Raises 7 and 36 if one of them does not exist.
 
-        Callers who ask for the same things at the same time share a request, but never one that was sent before they
+        Callers that ask for the same things at the same time share a request, but never one that was sent before they
         asked: a caller that has just created a table finds it.
         """
         self._check_open()

@@ -1,11 +1,10 @@
-"""Log batches to record batches: the columns a scan asked for, whatever schema and format the batch was written with.
+"""Stored batches to record batches: the columns a reader asked for, whatever schema and format they were written with.
 
-A batch names its schema. When that is not the scan's own, its columns are matched by column id: columns it does not
-have yet are null, columns the scan does not know are left out. A scan that is not aligned gets the columns of the
-batch as they were written instead. Column positions are the same in all schemas of a table, as far as they have them:
-columns are only ever added at the end.
-
-Value batches to record batches: rows of a primary-key table as they are stored, with the columns of a scan.
+``BatchDecoder`` reads log batches, ``ValueDecoder`` the rows of a primary-key table as they are stored. Both name their
+schema. When that is not the reader's own, columns are matched by column id: columns that the data does not have yet are
+null, columns that the reader does not know are left out. A scan that is not aligned gets the columns of a log batch as
+they were written instead. Column positions are the same in all schemas of a table, as far as they have them: columns
+are only ever added at the end.
 """
 
 from __future__ import annotations

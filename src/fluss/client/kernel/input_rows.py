@@ -1,7 +1,4 @@
-"""Rows by position, for programs that are used to them. A dict, list or tuple serves as well everywhere.
-
-Rows and keys as users give them, dicts, lists, tuples: to internal values, or a sentence about what does not fit.
-"""
+"""Input rows: the rows and keys that users pass in, as dicts, lists, tuples or ``GenericRow``, to internal values."""
 
 from __future__ import annotations
 
@@ -151,11 +148,11 @@ def internal_values(row: Any, columns: Sequence[Column]) -> list[Any]:
     """Convert a row, or a key, that gives these columns. What does not fit is a FlussError that says why."""
     return [
         to_internal(value, column.data_type, column.name)
-        for value, column in zip(_given_values(row, columns), columns, strict=True)
+        for value, column in zip(_input_values(row, columns), columns, strict=True)
     ]
 
 
-def _given_values(row: Any, columns: Sequence[Column]) -> Sequence[Any]:
+def _input_values(row: Any, columns: Sequence[Column]) -> Sequence[Any]:
     if isinstance(row, dict):
         return _values_by_name(row, columns)
     if not isinstance(row, list | tuple):

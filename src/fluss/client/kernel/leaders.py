@@ -1,4 +1,4 @@
-"""Which servers lead the buckets of a table. Whatever the client asks of a bucket, it learns here whom to ask.
+"""Which servers lead the buckets of a table: whatever is asked of a bucket is asked of its leader.
 
 ``Cluster.leader_of`` says what is known. The rest of this module finds out what is not, each in its way:
 

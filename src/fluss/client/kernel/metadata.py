@@ -1,4 +1,4 @@
-"""What a client knows about a cluster: its servers, the tables it has met, and who leads their buckets."""
+"""What a client knows about a cluster: its servers, the tables it has met, and the leaders of their buckets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The keys of a primary-key table: the bytes its rows are stored under, and the buckets they are in.
+"""Where rows belong: their partitions, their buckets, and the keys under which a primary-key table stores them.
 
-Arrow batches taken apart by partition and by bucket, without a step per row.
+Arrow batches are taken apart column by column, without a step per row.
 """
 
 from __future__ import annotations
@@ -105,6 +105,11 @@ class PartitionSplitter:
         self._names = partition_keys
         self._types = [schema.column(name).data_type for name in partition_keys]
 
+    @classmethod
+    def of(cls, info: TableInfo) -> PartitionSplitter | None:
+        """Return the splitter of a table, or None if it has no partitions."""
+        return cls(info.schema, info.partition_keys) if info.is_partitioned() else None
+
     def check_keys(self, batch: pa.RecordBatch) -> None:
         """Refuse rows that belong to no partition."""
         for name in self._names:
@@ -152,6 +157,13 @@ class BucketSplitter:
         self._bucket_count = bucket_count
         self._lake_format = lake_format
         self._hash_variant = hash_variant
+
+    @classmethod
+    def of(cls, info: TableInfo, hash_variant: HashVariant) -> BucketSplitter | None:
+        """Return the splitter of a log table, or None if it has no bucket key."""
+        if not info.bucket_keys:
+            return None
+        return cls(info.schema, info.bucket_keys, info.num_buckets, lake_format(info), hash_variant)
 
     @property
     def required_keys(self) -> list[str]:

@@ -22,7 +22,11 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster_info import ServerNode, ServerType
 
 _PORT_MAX: Final = 65535
-_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>[0-9]{1,5})")
+_ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>[0-9]{1,5})")
+_ROLES: Final = {
+    ServerType.COORDINATOR_SERVER.value: ServerRole.COORDINATOR,
+    ServerType.TABLET_SERVER.value: ServerRole.TABLET_SERVER,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -119,17 +123,11 @@ class Bootstrap:
             raise _InvalidAddressError(f"Invalid bootstrap address '{text}': cannot resolve it: {error}") from None
 
 
-_ROLES = {
-    ServerType.COORDINATOR_SERVER.value: ServerRole.COORDINATOR,
-    ServerType.TABLET_SERVER.value: ServerRole.TABLET_SERVER,
-}
-
-
 class ServerPool:
     """Channels to servers, by server uid. Belongs to one event loop.
 
     A server gets one channel for each of its roles. A channel that has failed, or leads to an address where the
-    server is no longer, is replaced at the next use; callers who need it at the same time share one attempt.
+    server is no longer, is replaced at the next use; callers that need it at the same time share one attempt.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.offsets import OffsetSpec, OffsetType
 from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TablePath
 
-# Who asks: a client, not a replica.
+# The server id of a request that does not come from a replica.
 _NO_FOLLOWER: Final = -1
 _OFFSET_TYPES: Final = {OffsetType.EARLIEST: 0, OffsetType.LATEST: 1, OffsetType.TIMESTAMP: 2}
 # A question about offsets is about one partition; so many are asked at once.

@@ -1,7 +1,4 @@
-"""The keys that callers look up: rows of key columns, and where in the cluster the rows they stand for are.
-
-Many keys at once, as Arrow: from whatever callers have them in, to the partitions and buckets they belong to.
-"""
+"""The keys that callers look up: from the form that they come in to the partition, the bucket and the bytes of each."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from fluss.buffers import Int64Array
 from fluss.client.kernel.input_rows import internal_values
 from fluss.client.kernel.placement import PartitionSplitter, TableKeys
 from fluss.errors import FlussError
-from fluss.row.arrow_arrays import number_array
-from fluss.row.bucketing import split_by_bucket
+from fluss.row.bucketing import HashVariant, split_by_bucket
 from fluss.row.partition_names import row_partition_name
 from fluss.row.values import arrow_from_internal
 from fluss.schema.arrow import arrow_type
@@ -34,36 +30,6 @@ class Located(NamedTuple):
     partition_name: str | None
     bucket_id: int
     key: bytes
-
-
-class KeyLocator:
-    """Takes apart the keys of one table. Has no state: it may be shared by threads.
-
-    Callers give the columns ``names``, in this order: all partition columns, and all columns of ``keys``.
-    """
-
-    def __init__(self, info: TableInfo, names: Sequence[str], keys: TableKeys) -> None:
-        self.columns = [info.schema.column(name) for name in names]
-        self.keys = keys
-        self.key_indexes = [names.index(name) for name in keys.key_names]
-        self._partition_indexes = [names.index(name) for name in info.partition_keys]
-        self._partition_types = [self.columns[index].data_type for index in self._partition_indexes]
-
-    def locate(self, row: Any) -> Located:
-        """Find out where a key is: a dict by column name, or a list or tuple. What does not fit is a FlussError."""
-        values = internal_values(row, self.columns)
-        partition_name = None
-        if self._partition_indexes:
-            partition_name = row_partition_name(
-                self._partition_types, [values[index] for index in self._partition_indexes]
-            )
-        key_values = [values[index] for index in self.key_indexes]
-        key = self.keys.encode_row(key_values)
-        return Located(partition_name, self.keys.bucket(key_values, key), key)
-
-
-# The number of each row, beside the key columns; no column of a table can have this name.
-_ROW_NUMBER = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,20 +57,40 @@ class KeyRun:
         ]
 
 
-class KeyBatches:
-    """Takes apart the keys that callers have for one table. Has no state: it may be shared by threads."""
+class LookupKeys:
+    """Takes apart the keys that are looked up in one table. Has no state: it may be shared by threads.
 
-    def __init__(self, info: TableInfo, locator: KeyLocator) -> None:
-        self._keys = locator.keys
-        self._key_indexes = locator.key_indexes
-        self._columns: list[Column] = locator.columns
-        self._names = [column.name for column in self._columns]
+    Callers give the columns ``names``, in this order: all partition columns, and all columns of the primary key; or of
+    the bucket key, if ``is_prefix``.
+    """
+
+    def __init__(
+        self, info: TableInfo, names: Sequence[str], hash_variant: HashVariant, *, is_prefix: bool = False
+    ) -> None:
+        self._names = names
+        self._columns = [info.schema.column(name) for name in names]
+        self._keys = TableKeys(info, hash_variant, is_prefix=is_prefix)
+        self._key_indexes = [names.index(name) for name in self._keys.key_names]
         self._bucket_count = info.num_buckets
-        self._partitions: PartitionSplitter | None = None
-        if info.is_partitioned():
-            self._partitions = PartitionSplitter(info.schema, info.partition_keys)
+        self._partitions = PartitionSplitter.of(info)
+        self._partition_indexes = [names.index(name) for name in info.partition_keys]
+        self._partition_types = [self._columns[index].data_type for index in self._partition_indexes]
 
-    # From callers to columns
+    # One key
+
+    def locate(self, row: Any) -> Located:
+        """Find out where a key is: a dict by column name, or a list or tuple. What does not fit is a FlussError."""
+        values = internal_values(row, self._columns)
+        partition_name = None
+        if self._partition_indexes:
+            partition_name = row_partition_name(
+                self._partition_types, [values[index] for index in self._partition_indexes]
+            )
+        key_values = [values[index] for index in self._key_indexes]
+        key = self._keys.encode_row(key_values)
+        return Located(partition_name, self._keys.bucket(key_values, key), key)
+
+    # Many keys: from the form that the caller has them in to columns
 
     def batches(self, keys: Any, rows_max: int) -> list[pa.RecordBatch]:
         """Return the key columns in batches of at most so many rows, checked, with exactly the types of the table.
@@ -160,14 +146,14 @@ class KeyBatches:
             [normalize_array(chunk, column.data_type.not_null(), column.name) for chunk in chunks], target
         )
 
-    def _check_names(self, given: Iterable[Any]) -> None:
-        counts = [sum(name == other for other in given) for name in self._names]
+    def _check_names(self, names: Iterable[Any]) -> None:
+        counts = [sum(name == other for other in names) for name in self._names]
         for name, count in zip(self._names, counts, strict=True):
             if count != 1:
                 problem = "is missing" if count == 0 else f"occurs {count} times"
                 raise FlussError(f"The key column '{name}' {problem}; keys have the columns {shown_names(self._names)}")
 
-    # From columns to buckets
+    # Many keys: from columns to buckets
 
     def runs(self, batch: pa.RecordBatch) -> list[KeyRun]:
         """Encode the keys of a batch, and sort them by bucket."""
@@ -183,11 +169,9 @@ class KeyBatches:
         return runs
 
     def _by_partition(self, batch: pa.RecordBatch) -> list[tuple[str | None, Int64Array]]:
-        numbers = np.arange(batch.num_rows)
         if self._partitions is None:
-            return [(None, numbers)]
-        numbered = pa.RecordBatch.from_arrays([*batch.columns, number_array(numbers)], [*self._names, _ROW_NUMBER])
-        return [(name, part.column(_ROW_NUMBER).to_numpy()) for name, part in self._partitions.split(numbered)]
+            return [(None, np.arange(batch.num_rows))]
+        return [*self._partitions.groups(batch)]
 
 
 def _arrow_table(data: Any) -> pa.Table:

@@ -1,14 +1,12 @@
 """Everything that is looked up on one connection, from the callers' keys to their rows.
 
-    caller       key -> partition, bucket, bytes (``locator``) -> ``intake``, which waits when too many are in there
+    caller       key -> partition, bucket, bytes (``keys``) -> ``Intake``, which waits when too many are in there
     event loop   lookups of all callers -> a queue per table and server -> requests -> answers (``messages``)
-                 -> rows (``stored_rows``) -> back to the callers (``pending``)
+                 -> rows (``value_reader``) -> back to the callers (``pending``)
 
-A lookup is sent at once when no lookup is on the way to its server. Otherwise it waits for others, until an answer
+A lookup is sent at once when no lookup is in flight to its server. Otherwise it waits for others, until an answer
 comes back from there, a request is full, or it has waited long enough. So one lookup alone is as fast as it can be, and
 of thousands at once each request carries many. Threads talk to each other once per burst, not once per lookup.
-
-How many requests may be on the way at once.
 """
 
 from __future__ import annotations
@@ -21,16 +19,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import BucketKey, TableLeaders
 from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.lookup.keys import Located
-from fluss.client.lookup.messages import LookupWay
-from fluss.client.lookup.pending import Intake, Lookup, LookupTable, fail, hand_over, pause_within
+from fluss.client.lookup.messages import LookupMethod
+from fluss.client.lookup.pending import Intake, Lookup, LookupTable, deliver, fail, pause_within
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
+from fluss.row.bucketing import HashVariant
 from fluss.schema.table import TableInfo
 
 T = TypeVar("T")
@@ -41,18 +40,6 @@ _SEARCHES_MAX: Final = 16
 _ROWS_ON_LOOP_MAX: Final = 1000
 
 logger = logging.getLogger(__name__)
-
-
-class _ServerQueue:
-    """Lookups of one table that wait to be sent to one server."""
-
-    __slots__ = ("server_id", "table", "timer", "waiting")
-
-    def __init__(self, server_id: int, table: LookupTable) -> None:
-        self.server_id = server_id
-        self.table = table
-        self.waiting: deque[Lookup] = deque()
-        self.timer: asyncio.TimerHandle | None = None
 
 
 class LookupClient:
@@ -67,6 +54,7 @@ class LookupClient:
         self.cluster = cluster
         self.runtime = runtime
         self.clock = clock
+        self.hash_variant = cast("HashVariant", config.client_bucket_hash)
         self.timeout_s = config.request_timeout_ms / 1000
         self.retries_max = config.lookup_max_retries
         self._batch_max = config.lookup_max_batch_size
@@ -79,7 +67,7 @@ class LookupClient:
         # Belongs to the event loop.
         self._waiting = self._intake.waiting
         self._queues: dict[tuple[int, LookupTable], _ServerQueue] = {}
-        self._on_the_way: Counter[int] = Counter()
+        self._in_flight: Counter[int] = Counter()
         self._slots = RequestSlots(config.lookup_max_inflight_requests)
         self._searches = asyncio.Semaphore(_SEARCHES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,19 +75,19 @@ class LookupClient:
 
     # For lookupers, in any thread
 
-    def table(self, info: TableInfo, way: LookupWay[Any]) -> LookupTable:
+    def table(self, info: TableInfo, method: LookupMethod[Any]) -> LookupTable:
         """Return what lookups of a table share; lookupers of the same schema get the same, and share requests."""
-        key = info.table_id, info.schema_id, info.modified_time, way
+        key = info.table_id, info.schema_id, info.modified_time, method
         with self._lock:
             table = self._tables.get(key)
             if table is None:
-                table = self._tables[key] = LookupTable(self.cluster, info, way)
+                table = self._tables[key] = LookupTable(self.cluster, info, method)
             return table
 
     async def look_up(self, table: LookupTable, located: Located) -> Any:
         """Look up one key, from any event loop. A caller that is cancelled gives up its place."""
         if self._intake.is_full():
-            await self._intake.room()
+            await self._intake.wait_for_room()
         lookup = Lookup(table, located, self.clock() + self.timeout_s, asyncio.get_running_loop())
         self._intake.submit(lookup)
         return await lookup.future
@@ -112,7 +100,7 @@ class LookupClient:
 
     def _take_submitted(self) -> None:
         self._queue(self._intake.take())
-        self._intake.call_in(all_of_them=self._is_closed)
+        self._intake.admit(all_of_them=self._is_closed)
 
     def _queue(self, lookups: Sequence[Lookup]) -> None:
         """Put lookups where they are sent from; those whose leader is not known get there when it is found."""
@@ -149,7 +137,7 @@ class LookupClient:
             return
         if not exists:
             self._waiting.difference_update(lookups)
-            hand_over(lookups, [table.way.nothing() for _ in lookups])
+            deliver(lookups, [table.method.nothing() for _ in lookups])
             return
         for bucket_id, group in by_bucket.items():
             if leaders.leader_of(bucket_id) is None:
@@ -160,11 +148,11 @@ class LookupClient:
     # On the event loop: requests
 
     def _send_from(self, queues: Iterable[_ServerQueue], *, also_partial: bool = False) -> None:
-        """Send full requests, and others where nothing is on the way or ``also_partial`` says so."""
+        """Send full requests, and others where nothing is in flight or ``also_partial`` says so."""
         for queue in queues:
             while queue.waiting and self._slots.has_free:
                 is_full = len(queue.waiting) >= self._batch_max
-                if is_full or also_partial or not self._on_the_way[queue.server_id]:
+                if is_full or also_partial or not self._in_flight[queue.server_id]:
                     self._send(queue)
                 else:
                     if queue.timer is None:
@@ -194,7 +182,7 @@ class LookupClient:
                     fail([lookup], lookup.failure or self._not_sent())
         if lookups:
             self._slots.take()
-            self._on_the_way[queue.server_id] += 1
+            self._in_flight[queue.server_id] += 1
             self._start(self._ask(queue.server_id, queue.table, lookups, now_s), lookups)
 
     async def _ask(self, server_id: int, table: LookupTable, lookups: Sequence[Lookup], now_s: float) -> None:
@@ -205,11 +193,11 @@ class LookupClient:
         timeout_s = max(lookup.deadline_s for lookup in lookups) - now_s
         answers: dict[BucketKey, list[Any] | FlussError]
         try:
-            answers = await table.way.ask(self.cluster, server_id, table.info, keys, timeout_s)
+            answers = await table.method.ask(self.cluster, server_id, table.info, keys, timeout_s)
         except FlussError as error:
             answers = dict.fromkeys(keys, error)
         finally:
-            self._on_the_way[server_id] -= 1
+            self._in_flight[server_id] -= 1
             self.free_slot(server_id)
         answered: list[Lookup] = []
         found: list[Any] = []
@@ -225,31 +213,31 @@ class LookupClient:
 
     async def _read(self, table: LookupTable, lookups: Sequence[Lookup], answers: Sequence[Any]) -> None:
         """Make rows of answers, and give them to the callers."""
-        stored = table.way.stored_values(answers)
+        stored = table.method.stored_values(answers)
         try:
-            for schema_id in table.rows.unknown_schemas(stored):
-                table.rows.add_schema(schema_id, await self.cluster.schema(table.info.table_path, schema_id))
+            for schema_id in table.reader.unknown_schemas(stored):
+                table.reader.add_schema(schema_id, await self.cluster.schema(table.info.table_path, schema_id))
         except FlussError as error:
             self._waiting.update(lookups)
             self._try_again(lookups, error)
             return
         try:
             if len(stored) <= _ROWS_ON_LOOP_MAX:
-                rows = table.rows.rows(stored)
+                rows = table.reader.rows(stored)
             else:
-                rows = await self.runtime.offload(table.rows.twin().rows, stored)
+                rows = await self.runtime.offload(table.reader.twin().rows, stored)
         except FlussError as error:
             if len(lookups) == 1:
                 fail(lookups, error)
                 return
-            # Some row is damaged. Those who asked for another one get theirs.
+            # Some row is damaged. Callers that asked for another one get theirs.
             for lookup, answer in zip(lookups, answers, strict=True):
                 await self._read(table, [lookup], [answer])
             return
-        hand_over(lookups, table.way.results(answers, rows))
+        deliver(lookups, table.method.results(answers, rows))
 
     async def take_slot(self) -> None:
-        """Wait until one more request may be on the way; for requests of many keys, which do not go through queues."""
+        """Wait until one more request may be in flight; for requests of many keys, which do not go through queues."""
         if self._is_closed:
             raise _closed()
         await self._slots.wait()
@@ -262,8 +250,8 @@ class LookupClient:
         queues = list(self._queues.values())
         self._send_from([queue for queue in queues if queue.server_id == server_id], also_partial=True)
         self._send_from(queues)
-        self._slots.call_in()
-        self._intake.call_in()
+        self._slots.grant()
+        self._intake.admit()
 
     # On the event loop: failures
 
@@ -282,7 +270,7 @@ class LookupClient:
         middle = len(lookups) // 2
         for half in (lookups[:middle], lookups[middle:]):
             await self._slots.wait()
-            self._on_the_way[server_id] += 1
+            self._in_flight[server_id] += 1
             await self._ask(server_id, table, half, self.clock())
 
     def _try_again(self, lookups: Sequence[Lookup], error: FlussError) -> None:
@@ -344,7 +332,7 @@ class LookupClient:
         if task.cancelled():
             self._give_up(lookups, _closed())
         elif (error := task.exception()) is not None:
-            # A fault of the client itself: nobody may be left waiting because of it.
+            # A fault of the client itself: the callers must not be left waiting because of it.
             logger.error("a lookup could not be made", exc_info=error)
             self._give_up(lookups, FlussError(f"the lookup could not be made: {type(error).__name__}: {error}"))
 
@@ -365,14 +353,22 @@ class LookupClient:
         self._take_submitted()
 
 
-def _closed() -> FlussError:
-    return FlussError("the connection is closed; create a new one")
+class _ServerQueue:
+    """Lookups of one table that wait to be sent to one server."""
+
+    __slots__ = ("server_id", "table", "timer", "waiting")
+
+    def __init__(self, server_id: int, table: LookupTable) -> None:
+        self.server_id = server_id
+        self.table = table
+        self.waiting: deque[Lookup] = deque()
+        self.timer: asyncio.TimerHandle | None = None
 
 
 class RequestSlots:
-    """Counts requests on the way, up to a limit. Belongs to one event loop.
+    """Counts requests in flight, up to a limit. Belongs to one event loop.
 
-    Those who wait for a slot get it in their order, when ``call_in`` says that nobody else takes it first.
+    Callers that wait for a slot get it in their order, when ``grant`` says that nothing else takes it first.
     """
 
     def __init__(self, count_max: int) -> None:
@@ -403,13 +399,13 @@ class RequestSlots:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                # It was this one's turn already.
+                # The slot had been granted already.
                 self.give_back()
-                self.call_in()
+                self.grant()
             raise
 
-    def call_in(self) -> None:
-        """Give the slots that are free to those who wait."""
+    def grant(self) -> None:
+        """Give the slots that are free to the callers that wait."""
         while self._waiting and self._free_count > 0:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -417,8 +413,12 @@ class RequestSlots:
                 turn.set_result(None)
 
     def close(self, error: FlussError) -> None:
-        """Let nobody wait any longer."""
+        """End all waits with an error."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_exception(error)
+
+
+def _closed() -> FlussError:
+    return FlussError("the connection is closed; create a new one")

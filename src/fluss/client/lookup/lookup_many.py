@@ -1,12 +1,14 @@
-"""The rows of many keys as one Arrow table, in the order of the keys.
+"""Lookups of many keys in one call: their rows as one Arrow table, in the order of the keys.
 
-Stored values for many keys of one call: large requests, several of them on the way.
+``ManyRows`` is what a call is to return; ``BulkFetch`` gets the stored values, with large requests, several of them in
+flight. A single lookup goes another way: it shares its request with others (``lookup_client``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -16,10 +18,10 @@ import pyarrow.types as pat
 
 from fluss.client.kernel.leaders import BucketKey
 from fluss.client.kernel.retry import LOOKUPS
-from fluss.client.lookup.keys import KeyBatches, KeyRun
+from fluss.client.lookup.keys import KeyRun, LookupKeys
 from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.lookup.pending import LookupTable, pause_within
-from fluss.client.lookup.stored_values import ValueReader
+from fluss.client.lookup.value_reader import ValueReader
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import bool_array, number_array
 from fluss.schema.schema import shown_names
@@ -31,8 +33,9 @@ Missing: TypeAlias = Literal["null", "drop", "error"]
 
 # The answer for a key that was not found.
 _NOTHING: Final = b""
-# Keys are looked up in batches of so many, so that memory is needed for the result and a few of them only.
-_BATCH_ROWS_MAX: Final = 65_536
+
+# One object per key: what its answer is.
+Answers: TypeAlias = npt.NDArray[np.object_]
 
 
 class ManyRows:
@@ -65,21 +68,20 @@ class ManyRows:
             fields.append(pa.field(self._found_column, pa.bool_(), nullable=False))
         return pa.schema(fields)
 
-    async def fetch(self, client: LookupClient, table: LookupTable, key_batches: KeyBatches, keys: Any) -> pa.Table:
+    async def fetch(self, fetcher: BulkFetch, lookup_keys: LookupKeys, keys: Any) -> pa.Table:
         """Look up the keys of a caller. Runs on the event loop; workers do everything that takes a while."""
-        offload = client.runtime.offload
-        bulk = BulkFetch(client, table)
-        stored_rows = ValueReader(self._info, self._positions)
+        client, offload = fetcher.client, fetcher.client.runtime.offload
+        reader = ValueReader(self._info, self._positions)
         made: list[pa.RecordBatch] = []
-        for batch in await offload(key_batches.batches, keys, _BATCH_ROWS_MAX):
+        for batch in await offload(lookup_keys.batches, keys, fetcher.limits.batch_rows_max):
             answers: Answers = np.full(batch.num_rows, _NOTHING, dtype=np.object_)
-            await bulk.fetch(await offload(key_batches.runs, batch), answers)
-            for schema_id in await offload(_unknown_schemas, stored_rows, answers):
-                stored_rows.add_schema(schema_id, await client.cluster.schema(self._info.table_path, schema_id))
-            made.append(await offload(self._rows, stored_rows, batch, answers))
+            await fetcher.fetch(await offload(lookup_keys.runs, batch), answers)
+            for schema_id in await offload(_unknown_schemas, reader, answers):
+                reader.add_schema(schema_id, await client.cluster.schema(self._info.table_path, schema_id))
+            made.append(await offload(self._rows, reader, batch, answers))
         return pa.Table.from_batches(made, schema=self.arrow_schema)
 
-    def _rows(self, stored_rows: ValueReader, keys: pa.RecordBatch, answers: Answers) -> pa.RecordBatch:
+    def _rows(self, reader: ValueReader, keys: pa.RecordBatch, answers: Answers) -> pa.RecordBatch:
         """Make the part of the result that belongs to some keys."""
         is_found = answers.astype(np.bool_)
         found_count = int(is_found.sum())
@@ -89,13 +91,13 @@ class ManyRows:
                 f"{len(answers) - found_count} of {len(answers)} keys were not found in {self._info.table_path}; the "
                 f"first of them is {first}"
             )
-        rows = stored_rows.arrow(answers[is_found].tolist())
+        rows = reader.arrow(answers[is_found].tolist())
         self._check_keys(rows, keys if found_count == len(answers) else keys.filter(bool_array(is_found)))
         columns = rows.columns
         if found_count < len(answers) and self._missing == "null":
-            places = number_array(np.cumsum(is_found) - 1, ~is_found)
+            indexes = number_array(np.cumsum(is_found) - 1, ~is_found)
             columns = [
-                keys.column(name) if name in keys.schema.names else column.take(places)
+                keys.column(name) if name in keys.schema.names else column.take(indexes)
                 for name, column in zip(self._names, columns, strict=True)
             ]
         if self._found_column is not None:
@@ -114,42 +116,17 @@ class ManyRows:
                 )
 
 
-def _unknown_schemas(stored_rows: ValueReader, answers: Answers) -> list[int]:
-    return stored_rows.unknown_schemas(list(filter(None, answers.tolist())))
-
-
-def _known_columns(info: TableInfo, columns: Sequence[str]) -> list[str]:
-    names = string_list("columns", columns)
-    if not names:
-        raise FlussError("Column names cannot be empty; leave columns out to get all of them")
-    for name in names:
-        if name not in info.schema.column_names:
-            raise FlussError(f"Column '{name}' not found; columns are {shown_names(info.schema.column_names)}")
-    return names
-
-
-# One object per key: what its answer is.
-Answers: TypeAlias = npt.NDArray[np.object_]
-
-# One call has at most so many requests on the way.
-_REQUESTS_MAX: Final = 4
-# The most keys in one request. With large keys or rows there are fewer, so that requests and answers are of this size.
-_KEYS_MAX: Final = 5_000
-_BYTES_TARGET: Final = 4 * 1024 * 1024
-# As long as it is not known how large the rows are.
-_KEYS_FIRST: Final = 500
-
-
 class BulkFetch:
     """Fetches the answers for the keys of one call. Belongs to the event loop.
 
     A request that fails for a passing reason is sent again, like that of a single lookup.
     """
 
-    def __init__(self, client: LookupClient, table: LookupTable) -> None:
-        self._client = client
+    def __init__(self, client: LookupClient, table: LookupTable, limits: BulkLimits) -> None:
+        self.client = client
+        self.limits = limits
         self._table = table
-        self._turns = asyncio.Semaphore(_REQUESTS_MAX)
+        self._turns = asyncio.Semaphore(limits.requests_max)
         self._value_count = 0
         self._value_bytes = 0
 
@@ -191,8 +168,8 @@ class BulkFetch:
         key_count = sum(len(run.keys) for run in runs)
         key_bytes = sum(sum(map(len, run.keys)) for run in runs) / max(key_count, 1)
         value_bytes = self._value_bytes / max(self._value_count, 1)
-        limit = _KEYS_MAX if self._value_count else _KEYS_FIRST
-        return max(1, min(limit, int(_BYTES_TARGET / max(key_bytes, value_bytes, 1))))
+        limit = self.limits.keys_max if self._value_count else self.limits.keys_first
+        return max(1, min(limit, int(self.limits.bytes_target / max(key_bytes, value_bytes, 1))))
 
     async def _in_turn(self, runs: list[KeyRun], answers: Answers) -> None:
         async with self._turns:
@@ -200,7 +177,7 @@ class BulkFetch:
 
     async def _complete(self, runs: list[KeyRun], answers: Answers) -> None:
         """Ask for some runs until all of them are answered."""
-        client = self._client
+        client = self.client
         deadline_s = client.clock() + client.timeout_s
         attempts = 0
         while True:
@@ -265,18 +242,47 @@ class BulkFetch:
         self, server_id: int, by_bucket: dict[BucketKey, KeyRun], timeout_s: float
     ) -> dict[BucketKey, list[Any] | FlussError]:
         keys = {bucket_key: run.keys for bucket_key, run in by_bucket.items()}
-        await self._client.take_slot()
+        await self.client.take_slot()
         try:
-            return await self._table.way.ask(self._client.cluster, server_id, self._table.info, keys, timeout_s)
+            return await self._table.method.ask(self.client.cluster, server_id, self._table.info, keys, timeout_s)
         except FlussError as error:
             return dict.fromkeys(keys, error)
         finally:
-            self._client.free_slot(server_id)
+            self.client.free_slot(server_id)
 
     def _note(self, answers: Sequence[Any]) -> None:
-        values = self._table.way.stored_values(answers)
+        values = self._table.method.stored_values(answers)
         self._value_count += len(values)
         self._value_bytes += sum(map(len, values))
+
+
+@dataclass(frozen=True, slots=True)
+class BulkLimits:
+    """How much one call asks for at once."""
+
+    # Keys are looked up in batches of so many, so that memory is needed for the result and a few of them only.
+    batch_rows_max: int = 65_536
+    # Requests in flight at once.
+    requests_max: int = 4
+    # Keys in one request. With large keys or rows there are fewer, so that requests and answers are about this size.
+    keys_max: int = 5_000
+    bytes_target: int = 4 * 1024 * 1024
+    # Keys in one request as long as it is not known how large the rows are.
+    keys_first: int = 500
+
+
+def _unknown_schemas(reader: ValueReader, answers: Answers) -> list[int]:
+    return reader.unknown_schemas(list(filter(None, answers.tolist())))
+
+
+def _known_columns(info: TableInfo, columns: Sequence[str]) -> list[str]:
+    names = string_list("columns", columns)
+    if not names:
+        raise FlussError("Column names cannot be empty; leave columns out to get all of them")
+    for name in names:
+        if name not in info.schema.column_names:
+            raise FlussError(f"Column '{name}' not found; columns are {shown_names(info.schema.column_names)}")
+    return names
 
 
 def _halves(runs: Sequence[KeyRun]) -> list[list[KeyRun]]:

@@ -1,27 +1,24 @@
-"""The beginning of lookups: makes lookupers.
+"""The lookupers that users hold: they look up rows of a primary-key table as they are now.
 
-Looks up rows of a primary-key table by their keys.
-
-Looks up rows of a primary-key table by the beginning of their keys.
+TableLookup        -> Lookuper         by whole keys, one or many
+TablePrefixLookup  -> PrefixLookuper   by the beginning of keys
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from fluss.client.kernel.placement import TableKeys
-from fluss.client.lookup.keys import KeyBatches, KeyLocator, KeyRun, Located
+from fluss.client.lookup.keys import KeyRun, Located, LookupKeys
 from fluss.client.lookup.lookup_client import LookupClient
-from fluss.client.lookup.lookup_many import Answers, BulkFetch, ManyRows, Missing
+from fluss.client.lookup.lookup_many import Answers, BulkFetch, BulkLimits, ManyRows, Missing
 from fluss.client.lookup.messages import BY_KEY, BY_PREFIX
-from fluss.client.lookup.stored_values import ValueReader
+from fluss.client.lookup.value_reader import ValueReader
 from fluss.errors import FlussError
-from fluss.row.bucketing import HashVariant
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
 from fluss.schema.value_objects import string_list
@@ -136,12 +133,12 @@ class Lookuper:
     column have None in it.
     """
 
-    def __init__(self, client: LookupClient, table_info: TableInfo) -> None:
+    def __init__(self, client: LookupClient, table_info: TableInfo, limits: BulkLimits | None = None) -> None:
         self._client = client
         self._info = table_info
-        hash_variant = cast("HashVariant", client.cluster.config.client_bucket_hash)
-        self._locator = KeyLocator(table_info, table_info.primary_keys, TableKeys(table_info, hash_variant))
+        self._keys = LookupKeys(table_info, table_info.primary_keys, client.hash_variant)
         self._table = client.table(table_info, BY_KEY)
+        self._limits = limits or BulkLimits()
 
     async def lookup(self, pk: Any) -> dict[str, Any] | None:
         """Return the row with a key, or None if there is none, also if its partition does not exist.
@@ -149,7 +146,7 @@ class Lookuper:
         The key is a dict of the primary-key columns, or a list or tuple in the order of the primary key. One that does
         not fit is a FlussError. Whatever may pass is tried again for ``request-timeout``.
         """
-        row: dict[str, Any] | None = await self._client.look_up(self._table, self._locator.locate(pk))
+        row: dict[str, Any] | None = await self._client.look_up(self._table, self._keys.locate(pk))
         return row
 
     async def lookup_many(
@@ -171,8 +168,8 @@ class Lookuper:
         FlussError. ``columns`` are the columns to return, by default all.
         """
         wanted = ManyRows(self._info, columns, missing, found_column)
-        key_batches = KeyBatches(self._info, self._locator)
-        return await self._client.call(partial(wanted.fetch, self._client, self._table, key_batches, keys))
+        fetcher = BulkFetch(self._client, self._table, self._limits)
+        return await self._client.call(partial(wanted.fetch, fetcher, self._keys, keys))
 
     def __repr__(self) -> str:
         return "Lookuper()"
@@ -187,8 +184,7 @@ class PrefixLookuper:
     def __init__(self, client: LookupClient, table_info: TableInfo, column_names: Sequence[str]) -> None:
         self._client = client
         self._info = table_info
-        hash_variant = cast("HashVariant", client.cluster.config.client_bucket_hash)
-        self._locator = KeyLocator(table_info, column_names, TableKeys(table_info, hash_variant, is_prefix=True))
+        self._keys = LookupKeys(table_info, column_names, client.hash_variant, is_prefix=True)
         self._table = client.table(table_info, BY_PREFIX)
 
     async def lookup(self, prefix: Any) -> list[dict[str, Any]]:
@@ -196,23 +192,23 @@ class PrefixLookuper:
 
         The prefix is a dict of the columns given to ``lookup_by``, or a list or tuple in their order.
         """
-        rows: list[dict[str, Any]] = await self._client.look_up(self._table, self._locator.locate(prefix))
+        rows: list[dict[str, Any]] = await self._client.look_up(self._table, self._keys.locate(prefix))
         return rows
 
     async def lookup_arrow(self, prefix: Any) -> pa.Table:
         """Return the same rows as an Arrow table, which is faster if there are many."""
-        return await self._client.call(partial(self._fetch, self._locator.locate(prefix)))
+        return await self._client.call(partial(self._fetch, self._keys.locate(prefix)))
 
     async def _fetch(self, located: Located) -> pa.Table:
-        stored_rows = ValueReader(self._info)
+        reader = ValueReader(self._info)
         run = KeyRun(located.partition_name, located.bucket_id, [located.key], np.zeros(1, np.int64))
         answers: Answers = np.empty(1, dtype=np.object_)
-        await BulkFetch(self._client, self._table).fetch([run], answers)
+        await BulkFetch(self._client, self._table, BulkLimits()).fetch([run], answers)
         values: list[bytes] = answers[0] or []
-        for schema_id in stored_rows.unknown_schemas(values):
-            stored_rows.add_schema(schema_id, await self._client.cluster.schema(self._info.table_path, schema_id))
-        batch = await self._client.runtime.offload(stored_rows.arrow, values)
-        return pa.Table.from_batches([batch] if values else [], schema=stored_rows.arrow_schema)
+        for schema_id in reader.unknown_schemas(values):
+            reader.add_schema(schema_id, await self._client.cluster.schema(self._info.table_path, schema_id))
+        batch = await self._client.runtime.offload(reader.arrow, values)
+        return pa.Table.from_batches([batch] if values else [], schema=reader.arrow_schema)
 
     def __repr__(self) -> str:
         return "PrefixLookuper()"

@@ -1,4 +1,4 @@
-"""Two ways to look rows up, by key and by the beginning of a key: requests, answers, and what callers get for them."""
+"""The two methods of lookups, by key and by the beginning of a key: their requests, answers and results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from fluss.client.kernel.leaders import BucketKey
 from fluss.errors import ErrorCode, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api
+from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket, TableInfo
 
 AnswerT = TypeVar("AnswerT")
 
 
-class LookupWay(ABC, Generic[AnswerT]):
-    """One way to look rows up. Every key has one answer, which holds stored values."""
+class LookupMethod(ABC, Generic[AnswerT]):
+    """How rows are looked up. Every key has one answer, which holds stored values."""
 
     api: Api[Any, Any]
 
@@ -37,12 +38,9 @@ class LookupWay(ABC, Generic[AnswerT]):
         """
         request = self._request(info.table_id, keys)
         response = await cluster.request(server_id, self.api, request, timeout_s=timeout_s)
-        given = {
-            (entry.partition_id if entry.HasField("partition_id") else None, entry.bucket_id): entry
-            for entry in response.buckets_resp
-        }
+        entries = {(partition_id(entry), entry.bucket_id): entry for entry in response.buckets_resp}
         return {
-            bucket_key: self._checked(info, bucket_key, len(wanted), given.get(bucket_key))
+            bucket_key: self._checked(info, bucket_key, len(wanted), entries.get(bucket_key))
             for bucket_key, wanted in keys.items()
         }
 
@@ -78,7 +76,7 @@ class LookupWay(ABC, Generic[AnswerT]):
     def _answers(self, entry: Any) -> list[AnswerT]: ...
 
 
-class _ByKey(LookupWay[bytes]):
+class _ByKey(LookupMethod[bytes]):
     """An answer is a stored value, or no bytes at all if there is no such key. The result is a row, or None."""
 
     api = apis.LOOKUP
@@ -95,8 +93,8 @@ class _ByKey(LookupWay[bytes]):
 
     def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> pb.LookupRequest:
         entries = [
-            pb.PbLookupReqForBucket(partition_id=partition_id, bucket_id=bucket_id, keys=wanted)
-            for (partition_id, bucket_id), wanted in keys.items()
+            pb.PbLookupReqForBucket(partition_id=partition, bucket_id=bucket_id, keys=wanted)
+            for (partition, bucket_id), wanted in keys.items()
         ]
         return pb.LookupRequest(table_id=table_id, buckets_req=entries)
 
@@ -105,7 +103,7 @@ class _ByKey(LookupWay[bytes]):
         return [value.values for value in entry.values]
 
 
-class _ByPrefix(LookupWay[Sequence[bytes]]):
+class _ByPrefix(LookupMethod[Sequence[bytes]]):
     """An answer has the stored values of all keys that begin so, in the order of their keys. The result is a list."""
 
     api = apis.PREFIX_LOOKUP
@@ -122,8 +120,8 @@ class _ByPrefix(LookupWay[Sequence[bytes]]):
 
     def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> pb.PrefixLookupRequest:
         entries = [
-            pb.PbPrefixLookupReqForBucket(partition_id=partition_id, bucket_id=bucket_id, keys=wanted)
-            for (partition_id, bucket_id), wanted in keys.items()
+            pb.PbPrefixLookupReqForBucket(partition_id=partition, bucket_id=bucket_id, keys=wanted)
+            for (partition, bucket_id), wanted in keys.items()
         ]
         return pb.PrefixLookupRequest(table_id=table_id, buckets_req=entries)
 

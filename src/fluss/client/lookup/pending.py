@@ -1,7 +1,4 @@
-"""Lookups on their way, and the way of their results back to the callers.
-
-The way of lookups from their callers, in any thread and on any event loop, to the loop that sends them.
-"""
+"""Lookups between their callers, in any thread and on any event loop, and the loop that sends them: there and back."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from fluss.client.kernel.leaders import BucketKey, TableLeaders
 from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.lookup.keys import Located
-from fluss.client.lookup.messages import LookupWay
-from fluss.client.lookup.stored_values import ValueReader
+from fluss.client.lookup.messages import LookupMethod
+from fluss.client.lookup.value_reader import ValueReader
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableInfo
 
@@ -30,10 +27,10 @@ logger = logging.getLogger(__name__)
 class LookupTable:
     """What lookups of one table have in common that see it with the same schema and look it up in the same way."""
 
-    def __init__(self, cluster: Cluster, info: TableInfo, way: LookupWay[Any]) -> None:
+    def __init__(self, cluster: Cluster, info: TableInfo, method: LookupMethod[Any]) -> None:
         self.info = info
-        self.way = way
-        self.rows = ValueReader(info)
+        self.method = method
+        self.reader = ValueReader(info)
         self._cluster = cluster
         self._leaders: dict[str | None, TableLeaders] = {}
 
@@ -48,7 +45,7 @@ class LookupTable:
         return leaders
 
     async def find_leaders(self, leaders: TableLeaders, bucket_ids: Iterable[int]) -> bool:
-        """Find out who leads some buckets; False if there is no such partition, which is never remembered.
+        """Find the leaders of some buckets; False if there is no such partition, which is never remembered.
 
         Raises what ``TableLeaders.find`` raises otherwise.
         """
@@ -99,12 +96,101 @@ class Lookup:
         self.future: asyncio.Future[Any] = loop.create_future()
 
 
+class Intake:
+    """Collects lookups, and counts those that wait to be sent. At the limit, callers wait.
+
+    ``on_lookups`` is called on the library's loop when there are some to be taken: once for all that come in a burst.
+    """
+
+    def __init__(self, runtime: Runtime, waiting_max: int, on_lookups: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._waiting_max = waiting_max
+        self._on_lookups = on_lookups
+        # Shared by threads. Adding to a deque and taking from it needs no lock.
+        self._submitted: deque[Lookup] = deque()
+        self._callers: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        self._is_woken = False
+        # Lookups that were taken, and wait to be sent. Belongs to the event loop; other threads look at its size.
+        self.waiting: set[Lookup] = set()
+
+    @property
+    def waiting_count(self) -> int:
+        """Lookups that wait to be sent, also those that were not taken yet."""
+        return len(self.waiting) + len(self._submitted)
+
+    @property
+    def caller_count(self) -> int:
+        """Callers that wait until there is room for their lookups."""
+        return len(self._callers)
+
+    # In any thread
+
+    def is_full(self) -> bool:
+        return self.waiting_count >= self._waiting_max
+
+    async def wait_for_room(self) -> None:
+        """Wait until it is not full."""
+        while self.is_full():
+            loop = asyncio.get_running_loop()
+            turn: asyncio.Future[None] = loop.create_future()
+            self._callers.append((loop, turn))
+            # There may have been room since ``is_full``, and no other reason for the loop to look.
+            self._wake()
+            try:
+                await turn
+            except asyncio.CancelledError:
+                # It may have been admitted already: another caller must get the room.
+                self._wake()
+                raise
+
+    def submit(self, lookup: Lookup) -> None:
+        """Hand in a lookup."""
+        self._runtime.check_process()
+        self._submitted.append(lookup)
+        self._wake()
+
+    def _wake(self) -> None:
+        # A thread that sees the flag set has added its lookup before, and the loop clears the flag before it takes the
+        # lookups: none is overlooked.
+        if not self._is_woken:
+            self._is_woken = True
+            try:
+                self._runtime.loop.call_soon_threadsafe(self._on_lookups)
+            except RuntimeError as error:
+                self._is_woken = False
+                raise FlussError("the client cannot be used any more: the interpreter is shutting down") from error
+
+    # On the event loop
+
+    def take(self) -> list[Lookup]:
+        """Return what was handed in; it is among those that wait from now on."""
+        self._is_woken = False
+        taken: list[Lookup] = []
+        for _ in range(len(self._submitted)):
+            # In both collections for a moment, and never in none: callers add their sizes.
+            self.waiting.add(self._submitted[0])
+            taken.append(self._submitted.popleft())
+        return taken
+
+    def admit(self, *, all_of_them: bool = False) -> None:
+        """Let as many callers go on as there is room for."""
+        room = self._waiting_max - self.waiting_count
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+        while self._callers and (room > 0 or all_of_them):
+            loop, turn = self._callers.popleft()
+            if not turn.done():
+                by_loop.setdefault(loop, []).append((turn, None))
+                room -= 1
+        for loop, turns in by_loop.items():
+            call_on(loop, set_results, turns)
+
+
 def pause_within(failures: int, time_left_s: float) -> float:
     """Return the pause before a lookup is sent again: half of the time left at most, so that some is for the answer."""
     return min(LOOKUPS.pause_s(failures), time_left_s / 2)
 
 
-def hand_over(lookups: Iterable[Lookup], results: Iterable[Any]) -> None:
+def deliver(lookups: Iterable[Lookup], results: Iterable[Any]) -> None:
     """Give callers their results, with one call into each of their loops."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     for lookup, result in zip(lookups, results, strict=True):
@@ -130,7 +216,7 @@ def call_on(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arg
     try:
         loop.call_soon_threadsafe(function, *args)
     except RuntimeError:
-        # The loop that waited is closed, so nobody waits any more.
+        # The loop that waited is closed, and the wait has ended with it.
         logger.debug("the event loop of a caller was closed before its lookup was finished")
 
 
@@ -145,91 +231,3 @@ def _set_errors(futures: Sequence[asyncio.Future[Any]], error: FlussError) -> No
     for future in futures:
         if not future.done():
             future.set_exception(error.copied())
-
-
-class Intake:
-    """Collects lookups, and counts those that wait to be sent. At the limit, callers wait.
-
-    ``on_lookups`` is called on the library's loop when there are some to be taken: once for all that come in a burst.
-    """
-
-    def __init__(self, runtime: Runtime, waiting_max: int, on_lookups: Callable[[], None]) -> None:
-        self._runtime = runtime
-        self._waiting_max = waiting_max
-        self._on_lookups = on_lookups
-        # Shared by threads. Adding to a deque and taking from it needs no lock.
-        self._submitted: deque[Lookup] = deque()
-        self._callers: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
-        self._is_woken = False
-        # Lookups that were taken, and wait to be sent. Belongs to the event loop; other threads look at its size.
-        self.waiting: set[Lookup] = set()
-
-    @property
-    def waiting_count(self) -> int:
-        """Lookups that wait to be sent, also those that were not taken yet."""
-        return len(self.waiting) + len(self._submitted)
-
-    @property
-    def caller_count(self) -> int:
-        """Callers who wait until there is room for their lookups."""
-        return len(self._callers)
-
-    # In any thread
-
-    def is_full(self) -> bool:
-        return self.waiting_count >= self._waiting_max
-
-    async def room(self) -> None:
-        """Wait until it is not full."""
-        while self.is_full():
-            loop = asyncio.get_running_loop()
-            turn: asyncio.Future[None] = loop.create_future()
-            self._callers.append((loop, turn))
-            # There may have been room since somebody looked.
-            self._wake()
-            try:
-                await turn
-            except asyncio.CancelledError:
-                # It may have been its turn: somebody else has to take it.
-                self._wake()
-                raise
-
-    def submit(self, lookup: Lookup) -> None:
-        """Hand in a lookup."""
-        self._runtime.check_process()
-        self._submitted.append(lookup)
-        self._wake()
-
-    def _wake(self) -> None:
-        # Whoever sees the flag has added its lookup before, and the loop takes it off before it looks at the lookups.
-        if not self._is_woken:
-            self._is_woken = True
-            try:
-                self._runtime.loop.call_soon_threadsafe(self._on_lookups)
-            except RuntimeError as error:
-                self._is_woken = False
-                raise FlussError("the client cannot be used any more: the interpreter is shutting down") from error
-
-    # On the event loop
-
-    def take(self) -> list[Lookup]:
-        """Return what was handed in; it is among those that wait from now on."""
-        self._is_woken = False
-        taken: list[Lookup] = []
-        for _ in range(len(self._submitted)):
-            # In both for a moment, and never in none: callers count them.
-            self.waiting.add(self._submitted[0])
-            taken.append(self._submitted.popleft())
-        return taken
-
-    def call_in(self, *, all_of_them: bool = False) -> None:
-        """Let as many callers go on as there is room for."""
-        room = self._waiting_max - self.waiting_count
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
-        while self._callers and (room > 0 or all_of_them):
-            loop, turn = self._callers.popleft()
-            if not turn.done():
-                by_loop.setdefault(loop, []).append((turn, None))
-                room -= 1
-        for loop, turns in by_loop.items():
-            call_on(loop, set_results, turns)

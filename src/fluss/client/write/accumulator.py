@@ -1,10 +1,10 @@
 """Collects rows until a batch of them is worth sending.
 
-Rows go into open blocks. A block is closed when it is full, when its oldest row has waited long enough, when somebody
-waits for memory, and when somebody wants everything sent. Closed blocks are handed on, in order per bucket.
+Rows go into open blocks. A block is closed when it is full, when its oldest row has waited long enough, when a thread
+waits for memory, and when a writer is flushed. Closed blocks are handed on, in order per bucket.
 
-Most rows are added by their callers alone (see ``block``). Whoever finds no room comes here. There is one lock, held
-for a few steps only: never while waiting for memory, and never while calling others.
+Most rows are added by their callers alone (see ``blocks``). A caller that finds no room comes here. There is one lock,
+held for a few steps only: never while waiting for memory, and never during callbacks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MEMORY_SHARE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Whom the accumulator tells. They are called by any thread, without the lock, and must return soon."""
+    """What the accumulator calls, in any thread and without the lock. They must return soon."""
 
     # Blocks have been closed and are to be encoded.
     closed: Callable[[list[Block]], None]
@@ -48,8 +48,8 @@ class Callbacks:
 
 
 @dataclass(slots=True)
-class _News:
-    """What is to be told once the lock is released."""
+class _Events:
+    """What the callbacks are to be told once the lock is released."""
 
     closed: list[Block] = field(default_factory=list)
     needs_timer: bool = False
@@ -86,18 +86,18 @@ class Accumulator:
         granted_bytes = 0
         try:
             while True:
-                news = _News()
+                events = _Events()
                 try:
                     with self._lock:
-                        block = self._block_for(destination, hint.bucket_id, len(packed_row), news)
+                        block = self._block_for(destination, hint.bucket_id, len(packed_row), events)
                         if block.size_bytes + bytes_needed <= block.reserved_bytes + granted_bytes:
                             block.reserved_bytes += granted_bytes
                             self._open_bytes += granted_bytes
                             granted_bytes = 0
-                            self._add(destination, block, packed_row, news)
+                            self._add(destination, block, packed_row, events)
                             return block
                 finally:
-                    self._tell(news)
+                    self._tell(events)
                 granted_bytes += self._reserve(block, bytes_needed)
         finally:
             self._memory.release(granted_bytes)
@@ -106,8 +106,7 @@ class Accumulator:
         """Reserve memory for a block: a little for a new one, then about as much as it has.
 
         Waiting closes all blocks. When the server is slow and memory full of unsent batches, each of which frees just
-        a little, that could end in tiny batches. So nobody begins a block before unsent batches leave room for a
-        whole one.
+        a little, that could end in tiny batches. So no block is begun before unsent batches leave room for a whole one.
         """
         step_bytes = min(max(block.reserved_bytes, _RESERVATION_BYTES_MIN), _RESERVATION_BYTES_MAX)
         # For small rows, the objects around them take about as much as they do.
@@ -125,29 +124,29 @@ class Accumulator:
     ) -> Block:
         """Take an Arrow batch as a block of its own; wait for memory if there is none."""
         reserved_bytes = self._memory.reserve(batch.nbytes)
-        news = _News()
+        events = _Events()
         try:
             with self._lock:
                 self._check_open()
                 # Rows that were written before must be sent before.
                 earlier = table.open.get(bucket_id)
                 if earlier is not None:
-                    self._close(earlier, news)
+                    self._close(earlier, events)
                 block = Block(table, encoder, bucket_id, arrow=batch)
                 block.reserved_bytes, reserved_bytes = reserved_bytes, 0
                 self._incomplete[block] = None
-                self._hand_on(block, news)
+                self._hand_on(block, events)
                 return block
         finally:
             self._memory.release(reserved_bytes)
-            self._tell(news)
+            self._tell(events)
 
     def take_back_late(self, block: Block, packed_row: bytes) -> bool:
         """Take a row out of a block that was closed while the row was added; False if it stays in there."""
         with self._lock:
             return block.take_late_row(packed_row)
 
-    def _block_for(self, destination: RowDestination, bucket_id: int | None, row_bytes: int, news: _News) -> Block:
+    def _block_for(self, destination: RowDestination, bucket_id: int | None, row_bytes: int, events: _Events) -> Block:
         """Return an open block that is not full."""
         self._check_open()
         table = destination.table
@@ -159,22 +158,22 @@ class Accumulator:
             is_full = block.rows and _payload_bytes(block) + row_bytes > self._full_bytes_of(block)
             if block.encoder is destination.encoder and not is_full:
                 return block
-            self._close(block, news)
+            self._close(block, events)
         if sticky is not None:
             bucket_id = sticky.move()
             other = table.open.get(bucket_id)
             if other is not None:
-                self._close(other, news)
+                self._close(other, events)
         block = Block(table, destination.encoder, bucket_id)
         if table.has_primary_key:
             block.full_bytes_max = _FIRST_KEYED_BLOCK_BYTES << min(len(self._incomplete), 8)
         block.open(self._clock())
         table.open[bucket_id] = block
-        news.needs_timer = not self._open
+        events.needs_timer = not self._open
         self._open[block] = self._incomplete[block] = None
         return block
 
-    def _add(self, destination: RowDestination, block: Block, packed_row: bytes, news: _News) -> None:
+    def _add(self, destination: RowDestination, block: Block, packed_row: bytes, events: _Events) -> None:
         block.rows.append(packed_row)
         block.size_bytes += len(packed_row) + PACKED_ROW_OVERHEAD_BYTES
         # Up to here rows may be added without asking: memory is reserved, and the block cannot be full before.
@@ -182,7 +181,7 @@ class Accumulator:
         block.limit_bytes = min(block.reserved_bytes, block.size_bytes + room_bytes)
         destination.remember(block)
         if self._memory.waiting_count:
-            self._close(block, news)
+            self._close(block, events)
 
     def full_bytes(self, table: PhysicalTable, bucket_id: int | None) -> int:
         """Return how many bytes of rows make a batch, or several for rows by key, of the size that the table wants."""
@@ -217,29 +216,29 @@ class Accumulator:
 
     def _close_first(self, is_due: Callable[[Block], bool]) -> None:
         """Close blocks, the oldest first, up to the first one that is not due."""
-        news = _News()
+        events = _Events()
         with self._lock:
             for block in list(takewhile(is_due, self._open)):
-                self._close(block, news)
-        self._tell(news)
+                self._close(block, events)
+        self._tell(events)
 
-    def _close(self, block: Block, news: _News) -> None:
+    def _close(self, block: Block, events: _Events) -> None:
         table = block.table
         table.batch_size.observe(_payload_bytes(block) / self._full_bytes_of(block))
         block.close()
         del table.open[block.bucket_id]
         del self._open[block]
         self._open_bytes -= block.reserved_bytes
-        self._hand_on(block, news)
+        self._hand_on(block, events)
 
-    def _hand_on(self, block: Block, news: _News) -> None:
+    def _hand_on(self, block: Block, events: _Events) -> None:
         block.table.closed.append(block)
-        news.closed.append(block)
+        events.closed.append(block)
 
-    def _tell(self, news: _News) -> None:
-        if news.closed:
-            self._callbacks.closed(news.closed)
-        if news.needs_timer:
+    def _tell(self, events: _Events) -> None:
+        if events.closed:
+            self._callbacks.closed(events.closed)
+        if events.needs_timer:
             self._callbacks.timer_needed()
 
     def _check_open(self) -> None:

@@ -22,7 +22,7 @@ def record_batch(data: Any) -> list[pa.RecordBatch]:
 
 
 def is_stream(data: Any) -> bool:
-    """Whether the data comes piece by piece, so that nobody knows the end of it; a table or data frame is all there."""
+    """Whether the data comes piece by piece, and its end is not known; a table or data frame is all there."""
     if isinstance(data, pa.RecordBatchReader):
         return True
     return hasattr(data, "__arrow_c_stream__") and not isinstance(data, pa.Table) and not _is_data_frame(data)

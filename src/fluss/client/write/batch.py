@@ -7,7 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from fluss.buffers import BytesLike
-from fluss.client.kernel.retry import WRITES, Backoff
+from fluss.client.kernel.retry import Backoff, RetryPolicy
 from fluss.client.write.blocks import PhysicalTable
 from fluss.client.write.encoders import EncodedBatch
 from fluss.errors import FlussError
@@ -92,11 +92,11 @@ class BucketQueue:
 
     __slots__ = ("_order_next", "backoff", "bucket_id", "table", "waiting")
 
-    def __init__(self, table: PhysicalTable, bucket_id: int) -> None:
+    def __init__(self, table: PhysicalTable, bucket_id: int, retry: RetryPolicy) -> None:
         self.table = table
         self.bucket_id = bucket_id
         self.waiting: list[Batch] = []
-        self.backoff = Backoff(WRITES)
+        self.backoff = Backoff(retry)
         self._order_next = 0
 
     def add(self, batch: Batch, now_s: float) -> None:

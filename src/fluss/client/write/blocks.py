@@ -30,7 +30,7 @@ from fluss.schema.table import TablePath
 
 CLOSED: Final = -1
 
-STICKY: Final = "sticky"
+# The value of ``writer.bucket.no-key-assigner`` that is not the default.
 ROUND_ROBIN: Final = "round_robin"
 
 # A batch counts as full a little below its target, so that the estimate may be a little too low.

@@ -53,7 +53,7 @@ _ENCODERS = {KvFormat.COMPACTED: compacted_columns.encode_rows, KvFormat.INDEXED
 
 
 class EncodedBatch(Protocol):
-    """A batch but for its header, which says who wrote it and when among its batches."""
+    """A batch but for its header, which names the writer and the number of the batch."""
 
     @property
     def record_count(self) -> int:
@@ -96,7 +96,7 @@ class TableEncoder(ABC):
     ) -> None:
         self.info = info
         self.layout = layout
-        self.partitions = PartitionSplitter(info.schema, info.partition_keys) if info.is_partitioned() else None
+        self.partitions = PartitionSplitter.of(info)
         # Whether the bucket of a row depends on its key.
         self.has_rows_by_key = has_rows_by_key
         # Whether encoding takes much longer than copying the rows, and whether it does so in many short steps.
@@ -167,11 +167,7 @@ class LogEncoder(TableEncoder):
         self._schema = info.schema
         self._compression = ArrowCompression.from_properties(info.properties)
         self._statistics_columns = _statistics_columns(info.schema, info.properties)
-        self._buckets: BucketSplitter | None = None
-        if info.bucket_keys:
-            self._buckets = BucketSplitter(
-                info.schema, info.bucket_keys, info.num_buckets, lake_format(info), hash_variant
-            )
+        self._buckets = BucketSplitter.of(info, hash_variant)
         has_rows_by_key = self._buckets is not None and info.num_buckets > 1
         layout = RowLayout.of(
             info.schema,
@@ -273,7 +269,7 @@ class KvEncoder(TableEncoder):
     ) -> None:
         schema = info.schema
         self.targets = targets
-        # The columns that writers are given, in the order in which they are.
+        # The columns of input rows, in their order.
         self.columns = _subset(schema, targets) if targets else schema
         self.keys = TableKeys(info, hash_variant)
         self._batch_bytes_max = batch_bytes_max
@@ -308,7 +304,7 @@ class KvEncoder(TableEncoder):
     def checked(
         self, rows: pa.RecordBatch, is_delete: npt.NDArray[np.bool_] | None = None, *, holder: str = "the table"
     ) -> pa.RecordBatch:
-        """Return rows that were given in the form that is encoded, or say what does not fit; as ``normalize_batch``.
+        """Return input rows in the form that is encoded, or say what does not fit; as ``normalize_batch``.
 
         Of the rows that ``is_delete`` marks only the key counts: what else they have may be null.
         """

@@ -29,7 +29,7 @@ from enum import Enum, auto
 from operator import attrgetter
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.retry import WRITER_IDS
+from fluss.client.kernel.retry import WRITER_IDS, RetryPolicy
 from fluss.client.write.batch import Batch, BucketSequences
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
@@ -184,6 +184,7 @@ logger = logging.getLogger(__name__)
 async def allocate_writer_id(
     cluster: Cluster,
     paths: Collection[TablePath],
+    retry: RetryPolicy = WRITER_IDS,
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> int:
@@ -192,7 +193,7 @@ async def allocate_writer_id(
     Tried a few times. Then, and at once if access is denied, a FlussError says why.
     """
     request = pb.InitWriterRequest(table_path=map(pb_table_path, paths))
-    for pause_s in (*WRITER_IDS.pauses_s(), None):
+    for pause_s in (*retry.pauses_s(), None):
         try:
             return (await cluster.request_any_tablet(apis.INIT_WRITER, request)).writer_id
         except FlussError as error:

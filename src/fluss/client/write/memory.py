@@ -10,7 +10,7 @@ from typing import Final
 
 from fluss.errors import FlussError
 
-# How often a waiting thread sees to it that memory becomes free.
+# How often a waiting thread has memory made free.
 _WAIT_STEP_S: Final = 0.1
 
 
@@ -28,7 +28,7 @@ class _Waiter:
 
 
 class MemoryPool:
-    """Counts bytes up to a limit; whoever needs more waits, first come, first served. Any thread may use it.
+    """Counts bytes up to a limit; threads that need more wait, first come, first served. Any thread may use it.
 
     It hands out no buffers: owners allocate, and the pool bounds how much they do.
     """
@@ -83,8 +83,8 @@ class MemoryPool:
     def reserve(self, bytes_needed: int, bytes_wanted: int = 0, *, free_bytes_min: int = 0) -> int:
         """Reserve what is wanted, or less, but at least what is needed; return how much it is.
 
-        Waits until that much, and at least ``free_bytes_min``, is free: who asks for more than the next few bytes
-        does not get away with a few. Raises FlussError when there can never be that much, when it did not become free
+        Waits until that much, and at least ``free_bytes_min``, is free, so that a caller that is going to need more
+        does not begin with too little. Raises FlussError when there can never be that much, when it did not become free
         in time ("buffer exhausted"), and when the writer was closed. The caller must hold no lock that others need
         in order to give memory back.
         """
@@ -109,7 +109,7 @@ class MemoryPool:
             self._grant()
 
     def close(self) -> None:
-        """Refuse from now on, also those who wait."""
+        """Refuse from now on, and end all waits."""
         with self._lock:
             self._is_closed = True
             while self._waiters:

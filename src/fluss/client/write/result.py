@@ -23,7 +23,7 @@ class PendingWrite(Protocol):
         ...
 
     def mark_reported(self) -> None:
-        """Somebody has been told how the write ended."""
+        """A caller has been told how the write ended."""
         ...
 
 
@@ -39,7 +39,7 @@ class WriteResultHandle:
     _write: PendingWrite
     # Set if the handle stands for one row among others that may end differently.
     _packed_row: bytes
-    # Set once somebody has waited.
+    # Set once a caller has waited.
     _is_consumed: bool
 
     def __init__(self, write: PendingWrite) -> None:
@@ -83,7 +83,7 @@ class WriteResultHandle:
 
 
 class RowHandle(WriteResultHandle):
-    """The handle of a row. Whoever makes it sets ``_write``: with one of them per row, a call less counts."""
+    """The handle of a row. Its maker sets ``_write``: with one handle per row, leaving out ``__init__`` counts."""
 
     __slots__ = ()
     __init__ = object.__init__

@@ -1,8 +1,8 @@
 """Makes, for the schema of a table, the Python function that takes its ordinary rows.
 
 A row costs well below a microsecond only if nothing is decided per row that could be decided per table, and nothing is
-called that could be written out. So the way of a row into its block is spelled out as source text and compiled once,
-like ``dataclasses`` does it. For ``id BIGINT NOT NULL, name STRING`` the text is
+called that could be written out. So what happens to a row until it is in a block is spelled out as source text, and
+compiled once, like ``dataclasses`` does it. For ``id BIGINT NOT NULL, name STRING`` the text is
 
     def append(row):
         try:
@@ -35,7 +35,7 @@ like ``dataclasses`` does it. For ``id BIGINT NOT NULL, name STRING`` the text i
         return handle
 
 An ordinary row has its values in their usual Python classes, or None. ``struct`` checks the ranges of numbers, and
-``str.encode`` checks texts. Whatever is not ordinary takes the plain way (``RowLayout.pack_any``), which knows every
+``str.encode`` checks texts. Whatever is not ordinary takes the slow path (``RowLayout.pack_any``), which knows every
 class, and says what is wrong with values that nothing takes. ``fluss.client.write.blocks`` says why no lock is needed.
 
 Deletes of a table with a primary key are rows, too: only the key is given, all other columns are null, and a bit behind
@@ -68,7 +68,7 @@ from fluss.schema.types import (
 # A wide row joins its bodies in one step; for the few bodies of most rows additions are faster.
 _ADDED_BODIES_MAX: Final = 4
 
-_PLAIN_WAY: Final = "return append_any(row)"
+_SLOW_PATH: Final = "return append_any(row)"
 _NOT_ORDINARY: Final = (KeyError, TypeError, ValueError, OverflowError, struct.error, FlussError)
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -80,7 +80,7 @@ _DAY_HIGHEST: Final = (datetime.max - _EPOCH).days
 
 
 @dataclass(frozen=True, slots=True)
-class RowWays:
+class RowSink:
     """Where an append function leads. A destination has a ``block``, which may be another one each time.
 
     A table without partitions has one destination. Rows of other tables find theirs by the values of their partition
@@ -97,14 +97,14 @@ class RowWays:
     append_late: Callable[[Any, bytes, Any], WriteResultHandle]
 
 
-def append_function(layout: RowLayout, ways: RowWays) -> Callable[[Any], WriteResultHandle]:
+def append_function(layout: RowLayout, sink: RowSink) -> Callable[[Any], WriteResultHandle]:
     """Return the function that packs ordinary rows of a table and adds them to blocks; the others it hands on."""
-    return _append_code(layout).function(ways)
+    return _append_code(layout).function(sink)
 
 
-def delete_function(layout: RowLayout, ways: RowWays) -> Callable[[Any], WriteResultHandle]:
+def delete_function(layout: RowLayout, sink: RowSink) -> Callable[[Any], WriteResultHandle]:
     """Return the function that does the same with the keys of rows that are to be deleted."""
-    return _delete_code(layout).function(ways)
+    return _delete_code(layout).function(sink)
 
 
 # Layouts are few and shared by all writers of a schema, and compiling takes longer than anything else about them.
@@ -158,16 +158,16 @@ class _RowCode:
         code = "\n".join(lines)
         self._code: CodeType = compile(code, f"<{name} of {len(given_indexes)} columns>", "exec")
 
-    def function(self, ways: RowWays) -> Callable[[Any], WriteResultHandle]:
-        """Return the function that appends rows on these ways."""
+    def function(self, sink: RowSink) -> Callable[[Any], WriteResultHandle]:
+        """Return the function that appends rows on these sink."""
         namespace = {
             **self._namespace,
-            "destination": ways.destination,
-            "destinations": ways.destinations,
-            "find_destination": ways.find_destination,
-            "append_any": ways.append_any,
-            "append_packed": ways.append_packed,
-            "append_late": ways.append_late,
+            "destination": sink.destination,
+            "destinations": sink.destinations,
+            "find_destination": sink.find_destination,
+            "append_any": sink.append_any,
+            "append_packed": sink.append_packed,
+            "append_late": sink.append_late,
         }
         exec(self._code, namespace)
         append: Callable[[Any], WriteResultHandle] = namespace[self._name]
@@ -175,7 +175,7 @@ class _RowCode:
 
 
 def _converter(name: str, slot: Slot) -> Callable[[Any], Any]:
-    """Return the plain way for a single column."""
+    """Return the slow path for a single column."""
 
     def convert(value: Any) -> Any:
         internal = to_internal(value, slot.data_type, name)
@@ -192,23 +192,23 @@ def _packing_source(
     """From ``row`` to ``packed_row``, and to ``key``: the values of the partition columns as they were in the row."""
     yield "try:"
     yield "    if type(row) is dict:"
-    yield f"        if len(row) != {len(given_indexes)}: {_PLAIN_WAY}"
+    yield f"        if len(row) != {len(given_indexes)}: {_SLOW_PATH}"
     for index in given_indexes:
         yield f"        v{index} = row[{form.names[index]!r}]"
     yield "    elif type(row) is list or type(row) is tuple:"
     yield f"        {''.join(f'v{index}, ' for index in given_indexes)}= row"
     yield "    else:"
-    yield f"        {_PLAIN_WAY}"
+    yield f"        {_SLOW_PATH}"
     if partition_indexes:
         yield f"    key = {', '.join(f'v{index}' for index in partition_indexes)}"
     yield f"    nulls = {null_bits}"
     for index in given_indexes:
         yield from (f"    {line}" for line in _column_source(index, form.slots[index]))
         if index in form.filled_indexes:
-            yield f"    if not b{index}: {_PLAIN_WAY}"
+            yield f"    if not b{index}: {_SLOW_PATH}"
     yield f"    packed_row = {_packed_source(form, frozenset(given_indexes))}"
     yield "except NOT_ORDINARY:"
-    yield f"    {_PLAIN_WAY}"
+    yield f"    {_SLOW_PATH}"
 
 
 def _column_source(index: int, slot: Slot) -> Iterator[str]:
@@ -218,20 +218,20 @@ def _column_source(index: int, slot: Slot) -> Iterator[str]:
     when_null = [f"nulls |= {1 << index}", f"b{index} = b''" if slot.has_body else f"{value} = {slot.null!r}"]
     if not slot.data_type.nullable:
         if test is not None:
-            yield f"if not ({test}): {_PLAIN_WAY}"
+            yield f"if not ({test}): {_SLOW_PATH}"
         if conversion is not None:
             yield from conversion.splitlines()
     elif conversion is None:
         # The common case, a value of the right class, costs a single test.
         yield f"if not ({test}):"
-        yield f"    if {value} is not None: {_PLAIN_WAY}"
+        yield f"    if {value} is not None: {_SLOW_PATH}"
         yield from (f"    {line}" for line in when_null)
     else:
         yield f"if {value} is None:"
         yield from (f"    {line}" for line in when_null)
         yield "else:"
         if test is not None:
-            yield f"    if not ({test}): {_PLAIN_WAY}"
+            yield f"    if not ({test}): {_SLOW_PATH}"
         yield from (f"    {line}" for line in conversion.splitlines())
 
 
@@ -282,7 +282,7 @@ def _timestamp_conversion(value: str, index: int, data_type: TimestampType | Tim
         since_epoch = (
             f"{span} = {value} - (EPOCH if {value}.tzinfo is None else EPOCH_UTC)\n"
             # A time of another zone can lie in a year that UTC does not have.
-            f"if not {_DAY_LOWEST} <= {span}.days <= {_DAY_HIGHEST}: {_PLAIN_WAY}"
+            f"if not {_DAY_LOWEST} <= {span}.days <= {_DAY_HIGHEST}: {_SLOW_PATH}"
         )
     else:
         # A time with a zone cannot be subtracted.
@@ -316,17 +316,17 @@ def _packed_source(form: PackedForm, given_indexes: Set[int]) -> str:
 
 def _adding_source(is_partitioned: bool, has_rows_by_key: bool) -> Iterator[str]:
     """From ``packed_row`` into a block, and to the handle."""
-    way = "destination"
+    name = "destination"
     if is_partitioned:
-        way = "row_destination"
+        name = "row_destination"
         yield "row_destination = destinations.get(key)"
         yield "if row_destination is None: row_destination = find_destination(key)"
-    yield f"block = {way}.block"
+    yield f"block = {name}.block"
     yield f"size_bytes = block.size_bytes + len(packed_row) + {PACKED_ROW_OVERHEAD_BYTES}"
-    yield f"if size_bytes > block.limit_bytes: return append_packed({way}, packed_row, block)"
+    yield f"if size_bytes > block.limit_bytes: return append_packed({name}, packed_row, block)"
     yield "block.size_bytes = size_bytes"
     yield "block.rows.append(packed_row)"
-    yield f"if block.limit_bytes < 0: return append_late({way}, packed_row, block)"
+    yield f"if block.limit_bytes < 0: return append_late({name}, packed_row, block)"
     yield "handle = RowHandle()"
     yield "handle._write = block"
     if has_rows_by_key:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import TableLeaders
-from fluss.client.kernel.retry import METADATA, Backoff
+from fluss.client.kernel.retry import METADATA, WRITER_IDS, WRITES, Backoff, RetryPolicy
 from fluss.client.write.batch import Batch, BucketQueue
 from fluss.client.write.blocks import PhysicalTable
 from fluss.client.write.idempotence import Idempotence, Verdict, allocate_writer_id
@@ -25,6 +25,7 @@ from fluss.errors import ErrorCode, FlussError, error_for_code
 from fluss.integers import INT32_MAX
 from fluss.protocol import api as apis
 from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
+from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket
 
@@ -45,6 +46,9 @@ class SenderSettings:
     request_timeout_s: float
     throttle_s_max: float
     is_idempotent: bool
+    batch_retry: RetryPolicy = WRITES
+    leader_retry: RetryPolicy = METADATA
+    writer_id_retry: RetryPolicy = WRITER_IDS
 
     @classmethod
     def of(cls, config: Config) -> SenderSettings:
@@ -79,7 +83,7 @@ class Sender:
         self._idempotence = idempotence or Idempotence(
             is_enabled=settings.is_idempotent, in_flight_max=settings.in_flight_max
         )
-        self._searches = _LeaderSearches(cluster, self._look_at, self._leaderless)
+        self._searches = _LeaderSearches(cluster, settings.leader_retry, self._look_at, self._leaderless)
         self._queues: dict[tuple[PhysicalTable, int], BucketQueue] = {}
         # Buckets to look at in the next round, in the order in which they asked for it.
         self._asking: dict[BucketQueue, None] = {}
@@ -87,7 +91,7 @@ class Sender:
         self._rounds = 0
         self._allocation: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._on_the_way: dict[Batch, BucketQueue] = {}
+        self._in_flight: dict[Batch, BucketQueue] = {}
         self._closed_with: FlussError | None = None
 
     def add(self, table: PhysicalTable, batch: Batch) -> None:
@@ -98,7 +102,7 @@ class Sender:
         key = table, batch.bucket_id
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = BucketQueue(table, batch.bucket_id)
+            queue = self._queues[key] = BucketQueue(table, batch.bucket_id, self._settings.batch_retry)
         queue.add(batch, self._loop.time())
         self._look_at(queue)
 
@@ -108,7 +112,7 @@ class Sender:
         self._asking.clear()
         for queue in self._queues.values():
             self._fail_waiting(queue, error)
-        for batch in list(self._on_the_way):
+        for batch in list(self._in_flight):
             self._end(batch, error)
         tasks = {*self._tasks, *([self._allocation] if self._allocation is not None else [])}
         for task in tasks:
@@ -165,7 +169,7 @@ class Sender:
             del queue.waiting[0]
             self._idempotence.begin(batch, bucket)
             batch.seal()
-            self._on_the_way[batch] = queue
+            self._in_flight[batch] = queue
             by_request.setdefault((bucket.table_id, batch.targets), []).append(_Sent(batch, queue, bucket))
             if queue.waiting:
                 self._look_at(queue)
@@ -220,10 +224,7 @@ class Sender:
         return await self._cluster.request(server_id, apis.PUT_KV, put, timeout_s=timeout_s)
 
     def _answered(self, sent: list[_Sent], response: pb.ProduceLogResponse | pb.PutKvResponse) -> None:
-        answers = {
-            (answer.partition_id if answer.HasField("partition_id") else None, answer.bucket_id): answer
-            for answer in response.buckets_resp
-        }
+        answers = {(partition_id(answer), answer.bucket_id): answer for answer in response.buckets_resp}
         for item in sent:
             answer = answers.get((item.bucket.partition_id, item.bucket.bucket_id))
             if answer is None:
@@ -247,7 +248,7 @@ class Sender:
     def _refused(self, item: _Sent, error: FlussError) -> None:
         """Decide what happens to a batch that was sent and not stored, or may have been: its answer was lost."""
         batch, queue = item.batch, item.queue
-        if batch not in self._on_the_way:
+        if batch not in self._in_flight:
             return
         if error.stale_metadata:
             self._cluster.forget_leaders(item.bucket.table_id, item.bucket.partition_id)
@@ -275,7 +276,7 @@ class Sender:
         return error.is_retriable
 
     def _send_again(self, batch: Batch, queue: BucketQueue, error: FlussError) -> None:
-        del self._on_the_way[batch]
+        del self._in_flight[batch]
         batch.attempts += 1
         self._idempotence.put_back(batch)
         queue.put_back(batch)
@@ -285,7 +286,7 @@ class Sender:
             self._throttle(queue, 1.0)
 
     def _end(self, batch: Batch, error: FlussError | None) -> None:
-        self._on_the_way.pop(batch, None)
+        self._in_flight.pop(batch, None)
         batch.end(error)
 
     # What goes wrong before anything is sent
@@ -333,7 +334,7 @@ class Sender:
     async def _get_writer_id(self) -> None:
         paths = {queue.table.path for queue in self._queues.values() if queue.waiting}
         try:
-            self._idempotence.writer_id = await allocate_writer_id(self._cluster, paths)
+            self._idempotence.writer_id = await allocate_writer_id(self._cluster, paths, self._settings.writer_id_retry)
         except FlussError as error:
             logger.warning("no writer id: %s", error)
             for queue in self._queues.values():
@@ -357,11 +358,11 @@ class _LeaderSearch:
 
     __slots__ = ("backoff", "leaders", "missing_since_s", "queues", "task")
 
-    def __init__(self, leaders: TableLeaders) -> None:
+    def __init__(self, leaders: TableLeaders, backoff: Backoff) -> None:
         self.leaders = leaders
+        self.backoff = backoff
         self.queues: dict[BucketQueue, None] = {}
         self.task: asyncio.Task[None] | None = None
-        self.backoff = Backoff(METADATA)
         # Since when the server says that there is no such table or partition.
         self.missing_since_s: float | None = None
 
@@ -376,10 +377,12 @@ class _LeaderSearches:
     def __init__(
         self,
         cluster: Cluster,
+        retry: RetryPolicy,
         on_found: Callable[[BucketQueue], None],
         on_failed: Callable[[BucketQueue, _LeaderSearch, FlussError], None],
     ) -> None:
         self._cluster = cluster
+        self._retry = retry
         self._on_found = on_found
         self._on_failed = on_failed
         self._searches: dict[PhysicalTable, _LeaderSearch] = {}
@@ -391,7 +394,7 @@ class _LeaderSearches:
         search = self._searches.get(table)
         if search is None:
             leaders = TableLeaders(self._cluster, table.info, table.partition_name, purpose="write to it")
-            search = self._searches[table] = _LeaderSearch(leaders)
+            search = self._searches[table] = _LeaderSearch(leaders, Backoff(self._retry))
         server_id = search.leaders.leader_of(queue.bucket_id)
         if server_id is not None:
             return server_id, search.leaders.buckets[queue.bucket_id]

@@ -44,7 +44,7 @@ E = TypeVar("E", bound=TableEncoder)
 _WORKERS_MAX: Final = 4
 # Blocks of so many bytes together are encoded in one go.
 _GROUP_BYTES_MAX: Final = 1024 * 1024
-# Failures that nobody has asked for; beyond this many per table, the oldest are forgotten.
+# Failures that were not reported to any caller; beyond this many per table, the oldest are forgotten.
 _FAILURES_MAX: Final = 1000
 # Schemas and choices of columns whose writers share batches.
 _ENCODERS_MAX: Final = 1000
@@ -69,6 +69,8 @@ class WriterClient:
         self._cluster = cluster
         self._config = cluster.config
         self.hash_variant = cast("HashVariant", self._config.client_bucket_hash)
+        # Read when the first batch is sent.
+        self.sender_settings = SenderSettings.of(self._config)
         self._rng = rng or random.Random()
         self._clock = clock
         self._process_id = os.getpid()
@@ -124,7 +126,7 @@ class WriterClient:
             return encoder
 
     def destination(self, encoder: TableEncoder, partition_name: str | None) -> RowDestination:
-        """Return the way in for rows of a table, or of one of its partitions."""
+        """Return where rows of a table go, or of one of its partitions."""
         return self.physical_table(encoder, partition_name).destination(encoder)
 
     def check_sizes(self, batch: pa.RecordBatch) -> None:
@@ -329,7 +331,7 @@ class WriterClient:
 
     def _get_sender(self) -> Sender:
         if self._sender is None:
-            self._sender = Sender(self._cluster, SenderSettings.of(self._config))
+            self._sender = Sender(self._cluster, self.sender_settings)
         return self._sender
 
     # On the event loop: the end
@@ -337,8 +339,8 @@ class WriterClient:
     async def flush(self, table_id: int | None = None, failures_seen: int = 0) -> None:
         """Send everything that was written before, on this connection, and wait until it is stored or has failed.
 
-        Raises the first failure. With a table, that includes failures of its rows that nobody was told of, except for
-        the first ``failures_seen`` that this writer has had.
+        Raises the first failure. With a table, that includes failures of its rows that were not reported to any caller,
+        except for the first ``failures_seen`` that this writer has had.
         """
         if self._is_closed:
             raise FlussError("writer closed: there is nothing left to send on this connection")
@@ -389,7 +391,7 @@ def _keep(encoders: dict[K, E], key: K, encoder: E) -> None:
 def _encoding_failure(block: Block, error: Exception) -> FlussError:
     if isinstance(error, FlussError):
         return error
-    # A fault of the client itself: nobody may be left waiting because of it.
+    # A fault of the client itself: the writers must not be left waiting because of it.
     logger.error("rows for %s cannot be encoded", block.table.name, exc_info=error)
     return FlussError(f"the rows cannot be encoded: {type(error).__name__}: {error}")
 

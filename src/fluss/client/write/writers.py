@@ -3,7 +3,7 @@
     TableAppend  -> AppendWriter   appends to a log table
     TableUpsert  -> UpsertWriter   upserts and deletes rows of a table with a primary key, or some of their columns
 
-What both writers have in common, the ways of rows and of Arrow data, is in ``WriterBase``.
+``WriterBase`` is what both writers have in common: how rows and Arrow data come into blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fluss.client.write import arrow_input
 from fluss.client.write.blocks import Block, RowDestination
 from fluss.client.write.encoders import BY_KEY, TableEncoder
 from fluss.client.write.result import CompletedWrite, JoinedWrites, WriteResultHandle
-from fluss.client.write.row_compiler import RowWays, append_function, delete_function
+from fluss.client.write.row_compiler import RowSink, append_function, delete_function
 from fluss.client.write.row_layout import DELETE_MARK
 from fluss.client.write.writer_client import WriterClient
 from fluss.errors import FlussError
@@ -172,7 +172,7 @@ class WriterBase:
         self._client = client
         self._info = info = encoder.info
         self._encoder = encoder
-        # The way in, or the ways into the partitions that rows were written to, by name and by partition values.
+        # Where rows go: one destination, or one per partition that was written to, by name and by partition values.
         self._destination = None if info.is_partitioned() else client.destination(encoder, None)
         self._destinations_by_name: dict[str, RowDestination] = {}
         self._destinations_by_values: dict[Any, RowDestination] = {}
@@ -182,9 +182,9 @@ class WriterBase:
 
     # Rows
 
-    def _row_ways(self, pack_any: Callable[[Any], tuple[bytes, str | None]]) -> RowWays:
-        """Return where a compiled function leads; ``pack_any`` is the plain way for its rows."""
-        return RowWays(
+    def _row_sink(self, pack_any: Callable[[Any], tuple[bytes, str | None]]) -> RowSink:
+        """Return where a compiled function puts its rows; ``pack_any`` packs those that are not ordinary."""
+        return RowSink(
             destination=self._destination,
             destinations=self._destinations_by_values,
             find_destination=self._find_destination,
@@ -203,13 +203,13 @@ class WriterBase:
         return _row_handle(self._client.accumulator.append(destination, packed_row, hint), packed_row)
 
     def _append_late(self, destination: RowDestination, packed_row: bytes, block: Block) -> WriteResultHandle:
-        """Go on with a row that was added to a block while somebody closed it."""
+        """Go on with a row that was added to a block while another thread closed it."""
         if self._client.accumulator.take_back_late(block, packed_row):
             return self._append_packed(destination, packed_row, block)
         return _row_handle(block, packed_row)
 
     def _find_destination(self, values: Any) -> RowDestination:
-        """Find the way into the partition of a row by its partition values."""
+        """Find the destination of a row by its partition values."""
         destination = self._destination_of(self._encoder.layout.partition_name(values))
         if self._values_name_partitions:
             if len(self._destinations_by_values) >= _DESTINATIONS_MAX:
@@ -256,8 +256,8 @@ class WriterBase:
     async def flush(self) -> None:
         """Send everything that was written on this connection, and wait until it is stored.
 
-        Raises the first failure, also of rows of this table whose handles nobody asked; it waits for all rows even
-        so. Rows that are written in the meantime are not waited for.
+        Raises the first failure, also of rows of this table whose handles were not waited for; it waits for all rows
+        even so. Rows that are written in the meantime are not waited for.
         """
         flush = self._client.flush(self._info.table_id, self._failures_seen)
         self._failures_seen = self._client.failure_count
@@ -298,7 +298,7 @@ class AppendWriter(AwaitsItself, WriterBase):
         encoder = client.log_encoder(table_info)
         super().__init__(client, encoder)
         layout = encoder.layout
-        self._append = append_function(layout, self._row_ways(layout.pack_any))
+        self._append = append_function(layout, self._row_sink(layout.pack_any))
         # The same as the method below, with a call less per row.
         self.append = self._append  # type: ignore[method-assign,assignment]  # it hides the method on purpose
 
@@ -364,8 +364,8 @@ class UpsertWriter(WriterBase):
         self._columns = encoder.columns
         self._columns_holder = "the partial update" if targets else "the table"
         layout = encoder.layout
-        self._upsert = append_function(layout, self._row_ways(layout.pack_any))
-        self._delete = delete_function(layout, self._row_ways(layout.pack_delete))
+        self._upsert = append_function(layout, self._row_sink(layout.pack_any))
+        self._delete = delete_function(layout, self._row_sink(layout.pack_delete))
         # The same as the methods below, with a call less per row.
         self.upsert = self._upsert  # type: ignore[method-assign,assignment]  # it hides the method on purpose
         self.delete = self._delete  # type: ignore[method-assign,assignment]  # it hides the method on purpose

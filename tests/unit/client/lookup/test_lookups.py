@@ -641,7 +641,7 @@ def test_what_nobody_uses_any_more_is_forgotten(server: LookupServer) -> None:
         assert not client._queues
         assert not client._waiting
         await eventually_async(lambda: not client._tasks)
-        client.table(lookuper._info, lookuper._table.way)
+        client.table(lookuper._info, lookuper._table.method)
         assert len(client._tables) == 1
 
     with_users(server, body)

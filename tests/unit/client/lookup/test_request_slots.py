@@ -33,12 +33,12 @@ def test_those_who_wait_get_a_slot_in_their_order() -> None:
         await _a_moment()
         slots.give_back()
         assert slots.has_free, "nobody gets it before its owner has had the chance"
-        slots.call_in()
+        slots.grant()
         await _a_moment()
         assert order == [0]
         slots.give_back()
         slots.give_back()
-        slots.call_in()
+        slots.grant()
         await asyncio.gather(*tasks)
         assert order == [0, 1, 2]
 
@@ -53,7 +53,7 @@ def test_a_turn_that_is_not_taken_goes_to_the_next() -> None:
         await _a_moment()
         waiting[0].cancel()
         slots.give_back()
-        slots.call_in()
+        slots.grant()
         # It is the turn of the second, which is cancelled before it knows.
         waiting[1].cancel()
         await asyncio.wait_for(waiting[2], 120)

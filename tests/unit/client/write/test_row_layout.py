@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss.client.write.blocks import Block
-from fluss.client.write.row_compiler import RowWays, append_function, delete_function
+from fluss.client.write.row_compiler import RowSink, append_function, delete_function
 from fluss.client.write.row_layout import DELETE_MARK, RowLayout
 from fluss.errors import FlussError
 from fluss.row.python_values import from_internal, to_internal
@@ -39,7 +39,7 @@ class Way:
         self.block.limit_bytes = 2**60
         self.keys: list[Any] = []
         unexpected = pytest.fail
-        ways = RowWays(self, {}, self._find, lambda row: None, unexpected, unexpected)
+        ways = RowSink(self, {}, self._find, lambda row: None, unexpected, unexpected)
         self._append = delete_function(layout, ways) if deletes else append_function(layout, ways)
 
     def _find(self, key: Any) -> Way:

@@ -5,26 +5,35 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
-from fluss.client.kernel.retry import RetryPolicy
-from fluss.client.write import batch, idempotence, sender
+from fluss.client.kernel.retry import WRITES, RetryPolicy
 from fluss.client.write.result import WriteResultHandle
 from fluss.client.write.writers import AppendWriter
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TablePath
 from fluss.testing.waiting import eventually
 from tests.fakes.faulty_server import Fault
-from tests.fakes.write_server import PATH, Client, WriteServer, client_of
+from tests.fakes.write_server import PATH, Client, WriteServer
+from tests.fakes.write_server import client_of as write_client_of
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make all pauses short; one test below looks at the pauses themselves."""
-    monkeypatch.setattr(batch, "WRITES", RetryPolicy(0.002, 0.01))
-    monkeypatch.setattr(sender, "METADATA", RetryPolicy(0.002, 0.01))
-    monkeypatch.setattr(idempotence, "WRITER_IDS", RetryPolicy(0.01, 0.04, retries_max=3))
+@contextmanager
+def client_of(server: WriteServer, retry: RetryPolicy | None = None, **options: str | int | bool) -> Iterator[Client]:
+    """Connect a client whose pauses are short, or those of a policy for batches."""
+    quick = RetryPolicy(0.002, 0.01)
+    with write_client_of(server, **options) as client:
+        client.writes.sender_settings = replace(
+            client.writes.sender_settings,
+            batch_retry=retry or quick,
+            leader_retry=quick,
+            writer_id_retry=RetryPolicy(0.01, 0.04, retries_max=3),
+        )
+        yield client
 
 
 def write_batches(client: Client, writer: AppendWriter, count: int, first: int = 0) -> list[WriteResultHandle]:
@@ -190,25 +199,23 @@ def test_retries_are_counted(server: WriteServer) -> None:
     assert len(server.requests) == 3
 
 
-def test_pauses_between_retries_grow(server: WriteServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert RetryPolicy(0.1, 1.0) == batch.WRITES  # type: ignore[attr-defined]
+def test_pauses_between_retries_grow(server: WriteServer) -> None:
+    assert RetryPolicy(0.1, 1.0) == WRITES
     server.add_table()
     server.faults.extend([Fault(bucket_code=26)] * 2)
-    with client_of(server) as client:
+    with client_of(server, WRITES) as client:
         began_s = time.monotonic()
         assert outcome_of(client.writer().append([1, "x"])) == 0
         # 100 and 200 ms.
         assert time.monotonic() - began_s >= 0.3
 
 
-def test_a_bucket_that_pauses_delays_no_other(server: WriteServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "WRITES", RetryPolicy(3600.0, 3600.0))
+def test_a_bucket_that_pauses_delays_no_other(server: WriteServer) -> None:
     server.add_table(table_id=1)
     other = TablePath("fluss", "other")
     server.add_table(other, table_id=2)
     server.faults.append(Fault(table_id=1, bucket_code=26))
-    with client_of(server) as client:
+    with client_of(server, RetryPolicy(3600.0, 3600.0)) as client:
         writer, other_writer = client.writer(), client.writer(other)
         failing = write_batches(client, writer, 1)[0]
         eventually(lambda: len(server.requests) == 1)

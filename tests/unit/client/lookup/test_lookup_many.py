@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.connection import FlussConnection
-from fluss.client.lookup import lookup_many
+from fluss.client.lookup.lookup_many import BulkLimits
+from fluss.client.lookup.lookupers import Lookuper
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.schema.schema import Schema
@@ -33,11 +34,13 @@ ORDERS = Schema(
 )
 
 
-def look_up_many(server: LookupServer, keys: Any, request_timeout: int = 5000, **arguments: Any) -> pa.Table:
+def look_up_many(
+    server: LookupServer, keys: Any, request_timeout: int = 5000, limits: BulkLimits | None = None, **arguments: Any
+) -> pa.Table:
     async def main() -> pa.Table:
         async with await FlussConnection.create(server.config(request_timeout=request_timeout)) as connection:
-            lookuper = (await connection.get_table(PATH)).new_lookup().create_lookuper()
-            return await lookuper.lookup_many(keys, **arguments)
+            info = (await connection.get_table(PATH)).get_table_info()
+            return await Lookuper(connection._get_lookup_client(), info, limits).lookup_many(keys, **arguments)
 
     return run(main())
 
@@ -220,33 +223,32 @@ def test_many_keys_go_in_large_requests_of_which_few_are_on_the_way(server: Look
     assert server.in_progress_max <= 4
 
 
-def test_batches_of_keys_follow_each_other(server: LookupServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_many, "_BATCH_ROWS_MAX", 1000)
+def test_batches_of_keys_follow_each_other(server: LookupServer) -> None:
     with_users(server, 3000)
-    found = look_up_many(server, pa.table({"id": np.arange(3500)}), found_column="found")
+    limits = BulkLimits(batch_rows_max=1000)
+    found = look_up_many(server, pa.table({"id": np.arange(3500)}), limits=limits, found_column="found")
     assert found.column("id").to_pylist() == list(range(3500))
     assert found.column("found").to_pylist() == [True] * 3000 + [False] * 500
     assert found.column("name").num_chunks == 4
 
 
-def test_large_rows_make_small_requests(server: LookupServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_many, "_BYTES_TARGET", 20_000)
-    monkeypatch.setattr(lookup_many, "_BATCH_ROWS_MAX", 1000)
+def test_large_rows_make_small_requests(server: LookupServer) -> None:
     server.add_table()
     for number in range(2000):
         server.put({"id": number, "name": "x" * 1000})
-    look_up_many(server, pa.table({"id": np.arange(2000)}))
+    limits = BulkLimits(batch_rows_max=1000, bytes_target=20_000)
+    look_up_many(server, pa.table({"id": np.arange(2000)}), limits=limits)
     # The first ones found out how large the rows are.
     assert server.request_sizes[:2] == [500, 500]
     assert max(server.request_sizes[2:]) <= 20
 
 
-def test_large_keys_make_small_requests(server: LookupServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_many, "_BYTES_TARGET", 20_000)
+def test_large_keys_make_small_requests(server: LookupServer) -> None:
     server.add_table(Schema(pa.schema([("id", pa.string())]), primary_keys=["id"]))
     keys = [[f"{number}" * 400] for number in range(100)]
     server.put({"id": keys[7][0]})
-    assert look_up_many(server, keys, found_column="found").column("found").to_pylist().index(True) == 7
+    found = look_up_many(server, keys, limits=BulkLimits(bytes_target=20_000), found_column="found")
+    assert found.column("found").to_pylist().index(True) == 7
     assert max(server.request_sizes) < 30
 
 
