@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from tests.unit.server.merge.merging import Change, Delete, Row
 
+# A row without a version counts as having this one, as upstream's do.
+_VERSION_LOWEST = -(2**63)
+
 
 @dataclass
 class MergeModel:
@@ -69,7 +72,7 @@ class MergeModel:
         assert self.engine == "versioned"
         assert self.version_index is not None
         old, new = before[self.version_index], row[self.version_index]
-        return row if old is None or (new is not None and new >= old) else before
+        return row if old in (None, _VERSION_LOWEST) or (new is not None and new >= old) else before
 
     def _partly_deleted(self, before: Row, targets: Sequence[int]) -> Row | None:
         if all(value is None for i, value in enumerate(before) if i not in targets):

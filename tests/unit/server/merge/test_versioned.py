@@ -49,6 +49,9 @@ def test_no_version_is_the_lowest() -> None:
     assert table.put(nothing, (1, None, "c")) == [("+I", nothing), ("-U", nothing), ("+U", (1, None, "c"))]
     assert table.put(something, nothing) == [("-U", (1, None, "c")), ("+U", something)]
     assert table.put(nothing) == []
+    table = merging(BigIntType())
+    lowest = (1, -(2**63), "b")
+    assert table.put(lowest, nothing) == [("+I", lowest), ("-U", lowest), ("+U", nothing)]
 
 
 def test_keys_do_not_disturb_each_other() -> None:
