@@ -72,9 +72,13 @@ class Poller:
                 return runs or []
             await self._buffer.wait(news_count, min(remaining_s, _NOTE_POLL_INTERVAL_S))
 
-    def _step(self, collect: Collect, claim: _Claim | None = None) -> Runs | None:
+    def _step(self, collect: Collect, claim: Claim | None = None) -> Runs | None:
         """Return what can be had without waiting, None if it is worth waiting, or raise what is to be raised."""
         with self._turn:
+            if claim is not None and claim.is_abandoned:
+                # A later poll may have read on meanwhile. What comes behind its records must not be given back before
+                # they are: a bucket would go on behind them.
+                return None
             if self._buffer.is_closed:
                 raise FlussError("The scanner is closed; create a new one")
             runs = self._collected(collect)
@@ -127,7 +131,7 @@ class Poller:
     async def _step_on_worker(self, collect: Collect) -> Runs | None:
         if not (self._buffer.has_something or self._reader.is_reading):
             return None
-        claim = _Claim(self._go_back)
+        claim = Claim(self._go_back)
         try:
             return await self._runtime.on_worker(self._step, collect, claim)
         except asyncio.CancelledError:
@@ -135,24 +139,26 @@ class Poller:
             raise
 
 
-class _Claim:
+class Claim:
     """Makes sure that what was read either reaches the caller or is given back, never both, never neither."""
 
     def __init__(self, give_back: Callable[[Runs], None]) -> None:
         self._give_back = give_back
         self._lock = threading.Lock()
         self._runs: Runs | None = None
-        self._is_abandoned = False
+        self.is_abandoned = False
 
     def settle(self, runs: Runs) -> None:
+        """Something was read. If the caller has gone, it is given back."""
         with self._lock:
             self._runs = runs
-            if self._is_abandoned:
+            if self.is_abandoned:
                 self._give_back(runs)
 
     def abandon(self) -> None:
+        """The caller has gone."""
         with self._lock:
-            self._is_abandoned = True
+            self.is_abandoned = True
             if self._runs:
                 self._give_back(self._runs)
 

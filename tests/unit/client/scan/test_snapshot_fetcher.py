@@ -15,6 +15,7 @@ import pytest
 
 from fluss import EARLIEST_OFFSET, ChangeType, ErrorCode, FlussError, col
 from fluss.client.kernel.runtime import runtime
+from fluss.client.scan.polling import Claim
 from fluss.client.scan.snapshot_fetcher import SnapshotLostError
 from fluss.net.transport import run
 from fluss.protocol.bulk_messages import ScanKvResponse
@@ -396,6 +397,35 @@ def test_rows_that_are_given_back_stay_before_the_changes_behind_them(client: Cl
     assert [record.row for record in again[:10]] == rows(0, 10)
     assert [record.offset for record in again[10:]] == [4, 5, 6]
     assert scanner.poll(50).is_empty()
+
+
+def test_a_poll_that_was_cancelled_before_its_turn_reads_nothing(client: Client, servers: ScanCluster) -> None:
+    scanner = client.records()
+    scanner.subscribe_from_snapshot()
+    poller = scanner._pipeline.poller
+    servers.rows_per_scan_max = 1000
+    scanner.poll(0)
+    eventually(lambda: scanner._pipeline.buffer.has_something)
+    news_count = scanner._pipeline.buffer.news_count
+    append_changes(servers)
+    assert scanner._pipeline.buffer.block(news_count, 120)
+
+    def collect_some(runs: Any) -> bool:
+        step = scanner._pipeline.reader.next_run(records_max=4)
+        assert step is not None
+        runs.append(step)
+        return False
+
+    # Three polls in turn: the first is cancelled while no worker thread has time for it, so it comes after the second,
+    # which is cancelled when it has read rows.
+    first, second = Claim(poller._go_back), Claim(poller._go_back)
+    first.abandon()
+    assert poller._step(collect_some, second)
+    assert poller._step(scanner._collect_records, first) is None
+    second.abandon()
+    records = poll_records(scanner, 13)
+    assert [record.row for record in records[:10]] == rows(0, 10)
+    assert [record.offset for record in records[10:]] == [4, 5, 6]
 
 
 def test_rows_that_are_given_back_and_unsubscribed_are_dropped(client: Client) -> None:
