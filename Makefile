@@ -27,8 +27,8 @@ story: $(STAMP) ## A server, two tables, rows in and out, without Spark: a short
 serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
 	@$(PY) -m fluss.server --data-dir $(or $(DATA),data)
 
-test: $(STAMP) ## Run the default tests in two processes (a few minutes; `pytest` runs the same in one)
-	@$(PY) -m pytest -n 2 -q --durations=10
+test: $(STAMP) ## Run the default tests in three processes (a few minutes; `pytest` runs the same in one)
+	@$(PY) -m pytest -n 3 -q --durations=10
 
 test-repeat: $(STAMP) ## Run `make test` from clean clones, beside busy loops every second time (COUNT=10, BUSY=2)
 	@$(PY) tools/repeat_tests.py --count $(or $(COUNT),10) --busy $(or $(BUSY),2)

@@ -36,16 +36,19 @@ async def put(kv: KvBucket, *rows: tuple) -> None:
     await kv.put(KvPut(TABLE, memoryview(kv_batch(TABLE, *rows))))
 
 
+def kv_buckets() -> set[KvBucket]:
+    return {thing for thing in gc.get_objects() if isinstance(thing, KvBucket)}
+
+
 def test_thousands_of_buckets_cost_nothing_until_they_are_used(tmp_path):
     async def main():
-        # The test run may have a server of its own.
-        before = set(threading.enumerate())
+        # The test run may have a server of its own, and other tests may have left something behind.
+        threads_before, buckets_before = set(threading.enumerate()), kv_buckets()
         async with hosting(tmp_path, with_buckets(3000)) as bucket:
-            started = set(threading.enumerate()) - before
+            started = set(threading.enumerate()) - threads_before
             assert not [thread for thread in started if thread.name.startswith("fluss-kv")]
             assert not bucket.manager.kv_runtime.open_stores
-            # Other tests may have left a few behind.
-            assert sum(isinstance(thing, KvBucket) for thing in gc.get_objects()) < 100
+            assert kv_buckets() <= buckets_before
             await put(bucket.manager.tables[1].group(None)[1234].key_values(), (1, "a"))
             assert len(bucket.manager.kv_runtime.open_stores) == 1
             assert len(list((tmp_path / "db/t-1").iterdir())) == 2
