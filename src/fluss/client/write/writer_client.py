@@ -1,8 +1,8 @@
 """Everything that is written on one connection, from the callers' rows to the acknowledged batches.
 
-    caller       row -> packed row -> block (``block``, ``accumulator``); waits when memory is full (``memory``);
-                 full block -> Arrow columns (``rows``); with keys also encoded batches (``kv_encoder``)
-    worker       columns -> encoded batches per bucket (``log_encoder``, ``kv_encoder``)
+    caller       row -> packed row -> block (``blocks``, ``accumulator``); waits when memory is full (``memory``);
+                 full block -> Arrow columns (``row_layout``); with keys also encoded batches (``encoders``)
+    worker       columns -> encoded batches per bucket (``encoders``)
     event loop   batches in order -> requests -> answers (``sender``) -> the block has ended
 
 Workers are few threads: most of their time they are in pyarrow and compression libraries, which run beside Python.
