@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fluss.client.lookup.value_reader import ValueReader
+from fluss.client.lookup.keys_and_rows import ValueReader
 from fluss.errors import FlussError
 from fluss.record.kv_batch import HEADER_BYTES
 from fluss.row.values import Timestamp

@@ -25,9 +25,8 @@ from fluss.client.kernel.runtime import wait_for
 from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
-from fluss.spark.write.exactly_once import ExactlyOnceWrite
+from fluss.spark.write.exactly_once import ExactlyOnceWrite, SinkState, TaskRecords
 from fluss.spark.write.sink import SinkRows
-from fluss.spark.write.sink_state import SinkState, TaskRecords
 from fluss.spark.write.writer_record import WriterRecord
 from fluss.testing.faultnet import Faults
 from tests.integration.servers import Network, network_of

@@ -16,7 +16,7 @@ from fluss.schema.table import TableBucket
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef, even_batches
 from fluss.spark.bulk.jobs import UnfitInputError
 from fluss.spark.connections import open_table
-from fluss.spark.read.splits import Split
+from fluss.spark.read.planner import Split
 
 ROWS = 40_000
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -21,10 +21,9 @@ import pyarrow as pa
 
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.table import FlussTable, context_of
-from fluss.client.write.batch import Batch
+from fluss.client.write.accumulator import MemoryPool
+from fluss.client.write.batch import Batch, GivenSequences, allocate_writer_id
 from fluss.client.write.encoders import EncodedBatch, EncodedLogBatch, KvEncoder, LogEncoder
-from fluss.client.write.idempotence import GivenSequences, allocate_writer_id
-from fluss.client.write.memory import MemoryPool
 from fluss.client.write.sender import Sender, SenderSettings
 from fluss.client.write.writers import checked_targets
 from fluss.errors import FlussError, RequestTimeoutError

@@ -17,9 +17,8 @@ import pyarrow as pa
 from fluss.buffers import UInt8Array
 from fluss.client.bulk.ranges import scan_columns
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns
-from fluss.client.scan.buffer import Chunk
+from fluss.client.scan.buffer import Chunk, Subscription
 from fluss.client.scan.pipeline import ScanPipeline, bounds, no_progress
-from fluss.client.scan.subscription import Subscription
 from fluss.client.table import FlussTable, context_of
 from fluss.record.log_batch import LogBatchHeader, iter_batches
 from fluss.row.arrow_arrays import narrowest_column

@@ -1,8 +1,8 @@
 """Everything that is looked up on one connection, from the callers' keys to their rows.
 
-    caller       key -> partition, bucket, bytes (``keys``) -> ``Intake``, which waits when too many are in there
-    event loop   lookups of all callers -> a queue per table and server -> requests -> answers (``messages``)
-                 -> rows (``value_reader``) -> back to the callers (``pending``)
+    caller       key -> partition, bucket, bytes (``LookupKeys``) -> ``Intake``, which waits when too many are in there
+    event loop   lookups of all callers -> a queue per table and server -> requests -> answers (``LookupMethod``)
+                 -> rows (``ValueReader``) -> back to the callers (``pending``)
 
 A lookup is sent at once when no lookup is in flight to its server. Otherwise it waits for others, until an answer
 comes back from there, a request is full, or it has waited long enough. So one lookup alone is as fast as it can be, and
@@ -25,9 +25,8 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import BucketKey, TableLeaders
 from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.kernel.runtime import Runtime
-from fluss.client.lookup.keys import Located
-from fluss.client.lookup.messages import LookupMethod
-from fluss.client.lookup.pending import Intake, Lookup, LookupTable, deliver, fail, pause_within
+from fluss.client.lookup.keys_and_rows import Located
+from fluss.client.lookup.pending import Intake, Lookup, LookupMethod, LookupTable, deliver, fail, pause_within
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.row.bucketing import HashVariant
 from fluss.schema.table import TableInfo

@@ -18,10 +18,9 @@ import pyarrow.types as pat
 
 from fluss.client.kernel.leaders import BucketKey
 from fluss.client.kernel.retry import LOOKUPS
-from fluss.client.lookup.keys import KeyRun, LookupKeys
+from fluss.client.lookup.keys_and_rows import KeyRun, LookupKeys, ValueReader
 from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.lookup.pending import LookupTable, pause_within
-from fluss.client.lookup.value_reader import ValueReader
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import bool_array, number_array
 from fluss.schema.schema import shown_names

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fluss.client.lookup.keys import KeyRun, Located, LookupKeys
+from fluss.client.lookup.keys_and_rows import KeyRun, Located, LookupKeys, ValueReader
 from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.lookup.lookup_many import Answers, BulkFetch, BulkLimits, ManyRows, Missing
-from fluss.client.lookup.messages import BY_KEY, BY_PREFIX
-from fluss.client.lookup.value_reader import ValueReader
+from fluss.client.lookup.pending import BY_KEY, BY_PREFIX
 from fluss.errors import FlussError
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo

@@ -1,99 +1,38 @@
-"""Lookups between their callers, in any thread and on any event loop, and the loop that sends them: there and back."""
+"""A lookup on its way: from its caller, in any thread and on any event loop, to the loop that sends it, and back.
+
+Intake         collects lookups, and makes callers wait where there are too many
+Lookup         one key, and the future that its caller waits for
+LookupTable    what lookups of one table share: the leaders of its buckets, the method, the reader of its rows
+LookupMethod   by key or by the beginning of a key: requests, answers, results
+deliver, fail  results and errors, on the loops of the callers
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, Final, Generic, TypeVar
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import BucketKey, TableLeaders
 from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.kernel.runtime import Runtime
-from fluss.client.lookup.keys import Located
-from fluss.client.lookup.messages import LookupMethod
-from fluss.client.lookup.value_reader import ValueReader
-from fluss.errors import ErrorCode, FlussError
-from fluss.schema.table import TableInfo
+from fluss.client.lookup.keys_and_rows import Located, ValueReader
+from fluss.errors import ErrorCode, FlussError, error_for_code
+from fluss.protocol import api as apis
+from fluss.protocol.api import Api
+from fluss.protocol.convert import partition_id
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.table import TableBucket, TableInfo
 
 # Partitions whose leaders are remembered; beyond that many all are forgotten.
 _PARTITIONS_MAX: Final = 10_000
-
+AnswerT = TypeVar("AnswerT")
 logger = logging.getLogger(__name__)
-
-
-class LookupTable:
-    """What lookups of one table have in common that see it with the same schema and look it up in the same way."""
-
-    def __init__(self, cluster: Cluster, info: TableInfo, method: LookupMethod[Any]) -> None:
-        self.info = info
-        self.method = method
-        self.reader = ValueReader(info)
-        self._cluster = cluster
-        self._leaders: dict[str | None, TableLeaders] = {}
-
-    def leaders(self, partition_name: str | None) -> TableLeaders:
-        """Return the leaders of a partition, or of the table if it has none. Belongs to the event loop."""
-        leaders = self._leaders.get(partition_name)
-        if leaders is None:
-            if len(self._leaders) >= _PARTITIONS_MAX:
-                self._leaders.clear()
-            leaders = TableLeaders(self._cluster, self.info, partition_name, purpose="look rows up")
-            self._leaders[partition_name] = leaders
-        return leaders
-
-    async def find_leaders(self, leaders: TableLeaders, bucket_ids: Iterable[int]) -> bool:
-        """Find the leaders of some buckets; False if there is no such partition, which is never remembered.
-
-        Raises what ``TableLeaders.find`` raises otherwise.
-        """
-        try:
-            await leaders.find(bucket_ids)
-        except FlussError as error:
-            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
-                raise
-            self._leaders.pop(leaders.partition_name, None)
-            return False
-        return True
-
-    def forget_leaders(self, bucket_key: BucketKey) -> None:
-        """A server has said that what is known about a bucket is out of date."""
-        self._cluster.forget_leaders(self.info.table_id, bucket_key[0])
-
-
-class Lookup:
-    """One key on its way to its row."""
-
-    __slots__ = (
-        "attempts",
-        "bucket_id",
-        "bucket_key",
-        "deadline_s",
-        "failure",
-        "future",
-        "key",
-        "loop",
-        "partition_name",
-        "table",
-    )
-
-    # Set when the leader of the bucket is known.
-    bucket_key: BucketKey
-
-    def __init__(
-        self, table: LookupTable, located: Located, deadline_s: float, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.table = table
-        self.partition_name, self.bucket_id, self.key = located
-        self.deadline_s = deadline_s
-        self.attempts = 0
-        # Why the last attempt failed.
-        self.failure: FlussError | None = None
-        # The caller waits for it on its own loop, where alone it may be given a result.
-        self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
 
 
 class Intake:
@@ -183,6 +122,196 @@ class Intake:
                 room -= 1
         for loop, turns in by_loop.items():
             call_on(loop, set_results, turns)
+
+
+class Lookup:
+    """One key on its way to its row."""
+
+    __slots__ = (
+        "attempts",
+        "bucket_id",
+        "bucket_key",
+        "deadline_s",
+        "failure",
+        "future",
+        "key",
+        "loop",
+        "partition_name",
+        "table",
+    )
+
+    # Set when the leader of the bucket is known.
+    bucket_key: BucketKey
+
+    def __init__(
+        self, table: LookupTable, located: Located, deadline_s: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.table = table
+        self.partition_name, self.bucket_id, self.key = located
+        self.deadline_s = deadline_s
+        self.attempts = 0
+        # Why the last attempt failed.
+        self.failure: FlussError | None = None
+        # The caller waits for it on its own loop, where alone it may be given a result.
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+
+
+class LookupTable:
+    """What lookups of one table have in common that see it with the same schema and look it up in the same way."""
+
+    def __init__(self, cluster: Cluster, info: TableInfo, method: LookupMethod[Any]) -> None:
+        self.info = info
+        self.method = method
+        self.reader = ValueReader(info)
+        self._cluster = cluster
+        self._leaders: dict[str | None, TableLeaders] = {}
+
+    def leaders(self, partition_name: str | None) -> TableLeaders:
+        """Return the leaders of a partition, or of the table if it has none. Belongs to the event loop."""
+        leaders = self._leaders.get(partition_name)
+        if leaders is None:
+            if len(self._leaders) >= _PARTITIONS_MAX:
+                self._leaders.clear()
+            leaders = TableLeaders(self._cluster, self.info, partition_name, purpose="look rows up")
+            self._leaders[partition_name] = leaders
+        return leaders
+
+    async def find_leaders(self, leaders: TableLeaders, bucket_ids: Iterable[int]) -> bool:
+        """Find the leaders of some buckets; False if there is no such partition, which is never remembered.
+
+        Raises what ``TableLeaders.find`` raises otherwise.
+        """
+        try:
+            await leaders.find(bucket_ids)
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            self._leaders.pop(leaders.partition_name, None)
+            return False
+        return True
+
+    def forget_leaders(self, bucket_key: BucketKey) -> None:
+        """A server has said that what is known about a bucket is out of date."""
+        self._cluster.forget_leaders(self.info.table_id, bucket_key[0])
+
+
+class LookupMethod(ABC, Generic[AnswerT]):
+    """How rows are looked up. Every key has one answer, which holds stored values."""
+
+    api: Api[Any, Any]
+
+    async def ask(
+        self,
+        cluster: Cluster,
+        server_id: int,
+        info: TableInfo,
+        keys: Mapping[BucketKey, Sequence[bytes]],
+        timeout_s: float,
+    ) -> dict[BucketKey, list[AnswerT] | FlussError]:
+        """Ask a server for keys of buckets that it leads; every bucket has its answers in the order of its keys.
+
+        Raises what the request failed with as a whole.
+        """
+        request = self._request(info.table_id, keys)
+        response = await cluster.request(server_id, self.api, request, timeout_s=timeout_s)
+        entries = {(partition_id(entry), entry.bucket_id): entry for entry in response.buckets_resp}
+        return {
+            bucket_key: self._checked(info, bucket_key, len(wanted), entries.get(bucket_key))
+            for bucket_key, wanted in keys.items()
+        }
+
+    def _checked(
+        self, info: TableInfo, bucket_key: BucketKey, key_count: int, entry: Any
+    ) -> list[AnswerT] | FlussError:
+        bucket = TableBucket.new_with_partition(info.table_id, *bucket_key)
+        if entry is None:
+            return _confused(f"did not answer about {bucket} of {info.table_path}")
+        if entry.error_code:
+            return error_for_code(entry.error_code, entry.error_message)
+        answers = self._answers(entry)
+        if len(answers) != key_count:
+            return _confused(f"answered {len(answers)} of {key_count} lookups in {bucket} of {info.table_path}")
+        return answers
+
+    @abstractmethod
+    def stored_values(self, answers: Sequence[AnswerT]) -> list[bytes]:
+        """Return all stored values of some answers."""
+
+    @abstractmethod
+    def results(self, answers: Sequence[AnswerT], rows: Iterable[Any]) -> list[Any]:
+        """Return what the callers get: the rows that were made of ``stored_values``, one result for each answer."""
+
+    @abstractmethod
+    def nothing(self) -> Any:
+        """Return the result for a key that nothing was found for."""
+
+    @abstractmethod
+    def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> Any: ...
+
+    @abstractmethod
+    def _answers(self, entry: Any) -> list[AnswerT]: ...
+
+
+class _ByKey(LookupMethod[bytes]):
+    """An answer is a stored value, or no bytes at all if there is no such key. The result is a row, or None."""
+
+    api = apis.LOOKUP
+
+    def stored_values(self, answers: Sequence[bytes]) -> list[bytes]:
+        return list(filter(None, answers))
+
+    def results(self, answers: Sequence[bytes], rows: Iterable[Any]) -> list[Any]:
+        found = iter(rows)
+        return [next(found) if answer else None for answer in answers]
+
+    def nothing(self) -> None:
+        return None
+
+    def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> pb.LookupRequest:
+        entries = [
+            pb.PbLookupReqForBucket(partition_id=partition, bucket_id=bucket_id, keys=wanted)
+            for (partition, bucket_id), wanted in keys.items()
+        ]
+        return pb.LookupRequest(table_id=table_id, buckets_req=entries)
+
+    def _answers(self, entry: pb.PbLookupRespForBucket) -> list[bytes]:
+        # A value begins with its schema id, so one without bytes is one that is not there.
+        return [value.values for value in entry.values]
+
+
+class _ByPrefix(LookupMethod[Sequence[bytes]]):
+    """An answer has the stored values of all keys that begin so, in the order of their keys. The result is a list."""
+
+    api = apis.PREFIX_LOOKUP
+
+    def stored_values(self, answers: Sequence[Sequence[bytes]]) -> list[bytes]:
+        return list(chain.from_iterable(answers))
+
+    def results(self, answers: Sequence[Sequence[bytes]], rows: Iterable[Any]) -> list[Any]:
+        found = iter(rows)
+        return [list(islice(found, len(answer))) for answer in answers]
+
+    def nothing(self) -> list[Any]:
+        return []
+
+    def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> pb.PrefixLookupRequest:
+        entries = [
+            pb.PbPrefixLookupReqForBucket(partition_id=partition, bucket_id=bucket_id, keys=wanted)
+            for (partition, bucket_id), wanted in keys.items()
+        ]
+        return pb.PrefixLookupRequest(table_id=table_id, buckets_req=entries)
+
+    def _answers(self, entry: pb.PbPrefixLookupRespForBucket) -> list[Sequence[bytes]]:
+        return [list(found.values) for found in entry.value_lists]
+
+
+BY_KEY: Final = _ByKey()
+BY_PREFIX: Final = _ByPrefix()
+
+
+def _confused(what: str) -> FlussError:
+    return FlussError(f"the server {what}", ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def pause_within(failures: int, time_left_s: float) -> float:

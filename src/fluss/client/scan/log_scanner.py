@@ -13,6 +13,7 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
+from fluss.client.scan.buffer import FROM_SNAPSHOT
 from fluss.client.scan.pipeline import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, ScanPipeline, bounds
 from fluss.client.scan.polling import Runs
 from fluss.client.scan.records import (
@@ -23,7 +24,6 @@ from fluss.client.scan.records import (
     changelog_schema,
     require_pandas,
 )
-from fluss.client.scan.subscription import FROM_SNAPSHOT
 from fluss.client.scan.table_buckets import (
     PartitionChoices,
     can_scan_rows,

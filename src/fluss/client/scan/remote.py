@@ -20,8 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from fluss.buffers import byte_view, new_memory
 from fluss.client.kernel.retry import DOWNLOADS
-from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
-from fluss.client.scan.subscription import Subscription
+from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer, Subscription
 from fluss.config import Config
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.protocol.messages import fluss_pb2 as pb

@@ -20,8 +20,7 @@ from typing import Final, Protocol
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import find_leaders
-from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
-from fluss.client.scan.subscription import FROM_SNAPSHOT, Subscription
+from fluss.client.scan.buffer import FROM_SNAPSHOT, Chunk, Frame, ScanBuffer, Subscription
 from fluss.errors import CorruptMessageError, ErrorCode, FlussError, NetworkError
 from fluss.protocol import api as apis
 from fluss.protocol.bulk_messages import ScanKvResponse

@@ -1,31 +1,50 @@
-"""An encoded batch on its way to its bucket, and the queue of those that wait to be sent to the same bucket."""
+"""Encoded batches on their way to their buckets: the queue of each bucket, and the sequence numbers of batches.
+
+Sequence numbers let a server recognise a batch that it has already stored, and one that is missing. A writer has an id
+from the server, and numbers its batches per bucket: 0, 1, 2. A batch gets its number when it is first sent and keeps it
+when it is sent again. Several batches of a bucket may be in flight, but after a failure only the oldest of them is sent
+again: the others would be out of order.
+
+| the server says | it means | so |
+|---|---|---|
+| 32 duplicate | stored before, the answer was lost | success |
+| 31 out of order, number already acknowledged | the same | success |
+| 31 out of order, number not the next one expected | one before it is still missing | send it again |
+| 31 out of order, number changed since it was sent | the server saw the old one | send it again |
+| 31 out of order otherwise | the server has lost track of this writer | failure, new writer id |
+| 33 unknown writer, number changed since it was sent | the server saw the old one | send it again |
+| 33 unknown writer otherwise | the server has forgotten this writer | failure, new writer id |
+| a final error | nothing was stored | failure; the numbers after it move down by one |
+
+With a new writer id, numbers begin at 0. Batches that are out under the old id are not sent again: if their answer is
+lost, it is not known whether they were stored.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from enum import Enum, auto
 from operator import attrgetter
 
 from fluss.buffers import BytesLike
-from fluss.client.kernel.retry import Backoff, RetryPolicy
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.retry import WRITER_IDS, Backoff, RetryPolicy
 from fluss.client.write.blocks import PhysicalTable
 from fluss.client.write.encoders import EncodedBatch
-from fluss.errors import FlussError
+from fluss.errors import ErrorCode, FlussError
+from fluss.protocol import api as apis
+from fluss.protocol.convert import pb_table_path
+from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
+from fluss.schema.table import TableBucket, TablePath
 
+_LOST_TRACK = (ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
 _BY_ORDER = attrgetter("order")
-
-
-class BucketSequences:
-    """The numbers of one writer in one bucket."""
-
-    __slots__ = ("acknowledged", "in_flight", "next")
-
-    def __init__(self) -> None:
-        self.next = 0
-        self.acknowledged = NO_BATCH_SEQUENCE
-        # Batches that have a number and no end yet, by number: those on their way, and those to be sent again.
-        self.in_flight: list[Batch] = []
+_BY_SEQUENCE = attrgetter("sequence")
+logger = logging.getLogger(__name__)
 
 
 class Batch:
@@ -109,3 +128,177 @@ class BucketQueue:
     def put_back(self, batch: Batch) -> None:
         """Put a batch that has to be sent again where it was, before all that came after it."""
         insort(self.waiting, batch, key=_BY_ORDER)
+
+
+class BucketSequences:
+    """The numbers of one writer in one bucket."""
+
+    __slots__ = ("acknowledged", "in_flight", "next")
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.acknowledged = NO_BATCH_SEQUENCE
+        # Batches that have a number and no end yet, by number: those on their way, and those to be sent again.
+        self.in_flight: list[Batch] = []
+
+
+class Verdict(Enum):
+    """What an error about a batch means."""
+
+    STORED = auto()  # It is there, whatever the error says.
+    RETRY = auto()  # Sending it again can succeed.
+    FINAL = auto()  # Nothing about sequences speaks for sending it again.
+
+
+class Idempotence:
+    """Numbers batches, and judges errors. Without idempotence it only counts what is in flight.
+
+    Belongs to the event loop.
+    """
+
+    def __init__(self, *, is_enabled: bool, in_flight_max: int) -> None:
+        self.is_enabled = is_enabled
+        self.writer_id = NO_WRITER_ID
+        self._in_flight_max = in_flight_max
+        self._buckets: dict[TableBucket, BucketSequences] = {}
+
+    @property
+    def needs_writer_id(self) -> bool:
+        return self.is_enabled and self.writer_id == NO_WRITER_ID
+
+    def forget_writer(self) -> None:
+        """Begin anew with another writer id."""
+        self.writer_id = NO_WRITER_ID
+        self._buckets.clear()
+
+    def is_outdated(self, batch: Batch) -> bool:
+        """Whether a batch was sent under a writer id that is no longer used, and must not be sent again."""
+        return self.is_enabled and batch.writer_id not in (NO_WRITER_ID, self.writer_id)
+
+    def may_send(self, batch: Batch, bucket: TableBucket) -> bool:
+        """Whether the first waiting batch of a bucket may be sent now."""
+        sequences = self._sequences(bucket)
+        if self.is_enabled and batch.sequences is sequences:
+            return sequences.in_flight[0] is batch
+        return len(sequences.in_flight) < self._in_flight_max
+
+    def begin(self, batch: Batch, bucket: TableBucket) -> None:
+        """The batch is about to be sent: give it its number, unless it has one."""
+        sequences = self._sequences(bucket)
+        if batch.sequences is sequences:
+            return
+        # A partition that was dropped and created again is another bucket, with numbers of its own.
+        self._leave(batch)
+        batch.sequences = sequences
+        batch.writer_id = self.writer_id
+        if self.is_enabled:
+            batch.sequence = sequences.next
+            sequences.next += 1
+        insort(sequences.in_flight, batch, key=_BY_SEQUENCE)
+
+    def put_back(self, batch: Batch) -> None:
+        """The batch waits to be sent again."""
+        if not self.is_enabled:
+            self._leave(batch)
+
+    def acknowledged(self, batch: Batch) -> None:
+        """The batch is stored."""
+        sequences = self._leave(batch)
+        if sequences is not None:
+            sequences.acknowledged = max(sequences.acknowledged, batch.sequence)
+
+    def judge(self, batch: Batch, error_code: int) -> Verdict:
+        """Say what an error means for a batch, as far as sequences have a say in it."""
+        if not self.is_enabled:
+            return Verdict.FINAL
+        if error_code == ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION:
+            return Verdict.STORED
+        sequences = batch.sequences
+        assert sequences is not None, "only batches that were sent are answered"
+        if error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION:
+            if batch.sequence <= sequences.acknowledged:
+                return Verdict.STORED
+            is_next = batch.sequence == sequences.acknowledged + 1
+            return Verdict.RETRY if batch.is_reset or not is_next else Verdict.FINAL
+        if error_code == ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION and batch.is_reset:
+            return Verdict.RETRY
+        return Verdict.FINAL
+
+    def failed(self, batch: Batch, error_code: int, *, is_certain: bool) -> None:
+        """The batch will not be sent again. ``is_certain``: it is known that nothing of it was stored."""
+        is_current = not self.is_outdated(batch)
+        sequences = self._leave(batch)
+        if not self.is_enabled or sequences is None or not is_current:
+            return
+        if error_code in _LOST_TRACK:
+            self.forget_writer()
+        elif is_certain:
+            self._close_gap(sequences, batch.sequence)
+
+    def _close_gap(self, sequences: BucketSequences, missing: int) -> None:
+        for later in sequences.in_flight:
+            if later.sequence > missing:
+                later.sequence -= 1
+                later.is_reset = True
+        sequences.next -= 1
+
+    def _leave(self, batch: Batch) -> BucketSequences | None:
+        """Count a batch out; nothing happens if it was never counted."""
+        sequences = batch.sequences
+        if sequences is None:
+            return None
+        sequences.in_flight.remove(batch)
+        if not self.is_enabled:
+            batch.sequences = None
+        return sequences
+
+    def _sequences(self, bucket: TableBucket) -> BucketSequences:
+        sequences = self._buckets.get(bucket)
+        if sequences is None:
+            sequences = self._buckets[bucket] = BucketSequences()
+        return sequences
+
+
+class GivenSequences(Idempotence):
+    """Numbers batches for a caller that keeps account of them: under a given writer id, from given numbers on.
+
+    A number stands for one batch, for ever. So the id is not changed after a failure, and no number moves down: what
+    comes after a batch that failed would be out of order, and is refused by the server.
+    """
+
+    def __init__(self, writer_id: int, next_sequences: Mapping[TableBucket, int], *, in_flight_max: int) -> None:
+        super().__init__(is_enabled=True, in_flight_max=in_flight_max)
+        self.writer_id = writer_id
+        for bucket, sequence in next_sequences.items():
+            sequences = self._sequences(bucket)
+            sequences.next = sequence
+            sequences.acknowledged = sequence - 1
+
+    def failed(self, batch: Batch, error_code: int, *, is_certain: bool) -> None:
+        self._leave(batch)
+
+
+async def allocate_writer_id(
+    cluster: Cluster,
+    paths: Collection[TablePath],
+    retry: RetryPolicy = WRITER_IDS,
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> int:
+    """Ask any tablet server for a writer id; it checks whether these tables may be written.
+
+    Tried a few times. Then, and at once if access is denied, a FlussError says why.
+    """
+    request = pb.InitWriterRequest(table_path=map(pb_table_path, paths))
+    for pause_s in (*retry.pauses_s(), None):
+        try:
+            return (await cluster.request_any_tablet(apis.INIT_WRITER, request)).writer_id
+        except FlussError as error:
+            text = f"Writer ID allocation failed: {error.message}"
+            if error.error_code == ErrorCode.AUTHORIZATION_EXCEPTION:
+                raise FlussError(text, error.error_code) from error
+            if pause_s is None:
+                raise FlussError(text) from error
+            logger.info("a writer id cannot be allocated, trying again in %g s: %s", pause_s, error.message)
+        await sleep(pause_s)
+    raise AssertionError("the last try returns or raises")

@@ -17,9 +17,8 @@ from typing import Any, Final
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import TableLeaders
 from fluss.client.kernel.retry import METADATA, WRITER_IDS, WRITES, Backoff, RetryPolicy
-from fluss.client.write.batch import Batch, BucketQueue
+from fluss.client.write.batch import Batch, BucketQueue, Idempotence, Verdict, allocate_writer_id
 from fluss.client.write.blocks import PhysicalTable
-from fluss.client.write.idempotence import Idempotence, Verdict, allocate_writer_id
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, error_for_code
 from fluss.integers import INT32_MAX

@@ -1,6 +1,6 @@
 """Everything that is written on one connection, from the callers' rows to the acknowledged batches.
 
-    caller       row -> packed row -> block (``blocks``, ``accumulator``); waits when memory is full (``memory``);
+    caller       row -> packed row -> block (``blocks``, ``accumulator``); waits when memory is full;
                  full block -> Arrow columns (``row_layout``); with keys also encoded batches (``encoders``)
     worker       columns -> encoded batches per bucket (``encoders``)
     event loop   batches in order -> requests -> answers (``sender``) -> the block has ended
@@ -27,12 +27,11 @@ import pyarrow as pa
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime, outcome
-from fluss.client.write.accumulator import Accumulator, Callbacks
+from fluss.client.write.accumulator import Accumulator, Callbacks, MemoryPool
 from fluss.client.write.arrow_input import slices
 from fluss.client.write.batch import Batch
 from fluss.client.write.blocks import BatchSize, Block, CompressionRatio, PhysicalTable, RowDestination
 from fluss.client.write.encoders import Encoded, KvEncoder, LogEncoder, TableEncoder
-from fluss.client.write.memory import MemoryPool
 from fluss.client.write.sender import Sender, SenderSettings
 from fluss.errors import FlussError
 from fluss.row.bucketing import HashVariant

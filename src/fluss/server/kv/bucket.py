@@ -26,24 +26,22 @@ from typing import Any, Final, Protocol, TypeVar
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.server.kv.batches import (
     ACKS_ALL,
+    QUICK_BYTES_MAX,
+    QUICK_RECORDS_MAX,
     KvPut,
     KvPutResult,
+    NotQuickError,
     PendingBatch,
     PendingBatches,
+    PreparedBatch,
     QueuedBatch,
     changes_of,
+    current_rows,
+    current_rows_in_memory,
     look_at,
     set_failure,
     set_result,
     state_after,
-)
-from fluss.server.kv.preparation import (
-    QUICK_BYTES_MAX,
-    QUICK_RECORDS_MAX,
-    NotQuickError,
-    PreparedBatch,
-    current_rows,
-    current_rows_in_memory,
 )
 from fluss.server.kv.runtime import KvRuntime
 from fluss.server.kv.store_life import StoreLife

@@ -8,14 +8,23 @@
 | the same, and there is no usable copy               | code 26: what is missing has to be restored            |
 
 Replaying may be interrupted at any point: how far it has come is written together with the rows.
+
+Copies are what lets old changelog go. Before its first segments expire, ``take_checkpoint`` makes a copy of the store
+beside it, with hard links and so at little cost; from then on the copy and the rest of the changelog are as good as the
+whole. One copy is kept, named by its offset:
+
+    kv-snapshots-{bucket}/00000000000000001234/
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -26,20 +35,50 @@ from fluss.record.log_batch import LogBatch, iter_batches, verify_crc
 from fluss.record.mutations import Mutations
 from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.auto_increment import AutoIncrement
-from fluss.server.kv.checkpoints import KvDirectories
 from fluss.server.merge.changelog import decode_changelog, store_entries
 from fluss.server.merge.changes import row_count_delta
 from fluss.server.model import Table
+from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvResources, KvStore, remove_store
+from fluss.storage.log.file_names import OFFSET_DIGITS, TabletKind
 from fluss.storage.log.tablet import LogTablet
 
 # Rows that are written to the store at once, at least while there are any.
 _ROWS_PER_WRITE: Final = 8192
 # How often a recovery that takes long says how far it is.
 _PROGRESS_INTERVAL_S: Final = 5.0
-
+_OFFSET_NAME: Final = re.compile(rf"[0-9]{{{OFFSET_DIGITS}}}")
+# A copy that is not complete.
+_UNFINISHED_NAME: Final = "unfinished"
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KvDirectories:
+    """Where the key-value side of a bucket lies."""
+
+    store: Path
+    snapshots: Path
+
+    @classmethod
+    def beside(cls, log_directory: Path) -> KvDirectories:
+        bucket = log_directory.name.removeprefix(TabletKind.LOG)
+        return cls(
+            log_directory.with_name(f"{TabletKind.KV}{bucket}"),
+            log_directory.with_name(f"{TabletKind.KV_SNAPSHOTS}{bucket}"),
+        )
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """Return the copies with their offsets, newest first. Blocking."""
+        names = sorted(filter(_OFFSET_NAME.fullmatch, DISK.names(self.snapshots)), reverse=True)
+        return [(int(name), self.snapshots / name) for name in names]
+
+    def remove(self) -> None:
+        """Remove all of it; what is missing is not an error. Blocking."""
+        for directory in (self.store, self.snapshots):
+            if DISK.exists(directory):
+                remove_store(directory)
 
 
 class Recovery:
@@ -215,3 +254,24 @@ def _close(store: KvStore) -> None:
         store.close()
     except FlussError as error:
         logger.warning("%s was not closed in order: %s", store.directory, error.message)
+
+
+def take_checkpoint(store: KvStore, directories: KvDirectories, *, offset: int) -> int:
+    """Have a durable copy of a store that has everything before an offset, and no older ones; return its own offset.
+
+    One that is there already will do. A store that has not come that far itself is copied as it is. Blocking.
+    """
+    existing = directories.checkpoints()
+    # One that is ahead of the store is not a copy of it.
+    usable = [known for known, _ in existing if offset <= known <= store.state.applied_offset]
+    if usable:
+        return usable[0]
+    DISK.make_directory(directories.snapshots)
+    unfinished = directories.snapshots / _UNFINISHED_NAME
+    remove_store(unfinished)
+    offset_copied = store.checkpoint(unfinished).applied_offset
+    DISK.rename(unfinished, directories.snapshots / f"{offset_copied:0{OFFSET_DIGITS}d}")
+    DISK.sync_directory(directories.snapshots)
+    for _, older in existing:
+        remove_store(older)
+    return offset_copied

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.server.kv.batches import BatchPreparer
 from fluss.server.kv.kv_settings import KvSettings
-from fluss.server.kv.preparation import BatchPreparer
 from fluss.server.model import IdSource, Table
 from fluss.server.periodic import Periodic
 from fluss.storage.kv.store import KvResources

@@ -19,8 +19,8 @@ from typing import Any
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.server.kv.bucket import KvBucket
-from fluss.server.kv.checkpoints import KvDirectories
 from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.recovery import KvDirectories
 from fluss.server.kv.runtime import KvRuntime
 from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table, format_bucket
 from fluss.server.periodic import Periodic

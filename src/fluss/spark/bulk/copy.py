@@ -27,7 +27,7 @@ from fluss.spark.bulk.states import STATE_PROPERTY, CopyState
 from fluss.spark.connections import open_connection, open_table
 from fluss.spark.naming import table_path
 from fluss.spark.query_options import client_settings, format_options
-from fluss.spark.read.splits import Split, pack
+from fluss.spark.read.planner import Split, pack
 
 # Small buckets share a task.
 _TASK_BYTES: Final = 64 * 1024 * 1024

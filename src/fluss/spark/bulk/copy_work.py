@@ -34,7 +34,8 @@ from fluss.spark.bulk.jobs import UnfitInputError
 from fluss.spark.bulk.reports import BucketCheck, Checksum
 from fluss.spark.connections import open_table
 from fluss.spark.naming import format_bucket
-from fluss.spark.read.splits import Split, split_rows
+from fluss.spark.read.planner import Split
+from fluss.spark.read.split_read import split_rows
 from fluss.spark.write.exactly_once import ExactlyOnceWrite
 from fluss.spark.write.row_hashes import UInt64Array, row_hashes
 from fluss.spark.write.writer_record import WriterRecord

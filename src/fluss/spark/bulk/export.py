@@ -38,8 +38,8 @@ from fluss.spark.query_options import (
     merged_options,
     read_options,
 )
-from fluss.spark.read.planner import TablePlan, plan_batch
-from fluss.spark.read.splits import Split, Task, split_rows
+from fluss.spark.read.planner import Split, TablePlan, Task, plan_batch
+from fluss.spark.read.split_read import split_rows
 from fluss.spark.source_options import Use
 
 _TASKS_MAX: Final = 10_000

@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from fluss.errors import FlussError
 from fluss.spark.bulk.jobs import UnfitInputError
-from fluss.spark.read.splits import balanced
+from fluss.spark.read.planner import balanced
 
 _ADDRESS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _WILDCARD: Final = re.compile(r"[*?\[]")

@@ -11,9 +11,8 @@ from pyspark.sql.types import StructType
 
 from fluss.spark.connections import open_table
 from fluss.spark.query_options import ReadOptions
-from fluss.spark.read.planner import plan_batch, read_view
+from fluss.spark.read.planner import Task, plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, table_columns, table_filter, view_filter
-from fluss.spark.read.splits import Task
 from fluss.spark.session.noise import ShortTracebacks
 
 

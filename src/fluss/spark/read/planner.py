@@ -15,16 +15,20 @@ table grows.
    count whose commit time is in it. Where it begins and ends in the logs is asked of the servers, whose answer may be
    too early; so the start is exact only because tasks look at the time of every record, and the end is checked here
    against the record that is there.
-3. Sizes: what a row costs, measured on a few rows if it decides about the number of tasks; then the splits are packed.
+3. Sizes: what a row costs, measured on a few rows if it decides about the number of tasks.
+4. Packing: a task costs 30 to 100 ms before its first row, so small splits share one. Splits of logs may be cut
+   anywhere: they are laid end to end and cut into pieces of the same size. What must stay whole, such as the rows of a
+   bucket with a primary key, is given to the task that has the least so far, the largest splits first.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
@@ -53,13 +57,12 @@ from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableI
 from fluss.schema.table_options import LOG_TTL
 from fluss.schema.types import TypeRoot
 from fluss.spark.query_options import ReadOptions
-from fluss.spark.read.splits import Split, Task, pack
 
 if TYPE_CHECKING:
     from fluss.spark.filter.row_filter import RowFilter
 
+Task: TypeAlias = "tuple[Split, ...]"
 ReadView: TypeAlias = Literal["rows", "log", "upserts", "changelog", "binlog"]
-
 # Unless an option limits them: so many tasks for each processor of the driver, or more if tasks would otherwise be
 # larger than so many times their target size.
 _TASKS_PER_PROCESSOR: Final = 16
@@ -72,6 +75,8 @@ _GUESS_FACTOR_MAX: Final = 16
 _TRIES_MAX: Final = 3
 # With more keys than this that a filter names, all buckets are read.
 _KEYS_MAX: Final = 1000
+
+
 # Types of which equal values have equal keys. Times may have more digits than they show, and zeros two signs.
 _EXACT_ROOTS: Final = frozenset(
     {
@@ -88,10 +93,37 @@ _EXACT_ROOTS: Final = frozenset(
         TypeRoot.DATE,
     }
 )
+
+
 # Rows that are measured at most.
 _SAMPLE_ROWS: Final = 1000
-
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a table that is read by one task, always with the same result.
+
+    Of the kind ``log`` it is the records of a bucket from the offset ``start`` up to and without ``stop``; of the kind
+    ``rows`` it is the rows of a bucket after all changes before ``stop``, whatever ``start`` is. ``row_count`` tells
+    how many rows that may be, where the offsets do not tell.
+    """
+
+    partition_id: int | None
+    partition_name: str | None
+    bucket_id: int
+    start: int
+    stop: int
+    kind: Literal["log", "rows"] = "log"
+    row_count: int | None = None
+
+    @property
+    def weight(self) -> int:
+        """About how many rows there are."""
+        return self.stop - self.start if self.row_count is None else self.row_count
+
+    def bucket(self, table_id: int) -> TableBucket:
+        return TableBucket.new_with_partition(table_id, self.partition_id, self.bucket_id)
 
 
 class PlannedBucket(NamedTuple):
@@ -372,3 +404,75 @@ def _default_tasks_max(splits: Sequence[Split], bytes_per_row: float, options: R
     by_size = round(row_count * bytes_per_row / (options.target_task_bytes * _TASK_SIZE_MAX))
     by_rows = -(-row_count // (options.max_records_per_partition or row_count or 1))
     return max(_TASKS_PER_PROCESSOR * (os.cpu_count() or 1), by_size, by_rows)
+
+
+def pack(
+    splits: Sequence[Split],
+    bytes_per_row: float,
+    *,
+    target_task_bytes: int,
+    tasks_max: int,
+    may_split: bool,
+    task_rows_max: int | None = None,
+) -> list[Task]:
+    """Give parts to tasks of about ``target_task_bytes`` each, but to no more than ``tasks_max`` of them.
+
+    Every row is in exactly one task. Only with ``may_split`` is a part cut. Then no task has more than
+    ``task_rows_max`` rows, unless that took more than ``tasks_max`` tasks.
+    """
+    row_count = sum(split.weight for split in splits)
+    task_count = round(row_count * bytes_per_row / target_task_bytes)
+    if may_split and task_rows_max is not None:
+        task_count = max(task_count, -(-row_count // task_rows_max))
+    return divide(splits, max(1, min(task_count, tasks_max)), may_split=may_split)
+
+
+def divide(splits: Sequence[Split], task_count: int, *, may_split: bool) -> list[Task]:
+    """Give parts to so many tasks, or fewer if there is not enough; the same parts always in the same way."""
+    splits = [split for split in splits if split.start < split.stop or split.kind == "rows"]
+    if not splits:
+        return []
+    if not may_split:
+        return _distributed(splits, min(task_count, len(splits)))
+    return _cut(splits, min(task_count, sum(split.weight for split in splits)))
+
+
+def _cut(splits: Sequence[Split], task_count: int) -> list[Task]:
+    """Cut parts of logs, laid end to end, into pieces whose sizes differ by one row at most."""
+    row_count = sum(split.weight for split in splits)
+    ends = [row_count * (number + 1) // task_count for number in range(task_count)]
+    tasks: list[Task] = []
+    task: list[Split] = []
+    rows_before = 0
+    for split in splits:
+        start = split.start
+        while start < split.stop:
+            stop = min(split.stop, start + ends[len(tasks)] - rows_before)
+            task.append(replace(split, start=start, stop=stop))
+            rows_before += stop - start
+            start = stop
+            if rows_before == ends[len(tasks)]:
+                tasks.append(tuple(task))
+                task = []
+    return tasks
+
+
+def _distributed(splits: Sequence[Split], task_count: int) -> list[Task]:
+    """Give each part to a task as a whole."""
+    shares = balanced([split.weight for split in splits], task_count)
+    return [tuple(splits[number] for number in share) for share in shares]
+
+
+def balanced(weights: Sequence[int], task_count: int) -> list[list[int]]:
+    """Give things by their weights to tasks: each, the heaviest first, to the task that has the least so far.
+
+    Returns the numbers of the things of each task, in this order; no task has nothing.
+    """
+    shares: list[list[int]] = [[] for _ in range(task_count)]
+    loads = [(0, task) for task in range(task_count)]
+    for number in sorted(range(len(weights)), key=lambda number: weights[number], reverse=True):
+        load, task = heapq.heappop(loads)
+        shares[task].append(number)
+        # An empty split costs time, too.
+        heapq.heappush(loads, (load + max(weights[number], 1), task))
+    return [share for share in shares if share]

@@ -24,9 +24,8 @@ from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
 from fluss.spark.naming import format_bucket
 from fluss.spark.query_options import ReadOptions
-from fluss.spark.read.planner import ReadView, measured_row_bytes
+from fluss.spark.read.planner import ReadView, Split, Task, divide, measured_row_bytes, pack
 from fluss.spark.read.split_read import table_columns, view_filter
-from fluss.spark.read.splits import Split, Task, divide, pack
 from fluss.spark.read.stream_offsets import (
     BucketPosition,
     PlannedRead,

@@ -20,9 +20,8 @@ from pyspark.sql.types import StructType
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.spark.query_options import ReadOptions
-from fluss.spark.read.planner import ReadView
+from fluss.spark.read.planner import ReadView, Task
 from fluss.spark.read.split_read import SplitRead
-from fluss.spark.read.splits import Task
 from fluss.spark.read.stream_batches import StreamBatches, read_of, split_of
 from fluss.spark.read.stream_offsets import Json, StreamOffset
 from fluss.spark.read.stream_table import StreamTable

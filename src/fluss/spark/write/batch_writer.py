@@ -21,11 +21,10 @@ from pyspark.sql.types import StructType
 from fluss.spark.query_options import WriteOptions
 from fluss.spark.session.noise import ShortTracebacks
 from fluss.spark.source_options import Transaction
-from fluss.spark.write.exactly_once import write_at_least_once, write_exactly_once
+from fluss.spark.write.exactly_once import SinkState, write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import Overwrite, WrittenKeys
 from fluss.spark.write.row_hashes import Hashes
 from fluss.spark.write.sink import SinkPlan, WriteSummary
-from fluss.spark.write.sink_state import SinkState
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Streaming writes: ``df.writeStream.format("fluss")``.
 
 A micro-batch that fails, or whose driver dies, is repeated by Spark with the same number and the same rows. Its tasks
-find their records below the checkpoint (``sink_state``), and go on where their predecessors ended (``exactly_once``).
+find their records below the checkpoint, and go on where their predecessors ended: see ``exactly_once``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from pyspark.sql.types import StructType
 from fluss.errors import FlussError
 from fluss.spark.query_options import WriteOptions
 from fluss.spark.session.noise import ShortTracebacks
-from fluss.spark.write.exactly_once import write_at_least_once, write_exactly_once
+from fluss.spark.write.exactly_once import SinkState, write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import check_complete_output
 from fluss.spark.write.sink import SinkPlan, WriteSummary
-from fluss.spark.write.sink_state import SinkState
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"

@@ -1,10 +1,14 @@
-"""Group commit: one thread writes the appends of all logs to the disk, in rounds.
+"""Group commit: what was appended to logs and is not written yet, and the thread that writes it, in rounds.
 
-A round takes what is waiting at its beginning, writes it with one call per file, then makes the files durable, and only
-then are the writers told. While a round is on its way to the disk, appends collect for the next one: the slower the
-disk, the larger the rounds.
+1. The event loop puts appends into the ``PendingWrites`` of their log, one after the other, and submits the log.
+2. A round of the committer thread takes what is waiting at its beginning and writes it, with one call per file.
+3. It makes the files durable, several at once.
+4. Only then are the writers told, on the event loop.
 
-One event loop adds to the logs and hears of the results; the committer thread in between touches files only.
+While a round is on its way to the disk, appends collect for the next one: the slower the disk, the larger the rounds.
+
+A round of a log that cannot be written is undone, so that its files end again where they did before. If it cannot be
+undone either, the files are left as they are, and the log takes no more writes.
 """
 
 from __future__ import annotations
@@ -12,20 +16,290 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from fluss.storage.log.pending_writes import CommitRound
+from fluss.buffers import BytesLike
+from fluss.schema.table import TableBucket
+from fluss.storage.log.file_names import LogFileKind, directories_above, log_file_name
+from fluss.storage.log.segment import Segment
+from fluss.storage.log.writer_state import WriterEntry, encode_writer_snapshot
 from fluss.storage.vfs import Files
 
+_SNAPSHOTS_KEPT: Final = 2
 # Files that are made durable at the same time. A disk works on several requests at once.
 _SYNCS_AT_ONCE: Final = 8
-
 logger = logging.getLogger(__name__)
+
+
+class LogEnd(NamedTuple):
+    """A point between two batches. The durable one is replaced as a whole, so that any thread may look at it."""
+
+    segment: Segment | None
+    position: int
+    offset_next: int
+    timestamp_max_ms: int
+
+
+class SegmentWrite(NamedTuple):
+    """Bytes on their way to a segment, and where the log ends after them."""
+
+    records: BytesLike
+    position: int
+    offset_base: int
+    end: LogEnd
+
+    @property
+    def segment(self) -> Segment:
+        assert self.end.segment is not None
+        return self.end.segment
+
+
+class SegmentRoll(NamedTuple):
+    """The end of a segment: the next write goes to a new one."""
+
+    segment: Segment
+    offset_next: int
+    # The last batches of the writers up to here.
+    writers: Sequence[WriterEntry]
+    # Whether rows have expired, so that only the snapshot knows about their writers.
+    is_snapshot_needed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRound:
+    """What one round of the committer wrote, or why it did not."""
+
+    # To be made durable.
+    files: Sequence[Path] = ()
+    directories: Sequence[Path] = ()
+    byte_count: int = 0
+    # Where the log ends now; None if nothing was written.
+    end: LogEnd | None = None
+    failure: OSError | None = None
+    # After a failure: whether the files are as they were before the round.
+    is_undone: bool = False
+
+
+class PendingWrites:
+    """The writes of one log. ``put``, ``clear`` and ``resume`` are for its event loop, the rest for the committer."""
+
+    __slots__ = (
+        "_bucket",
+        "_directory",
+        "_files",
+        "_is_directory_made",
+        "_is_halted",
+        "_is_synced",
+        "_items",
+        "_snapshot_offsets",
+        "end_written",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        bucket: TableBucket,
+        *,
+        is_synced: bool,
+        end_written: LogEnd,
+        snapshot_offsets: list[int],
+    ) -> None:
+        # Everything before it has been written.
+        self.end_written = end_written
+        self._files = files
+        self._directory = directory
+        self._bucket = bucket
+        self._is_synced = is_synced
+        self._is_directory_made = end_written.segment is not None
+        # Of the snapshots that exist, ascending.
+        self._snapshot_offsets = snapshot_offsets
+        self._items: deque[SegmentWrite | SegmentRoll] = deque()
+        # Set by the committer thread after a failure, cleared by the event loop when memory and disk agree again.
+        self._is_halted = False
+
+    def put(self, item: SegmentWrite | SegmentRoll) -> None:
+        self._items.append(item)
+
+    def clear(self) -> None:
+        """Forget what was not written yet."""
+        self._items.clear()
+
+    def resume(self) -> None:
+        """Write again after a failure that was undone."""
+        self._is_halted = False
+
+    def halt(self) -> None:
+        """Write nothing more until ``resume``."""
+        self._is_halted = True
+
+    def write(self) -> CommitRound:
+        """Write everything that is waiting. OSErrors are part of the result."""
+        if self._is_halted:
+            return CommitRound()
+        writer = _RoundWriter(self)
+        try:
+            while (item := self._next()) is not None:
+                writer.take(item)
+            written = writer.complete()
+        except OSError as error:
+            self.halt()
+            return CommitRound(failure=error, is_undone=writer.undo())
+        if written.end is not None:
+            self.end_written = written.end
+        return written
+
+    def _next(self) -> SegmentWrite | SegmentRoll | None:
+        try:
+            return self._items.popleft()
+        except IndexError:
+            return None
+
+    def write_caches(
+        self, segment: Segment, offset: int, writers: Sequence[WriterEntry], *, is_snapshot_needed: bool
+    ) -> None:
+        """Write the indexes of a segment that ends at an offset, and a snapshot of the writers before it.
+
+        Both are caches: on a full disk the log does without.
+        """
+        try:
+            segment.store_index()
+        except OSError as error:
+            logger.warning("cannot write the indexes of %s: %s", segment.path, error)
+        try:
+            self._write_snapshot(offset, writers, durably=is_snapshot_needed)
+        except OSError as error:
+            logger.warning("cannot write what is known about the writers of %s: %s", self._directory, error)
+
+    def _write_snapshot(self, offset: int, writers: Sequence[WriterEntry], *, durably: bool) -> None:
+        """Write a snapshot of the writers before an offset, and remove all but the newest snapshots."""
+        self._files.replace(self._snapshot_path(offset), encode_writer_snapshot(writers), durably=durably)
+        if offset not in self._snapshot_offsets:
+            self._snapshot_offsets.append(offset)
+        while len(self._snapshot_offsets) > _SNAPSHOTS_KEPT:
+            self._files.remove(self._snapshot_path(self._snapshot_offsets[0]))
+            del self._snapshot_offsets[0]
+
+    def sync_snapshot(self) -> None:
+        """Make the newest snapshot durable. Any thread may call this."""
+        for offset in self._snapshot_offsets[-1:]:
+            with suppress(FileNotFoundError):  # A newer one has taken its place.
+                self._files.sync(self._snapshot_path(offset))
+
+    def _remove_snapshots_after(self, offset: int) -> None:
+        while self._snapshot_offsets and self._snapshot_offsets[-1] > offset:
+            self._files.remove(self._snapshot_path(self._snapshot_offsets[-1]))
+            del self._snapshot_offsets[-1]
+
+    def _snapshot_path(self, offset: int) -> Path:
+        return self._directory / log_file_name(offset, LogFileKind.WRITER_SNAPSHOT)
+
+
+class _RoundWriter:
+    """One round of one log."""
+
+    def __init__(self, pending: PendingWrites) -> None:
+        self._pending = pending
+        self._files = pending._files
+        # Consecutive writes to one segment are collected here and become one call.
+        self._run: list[SegmentWrite] = []
+        self._begin: SegmentWrite | None = None
+        self._end: LogEnd | None = None
+        self._byte_count = 0
+        self._segments: dict[Segment, None] = {}
+        self._unsynced_files: dict[Path, None] = {}
+        self._unsynced_directories: dict[Path, None] = {}
+        self._is_sync_failed = False
+
+    def take(self, item: SegmentWrite | SegmentRoll) -> None:
+        if isinstance(item, SegmentRoll):
+            self._write_run()
+            self._finish(item)
+            return
+        if self._run and self._run[-1].segment is not item.segment:
+            self._write_run()
+        self._run.append(item)
+        self._begin = self._begin or item
+
+    def complete(self) -> CommitRound:
+        self._write_run()
+        return CommitRound(tuple(self._unsynced_files), tuple(self._unsynced_directories), self._byte_count, self._end)
+
+    def _write_run(self) -> None:
+        if not self._run:
+            return
+        run, self._run = self._run, []
+        segment = run[0].segment
+        if not self._pending._is_directory_made:
+            self._make_directory()
+        self._segments[segment] = None
+        self._files.write(segment.path, [write.records for write in run], run[0].position)
+        self._unsynced_files[segment.path] = None
+        if run[0].position == 0:
+            self._unsynced_directories[self._pending._directory] = None
+        self._byte_count += sum(len(write.records) for write in run)
+        self._end = run[-1].end
+
+    def _make_directory(self) -> None:
+        """Make the directory of the log. All above it are made durable, too: another log may just have made them."""
+        pending = self._pending
+        self._files.make_directory(pending._directory, durably=False)
+        self._unsynced_directories.update(dict.fromkeys(directories_above(pending._directory, pending._bucket)))
+        pending._is_directory_made = True
+
+    def _finish(self, roll: SegmentRoll) -> None:
+        """Complete a segment before anything goes to the next one."""
+        try:
+            self._sync_before_next(roll.segment)
+        except OSError:
+            self._is_sync_failed = True
+            raise
+        self._pending.write_caches(
+            roll.segment, roll.offset_next, roll.writers, is_snapshot_needed=roll.is_snapshot_needed
+        )
+
+    def _sync_before_next(self, segment: Segment) -> None:
+        """Make a segment durable before the next one is begun, so that a segment with others behind it is whole.
+
+        Without syncs only its name is made durable: a log may then lose its end, but not its beginning.
+        """
+        if self._pending._is_synced and segment.path in self._unsynced_files:
+            self._files.sync(segment.path)
+            del self._unsynced_files[segment.path]
+        if self._pending._directory in self._unsynced_directories or not self._pending._is_synced:
+            self._files.sync_directory(self._pending._directory)
+            self._unsynced_directories.pop(self._pending._directory, None)
+
+    def undo(self) -> bool:
+        """Remove from the disk, durably, what this round wrote; return whether that worked.
+
+        If a removed file came back after a crash, recovery would take its batches for a part of the log.
+        """
+        begin = self._begin
+        if self._is_sync_failed:
+            return False
+        if begin is None or not self._pending._is_directory_made:
+            return True
+        try:
+            for segment in self._segments:
+                if segment is self._pending.end_written.segment:
+                    self._files.truncate(segment.path, begin.position)
+                    self._files.sync(segment.path)
+                else:
+                    segment.remove()
+            self._pending._remove_snapshots_after(begin.offset_base)
+            for directory in (*self._unsynced_directories, self._pending._directory):
+                self._files.sync_directory(directory)
+        except OSError:
+            return False
+        return True
 
 
 class Committed(Protocol):

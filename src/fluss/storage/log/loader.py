@@ -45,8 +45,8 @@ from fluss.record.log_batch import (
     verify_crc,
 )
 from fluss.schema.table import TableBucket
+from fluss.storage.log.committer import LogEnd
 from fluss.storage.log.file_names import LogFileKind, LogFileName, directories_above, log_file_name
-from fluss.storage.log.pending_writes import LogEnd
 from fluss.storage.log.scan import TIMESTAMP_MS_MAX, ScanResult, StoredBatch, damage_at
 from fluss.storage.log.segment import Segment
 from fluss.storage.log.writer_state import WriterEntry, WriterState, decode_writer_snapshot, encode_writer_snapshot

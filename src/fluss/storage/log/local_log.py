@@ -17,8 +17,8 @@ from typing import Final
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.schema.table import TableBucket
+from fluss.storage.log.committer import LogEnd, PendingWrites
 from fluss.storage.log.file_names import DELETED_SUFFIX, directories_above
-from fluss.storage.log.pending_writes import LogEnd, PendingWrites
 from fluss.storage.log.segment import Segment
 from fluss.storage.vfs import Files
 

@@ -32,12 +32,11 @@ from fluss.record.log_batch import (
 )
 from fluss.schema.table import TableBucket
 from fluss.storage.log.append_result import AppendResult, History, OffsetWaiters
-from fluss.storage.log.committer import Committer
+from fluss.storage.log.committer import CommitRound, Committer, LogEnd, PendingWrites, SegmentRoll, SegmentWrite
 from fluss.storage.log.file_names import OFFSET_MAX
 from fluss.storage.log.index import TIME_ENTRY_BYTES
 from fluss.storage.log.loader import LoadedLog, RecoveryReport, load_log
 from fluss.storage.log.local_log import LocalLog, count_expired, remove_expired, remove_log, sync_segments
-from fluss.storage.log.pending_writes import CommitRound, LogEnd, PendingWrites, SegmentRoll, SegmentWrite
 from fluss.storage.log.segment import Segment
 from fluss.storage.log.writer_state import WriterEntry
 from fluss.storage.vfs import Files

@@ -8,8 +8,7 @@ import threading
 
 import pytest
 
-from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer
-from fluss.client.scan.subscription import Subscription, Subscriptions
+from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer, Subscription, Subscriptions
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
 

@@ -16,9 +16,8 @@ import pytest
 from fluss import EARLIEST_OFFSET, FlussError
 from fluss.client.kernel.runtime import runtime
 from fluss.client.scan import remote
-from fluss.client.scan.buffer import ScanBuffer
+from fluss.client.scan.buffer import ScanBuffer, Subscription
 from fluss.client.scan.remote import RemoteLog, local_directory
-from fluss.client.scan.subscription import Subscription
 from fluss.config import Config
 from fluss.net.transport import run
 from fluss.protocol.bulk_messages import FetchedBucket

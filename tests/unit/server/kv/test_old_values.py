@@ -13,7 +13,7 @@ import pytest
 from fluss.record.mutations import FoundRows, Mutations
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
-from fluss.server.kv.preparation import QUICK_BYTES_MAX, NotQuickError, current_rows, current_rows_in_memory
+from fluss.server.kv.batches import QUICK_BYTES_MAX, NotQuickError, current_rows, current_rows_in_memory
 from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.testing.waiting import eventually_async

@@ -22,8 +22,7 @@ from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 from fluss.spark.query_options import ReadOptions, read_options
 from fluss.spark.read import planner
-from fluss.spark.read.planner import TablePlan, matching_buckets, plan_batch, planned_buckets, read_view
-from fluss.spark.read.splits import Split
+from fluss.spark.read.planner import Split, TablePlan, matching_buckets, plan_batch, planned_buckets, read_view
 from tests.integration.keyed_tables import Tables, upsert
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("region", pa.string())])

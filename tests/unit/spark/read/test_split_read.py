@@ -28,9 +28,8 @@ from fluss.spark import connections
 from fluss.spark.filter import row_filter
 from fluss.spark.query_options import read_options
 from fluss.spark.read import split_read
-from fluss.spark.read.planner import plan_batch, read_view
+from fluss.spark.read.planner import Split, plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table_columns, view_filter
-from fluss.spark.read.splits import Split
 from fluss.spark.type_mapping import view_schema
 from fluss.testing.waiting import eventually
 from tests.integration.keyed_tables import Tables, delete, upsert

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.schema.table import TableBucket
-from fluss.spark.read.splits import Split, pack
+from fluss.spark.read.planner import Split, pack
 
 MB = 1024 * 1024
 

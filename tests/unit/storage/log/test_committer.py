@@ -15,8 +15,7 @@ import pytest
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.storage.log.append_result import AppendResult
-from fluss.storage.log.committer import Committer
-from fluss.storage.log.pending_writes import CommitRound
+from fluss.storage.log.committer import CommitRound, Committer
 from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import OsFiles
 from fluss.testing.faultfs import FaultFiles

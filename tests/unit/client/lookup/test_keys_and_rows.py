@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluss.client.lookup.value_reader import ValueReader
+from fluss.client.lookup.keys_and_rows import ValueReader
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.value_batch import encode_value
 from fluss.row import compacted, indexed
@@ -128,7 +128,7 @@ def test_reading_rows_does_not_import_pandas() -> None:
     code = """
 import sys
 from fluss import DataTypes, Schema, TableDescriptor, TableInfo, TablePath
-from fluss.client.lookup.value_reader import ValueReader
+from fluss.client.lookup.keys_and_rows import ValueReader
 from fluss.row.compacted import encode_row
 columns = Schema.builder().column("id", DataTypes.int()).column("name", DataTypes.string())
 schema = columns.column("at", DataTypes.timestamp(6)).column("score", DataTypes.double()).primary_key(["id"]).build()

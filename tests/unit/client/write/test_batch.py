@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from fluss.client.write.batch import Batch
+from fluss.client.write.batch import Batch, Idempotence, Verdict
 from fluss.client.write.encoders import EncodedLogBatch
-from fluss.client.write.idempotence import Idempotence, Verdict
 from fluss.record.log_batch import NO_WRITER_ID, read_batch, verify_crc
 from fluss.schema.table import TableBucket
 

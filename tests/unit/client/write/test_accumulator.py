@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fluss.client.write.memory import MemoryPool
+from fluss.client.write.accumulator import MemoryPool
 from fluss.errors import FlussError
 from fluss.testing.waiting import eventually
 

@@ -11,8 +11,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from fluss.errors import FlussError
-from fluss.spark.write import sink_state
-from fluss.spark.write.sink_state import ArrowFiles, LocalFiles, SinkState, StateFiles, TaskRecords, state_files
+from fluss.spark.write import exactly_once
+from fluss.spark.write.exactly_once import ArrowFiles, LocalFiles, SinkState, StateFiles, TaskRecords, state_files
 from fluss.spark.write.writer_record import DriverRecord, WriterRecord
 
 RECORD = WriterRecord(table_id=5, writer_id=17, starts={":0": 3, "12:1": 4})
@@ -112,7 +112,7 @@ def test_locations_that_cannot_be_used_are_refused_without_their_secrets() -> No
     assert "gopher://host/path" in refused.value.message
     assert "secret" not in str(refused.value)
     assert "secret" not in repr(SinkState("s3://key:secret@host/path", "mark"))
-    assert sink_state.shown_location("/a@b") == "/a@b"
+    assert exactly_once.shown_location("/a@b") == "/a@b"
 
 
 def test_a_given_record_learns_of_new_partitions_but_not_of_new_writers() -> None:
