@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss import AggFunction, Column, DatabaseDescriptor, DataField, DataTypes, FlussError, Schema, TableDescriptor
+from fluss.schema.schema import schema_from_columns
 from fluss.schema.serde import (
     data_type_from_json,
     data_type_to_json,
@@ -185,7 +186,7 @@ def test_ids_are_given_to_all_columns_or_to_none() -> None:
 
 
 def test_ids_may_have_gaps_and_the_highest_is_kept() -> None:
-    schema = Schema._create([Column("a", DataTypes.int(), column_id=3)], highest_field_id=8)
+    schema = schema_from_columns([Column("a", DataTypes.int(), column_id=3)], highest_field_id=8)
     restored = schema_from_json(schema_to_json(schema))
     assert (restored.columns[0].column_id, restored.highest_field_id) == (3, 8)
 

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from fluss import DataField, DataType, DataTypes, FlussError, Schema
 from fluss.row.values import Timestamp, internal_from_arrow
-from fluss.schema.schema import Column
+from fluss.schema.schema import Column, schema_from_columns
 from fluss.schema.types import ArrayType, MapType, RowType, TimestampLtzType, TimestampType, TimeType
 from fluss.spark.conversion import FromSpark, ToSpark
 from fluss.spark.type_mapping import spark_schema
@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
 @given(arrow_batches(rows_max=6))
 def test_batches_of_all_types_survive_the_way_to_spark_and_back(drawn: tuple[list[DataType], pa.RecordBatch]) -> None:
     types, batch = drawn
-    schema = Schema._create([Column(f"c{index}", data_type) for index, data_type in enumerate(types)])
+    schema = schema_from_columns([Column(f"c{index}", data_type) for index, data_type in enumerate(types)])
     struct = spark_schema(schema)
     in_spark = ToSpark(struct)(batch)
     in_spark.validate(full=True)

@@ -19,7 +19,7 @@ from fluss.row.key import bucket_key_encoder
 from fluss.row.partition_names import row_partition_name
 from fluss.row.values import arrow_from_internal
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.types import DataType, DataTypes
 from fluss.testing.strategies import internal_rows, internal_values, scalar_types
@@ -37,7 +37,7 @@ def info_of(
     properties: dict[str, str] | None = None,
 ) -> TableInfo:
     """Describe a table with the columns ``c0``, ``c1``, ..."""
-    schema = Schema._create([Column(f"c{i}", t) for i, t in enumerate(types)], key)
+    schema = schema_from_columns([Column(f"c{i}", t) for i, t in enumerate(types)], key)
     descriptor = TableDescriptor(
         schema,
         bucket_count=bucket_count,
@@ -152,7 +152,7 @@ PARTITION_TYPES: list[tuple[DataType, st.SearchStrategy[Any]]] = [
 
 
 def batch_of(types: list[DataType], rows: list[tuple[Any, ...]]) -> tuple[Schema, pa.RecordBatch]:
-    schema = Schema._create([Column(f"c{i}", t) for i, t in enumerate(types)])
+    schema = schema_from_columns([Column(f"c{i}", t) for i, t in enumerate(types)])
     columns = [arrow_from_internal([row[i] for row in rows], t) for i, t in enumerate(types)]
     return schema, pa.RecordBatch.from_arrays(columns, schema=schema.to_arrow())
 

@@ -20,7 +20,7 @@ from fluss.row.compacted_columns import decode_rows
 from fluss.row.indexed import decode_row
 from fluss.row.values import arrow_from_internal
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.types import DataType
 from fluss.testing.strategies import arrow_batches
@@ -77,7 +77,7 @@ def test_rows_of_any_table_are_found_again(
     types, batch = drawn
     if not batch.num_rows:
         return
-    schema = Schema._create([Column(f"c{i}", t) for i, t in enumerate(types)])
+    schema = schema_from_columns([Column(f"c{i}", t) for i, t in enumerate(types)])
     properties = {"table.log.format": log_format, "table.log.arrow.compression.type": compression}
     read = written(LogEncoder(info_of(schema, properties=properties), "java"), batch)
     assert read.header.magic == MAGIC_V0

@@ -26,7 +26,7 @@ from fluss.client.write.row_layout import DELETE_MARK, RowLayout
 from fluss.errors import FlussError
 from fluss.row.python_values import from_internal, to_internal
 from fluss.row.values import arrow_from_internal
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.types import DataField, DataType, DataTypes
 from fluss.testing.strategies import data_types, internal_rows, row_types, scalar_types
 
@@ -52,7 +52,7 @@ class Way:
 
 
 def schema_of(types: list[DataType]) -> Schema:
-    return Schema._create([Column(f"c{i}", data_type) for i, data_type in enumerate(types)])
+    return schema_from_columns([Column(f"c{i}", data_type) for i, data_type in enumerate(types)])
 
 
 def arrow_of(rows: list[tuple[Any, ...]], types: list[DataType]) -> pa.RecordBatch:
@@ -310,7 +310,7 @@ def test_the_partition_of_a_row_is_the_same_both_ways() -> None:
 
 def test_column_names_are_never_read_as_source_text() -> None:
     names = ["'", '"', "\\", "a\nb", "')\n    import os", "v0", "größe", "{row}"]
-    layout = RowLayout(Schema._create([Column(name, DataTypes.int()) for name in names]))
+    layout = RowLayout(schema_from_columns([Column(name, DataTypes.int()) for name in names]))
     row = {name: index for index, name in enumerate(names)}
     packed = layout.pack_any(row)[0]
     assert Way(layout).pack(row) == packed

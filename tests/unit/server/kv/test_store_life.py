@@ -15,7 +15,7 @@ import pytest
 from fluss.errors import FlussError, KvDamagedError
 from fluss.schema.descriptor import TableDescriptor
 from fluss.server.kv.bucket import KvBucket, KvPut
-from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.model import Table
 from fluss.storage.kv import rocks
 from fluss.storage.log.tablet import LogTablet

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.mutations import FoundRows
 from fluss.row.compacted_columns import encode_keys
-from fluss.schema.schema import AggFunction, Column, Schema
+from fluss.schema.schema import AggFunction, Column, Schema, schema_from_columns
 from fluss.schema.table_options import DeleteBehavior
 from fluss.schema.types import (
     BigIntType,
@@ -399,7 +399,7 @@ def test_batches_do_what_their_records_do_one_by_one(
     deletes: DeleteBehavior, kv_format: str, history: list[Batch], altered_at: int, decodes_apart: bool
 ) -> None:
     properties = {**AGGREGATION, "delete.behavior": str(deletes), "kv.format": kv_format}
-    table = Merging(make_table(Schema._create(COLUMNS, ["id"]), properties), decodes_apart=decodes_apart)
+    table = Merging(make_table(schema_from_columns(COLUMNS, ["id"]), properties), decodes_apart=decodes_apart)
     model = TableModel(table.table.descriptor.schema, deletes)
     for index, batch in enumerate(history):
         if index == altered_at:
@@ -416,7 +416,7 @@ def test_batches_do_what_their_records_do_one_by_one(
 
 
 def test_twenty_thousand_records_of_one_key_take_well_under_two_seconds() -> None:
-    schema = Schema._create(COLUMNS[:7], ["id"])
+    schema = schema_from_columns(COLUMNS[:7], ["id"])
     table = make_table(schema, AGGREGATION)
     count = 20_000
     columns = [
