@@ -55,11 +55,11 @@ fmt: $(STAMP) ## Format the code
 interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this server (part of make test)
 	@$(PY) -m pytest tests/interop
 
-crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer; make test does 20)
+crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer; make test does 12)
 	@$(PY) -m tests.crash --cycles $(or $(CYCLES),1000)
 
-model: $(STAMP) ## Random lives of primary-key tables against a model, 200 per merge engine (EXAMPLES=n for fewer)
-	@MODEL_EXAMPLES=$(or $(EXAMPLES),200) $(PY) -m pytest tests/integration/test_primary_key_model.py
+model: $(STAMP) ## Random lives of tables and stores against models, and all properties, 200 examples each (EXAMPLES=n)
+	@EXAMPLES=$(or $(EXAMPLES),200) $(PY) -m pytest -n 3 -q --durations=10 -m hypothesis
 
 bench: $(STAMP) ## Measure the hot paths and whole journeys (SUITES="throughput latency" for some)
 	@test -n "$(SUITES)" || $(PY) -m benchmarks.micro

@@ -1,16 +1,28 @@
-"""What all tests share: how hypothesis runs, and how the tests are shared out to the processes of ``pytest -n``."""
+"""What all tests share: how hypothesis runs, how coroutines run as tests, and how ``pytest -n`` shares tests out."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from fluss.net.transport import new_event_loop
+
 # A loaded machine is no bug, so there is no deadline per example; the timeout per test stands. In CI the examples are
-# always the same: what a change is judged by must not depend on luck. Elsewhere every run looks at new ones.
-settings.register_profile("flussbett", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+# always the same: what a change is judged by must not depend on luck. Elsewhere every run looks at new ones, and
+# `make model` at many more.
+settings.register_profile(
+    "flussbett",
+    max_examples=int(os.environ.get("EXAMPLES", "25")),
+    deadline=None,
+    print_blob=True,
+    derandomize="CI" in os.environ,
+)
 settings.load_profile("flussbett")
 
 # The groups that take longest begin first, so that no process is left alone with one of them at the end.
@@ -19,6 +31,34 @@ _FIRST = ("tests/spark/", "tests/crash/", "tests/interop/", "tests/fuzz/", "test
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, name in enumerate(_FIRST) if item.nodeid.startswith(name)), len(_FIRST)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Make the event loop of a test that is a coroutine function. Folders may have another one."""
+    return new_event_loop
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    with asyncio.Runner(loop_factory=pyfuncitem.funcargs["loop_factory"]) as runner:
+        runner.run(_without_leftovers(pyfuncitem.obj(**arguments)))
+    return True
+
+
+async def _without_leftovers(test: Coroutine[Any, Any, None]) -> None:
+    """Await a test, which must neither hang nor leave tasks behind."""
+    async with asyncio.timeout(120):
+        await test
+    # Callbacks of finished tasks need a turn, and iterators that were left in the middle are closed by tasks.
+    for _ in range(3):
+        await asyncio.sleep(0)
+    leftovers = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not leftovers, f"tasks were left behind: {leftovers}"
 
 
 @pytest.hookimpl(optionalhook=True)

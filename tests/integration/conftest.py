@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import fluss
 from fluss import embedded
 from tests.integration.keyed_tables import Tables, tables_of
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """The loop that the programs of most users have."""
+    return asyncio.new_event_loop
 
 
 @pytest.fixture(scope="session")

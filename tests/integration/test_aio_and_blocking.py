@@ -62,59 +62,53 @@ def test_wrappers_are_made_by_the_client_only() -> None:
             cls()
 
 
-def test_a_program_that_awaits_everything(server: embedded.EmbeddedServer) -> None:
-    async def main() -> None:
-        path = aio.TablePath("fluss", "aio")
-        async with await aio.FlussConnection.create(server.config()) as connection:
-            admin = await connection.get_admin()
-            await admin.create_table(path, LOG_TABLE)
-            table = await connection.get_table(path)
-            assert (repr(table), table.table_path) == ("FlussTable(path=fluss.aio)", path)
-            async with table.new_append().create_writer() as writer:
-                for number in range(5):
-                    writer.append({"id": number, "name": "x"})
+async def test_a_program_that_awaits_everything(server: embedded.EmbeddedServer) -> None:
+    path = aio.TablePath("fluss", "aio")
+    async with await aio.FlussConnection.create(server.config()) as connection:
+        admin = await connection.get_admin()
+        await admin.create_table(path, LOG_TABLE)
+        table = await connection.get_table(path)
+        assert (repr(table), table.table_path) == ("FlussTable(path=fluss.aio)", path)
+        async with table.new_append().create_writer() as writer:
+            for number in range(5):
+                writer.append({"id": number, "name": "x"})
 
-            records = await table.new_scan().create_log_scanner()
-            records.subscribe(bucket_id=0, start_offset=aio.EARLIEST_OFFSET)
-            polled = await records.poll(120_000)
-            assert [record.row["id"] for record in polled] == [0, 1, 2, 3, 4]
+        records = await table.new_scan().create_log_scanner()
+        records.subscribe(bucket_id=0, start_offset=aio.EARLIEST_OFFSET)
+        polled = await records.poll(120_000)
+        assert [record.row["id"] for record in polled] == [0, 1, 2, 3, 4]
 
-            batches = await table.new_scan().project_by_name(["id"]).create_record_batch_log_scanner()
-            batches.subscribe(0, aio.EARLIEST_OFFSET)
-            assert (await batches.poll_arrow(120_000)).column_names == ["id"]
-            batches.subscribe(0, aio.EARLIEST_OFFSET)
-            assert [len(batch) for batch in await batches.poll_record_batch(120_000)] == [5]
-            batches.subscribe(0, aio.EARLIEST_OFFSET)
-            assert (await batches.to_arrow()).num_rows == 5
-            assert list((await batches.to_pandas())["id"]) == [0, 1, 2, 3, 4]
+        batches = await table.new_scan().project_by_name(["id"]).create_record_batch_log_scanner()
+        batches.subscribe(0, aio.EARLIEST_OFFSET)
+        assert (await batches.poll_arrow(120_000)).column_names == ["id"]
+        batches.subscribe(0, aio.EARLIEST_OFFSET)
+        assert [len(batch) for batch in await batches.poll_record_batch(120_000)] == [5]
+        batches.subscribe(0, aio.EARLIEST_OFFSET)
+        assert (await batches.to_arrow()).num_rows == 5
+        assert list((await batches.to_pandas())["id"]) == [0, 1, 2, 3, 4]
 
-            records.subscribe(0, 3)
-            seen = []
-            async for record in records:
-                seen.append(record.row["id"])
-                if len(seen) == 2:
-                    break
-            assert seen == [3, 4]
-
-    asyncio.run(main())
+        records.subscribe(0, 3)
+        seen = []
+        async for record in records:
+            seen.append(record.row["id"])
+            if len(seen) == 2:
+                break
+        assert seen == [3, 4]
 
 
-def test_the_loop_is_free_while_a_poll_waits(server: embedded.EmbeddedServer) -> None:
-    async def main() -> None:
-        path = aio.TablePath("fluss", "free")
-        async with await aio.FlussConnection.create(server.config()) as connection:
-            await connection.get_admin().create_table(path, LOG_TABLE)
-            scanner = await (await connection.get_table(path)).new_scan().create_log_scanner()
-            scanner.subscribe(0, aio.EARLIEST_OFFSET)
-            poll = asyncio.create_task(scanner.poll(300))
-            turns = 0
-            while not poll.done():
-                await asyncio.sleep(0)
-                turns += 1
-            assert (await poll).is_empty()
-            assert turns > 100
-
-    asyncio.run(main())
+async def test_the_loop_is_free_while_a_poll_waits(server: embedded.EmbeddedServer) -> None:
+    path = aio.TablePath("fluss", "free")
+    async with await aio.FlussConnection.create(server.config()) as connection:
+        await connection.get_admin().create_table(path, LOG_TABLE)
+        scanner = await (await connection.get_table(path)).new_scan().create_log_scanner()
+        scanner.subscribe(0, aio.EARLIEST_OFFSET)
+        poll = asyncio.create_task(scanner.poll(300))
+        turns = 0
+        while not poll.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert (await poll).is_empty()
+        assert turns > 100
 
 
 def test_a_program_that_awaits_nothing(server: embedded.EmbeddedServer) -> None:

@@ -291,37 +291,33 @@ def test_a_disk_that_counts_as_full_takes_no_writes_and_lets_reads_go_on(tmp_pat
 # Clocks
 
 
-def test_a_clock_that_jumps_back_loses_and_repeats_nothing(tmp_path: Path) -> None:
+async def test_a_clock_that_jumps_back_loses_and_repeats_nothing(tmp_path: Path) -> None:
     now_ms = time.time_ns() // 1_000_000
 
     def clock() -> int:
         return now_ms
 
-    async def produce_back_in_time() -> None:
-        nonlocal now_ms
-        options = ServerOptions({"data.dir": str(tmp_path / "data"), "bind.listeners": "FLUSS://127.0.0.1:0"})
-        rows = pa.RecordBatch.from_pydict({"id": [1, 2], "text": ["", ""]}, schema=SCHEMA)
-        batch = bytes(encode_arrow_batch(rows, 1, NO_COMPRESSION))
-        table_path = pb.PbTablePath(database_name=PATH.database_name, table_name=PATH.table_name)
-        descriptor = table_to_json(fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1))
-        create = pb.CreateTableRequest(table_path=table_path, table_json=descriptor, ignore_if_exists=True)
-        latest = pb.ListOffsetsRequest(follower_server_id=-1, offset_type=1, table_id=0, bucket_id=[0])
-        by_time = pb.ListOffsetsRequest(follower_server_id=-1, offset_type=2, table_id=0, bucket_id=[0])
-        for round_number in range(3):
-            # Each time the server starts a day earlier than the last time.
-            async with FlussServer(options, clock=clock) as server:
-                port = server.listeners[0].port
-                async with await Channel.connect("127.0.0.1", port) as channel:
-                    await channel.request(apis.CREATE_TABLE, create, timeout_s=TIMEOUT_S)
-                assert await _produce(port, batch, 2) == [0, 0]
-                now_ms -= 3_600_000
-                assert await _produce(port, batch, 2) == [0, 0]
-                async with await Channel.connect("127.0.0.1", port) as channel:
-                    answer = await channel.request(apis.LIST_OFFSETS, latest, timeout_s=TIMEOUT_S)
-                    assert answer.buckets_resp[0].offset == 8 * (round_number + 1)
-                    by_time.startTimestamp = now_ms - 1
-                    answer = await channel.request(apis.LIST_OFFSETS, by_time, timeout_s=TIMEOUT_S)
-                    assert answer.buckets_resp[0].error_code == 0
-            now_ms -= 86_400_000
-
-    run(produce_back_in_time())
+    options = ServerOptions({"data.dir": str(tmp_path / "data"), "bind.listeners": "FLUSS://127.0.0.1:0"})
+    rows = pa.RecordBatch.from_pydict({"id": [1, 2], "text": ["", ""]}, schema=SCHEMA)
+    batch = bytes(encode_arrow_batch(rows, 1, NO_COMPRESSION))
+    table_path = pb.PbTablePath(database_name=PATH.database_name, table_name=PATH.table_name)
+    descriptor = table_to_json(fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1))
+    create = pb.CreateTableRequest(table_path=table_path, table_json=descriptor, ignore_if_exists=True)
+    latest = pb.ListOffsetsRequest(follower_server_id=-1, offset_type=1, table_id=0, bucket_id=[0])
+    by_time = pb.ListOffsetsRequest(follower_server_id=-1, offset_type=2, table_id=0, bucket_id=[0])
+    for round_number in range(3):
+        # Each time the server starts a day earlier than the last time.
+        async with FlussServer(options, clock=clock) as server:
+            port = server.listeners[0].port
+            async with await Channel.connect("127.0.0.1", port) as channel:
+                await channel.request(apis.CREATE_TABLE, create, timeout_s=TIMEOUT_S)
+            assert await _produce(port, batch, 2) == [0, 0]
+            now_ms -= 3_600_000
+            assert await _produce(port, batch, 2) == [0, 0]
+            async with await Channel.connect("127.0.0.1", port) as channel:
+                answer = await channel.request(apis.LIST_OFFSETS, latest, timeout_s=TIMEOUT_S)
+                assert answer.buckets_resp[0].offset == 8 * (round_number + 1)
+                by_time.startTimestamp = now_ms - 1
+                answer = await channel.request(apis.LIST_OFFSETS, by_time, timeout_s=TIMEOUT_S)
+                assert answer.buckets_resp[0].error_code == 0
+        now_ms -= 86_400_000

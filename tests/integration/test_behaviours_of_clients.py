@@ -57,36 +57,33 @@ def batch_scanner(scan: fluss.TableScan) -> fluss.LogScanner:
 # Keywords
 
 
-def test_calls_work_with_the_keywords_of_the_reference(connection: fluss.FlussConnection) -> None:
-    async def main() -> None:
-        admin: Any = await connection.get_admin()
-        descriptor = fluss.DatabaseDescriptor(comment="by keyword")
-        await admin.create_database(name="named", database_descriptor=descriptor, ignore_if_exists=False)
-        assert await admin.database_exists(name="named")
-        assert (await admin.get_database_info(name="named")).get_database_descriptor() == descriptor
-        path = fluss.TablePath(database="named", table="t")
-        await admin.create_table(
-            table_path=path, table_descriptor=fluss.TableDescriptor(schema=SCHEMA), ignore_if_exists=False
-        )
-        table = await connection.get_table(table_path=path)
-        writer = table.new_append().create_writer()
-        await writer.append(row={"id": 1, "name": "a"}).wait()
-        await writer.write_arrow_batch(batch=pa.record_batch([[2], ["b"]], schema=ARROW_SCHEMA)).wait()
-        writer.write_arrow(table=pa.table([[3], ["c"]], schema=ARROW_SCHEMA))
-        writer.write_pandas(df=pd.DataFrame({"id": [4], "name": ["d"]}))
-        await writer.flush()
-        scan = table.new_scan().project(indices=[0]).project_by_name(names=["name", "id"])
-        scanner = await scan.create_record_batch_log_scanner()
-        scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
-        assert scanner.to_arrow().to_pydict() == {"name": list("abcd"), "id": [1, 2, 3, 4]}
-        scanner.subscribe_buckets(bucket_offsets={0: 3})
-        assert scanner.poll_arrow(timeout_ms=5000)["id"].to_pylist() == [4]
-        scanner.unsubscribe(bucket_id=0)
-        await admin.drop_table(table_path=path, ignore_if_not_exists=False)
-        await admin.drop_database(name="named", ignore_if_not_exists=False, cascade=True)
-        assert not await admin.database_exists(database_name="named")
-
-    asyncio.run(main())
+async def test_calls_work_with_the_keywords_of_the_reference(connection: fluss.FlussConnection) -> None:
+    admin: Any = await connection.get_admin()
+    descriptor = fluss.DatabaseDescriptor(comment="by keyword")
+    await admin.create_database(name="named", database_descriptor=descriptor, ignore_if_exists=False)
+    assert await admin.database_exists(name="named")
+    assert (await admin.get_database_info(name="named")).get_database_descriptor() == descriptor
+    path = fluss.TablePath(database="named", table="t")
+    await admin.create_table(
+        table_path=path, table_descriptor=fluss.TableDescriptor(schema=SCHEMA), ignore_if_exists=False
+    )
+    table = await connection.get_table(table_path=path)
+    writer = table.new_append().create_writer()
+    await writer.append(row={"id": 1, "name": "a"}).wait()
+    await writer.write_arrow_batch(batch=pa.record_batch([[2], ["b"]], schema=ARROW_SCHEMA)).wait()
+    writer.write_arrow(table=pa.table([[3], ["c"]], schema=ARROW_SCHEMA))
+    writer.write_pandas(df=pd.DataFrame({"id": [4], "name": ["d"]}))
+    await writer.flush()
+    scan = table.new_scan().project(indices=[0]).project_by_name(names=["name", "id"])
+    scanner = await scan.create_record_batch_log_scanner()
+    scanner.subscribe(bucket_id=0, start_offset=fluss.EARLIEST_OFFSET)
+    assert scanner.to_arrow().to_pydict() == {"name": list("abcd"), "id": [1, 2, 3, 4]}
+    scanner.subscribe_buckets(bucket_offsets={0: 3})
+    assert scanner.poll_arrow(timeout_ms=5000)["id"].to_pylist() == [4]
+    scanner.unsubscribe(bucket_id=0)
+    await admin.drop_table(table_path=path, ignore_if_not_exists=False)
+    await admin.drop_database(name="named", ignore_if_not_exists=False, cascade=True)
+    assert not await admin.database_exists(database_name="named")
 
 
 # Values
@@ -220,36 +217,32 @@ def test_handles_and_flush_report_what_the_server_refused_each_time(
 # Primary keys
 
 
-def test_upserts_and_lookups_work_with_the_keywords_of_the_reference(connection: fluss.FlussConnection) -> None:
+async def test_upserts_and_lookups_work_with_the_keywords_of_the_reference(connection: fluss.FlussConnection) -> None:
     schema = pa.schema([("shop", pa.int32()), ("number", pa.int32()), ("name", pa.string())])
     table = create_table(connection, fluss.Schema(schema, primary_keys=["shop", "number"]), bucket_keys=["shop"])
-
-    async def main() -> None:
-        writer = table.new_upsert().create_writer()
-        await writer.upsert(row={"shop": 1, "number": 1, "name": "a"}).wait()
-        await writer.upsert(row=(1, 2, "b"))
-        await writer.upsert([1, 3, "c"]).wait()
-        await writer.delete(pk={"number": 2, "shop": 1}).wait()
-        whole = table.new_upsert()
-        for builder in (
-            whole.partial_update_by_name(columns=["shop", "number", "name"]),
-            whole.partial_update_by_index(indices=[0, 1, 2]),
-            whole.partial_update_by_index(column_indices=[0, 1, 2]),
-            whole.partial_update_with_column_names(columns=["shop", "number", "name"]),
-            whole.partial_update(column_indices=[0, 1, 2]),
-            whole.partial_update(),
-            table.new_upsert(columns=["shop", "number", "name"]),
-            table.new_upsert(column_indices=[0, 1, 2]),
-        ):
-            await builder.create_writer().upsert(row=[1, 1, "again"]).wait()
-        lookup = table.new_lookup()
-        found = await lookup.create_lookuper().lookup(pk={"shop": 1, "number": 1})
-        assert found == {"shop": 1, "number": 1, "name": "again"}
-        assert await lookup.lookup(pk=[1, 2]) is None
-        by_shop = lookup.lookup_by(column_names=["shop"]).create_lookuper()
-        assert [row["number"] for row in await by_shop.lookup(prefix={"shop": 1})] == [1, 3]
-
-    asyncio.run(main())
+    writer = table.new_upsert().create_writer()
+    await writer.upsert(row={"shop": 1, "number": 1, "name": "a"}).wait()
+    await writer.upsert(row=(1, 2, "b"))
+    await writer.upsert([1, 3, "c"]).wait()
+    await writer.delete(pk={"number": 2, "shop": 1}).wait()
+    whole = table.new_upsert()
+    for builder in (
+        whole.partial_update_by_name(columns=["shop", "number", "name"]),
+        whole.partial_update_by_index(indices=[0, 1, 2]),
+        whole.partial_update_by_index(column_indices=[0, 1, 2]),
+        whole.partial_update_with_column_names(columns=["shop", "number", "name"]),
+        whole.partial_update(column_indices=[0, 1, 2]),
+        whole.partial_update(),
+        table.new_upsert(columns=["shop", "number", "name"]),
+        table.new_upsert(column_indices=[0, 1, 2]),
+    ):
+        await builder.create_writer().upsert(row=[1, 1, "again"]).wait()
+    lookup = table.new_lookup()
+    found = await lookup.create_lookuper().lookup(pk={"shop": 1, "number": 1})
+    assert found == {"shop": 1, "number": 1, "name": "again"}
+    assert await lookup.lookup(pk=[1, 2]) is None
+    by_shop = lookup.lookup_by(column_names=["shop"]).create_lookuper()
+    assert [row["number"] for row in await by_shop.lookup(prefix={"shop": 1})] == [1, 3]
 
 
 def test_missing_values_are_null_in_rows_and_refused_in_keys(connection: fluss.FlussConnection) -> None:

@@ -13,7 +13,6 @@ import pytest
 from fluss import EARLIEST_OFFSET, blocking
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
-from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
@@ -228,15 +227,11 @@ def test_an_empty_batch_first_does_not_keep_rows_from_spreading(tmp_path: Path) 
 # What is served
 
 
-def test_every_public_request_is_served_on_one_port(tmp_path: Path) -> None:
+async def test_every_public_request_is_served_on_one_port(tmp_path: Path) -> None:
     with serving(tmp_path) as (server, _):
-
-        async def main() -> None:
-            async with await Channel.connect("127.0.0.1", server.port) as channel:
-                assert channel.server_type is None, "one port plays both roles"
-                request = pb.ApiVersionsRequest(client_software_name="test", client_software_version="1")
-                response = await channel.request(apis.API_VERSIONS, request, timeout_s=120)
-                served = {ApiKey(version.api_key) for version in response.api_versions}
-            assert served == {api.key for api in apis.APIS.values() if api.is_public}
-
-        run(main())
+        async with await Channel.connect("127.0.0.1", server.port) as channel:
+            assert channel.server_type is None, "one port plays both roles"
+            request = pb.ApiVersionsRequest(client_software_name="test", client_software_version="1")
+            response = await channel.request(apis.API_VERSIONS, request, timeout_s=120)
+            served = {ApiKey(version.api_key) for version in response.api_versions}
+        assert served == {api.key for api in apis.APIS.values() if api.is_public}

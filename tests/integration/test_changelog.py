@@ -366,29 +366,25 @@ def test_an_empty_table_and_a_log_table_from_their_snapshots(tables: Tables) -> 
 # Limited scans
 
 
-def test_some_rows_of_a_bucket_in_one_request(tables: Tables) -> None:
+async def test_some_rows_of_a_bucket_in_one_request(tables: Tables) -> None:
     table = tables.create(pa.schema([("id", pa.int32()), ("a", pa.string()), ("b", pa.int64())]), bucket_count=1)
     bucket = TableBucket(table.get_table_info().table_id, 0)
     upsert(table, [[number, f"a{number}", number * 10] for number in range(10)])
     upsert(table, [[2, "changed", -1]])
     delete(table, [[0]])
-
-    async def main() -> None:
-        scanner = table.new_scan().limit(5).create_bucket_batch_scanner(bucket)
-        batch = await scanner.next_batch()
-        assert batch is not None
-        assert batch.batch["id"].to_pylist() == [1, 2, 3, 4, 5]
-        assert batch.batch["a"].to_pylist()[1] == "changed"
-        assert (batch.base_offset, len(batch)) == (0, 5)
-        assert await scanner.next_batch() is None
-        projected = table.new_scan().project_by_name(["b", "id"]).limit(100).create_bucket_batch_scanner(bucket)
-        found = await projected.to_arrow()
-        assert found.to_pylist()[:2] == [{"b": 10, "id": 1}, {"b": -1, "id": 2}]
-        assert found.num_rows == 9
-        (only,) = await table.new_scan().limit(1).create_bucket_batch_scanner(bucket).collect_all_batches()
-        assert only.batch.num_rows == 1
-
-    asyncio.run(main())
+    scanner = table.new_scan().limit(5).create_bucket_batch_scanner(bucket)
+    batch = await scanner.next_batch()
+    assert batch is not None
+    assert batch.batch["id"].to_pylist() == [1, 2, 3, 4, 5]
+    assert batch.batch["a"].to_pylist()[1] == "changed"
+    assert (batch.base_offset, len(batch)) == (0, 5)
+    assert await scanner.next_batch() is None
+    projected = table.new_scan().project_by_name(["b", "id"]).limit(100).create_bucket_batch_scanner(bucket)
+    found = await projected.to_arrow()
+    assert found.to_pylist()[:2] == [{"b": 10, "id": 1}, {"b": -1, "id": 2}]
+    assert found.num_rows == 9
+    (only,) = await table.new_scan().limit(1).create_bucket_batch_scanner(bucket).collect_all_batches()
+    assert only.batch.num_rows == 1
     wait_for(tables.admin.alter_table(table.table_path, add_columns=[pa.field("c", pa.string())]))
     newer = tables.again(table)
     upsert(newer, [[3, "n", 3, "c"]])

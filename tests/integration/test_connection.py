@@ -53,14 +53,11 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 # Names
 
 
-def test_three_names_of_the_same_beginning(server: embedded.EmbeddedServer) -> None:
-    async def main() -> None:
-        for create in (fluss.FlussConnection.create, fluss.FlussConnection.connect, fluss.FlussConnection.new):
-            connection = await create(server.config())
-            assert repr(connection) == "FlussConnection()"
-            await connection.close()
-
-    asyncio.run(main())
+async def test_three_names_of_the_same_beginning(server: embedded.EmbeddedServer) -> None:
+    for create in (fluss.FlussConnection.create, fluss.FlussConnection.connect, fluss.FlussConnection.new):
+        connection = await create(server.config())
+        assert repr(connection) == "FlussConnection()"
+        await connection.close()
 
 
 def test_objects_that_only_the_client_makes(server: embedded.EmbeddedServer) -> None:
@@ -104,23 +101,20 @@ def test_arguments_of_the_wrong_class_are_type_errors(server: embedded.EmbeddedS
         asyncio.run(connection.get_table("fluss.t"))  # type: ignore[arg-type]
 
 
-def test_a_cancelled_beginning_leaves_nothing_behind() -> None:
-    async def main() -> None:
-        hung_up = asyncio.Event()
+async def test_a_cancelled_beginning_leaves_nothing_behind() -> None:
+    hung_up = asyncio.Event()
 
-        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(-1)
-            hung_up.set()
-            writer.close()
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        hung_up.set()
+        writer.close()
 
-        async with await asyncio.start_server(listen, "127.0.0.1", 0) as silent:
-            port = silent.sockets[0].getsockname()[1]
-            config = fluss.Config({"bootstrap.servers": f"127.0.0.1:{port}"})
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(fluss.FlussConnection.create(config), 0.1)
-            await asyncio.wait_for(hung_up.wait(), 120)
-
-    asyncio.run(main())
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        config = fluss.Config({"bootstrap.servers": f"127.0.0.1:{port}"})
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(fluss.FlussConnection.create(config), 0.1)
+        await asyncio.wait_for(hung_up.wait(), 120)
 
 
 # Tables

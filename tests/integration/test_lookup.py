@@ -169,20 +169,17 @@ def test_a_key_may_have_its_columns_anywhere_and_in_another_order(connection: bl
 # Many rows
 
 
-def test_ten_thousand_lookups_at_once(server: embedded.EmbeddedServer) -> None:
-    async def main() -> None:
-        async with await fluss.FlussConnection.create(server.config()) as connection:
-            path = TablePath("fluss", f"lookup_{next(_numbers)}")
-            await connection.get_admin().create_table(path, fluss.TableDescriptor(USERS, bucket_count=4))
-            table = await connection.get_table(path)
-            async with table.new_upsert().create_writer() as writer:
-                writer.upsert_arrow(users_table(range(5000)))
-            lookuper = table.new_lookup().create_lookuper()
-            numbers = [random.Random(1).randrange(6000) for _ in range(10_000)]
-            rows = await asyncio.gather(*(lookuper.lookup([number]) for number in numbers))
-            assert rows == [user(number) if number < 5000 else None for number in numbers]
-
-    asyncio.run(main())
+async def test_ten_thousand_lookups_at_once(server: embedded.EmbeddedServer) -> None:
+    async with await fluss.FlussConnection.create(server.config()) as connection:
+        path = TablePath("fluss", f"lookup_{next(_numbers)}")
+        await connection.get_admin().create_table(path, fluss.TableDescriptor(USERS, bucket_count=4))
+        table = await connection.get_table(path)
+        async with table.new_upsert().create_writer() as writer:
+            writer.upsert_arrow(users_table(range(5000)))
+        lookuper = table.new_lookup().create_lookuper()
+        numbers = [random.Random(1).randrange(6000) for _ in range(10_000)]
+        rows = await asyncio.gather(*(lookuper.lookup([number]) for number in numbers))
+        assert rows == [user(number) if number < 5000 else None for number in numbers]
 
 
 def test_threads_share_a_lookuper(connection: blocking.FlussConnection) -> None:
@@ -333,62 +330,55 @@ def test_a_table_that_was_dropped_is_code_7(connection: blocking.FlussConnection
         assert caught.value.error_code == fluss.ErrorCode.TABLE_NOT_EXIST
 
 
-def test_lookups_go_on_when_the_server_was_killed_in_between(tmp_path: Path) -> None:
+async def test_lookups_go_on_when_the_server_was_killed_in_between(tmp_path: Path) -> None:
     with embedded.start(data_dir=tmp_path, process=True) as server:
+        async with await fluss.FlussConnection.create(server.config()) as connection:
+            path = TablePath("fluss", "users")
+            await connection.get_admin().create_table(path, fluss.TableDescriptor(USERS, bucket_count=2))
+            table = await connection.get_table(path)
+            async with table.new_upsert().create_writer() as writer:
+                writer.upsert_arrow(users_table(range(500)))
+            lookuper = table.new_lookup().create_lookuper()
+            is_over = False
+            rounds = 0
 
-        async def main() -> None:
-            async with await fluss.FlussConnection.create(server.config()) as connection:
-                path = TablePath("fluss", "users")
-                await connection.get_admin().create_table(path, fluss.TableDescriptor(USERS, bucket_count=2))
-                table = await connection.get_table(path)
-                async with table.new_upsert().create_writer() as writer:
-                    writer.upsert_arrow(users_table(range(500)))
-                lookuper = table.new_lookup().create_lookuper()
-                is_over = False
-                rounds = 0
+            async def look_up(number: int) -> None:
+                nonlocal rounds
+                while not is_over:
+                    assert await lookuper.lookup([number]) == user(number)
+                    rounds += 1
 
-                async def look_up(number: int) -> None:
-                    nonlocal rounds
-                    while not is_over:
-                        assert await lookuper.lookup([number]) == user(number)
-                        rounds += 1
-
-                callers = [asyncio.create_task(look_up(number)) for number in range(100)]
-                bulk = asyncio.create_task(lookuper.lookup_many(users_table(range(500))))
-                await asyncio.sleep(0.1)
-                await asyncio.to_thread(server.kill)
-                await asyncio.to_thread(server.restart)
-                before = rounds
-                deadline_s = clock.monotonic() + 120
-                while rounds < before + 200 and clock.monotonic() < deadline_s:
-                    await asyncio.sleep(0.05)
-                is_over = True
-                await asyncio.gather(*callers)
-                assert rounds > 200
-                assert (await bulk).to_pylist() == list(map(user, range(500)))
-
-        asyncio.run(main())
+            callers = [asyncio.create_task(look_up(number)) for number in range(100)]
+            bulk = asyncio.create_task(lookuper.lookup_many(users_table(range(500))))
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.restart)
+            before = rounds
+            deadline_s = clock.monotonic() + 120
+            while rounds < before + 200 and clock.monotonic() < deadline_s:
+                await asyncio.sleep(0.05)
+            is_over = True
+            await asyncio.gather(*callers)
+            assert rounds > 200
+            assert (await bulk).to_pylist() == list(map(user, range(500)))
 
 
 # Styles
 
 
-def test_a_program_that_awaits_everything(server: embedded.EmbeddedServer) -> None:
-    async def main() -> None:
-        async with await aio.FlussConnection.create(server.config()) as connection:
-            path = TablePath("fluss", f"lookup_{next(_numbers)}")
-            await connection.get_admin().create_table(path, fluss.TableDescriptor(USERS, bucket_count=2))
-            table = await connection.get_table(path)
-            async with table.new_upsert() as writer:
-                writer.upsert(user(1))
-                writer.upsert(user(2))
-            assert await table.new_lookup().create_lookuper().lookup([1]) == user(1)
-            assert (await table.new_lookup().lookup_many([[2]])).to_pylist() == [user(2)]
-            assert (await table.to_arrow(["id"])).column("id").to_pylist() in ([1, 2], [2, 1])
-            assert len(await table.to_pandas()) == 2
-            assert (await table.new_scan().to_arrow()).num_rows == 2
-
-    asyncio.run(main())
+async def test_a_program_that_awaits_everything(server: embedded.EmbeddedServer) -> None:
+    async with await aio.FlussConnection.create(server.config()) as connection:
+        path = TablePath("fluss", f"lookup_{next(_numbers)}")
+        await connection.get_admin().create_table(path, fluss.TableDescriptor(USERS, bucket_count=2))
+        table = await connection.get_table(path)
+        async with table.new_upsert() as writer:
+            writer.upsert(user(1))
+            writer.upsert(user(2))
+        assert await table.new_lookup().create_lookuper().lookup([1]) == user(1)
+        assert (await table.new_lookup().lookup_many([[2]])).to_pylist() == [user(2)]
+        assert (await table.to_arrow(["id"])).column("id").to_pylist() in ([1, 2], [2, 1])
+        assert len(await table.to_pandas()) == 2
+        assert (await table.new_scan().to_arrow()).num_rows == 2
 
 
 def test_a_lookuper_serves_several_event_loops(server: embedded.EmbeddedServer) -> None:

@@ -148,26 +148,22 @@ def test_polled_records_are_a_sequence_and_a_mapping(tables: Tables) -> None:
         assert [record for bucket in polled.buckets() for record in polled[bucket]] == flat
 
 
-def test_iteration_ends_when_the_user_wants(tables: Tables) -> None:
+async def test_iteration_ends_when_the_user_wants(tables: Tables) -> None:
     table = tables.create_log(bucket_count=2)
     write_rows(table, [[number, "x"] for number in range(10)])
-
-    async def main() -> None:
-        scanner = await table.new_scan().create_log_scanner()
-        subscribe_all(scanner, table)
-        seen = []
-        async for record in scanner:
-            seen.append(record.row["id"])
-            if len(seen) == 10:
-                break
-        assert sorted(seen) == list(range(10))
-        more = await asyncio.to_thread(write_rows, table, [[10, "y"]])
-        assert more is None
-        assert [record.row["id"] for record in await scanner.poll_async(120_000)] == [10]
-        # The forms of both generations: awaited, although it has blocked.
-        assert (await scanner.poll(10)).is_empty()
-
-    asyncio.run(main())
+    scanner = await table.new_scan().create_log_scanner()
+    subscribe_all(scanner, table)
+    seen = []
+    async for record in scanner:
+        seen.append(record.row["id"])
+        if len(seen) == 10:
+            break
+    assert sorted(seen) == list(range(10))
+    more = await asyncio.to_thread(write_rows, table, [[10, "y"]])
+    assert more is None
+    assert [record.row["id"] for record in await scanner.poll_async(120_000)] == [10]
+    # The forms of both generations: awaited, although it has blocked.
+    assert (await scanner.poll(10)).is_empty()
 
 
 # Batches
@@ -367,21 +363,17 @@ def test_offsets_outside_the_log_are_errors(tables: Tables) -> None:
 # Limits
 
 
-def test_a_limited_scan_returns_the_newest_rows(tables: Tables) -> None:
+async def test_a_limited_scan_returns_the_newest_rows(tables: Tables) -> None:
     table = tables.create_log()
     write_batches(table, *(ids_and_names(5 * number, 5) for number in range(4)))
     bucket = fluss.TableBucket(table.get_table_info().table_id, 0)
-
-    async def main() -> None:
-        scanner = table.new_scan().limit(7).create_bucket_batch_scanner(bucket)
-        batch = await scanner.next_batch()
-        assert batch is not None
-        assert batch.batch.to_pydict() == ids_and_names(13, 7)
-        assert (batch.base_offset, await scanner.next_batch()) == (13, None)
-        projected = table.new_scan().project([1]).limit(1).create_bucket_batch_scanner(bucket)
-        assert (await projected.to_arrow()).to_pydict() == {"name": ["n19"]}
-
-    asyncio.run(main())
+    scanner = table.new_scan().limit(7).create_bucket_batch_scanner(bucket)
+    batch = await scanner.next_batch()
+    assert batch is not None
+    assert batch.batch.to_pydict() == ids_and_names(13, 7)
+    assert (batch.base_offset, await scanner.next_batch()) == (13, None)
+    projected = table.new_scan().project([1]).limit(1).create_bucket_batch_scanner(bucket)
+    assert (await projected.to_arrow()).to_pydict() == {"name": ["n19"]}
 
 
 # Life

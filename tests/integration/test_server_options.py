@@ -66,18 +66,14 @@ def log_files(tmp_path: Path, pattern: str) -> list[Path]:
 # Where the server listens, and who may come in
 
 
-def test_clients_are_told_the_advertised_address(tmp_path: Path) -> None:
+async def test_clients_are_told_the_advertised_address(tmp_path: Path) -> None:
     options = {"advertised.listeners": "FLUSS://streams.example:4711"}
     with embedded.start(options, data_dir=tmp_path) as server:
         assert server.address() == "streams.example:4711"
-
-        async def main() -> None:
-            async with await Channel.connect("127.0.0.1", server.port) as channel:
-                nodes = await channel.request(apis.GET_METADATA, pb.MetadataRequest(), timeout_s=TIMEOUT_S)
-                for node in (nodes.coordinator_server, *nodes.tablet_servers):
-                    assert (node.host, node.port) == ("streams.example", 4711)
-
-        run(main())
+        async with await Channel.connect("127.0.0.1", server.port) as channel:
+            nodes = await channel.request(apis.GET_METADATA, pb.MetadataRequest(), timeout_s=TIMEOUT_S)
+            for node in (nodes.coordinator_server, *nodes.tablet_servers):
+                assert (node.host, node.port) == ("streams.example", 4711)
 
 
 def test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own(tmp_path: Path) -> None:
@@ -163,22 +159,18 @@ def test_the_server_has_the_number_and_the_rack_it_is_given(tmp_path: Path) -> N
         assert run(main()) == "east"
 
 
-def test_a_request_above_the_limit_ends_the_connection_and_harms_nobody(tmp_path: Path) -> None:
+async def test_a_request_above_the_limit_ends_the_connection_and_harms_nobody(tmp_path: Path) -> None:
     with serving(tmp_path, netty__server__max_request_size="64kb") as (server, connection):
-
-        async def main() -> None:
-            async with await Channel.connect("127.0.0.1", server.port) as channel:
-                for size, is_taken in ((60_000, True), (70_000, False)):
-                    message = pb.DatabaseExistsRequest(database_name="x" * size)
-                    request = channel.request(apis.DATABASE_EXISTS, message, timeout_s=TIMEOUT_S)
-                    if is_taken:
-                        assert not (await request).exists
-                        continue
-                    with pytest.raises(FlussError, match="65536"):
-                        await request
-                assert not channel.is_open
-
-        run(main())
+        async with await Channel.connect("127.0.0.1", server.port) as channel:
+            for size, is_taken in ((60_000, True), (70_000, False)):
+                message = pb.DatabaseExistsRequest(database_name="x" * size)
+                request = channel.request(apis.DATABASE_EXISTS, message, timeout_s=TIMEOUT_S)
+                if is_taken:
+                    assert not (await request).exists
+                    continue
+                with pytest.raises(FlussError, match="65536"):
+                    await request
+            assert not channel.is_open
         assert connection.get_admin().list_databases() == ["fluss"]
 
 
@@ -232,43 +224,35 @@ def test_who_has_used_up_the_memory_for_requests_is_not_read_from(
         is_released.set()
 
 
-def test_an_idle_connection_is_closed_and_one_with_traffic_is_not(tmp_path: Path) -> None:
+async def test_an_idle_connection_is_closed_and_one_with_traffic_is_not(tmp_path: Path) -> None:
     with embedded.start({"netty.connection.max-idle-time": "2 s"}, data_dir=tmp_path) as server:
-
-        async def main() -> None:
-            async with (
-                await Channel.connect("127.0.0.1", server.port) as idle,
-                await Channel.connect("127.0.0.1", server.port) as busy,
-            ):
-                async with asyncio.timeout(120):
-                    while idle.is_open:
-                        await busy.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=TIMEOUT_S)
-                        await asyncio.sleep(0.02)
-                assert busy.is_open
-
-        run(main())
+        async with (
+            await Channel.connect("127.0.0.1", server.port) as idle,
+            await Channel.connect("127.0.0.1", server.port) as busy,
+        ):
+            async with asyncio.timeout(120):
+                while idle.is_open:
+                    await busy.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=TIMEOUT_S)
+                    await asyncio.sleep(0.02)
+            assert busy.is_open
 
 
-def test_more_clients_than_allowed_are_told_so(tmp_path: Path) -> None:
+async def test_more_clients_than_allowed_are_told_so(tmp_path: Path) -> None:
     with embedded.start({"server.max-connections": 2}, data_dir=tmp_path) as server:
-
-        async def main() -> None:
-            async with await Channel.connect("127.0.0.1", server.port):
-                second = await Channel.connect("127.0.0.1", server.port)
-                with pytest.raises(FlussError, match="2 connections"):
-                    await Channel.connect("127.0.0.1", server.port)
-                await second.close()
-                # The place is free again as soon as the server has noticed.
-                async with asyncio.timeout(120):
-                    while True:
-                        try:
-                            await (await Channel.connect("127.0.0.1", server.port)).close()
-                        except FlussError:
-                            await asyncio.sleep(0.01)
-                        else:
-                            return
-
-        run(main())
+        async with await Channel.connect("127.0.0.1", server.port):
+            second = await Channel.connect("127.0.0.1", server.port)
+            with pytest.raises(FlussError, match="2 connections"):
+                await Channel.connect("127.0.0.1", server.port)
+            await second.close()
+            # The place is free again as soon as the server has noticed.
+            async with asyncio.timeout(120):
+                while True:
+                    try:
+                        await (await Channel.connect("127.0.0.1", server.port)).close()
+                    except FlussError:
+                        await asyncio.sleep(0.01)
+                    else:
+                        return
 
 
 # Tables

@@ -76,31 +76,25 @@ def test_a_server_answers_and_leaves_nothing_behind(process: bool) -> None:
     assert not process or not is_running(process_id)
 
 
-def test_a_server_works_in_async_with_and_does_not_block_the_loop() -> None:
-    async def main() -> None:
-        ticks = 0
+async def test_a_server_works_in_async_with_and_does_not_block_the_loop() -> None:
+    ticks = 0
 
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                await asyncio.sleep(0.001)
-                ticks += 1
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.001)
+            ticks += 1
 
-        ticking = asyncio.ensure_future(tick())
-        async with EmbeddedServer(process=True) as server:
-            assert ticks > 0
-            assert await database_names(server.port) == ["fluss"]
-        ticking.cancel()
-
-    run(main())
+    ticking = asyncio.ensure_future(tick())
+    async with EmbeddedServer(process=True) as server:
+        assert ticks > 0
+        assert await database_names(server.port) == ["fluss"]
+    ticking.cancel()
 
 
-def test_a_server_can_be_started_inside_a_running_loop_as_in_a_notebook() -> None:
-    async def cell() -> None:
-        with fluss.embedded.start() as server:
-            assert await database_names(server.port) == ["fluss"]
-
-    asyncio.run(cell())
+async def test_a_server_can_be_started_inside_a_running_loop_as_in_a_notebook() -> None:
+    with fluss.embedded.start() as server:
+        assert await database_names(server.port) == ["fluss"]
 
 
 @both_kinds

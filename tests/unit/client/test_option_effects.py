@@ -23,7 +23,6 @@ from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer, Subscription
 from fluss.client.scan.remote import RemoteLog
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.transport import run
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
@@ -127,7 +126,7 @@ def segment(directory: Path, number: int, row_count: int = 10_000) -> pb.PbRemot
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_no_more_segments_are_read_at_a_time_than_wanted(tmp_path: Path, count: int) -> None:
+async def test_no_more_segments_are_read_at_a_time_than_wanted(tmp_path: Path, count: int) -> None:
     infos = [segment(tmp_path, number) for number in range(5)]
 
     def open_files() -> int:
@@ -139,32 +138,29 @@ def test_no_more_segments_are_read_at_a_time_than_wanted(tmp_path: Path, count: 
                 continue
         return sum(link.startswith(str(tmp_path)) for link in links)
 
-    async def main() -> None:
-        buffer = ScanBuffer(1, lambda: None)
-        buffer.hold(full := Frame(1))
-        log = RemoteLog(buffer, Config({"scanner.remote-log.prefetch-num": count}))
-        subscriptions = [Subscription(TableBucket(7, number), 0) for number in range(5)]
-        reads = [asyncio.ensure_future(log.read(s, info)) for s, info in zip(subscriptions, infos, strict=True)]
-        async with asyncio.timeout(120):
-            while open_files() < count:
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(0.03)
-            # All who are allowed to begin wait for room, with their file open.
-            assert open_files() == count
-            buffer.put([Chunk(subscriptions[0], full, memoryview(b""), 0, is_projected=False)])
-            while not all(read.done() for read in reads):
-                if (chunk := buffer.take()) is not None:
-                    buffer.release(chunk)
-                    log.resume()
-                await asyncio.sleep(0.001)
-        log.close()
-        assert [read.result() for read in reads] == [10_000] * 5
-
-    run(main())
+    buffer = ScanBuffer(1, lambda: None)
+    buffer.hold(full := Frame(1))
+    log = RemoteLog(buffer, Config({"scanner.remote-log.prefetch-num": count}))
+    subscriptions = [Subscription(TableBucket(7, number), 0) for number in range(5)]
+    reads = [asyncio.ensure_future(log.read(s, info)) for s, info in zip(subscriptions, infos, strict=True)]
+    async with asyncio.timeout(120):
+        while open_files() < count:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.03)
+        # All who are allowed to begin wait for room, with their file open.
+        assert open_files() == count
+        buffer.put([Chunk(subscriptions[0], full, memoryview(b""), 0, is_projected=False)])
+        while not all(read.done() for read in reads):
+            if (chunk := buffer.take()) is not None:
+                buffer.release(chunk)
+                log.resume()
+            await asyncio.sleep(0.001)
+    log.close()
+    assert [read.result() for read in reads] == [10_000] * 5
 
 
 @pytest.mark.parametrize(("thread_count", "part_count"), [(1, 1), (2, 5), (3, 2)])
-def test_a_segment_is_read_in_so_many_parts_by_so_many_threads(
+async def test_a_segment_is_read_in_so_many_parts_by_so_many_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread_count: int, part_count: int
 ) -> None:
     monkeypatch.setattr(remote, "_PART_BYTES_MIN", 100)
@@ -186,12 +182,8 @@ def test_a_segment_is_read_in_so_many_parts_by_so_many_threads(
     config = Config(
         {"remote-file.download-thread-num": thread_count, "scanner.remote-log.read-concurrency": part_count}
     )
-
-    async def main() -> None:
-        log = RemoteLog(ScanBuffer(1 << 30, lambda: None), config)
-        await log.read(Subscription(TableBucket(7, 0), 0), info)
-        log.close()
-
-    run(main())
+    log = RemoteLog(ScanBuffer(1 << 30, lambda: None), config)
+    await log.read(Subscription(TableBucket(7, 0), 0), info)
+    log.close()
     assert len(parts) == part_count
     assert len(threads) == min(thread_count, part_count)

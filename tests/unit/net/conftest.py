@@ -1,9 +1,10 @@
-"""Runs coroutines for tests that are plain functions, on each kind of event loop; and a transport without a socket."""
+"""Runs tests that are coroutines on each kind of event loop, and has a transport without a socket."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,25 +19,10 @@ except ImportError:
     pass
 
 
-@pytest.fixture(params=LOOP_FACTORIES.values(), ids=LOOP_FACTORIES.keys())
-def run(request) -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Return a function that runs a coroutine to its end and fails if it leaves tasks behind."""
-
-    def runner(main: Coroutine[Any, Any, Any]) -> Any:
-        with asyncio.Runner(loop_factory=request.param) as loop_runner:
-            return loop_runner.run(_without_leftovers(main))
-
-    return runner
-
-
-async def _without_leftovers(main: Coroutine[Any, Any, Any]) -> Any:
-    async with asyncio.timeout(120):
-        result = await main
-    # Callbacks of finished tasks need a turn.
-    await asyncio.sleep(0)
-    leftovers = asyncio.all_tasks() - {asyncio.current_task()}
-    assert not leftovers, f"tasks were left behind: {leftovers}"
-    return result
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that are coroutines on each kind of event loop."""
+    if inspect.iscoroutinefunction(metafunc.function):
+        metafunc.parametrize("loop_factory", LOOP_FACTORIES.values(), ids=LOOP_FACTORIES.keys())
 
 
 class ScriptedTransport(asyncio.Transport):

@@ -102,50 +102,42 @@ def test_no_more_than_a_bounded_number_of_addresses_is_remembered():
     assert throttle.failed("first") == 0
 
 
-def test_a_listener_answers_repeated_failures_late_and_right_passwords_at_once(run):
-    async def main():
-        settings = ListenerSettings(check_credentials=lambda user, password: password == "right")
-        async with Listener(settings, {}) as listener:
-            begun = time.monotonic()
-            for _ in range(5):
-                with pytest.raises(AuthenticationError, match="wrong user name or password"):
-                    await Channel.connect("127.0.0.1", listener.port, credentials=Credentials("eve", "wrong"))
-            assert time.monotonic() - begun >= 0.1 + 0.2
-            for _ in range(20):
-                longest_s = listener.shared.throttle.failed("127.0.0.1")
-            late = asyncio.create_task(
-                Channel.connect("127.0.0.1", listener.port, credentials=Credentials("eve", "wrong"))
-            )
-            async with await Channel.connect("127.0.0.1", listener.port, credentials=Credentials("bob", "right")):
-                assert longest_s >= 1
-                assert not late.done(), "the right password overtakes the wrong one"
-            late.cancel()
-            await asyncio.wait([late])
-
-    run(main())
+async def test_a_listener_answers_repeated_failures_late_and_right_passwords_at_once():
+    settings = ListenerSettings(check_credentials=lambda user, password: password == "right")
+    async with Listener(settings, {}) as listener:
+        begun = time.monotonic()
+        for _ in range(5):
+            with pytest.raises(AuthenticationError, match="wrong user name or password"):
+                await Channel.connect("127.0.0.1", listener.port, credentials=Credentials("eve", "wrong"))
+        assert time.monotonic() - begun >= 0.1 + 0.2
+        for _ in range(20):
+            longest_s = listener.shared.throttle.failed("127.0.0.1")
+        late = asyncio.create_task(Channel.connect("127.0.0.1", listener.port, credentials=Credentials("eve", "wrong")))
+        async with await Channel.connect("127.0.0.1", listener.port, credentials=Credentials("bob", "right")):
+            assert longest_s >= 1
+            assert not late.done(), "the right password overtakes the wrong one"
+        late.cancel()
+        await asyncio.wait([late])
 
 
-def test_many_guesses_in_one_packet_are_checked_only_up_to_a_limit(run):
-    async def main():
-        guesses = []
+async def test_many_guesses_in_one_packet_are_checked_only_up_to_a_limit():
+    guesses = []
 
-        def check(user: str, password: str) -> bool:
-            guesses.append(password)
-            return password == "guess 20"
+    def check(user: str, password: str) -> bool:
+        guesses.append(password)
+        return password == "guess 20"
 
-        async with Listener(ListenerSettings(check_credentials=check), {}) as listener:
-            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-            session = ClientSession()
-            for number in range(30):
-                request = pb.AuthenticateRequest(protocol="PLAIN", token=f"\0eve\0guess {number}".encode())
-                writer.writelines([bytes(part) for part in session.request(apis.AUTHENTICATE, request)[1]])
-            answers = []
-            while len(answers) < 30:
-                answers += session.feed(await reader.read(65536))
-            writer.close()
-            await writer.wait_closed()
-        assert len(guesses) == 5
-        assert all(isinstance(answer, ErrorReceived) for answer in answers)
-        assert "too many failed logins" in answers[-1].error.message
-
-    run(main())
+    async with Listener(ListenerSettings(check_credentials=check), {}) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        session = ClientSession()
+        for number in range(30):
+            request = pb.AuthenticateRequest(protocol="PLAIN", token=f"\0eve\0guess {number}".encode())
+            writer.writelines([bytes(part) for part in session.request(apis.AUTHENTICATE, request)[1]])
+        answers = []
+        while len(answers) < 30:
+            answers += session.feed(await reader.read(65536))
+        writer.close()
+        await writer.wait_closed()
+    assert len(guesses) == 5
+    assert all(isinstance(answer, ErrorReceived) for answer in answers)
+    assert "too many failed logins" in answers[-1].error.message

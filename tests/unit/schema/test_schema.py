@@ -5,7 +5,7 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fluss import AggFunction, Column, DataField, DataTypes, FlussError, Schema
 from fluss.schema.schema import schema_from_columns
@@ -143,7 +143,6 @@ def test_columns_and_nested_fields_are_numbered_depth_first() -> None:
     assert [list(field_ids(column.data_type)) for column in mixed.columns] == [[1], [3, 4, 5], []]
 
 
-@settings(max_examples=50, deadline=None)
 @given(row_types())
 def test_ids_are_unique_and_dense(types: list[DataType]) -> None:
     schema = schema_of(*(f"c{i} {data_type}" for i, data_type in enumerate(types)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss import AggFunction, Column, DatabaseDescriptor, DataField, DataTypes, FlussError, Schema, TableDescriptor
@@ -134,7 +134,6 @@ def test_every_type_has_its_json(text: str, expected: str) -> None:
     assert data_type_from_json(expected) == data_type
 
 
-@settings(max_examples=80, deadline=None)
 @given(row_types(columns_max=6), st.booleans())
 def test_schemas_survive_the_round_trip(types: list[DataType], keyed: bool) -> None:
     builder = Schema.builder()
@@ -148,7 +147,6 @@ def test_schemas_survive_the_round_trip(types: list[DataType], keyed: bool) -> N
     assert schema_from_json(json.dumps(_without_ids(json.loads(data)))).row_type == schema.row_type
 
 
-@settings(max_examples=50, deadline=None)
 @given(data_types(max_leaves=8))
 def test_types_survive_the_round_trip(data_type: DataType) -> None:
     assert data_type_from_json(data_type_to_json(data_type)) == data_type

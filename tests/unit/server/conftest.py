@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from fluss.net.listener import ListenerSettings
-from fluss.net.transport import run
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.settings import CoordinatorSettings
 from tests.unit.server.coordinator.support import Cluster, FakeClock, RecordingHost
@@ -49,17 +47,3 @@ def make_cluster(tmp_path, clock) -> Callable[..., Cluster]:
         return cluster
 
     return make
-
-
-@pytest.fixture
-def serve(make_cluster) -> Callable[..., None]:
-    """Return a function that runs a coroutine function over a running cluster."""
-
-    def serve_until_done(main: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
-        async def with_cluster() -> None:
-            async with asyncio.timeout(120), make_cluster(**options) as cluster:
-                await main(cluster)
-
-        run(with_cluster())
-
-    return serve_until_done

@@ -7,63 +7,53 @@ from __future__ import annotations
 
 import asyncio
 
-from fluss.net.transport import run
 from fluss.server.periodic import Periodic
 
 
-def test_work_is_repeated_also_after_failures(caplog):
-    async def main():
-        calls = []
+async def test_work_is_repeated_also_after_failures(caplog):
+    calls = []
 
-        async def action():
-            calls.append(len(calls))
-            if len(calls) % 2:
-                raise RuntimeError("a bug")
+    async def action():
+        calls.append(len(calls))
+        if len(calls) % 2:
+            raise RuntimeError("a bug")
 
-        periodic = Periodic("the work", 1, action)
-        periodic.start()
-        while len(calls) < 4:
-            await asyncio.sleep(0.001)
-        await periodic.stop()
-        count = len(calls)
-        await asyncio.sleep(0.01)
-        assert len(calls) == count
-
-    run(main())
+    periodic = Periodic("the work", 1, action)
+    periodic.start()
+    while len(calls) < 4:
+        await asyncio.sleep(0.001)
+    await periodic.stop()
+    count = len(calls)
+    await asyncio.sleep(0.01)
+    assert len(calls) == count
     assert "the work failed" in caplog.text
 
 
-def test_a_stop_lets_the_work_that_was_begun_finish():
-    async def main():
-        begun, may_end, ended = asyncio.Event(), asyncio.Event(), []
+async def test_a_stop_lets_the_work_that_was_begun_finish():
+    begun, may_end, ended = asyncio.Event(), asyncio.Event(), []
 
-        async def action():
-            begun.set()
-            await may_end.wait()
-            ended.append(True)
+    async def action():
+        begun.set()
+        await may_end.wait()
+        ended.append(True)
 
-        periodic = Periodic("the work", 1, action)
-        periodic.start()
-        await begun.wait()
-        stopping = asyncio.create_task(periodic.stop())
-        await asyncio.sleep(0)
-        assert not stopping.done()
-        may_end.set()
-        await stopping
-        assert ended == [True]
-
-    run(main())
+    periodic = Periodic("the work", 1, action)
+    periodic.start()
+    await begun.wait()
+    stopping = asyncio.create_task(periodic.stop())
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    may_end.set()
+    await stopping
+    assert ended == [True]
 
 
-def test_a_stop_does_not_wait_for_the_interval_and_may_be_repeated():
-    async def main():
-        async def action():
-            raise AssertionError("an hour has not passed")
+async def test_a_stop_does_not_wait_for_the_interval_and_may_be_repeated():
+    async def action():
+        raise AssertionError("an hour has not passed")
 
-        periodic = Periodic("the work", 3_600_000, action)
-        periodic.start()
-        await periodic.stop()
-        await periodic.stop()
-        await Periodic("never started", 1, action).stop()
-
-    run(main())
+    periodic = Periodic("the work", 3_600_000, action)
+    periodic.start()
+    await periodic.stop()
+    await periodic.stop()
+    await Periodic("never started", 1, action).stop()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -61,7 +61,6 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-@settings(max_examples=150, deadline=None)
 @given(arrow_batches(rows_max=6))
 def test_batches_of_all_types_survive_the_way_to_spark_and_back(drawn: tuple[list[DataType], pa.RecordBatch]) -> None:
     types, batch = drawn

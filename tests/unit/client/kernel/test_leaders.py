@@ -13,7 +13,6 @@ from fluss.client.kernel.leaders import ask_leaders
 from fluss.client.kernel.table_calls import leader_offsets
 from fluss.errors import FlussError
 from fluss.net.listener import RequestContext
-from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.offsets import OffsetSpec
@@ -77,102 +76,78 @@ class _Pair:
         return [answers[bucket] for bucket in BUCKETS]
 
 
-def test_every_leader_is_asked_once_about_all_its_buckets() -> None:
-    async def main() -> None:
-        async with _Pair() as pair:
-            pair.lead(1, 2, 1)
-            assert await pair.ask() == [1, 2, 1]
-            assert (pair.first.asked, pair.second.asked) == ([[0, 2]], [[1]])
-
-    run(main())
+async def test_every_leader_is_asked_once_about_all_its_buckets() -> None:
+    async with _Pair() as pair:
+        pair.lead(1, 2, 1)
+        assert await pair.ask() == [1, 2, 1]
+        assert (pair.first.asked, pair.second.asked) == ([[0, 2]], [[1]])
 
 
-def test_a_leader_that_has_moved_is_asked_where_it_is_now() -> None:
-    async def main() -> None:
-        async with _Pair() as pair:
-            pair.lead(1, 1, 1)
-            assert await pair.ask() == [1, 1, 1]
-            pair.lead(2, 2, 2)
-            pair.first.error_code = 12
-            assert await pair.ask() == [2, 2, 2]
-
-    run(main())
+async def test_a_leader_that_has_moved_is_asked_where_it_is_now() -> None:
+    async with _Pair() as pair:
+        pair.lead(1, 1, 1)
+        assert await pair.ask() == [1, 1, 1]
+        pair.lead(2, 2, 2)
+        pair.first.error_code = 12
+        assert await pair.ask() == [2, 2, 2]
 
 
-def test_a_leader_that_is_elected_meanwhile_is_found() -> None:
-    async def main() -> None:
-        async with _Pair() as pair:
-            pair.lead(1, None, 1)
+async def test_a_leader_that_is_elected_meanwhile_is_found() -> None:
+    async with _Pair() as pair:
+        pair.lead(1, None, 1)
 
-            async def elect(seconds: float) -> None:
-                pair.pauses.append(seconds)
-                if len(pair.pauses) > 3:
-                    pair.lead(1, 2, 1)
+        async def elect(seconds: float) -> None:
+            pair.pauses.append(seconds)
+            if len(pair.pauses) > 3:
+                pair.lead(1, 2, 1)
 
-            pair.sleep = elect  # type: ignore[method-assign]  # an election during a pause
-            assert await pair.ask() == [1, 2, 1]
-
-    run(main())
+        pair.sleep = elect  # type: ignore[method-assign]  # an election during a pause
+        assert await pair.ask() == [1, 2, 1]
 
 
-def test_a_bucket_without_a_leader_is_given_up_after_a_while() -> None:
-    async def main() -> None:
-        async with _Pair() as pair:
-            pair.lead(1, None, 1)
-            with pytest.raises(FlussError, match="No leader found for table bucket") as caught:
-                await pair.ask()
-            assert caught.value.error_code == -2
-            assert sum(pair.pauses) < 5
-            assert pair.first.asked == []
-
-    run(main())
+async def test_a_bucket_without_a_leader_is_given_up_after_a_while() -> None:
+    async with _Pair() as pair:
+        pair.lead(1, None, 1)
+        with pytest.raises(FlussError, match="No leader found for table bucket") as caught:
+            await pair.ask()
+        assert caught.value.error_code == -2
+        assert sum(pair.pauses) < 5
+        assert pair.first.asked == []
 
 
-def test_an_error_that_no_refresh_can_cure_is_raised_at_once() -> None:
-    async def main() -> None:
-        async with _Pair() as pair:
-            pair.lead(1, 1, 1)
-            pair.first.error_code = 38
-            with pytest.raises(FlussError, match="as told") as caught:
-                await pair.ask()
-            assert caught.value.error_code == 38
-            assert len(pair.first.asked) == 1
-
-    run(main())
+async def test_an_error_that_no_refresh_can_cure_is_raised_at_once() -> None:
+    async with _Pair() as pair:
+        pair.lead(1, 1, 1)
+        pair.first.error_code = 38
+        with pytest.raises(FlussError, match="as told") as caught:
+            await pair.ask()
+        assert caught.value.error_code == 38
+        assert len(pair.first.asked) == 1
 
 
-def test_an_error_that_stays_is_raised_with_its_code() -> None:
-    async def main() -> None:
-        async with _Pair() as pair:
-            pair.lead(1, 1, 1)
-            pair.first.error_code = 21
-            with pytest.raises(FlussError, match="as told") as caught:
-                await pair.ask()
-            assert caught.value.error_code == 21
-            assert len(pair.first.asked) == 5
-
-    run(main())
+async def test_an_error_that_stays_is_raised_with_its_code() -> None:
+    async with _Pair() as pair:
+        pair.lead(1, 1, 1)
+        pair.first.error_code = 21
+        with pytest.raises(FlussError, match="as told") as caught:
+            await pair.ask()
+        assert caught.value.error_code == 21
+        assert len(pair.first.asked) == 5
 
 
-def test_a_server_that_leaves_a_bucket_out_is_not_believed() -> None:
-    async def main() -> None:
-        async with _Pair() as pair:
-            pair.lead(1, 1, 1)
-            pair.first.unanswered = 1
-            with pytest.raises(FlussError, match="did not answer about TableBucket") as caught:
-                await pair.ask()
-            assert caught.value.error_code == -1
-
-    run(main())
+async def test_a_server_that_leaves_a_bucket_out_is_not_believed() -> None:
+    async with _Pair() as pair:
+        pair.lead(1, 1, 1)
+        pair.first.unanswered = 1
+        with pytest.raises(FlussError, match="did not answer about TableBucket") as caught:
+            await pair.ask()
+        assert caught.value.error_code == -1
 
 
-def test_a_leader_that_died_is_replaced() -> None:
-    async def main() -> None:
-        async with _Pair() as pair:
-            pair.lead(2, 2, 2)
-            assert await pair.ask() == [2, 2, 2]
-            await pair.second.stop()
-            pair.lead(1, 1, 1)
-            assert await asyncio.wait_for(pair.ask(), 120) == [1, 1, 1]
-
-    run(main())
+async def test_a_leader_that_died_is_replaced() -> None:
+    async with _Pair() as pair:
+        pair.lead(2, 2, 2)
+        assert await pair.ask() == [2, 2, 2]
+        await pair.second.stop()
+        pair.lead(1, 1, 1)
+        assert await asyncio.wait_for(pair.ask(), 120) == [1, 1, 1]

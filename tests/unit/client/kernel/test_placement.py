@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.kernel.placement import BucketSplitter, PartitionSplitter, TableKeys
@@ -53,7 +53,6 @@ def columns_of(types: Sequence[DataType], rows: list[tuple[Any, ...]]) -> list[A
 
 
 @given(data=st.data(), types=st.lists(scalar_types(nullable=False), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
 def test_batches_and_rows_have_the_same_keys_and_buckets(data: st.DataObject, types: list[DataType]) -> None:
     names = [f"c{i}" for i in range(len(types))]
     bucket_keys = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
@@ -157,7 +156,6 @@ def batch_of(types: list[DataType], rows: list[tuple[Any, ...]]) -> tuple[Schema
     return schema, pa.RecordBatch.from_arrays(columns, schema=schema.to_arrow())
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_partitions_are_those_of_the_single_rows_in_their_order(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(PARTITION_TYPES), min_size=1, max_size=3))
@@ -175,7 +173,6 @@ def test_partitions_are_those_of_the_single_rows_in_their_order(data: st.DataObj
     assert list(found.items()) == list(expected.items())
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_buckets_are_those_of_the_single_rows(data: st.DataObject) -> None:
     types = data.draw(st.lists(KEY_TYPES, min_size=1, max_size=3))

@@ -12,7 +12,6 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.servers import parse_address, split_addresses
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError
-from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import UserTable
 from tests.fakes.scripted_server import ScriptedServer
@@ -68,164 +67,128 @@ def test_anything_else_is_refused_by_name(text: str) -> None:
     assert caught.value.error_code == -2
 
 
-def test_the_first_server_that_answers_is_enough() -> None:
-    async def main() -> None:
-        async with ScriptedServer() as server:
-            dead = f"127.0.0.1:{_free_port()}"
-            config = Config({"bootstrap.servers": f"not an address, {dead}, {server.address}, 127.0.0.1:1"})
-            cluster = await Cluster.connect(config)
-            assert [node.port for node in cluster.tablet_servers] == [server.port]
-            await cluster.close()
-
-    run(main())
-
-
-def test_several_servers_are_each_tried_once_and_the_last_failure_to_connect_is_raised() -> None:
-    async def main() -> None:
-        pauses = _Pauses()
-        first, last = _free_port(), _free_port()
-        config = Config({"bootstrap.servers": f"127.0.0.1:{first},127.0.0.1:{last},nonsense"})
-        with pytest.raises(NetworkError, match=f"127.0.0.1:{last}") as caught:
-            await Cluster.connect(config, sleep=pauses)
-        assert caught.value.is_retriable
-        assert pauses.seconds == []
-
-    run(main())
-
-
-def test_a_single_server_gets_three_more_chances() -> None:
-    async def main() -> None:
-        pauses = _Pauses()
-        port = _free_port()
-        with pytest.raises(NetworkError, match=f"127.0.0.1:{port}") as caught:
-            await Cluster.connect(Config({"bootstrap.servers": f"127.0.0.1:{port}"}), sleep=pauses)
-        assert caught.value.error_code == 1
-        assert pauses.seconds == [0.1, 0.2, 0.4]
-
-    run(main())
-
-
-def test_a_single_server_that_comes_up_meanwhile_is_found() -> None:
-    async def main() -> None:
-        server = ScriptedServer(port=_free_port())
-
-        async def start_server(seconds: float) -> None:
-            await server.start()
-
-        # The port is known, but nobody listens on it until the first pause.
-        config = Config({"bootstrap.servers": f"127.0.0.1:{server._listener.settings.port}"})
-        cluster = await Cluster.connect(config, sleep=start_server)
+async def test_the_first_server_that_answers_is_enough() -> None:
+    async with ScriptedServer() as server:
+        dead = f"127.0.0.1:{_free_port()}"
+        config = Config({"bootstrap.servers": f"not an address, {dead}, {server.address}, 127.0.0.1:1"})
+        cluster = await Cluster.connect(config)
+        assert [node.port for node in cluster.tablet_servers] == [server.port]
         await cluster.close()
-        await server.stop()
-
-    run(main())
 
 
-def test_names_that_do_not_exist_are_mistakes_not_outages() -> None:
-    async def main() -> None:
-        pauses = _Pauses()
-        config = Config({"bootstrap.servers": "no-such-host.invalid:9123"})
-        with pytest.raises(FlussError, match=r"Invalid bootstrap address 'no-such-host.invalid:9123'") as caught:
-            await Cluster.connect(config, sleep=pauses)
-        assert caught.value.error_code == -2
-        assert pauses.seconds == []
-
-    run(main())
+async def test_several_servers_are_each_tried_once_and_the_last_failure_to_connect_is_raised() -> None:
+    pauses = _Pauses()
+    first, last = _free_port(), _free_port()
+    config = Config({"bootstrap.servers": f"127.0.0.1:{first},127.0.0.1:{last},nonsense"})
+    with pytest.raises(NetworkError, match=f"127.0.0.1:{last}") as caught:
+        await Cluster.connect(config, sleep=pauses)
+    assert caught.value.is_retriable
+    assert pauses.seconds == []
 
 
-def test_when_no_address_is_one_all_reasons_are_given() -> None:
-    async def main() -> None:
-        with pytest.raises(FlussError) as caught:
-            await Cluster.connect(Config({"bootstrap.servers": "nonsense,also:nonsense"}))
-        assert caught.value.error_code == -2
-        assert "'nonsense'" in caught.value.message
-        assert "'also:nonsense'" in caught.value.message
-
-    run(main())
+async def test_a_single_server_gets_three_more_chances() -> None:
+    pauses = _Pauses()
+    port = _free_port()
+    with pytest.raises(NetworkError, match=f"127.0.0.1:{port}") as caught:
+        await Cluster.connect(Config({"bootstrap.servers": f"127.0.0.1:{port}"}), sleep=pauses)
+    assert caught.value.error_code == 1
+    assert pauses.seconds == [0.1, 0.2, 0.4]
 
 
-def test_a_server_that_hangs_up_is_an_outage() -> None:
-    async def main() -> None:
-        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.close()
+async def test_a_single_server_that_comes_up_meanwhile_is_found() -> None:
+    server = ScriptedServer(port=_free_port())
 
-        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(NetworkError):
-            await Cluster.connect(Config({"bootstrap.servers": f"127.0.0.1:{port}"}), sleep=_Pauses())
-        server.close()
-        await server.wait_closed()
+    async def start_server(seconds: float) -> None:
+        await server.start()
 
-    run(main())
+    # The port is known, but nobody listens on it until the first pause.
+    config = Config({"bootstrap.servers": f"127.0.0.1:{server._listener.settings.port}"})
+    cluster = await Cluster.connect(config, sleep=start_server)
+    await cluster.close()
+    await server.stop()
 
 
-def test_a_server_that_says_nothing_is_given_up_after_the_request_timeout() -> None:
-    async def main() -> None:
-        ended = asyncio.Event()
-
-        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(-1)
-            writer.close()
-            ended.set()
-
-        server = await asyncio.start_server(listen, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        config = Config({"bootstrap.servers": f"127.0.0.1:{port}", "request-timeout": 50})
-        with pytest.raises(FlussError, match="timed out") as caught:
-            await Cluster.connect(config, sleep=_Pauses())
-        assert caught.value.error_code == 25
-        await ended.wait()
-        server.close()
-        await server.wait_closed()
-
-    run(main())
+async def test_names_that_do_not_exist_are_mistakes_not_outages() -> None:
+    pauses = _Pauses()
+    config = Config({"bootstrap.servers": "no-such-host.invalid:9123"})
+    with pytest.raises(FlussError, match=r"Invalid bootstrap address 'no-such-host.invalid:9123'") as caught:
+        await Cluster.connect(config, sleep=pauses)
+    assert caught.value.error_code == -2
+    assert pauses.seconds == []
 
 
-def test_wrong_credentials_are_code_46_and_are_not_tried_again() -> None:
-    async def main() -> None:
-        pauses = _Pauses()
-        async with ScriptedServer(check_credentials=UserTable({"admin": "admin-secret"})) as server:
-            for config in (
-                _sasl(server.address, "admin", "wrong-secret"),
-                _sasl(server.address, "nobody", "admin-secret"),
-                Config({"bootstrap.servers": server.address}),
-            ):
-                with pytest.raises(FlussError) as caught:
-                    await Cluster.connect(config, sleep=pauses)
-                assert caught.value.error_code == 46
-                assert "secret" not in str(caught.value)
-        assert pauses.seconds == []
-        assert server.requests[ApiKey.GET_METADATA] == 0
-
-    run(main())
+async def test_when_no_address_is_one_all_reasons_are_given() -> None:
+    with pytest.raises(FlussError) as caught:
+        await Cluster.connect(Config({"bootstrap.servers": "nonsense,also:nonsense"}))
+    assert caught.value.error_code == -2
+    assert "'nonsense'" in caught.value.message
+    assert "'also:nonsense'" in caught.value.message
 
 
-def test_right_credentials_open_every_connection() -> None:
-    async def main() -> None:
-        async with ScriptedServer(check_credentials=UserTable({"admin": "admin-secret"})) as server:
-            cluster = await Cluster.connect(_sasl(server.address, "admin", "admin-secret"))
-            await cluster.refresh()
-            assert server.requests[ApiKey.GET_METADATA] == 2
-            await cluster.close()
+async def test_a_server_that_hangs_up_is_an_outage() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
 
-    run(main())
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(NetworkError):
+        await Cluster.connect(Config({"bootstrap.servers": f"127.0.0.1:{port}"}), sleep=_Pauses())
+    server.close()
+    await server.wait_closed()
 
 
-def test_a_client_with_credentials_is_refused_by_a_server_that_wants_none() -> None:
-    async def main() -> None:
-        async with ScriptedServer() as server:
+async def test_a_server_that_says_nothing_is_given_up_after_the_request_timeout() -> None:
+    ended = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+        ended.set()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    config = Config({"bootstrap.servers": f"127.0.0.1:{port}", "request-timeout": 50})
+    with pytest.raises(FlussError, match="timed out") as caught:
+        await Cluster.connect(config, sleep=_Pauses())
+    assert caught.value.error_code == 25
+    await ended.wait()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_wrong_credentials_are_code_46_and_are_not_tried_again() -> None:
+    pauses = _Pauses()
+    async with ScriptedServer(check_credentials=UserTable({"admin": "admin-secret"})) as server:
+        for config in (
+            _sasl(server.address, "admin", "wrong-secret"),
+            _sasl(server.address, "nobody", "admin-secret"),
+            Config({"bootstrap.servers": server.address}),
+        ):
             with pytest.raises(FlussError) as caught:
-                await Cluster.connect(_sasl(server.address, "admin", "admin-secret"))
+                await Cluster.connect(config, sleep=pauses)
             assert caught.value.error_code == 46
+            assert "secret" not in str(caught.value)
+    assert pauses.seconds == []
+    assert server.requests[ApiKey.GET_METADATA] == 0
 
-    run(main())
+
+async def test_right_credentials_open_every_connection() -> None:
+    async with ScriptedServer(check_credentials=UserTable({"admin": "admin-secret"})) as server:
+        cluster = await Cluster.connect(_sasl(server.address, "admin", "admin-secret"))
+        await cluster.refresh()
+        assert server.requests[ApiKey.GET_METADATA] == 2
+        await cluster.close()
 
 
-def test_a_config_that_contradicts_itself_is_refused_before_anybody_is_asked() -> None:
-    async def main() -> None:
-        async with ScriptedServer() as server:
-            with pytest.raises(FlussError, match=r"scanner.log.fetch.min-bytes"):
-                await Cluster.connect(server.config(**{"scanner_log_fetch_min__bytes": 0}))
-            assert server.connection_count == 0
+async def test_a_client_with_credentials_is_refused_by_a_server_that_wants_none() -> None:
+    async with ScriptedServer() as server:
+        with pytest.raises(FlussError) as caught:
+            await Cluster.connect(_sasl(server.address, "admin", "admin-secret"))
+        assert caught.value.error_code == 46
 
-    run(main())
+
+async def test_a_config_that_contradicts_itself_is_refused_before_anybody_is_asked() -> None:
+    async with ScriptedServer() as server:
+        with pytest.raises(FlussError, match=r"scanner.log.fetch.min-bytes"):
+            await Cluster.connect(server.config(**{"scanner_log_fetch_min__bytes": 0}))
+        assert server.connection_count == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.lookup.keys_and_rows import ValueReader
@@ -46,7 +46,6 @@ def as_python(row: tuple[Any, ...], schema: Schema) -> dict[str, Any] | None:
 
 
 @given(data=st.data(), types=row_types(columns_max=5), kv_format=st.sampled_from(list(KvFormat)))
-@settings(max_examples=60, deadline=None)
 def test_rows_of_all_types_come_back_singly_and_in_columns(
     data: st.DataObject, types: list[DataType], kv_format: KvFormat
 ) -> None:

@@ -290,38 +290,30 @@ def test_what_does_not_pass_is_raised_with_its_code(server: LookupServer) -> Non
     assert caught.value.error_code == 11
 
 
-def test_partitions_that_come_and_go(server: LookupServer) -> None:
+async def test_partitions_that_come_and_go(server: LookupServer) -> None:
     rows = with_orders(server)
     keys = [{"region": region, "id": number} for region in ("EU", "US", "MARS") for number in range(20)]
-
-    async def main() -> None:
-        async with await FlussConnection.create(server.config()) as connection:
-            lookuper = (await connection.get_table(PATH)).new_lookup().create_lookuper()
-            assert (await lookuper.lookup_many(keys, missing="drop")).to_pylist() == rows
-            server.drop_partition("EU")
-            assert (await lookuper.lookup_many(keys, missing="drop")).to_pylist() == rows[20:]
-            server.add_partition("MARS", 30)
-            server.put({"region": "MARS", "amount": 1, "id": 7}, partition_id=30)
-            found = await lookuper.lookup_many(keys, missing="drop", columns=["region"])
-            assert found.column("region").to_pylist() == ["US"] * 20 + ["MARS"]
-
-    run(main())
+    async with await FlussConnection.create(server.config()) as connection:
+        lookuper = (await connection.get_table(PATH)).new_lookup().create_lookuper()
+        assert (await lookuper.lookup_many(keys, missing="drop")).to_pylist() == rows
+        server.drop_partition("EU")
+        assert (await lookuper.lookup_many(keys, missing="drop")).to_pylist() == rows[20:]
+        server.add_partition("MARS", 30)
+        server.put({"region": "MARS", "amount": 1, "id": 7}, partition_id=30)
+        found = await lookuper.lookup_many(keys, missing="drop", columns=["region"])
+        assert found.column("region").to_pylist() == ["US"] * 20 + ["MARS"]
 
 
-def test_a_caller_that_is_cancelled_ends_its_requests(server: LookupServer) -> None:
+async def test_a_caller_that_is_cancelled_ends_its_requests(server: LookupServer) -> None:
     with_users(server)
-
-    async def main() -> None:
-        async with await FlussConnection.create(server.config(lookup__max_inflight_requests=1)) as connection:
-            lookuper = (await connection.get_table(PATH)).new_lookup().create_lookuper()
-            server.hold()
-            calls = [asyncio.create_task(lookuper.lookup_many([[number]])) for number in range(3)]
-            await eventually_async(lambda: len(server.requests) == 1)
-            calls[0].cancel()
-            calls[1].cancel()
-            await asyncio.wait(calls[:2])
-            server.release()
-            assert (await calls[2]).num_rows == 1
-            assert (await lookuper.lookup([5])) == {"id": 5, "name": "user 5"}
-
-    run(main())
+    async with await FlussConnection.create(server.config(lookup__max_inflight_requests=1)) as connection:
+        lookuper = (await connection.get_table(PATH)).new_lookup().create_lookuper()
+        server.hold()
+        calls = [asyncio.create_task(lookuper.lookup_many([[number]])) for number in range(3)]
+        await eventually_async(lambda: len(server.requests) == 1)
+        calls[0].cancel()
+        calls[1].cancel()
+        await asyncio.wait(calls[:2])
+        server.release()
+        assert (await calls[2]).num_rows == 1
+        assert (await lookuper.lookup([5])) == {"id": 5, "name": "user 5"}

@@ -44,90 +44,66 @@ def scan(client: Client, limit: int, bucket_id: int = 0) -> BatchScanner:
 
 
 @pytest.mark.parametrize(("limit", "first"), [(1, 11), (3, 9), (5, 7), (12, 0), (100, 0)])
-def test_the_newest_rows_come_in_one_batch_and_then_nothing(client: Client, limit: int, first: int) -> None:
-    async def main() -> None:
-        scanner = scan(client, limit)
-        assert scanner.bucket == client.bucket(0)
-        batch = await scanner.next_batch()
-        assert batch is not None
-        assert batch.batch.to_pylist() == rows(first, 12 - first)
-        assert (batch.base_offset, batch.last_offset, batch.bucket) == (first, 11, client.bucket(0))
-        assert await scanner.next_batch() is None
-        assert await scanner.collect_all_batches() == []
-        assert (await scanner.to_arrow()).num_rows == 0
-
-    run(main())
+async def test_the_newest_rows_come_in_one_batch_and_then_nothing(client: Client, limit: int, first: int) -> None:
+    scanner = scan(client, limit)
+    assert scanner.bucket == client.bucket(0)
+    batch = await scanner.next_batch()
+    assert batch is not None
+    assert batch.batch.to_pylist() == rows(first, 12 - first)
+    assert (batch.base_offset, batch.last_offset, batch.bucket) == (first, 11, client.bucket(0))
+    assert await scanner.next_batch() is None
+    assert await scanner.collect_all_batches() == []
+    assert (await scanner.to_arrow()).num_rows == 0
 
 
-def test_all_forms_give_the_same_rows_and_ask_once_each(client: Client, servers: ScanCluster) -> None:
-    async def main() -> None:
-        (batch,) = await scan(client, 4).collect_all_batches()
-        table = await scan(client, 4).to_arrow()
-        frame = await scan(client, 4).to_pandas()
-        assert batch.batch.to_pylist() == table.to_pylist() == frame.to_dict("records") == rows(8, 4)
-
-    run(main())
+async def test_all_forms_give_the_same_rows_and_ask_once_each(client: Client, servers: ScanCluster) -> None:
+    (batch,) = await scan(client, 4).collect_all_batches()
+    table = await scan(client, 4).to_arrow()
+    frame = await scan(client, 4).to_pandas()
+    assert batch.batch.to_pylist() == table.to_pylist() == frame.to_dict("records") == rows(8, 4)
     assert servers.call(lambda: servers.servers[0].requests[ApiKey.LIMIT_SCAN]) == 3
 
 
-def test_an_empty_bucket_gives_no_batch_and_a_table_with_the_columns(client: Client) -> None:
-    async def main() -> None:
-        assert await scan(client, 5, bucket_id=1).next_batch() is None
-        projected = client.scan().project([1]).limit(5).create_bucket_batch_scanner(client.bucket(1))
-        table = await projected.to_arrow()
-        assert (table.num_rows, table.schema.names) == (0, ["name"])
-
-    run(main())
+async def test_an_empty_bucket_gives_no_batch_and_a_table_with_the_columns(client: Client) -> None:
+    assert await scan(client, 5, bucket_id=1).next_batch() is None
+    projected = client.scan().project([1]).limit(5).create_bucket_batch_scanner(client.bucket(1))
+    table = await projected.to_arrow()
+    assert (table.num_rows, table.schema.names) == (0, ["name"])
 
 
-def test_columns_are_chosen_from_whole_rows(client: Client) -> None:
-    async def main() -> None:
-        scanner = client.scan().project_by_name(["name", "id"]).limit(1).create_bucket_batch_scanner(client.bucket(0))
-        assert (await scanner.to_arrow()).to_pydict() == {"name": ["n11"], "id": [11]}
-
-    run(main())
+async def test_columns_are_chosen_from_whole_rows(client: Client) -> None:
+    scanner = client.scan().project_by_name(["name", "id"]).limit(1).create_bucket_batch_scanner(client.bucket(0))
+    assert (await scanner.to_arrow()).to_pydict() == {"name": ["n11"], "id": [11]}
 
 
-def test_an_error_of_the_server_is_raised_and_spends_the_scanner(client: Client, servers: ScanCluster) -> None:
+async def test_an_error_of_the_server_is_raised_and_spends_the_scanner(client: Client, servers: ScanCluster) -> None:
     servers.limit_scan_answer = LimitScanResponse(error_code=48, error_message="not you")
-
-    async def main() -> None:
-        scanner = scan(client, 1)
-        with pytest.raises(FlussError, match="not you") as error:
-            await scanner.next_batch()
-        assert error.value.error_code == 48
-        assert await scanner.next_batch() is None
-
-    run(main())
+    scanner = scan(client, 1)
+    with pytest.raises(FlussError, match="not you") as error:
+        await scanner.next_batch()
+    assert error.value.error_code == 48
+    assert await scanner.next_batch() is None
 
 
-def test_damage_is_an_error(client: Client, servers: ScanCluster) -> None:
+async def test_damage_is_an_error(client: Client, servers: ScanCluster) -> None:
     data = bytearray(servers.logs[None, 0][0].data)
     data[-1] ^= 1
     servers.limit_scan_answer = LimitScanResponse(is_log_table=True, records=bytes(data))
-
-    async def main() -> None:
-        with pytest.raises(FlussError, match=r"cannot be read: .*checksum") as error:
-            await scan(client, 1).next_batch()
-        assert error.value.error_code == -2
-
-    run(main())
+    with pytest.raises(FlussError, match=r"cannot be read: .*checksum") as error:
+        await scan(client, 1).next_batch()
+    assert error.value.error_code == -2
 
 
-def test_a_bucket_without_a_leader_is_code_44(client: Client, servers: ScanCluster) -> None:
+async def test_a_bucket_without_a_leader_is_code_44(client: Client, servers: ScanCluster) -> None:
     def lose() -> None:
         servers.leaders[None, 0] = 77
         servers.publish()
 
     servers.call(lose)
     client.cluster.forget_leaders(TABLE_ID)
-
-    async def main() -> None:
-        with pytest.raises(FlussError, match="No leader found") as error:
-            await scan(client, 1).next_batch()
-        assert error.value.error_code == 44
-
-    run(main())
+    with pytest.raises(FlussError, match="No leader found") as error:
+        await scan(client, 1).next_batch()
+    assert error.value.error_code == 44
 
 
 def test_rows_of_a_table_with_a_primary_key_keep_their_order_across_schemas() -> None:

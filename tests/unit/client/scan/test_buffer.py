@@ -10,7 +10,6 @@ import pytest
 
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer, Subscription, Subscriptions
 from fluss.errors import FlussError
-from fluss.net.transport import run
 from fluss.schema.table import TableBucket
 
 BUCKETS = [TableBucket(1, number) for number in range(3)]
@@ -124,21 +123,18 @@ def test_a_waiting_thread_is_woken_by_news(buffer: ScanBuffer) -> None:
     assert buffer.is_closed
 
 
-def test_a_waiting_coroutine_is_woken_by_news_from_another_thread(buffer: ScanBuffer) -> None:
-    async def main() -> None:
-        news = buffer.news_count
-        assert not await buffer.wait(news, 0.01)
-        threading.Timer(0.02, buffer.fail, [Subscription(BUCKETS[0], 0), FlussError("no")]).start()
-        async with asyncio.timeout(120):
-            assert await buffer.wait(news, None)
-            assert await buffer.wait(news, None)
-        cancelled = asyncio.ensure_future(buffer.wait(buffer.news_count, None))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await asyncio.wait([cancelled])
-        assert not buffer._waiters
-
-    run(main())
+async def test_a_waiting_coroutine_is_woken_by_news_from_another_thread(buffer: ScanBuffer) -> None:
+    news = buffer.news_count
+    assert not await buffer.wait(news, 0.01)
+    threading.Timer(0.02, buffer.fail, [Subscription(BUCKETS[0], 0), FlussError("no")]).start()
+    async with asyncio.timeout(120):
+        assert await buffer.wait(news, None)
+        assert await buffer.wait(news, None)
+    cancelled = asyncio.ensure_future(buffer.wait(buffer.news_count, None))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert not buffer._waiters
 
 
 def test_news_for_a_loop_that_is_closed_disturb_nobody(buffer: ScanBuffer) -> None:

@@ -299,24 +299,21 @@ def test_twins_do_not_block_the_event_loop() -> None:
         run(main(client, servers))
 
 
-def test_iteration_is_endless_and_may_be_left(reader: Client) -> None:
-    async def main() -> None:
-        scanner = reader.records()
-        scanner.subscribe_buckets({0: 0, 1: 0})
-        seen = []
-        async for record in scanner:
-            seen.append(record.row)
-            if len(seen) == 18:
-                break
-        assert sorted(seen, key=lambda row: row["id"]) == [*rows(0, 9), *rows(100, 9)]
-        assert (await scanner.poll_async(20)).is_empty()
-        batches = reader.batches()
-        batches.subscribe(2, 0)
-        async for batch in batches:
-            assert batch.batch.to_pylist() == rows(200)
+async def test_iteration_is_endless_and_may_be_left(reader: Client) -> None:
+    scanner = reader.records()
+    scanner.subscribe_buckets({0: 0, 1: 0})
+    seen = []
+    async for record in scanner:
+        seen.append(record.row)
+        if len(seen) == 18:
             break
-
-    run(main())
+    assert sorted(seen, key=lambda row: row["id"]) == [*rows(0, 9), *rows(100, 9)]
+    assert (await scanner.poll_async(20)).is_empty()
+    batches = reader.batches()
+    batches.subscribe(2, 0)
+    async for batch in batches:
+        assert batch.batch.to_pylist() == rows(200)
+        break
 
 
 def test_a_cancelled_poll_loses_nothing() -> None:
@@ -411,7 +408,7 @@ def test_misuse_is_refused_with_the_way_out(reader: Client) -> None:
     assert records.get_subscribed_buckets() == []
 
 
-def test_a_closed_scanner_says_so_and_ends_waiting_polls(reader: Client) -> None:
+async def test_a_closed_scanner_says_so_and_ends_waiting_polls(reader: Client) -> None:
     with reader.records() as scanner:
         scanner.subscribe(0, 9)
         threading.Timer(0.05, scanner.close).start()
@@ -421,14 +418,10 @@ def test_a_closed_scanner_says_so_and_ends_waiting_polls(reader: Client) -> None
     for call in (lambda: scanner.poll(0), lambda: scanner.subscribe(0, 0), lambda: scanner.unsubscribe(0)):
         with pytest.raises(FlussError, match="scanner is closed"):
             call()
-
-    async def main() -> None:
-        async with reader.batches() as batches:
-            batches.subscribe(0, 0)
-        with pytest.raises(FlussError, match="scanner is closed"):
-            await batches.poll_arrow_async(120_000)
-
-    run(main())
+    async with reader.batches() as batches:
+        batches.subscribe(0, 0)
+    with pytest.raises(FlussError, match="scanner is closed"):
+        await batches.poll_arrow_async(120_000)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks on this system")

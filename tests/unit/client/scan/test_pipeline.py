@@ -17,7 +17,6 @@ import pytest
 
 from fluss import EARLIEST_OFFSET, ErrorCode, FlussError
 from fluss.client.kernel.runtime import runtime
-from fluss.net.transport import run
 from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.record.log_batch import build_batch
 from fluss.schema.schema import Schema
@@ -184,30 +183,27 @@ def test_partitions_are_read_to_their_ends_and_one_that_vanished_is_named() -> N
             assert error.value.error_code == ErrorCode.CLIENT_ERROR
 
 
-def test_the_async_twins_read_the_same_and_leave_nothing_behind_when_cancelled(
+async def test_the_async_twins_read_the_same_and_leave_nothing_behind_when_cancelled(
     client: Client, servers: ScanCluster
 ) -> None:
-    async def main() -> None:
-        scanner = client.batches()
-        scanner.subscribe(0, EARLIEST_OFFSET)
-        assert (await scanner.to_arrow_async()).to_pylist() == rows(0, 12)
-        assert (await scanner.to_pandas_async())["id"].tolist() == list(range(12))
-        silence = FetchedBucket(0, high_watermark=12, records=b"")
-        servers.call(lambda: servers.standing_answers.update({(None, 0): silence}))
-        fetch_count = len(servers.fetches)
-        reading = asyncio.ensure_future(scanner.to_arrow_async())
-        await eventually_async(lambda: len(servers.fetches) > fetch_count)
-        with pytest.raises(FlussError, match=r"to_arrow\(\) is under way"):
-            scanner.poll_arrow(0)
-        with pytest.raises(FlussError, match=r"to_arrow\(\) is under way"):
-            scanner.subscribe(0, 0)
-        reading.cancel()
-        await asyncio.wait([reading])
-        assert reading.cancelled()
-        servers.call(servers.standing_answers.clear)
-        assert (await scanner.poll_arrow_async(120_000)).to_pylist() == rows(0, 12)
-
-    run(main())
+    scanner = client.batches()
+    scanner.subscribe(0, EARLIEST_OFFSET)
+    assert (await scanner.to_arrow_async()).to_pylist() == rows(0, 12)
+    assert (await scanner.to_pandas_async())["id"].tolist() == list(range(12))
+    silence = FetchedBucket(0, high_watermark=12, records=b"")
+    servers.call(lambda: servers.standing_answers.update({(None, 0): silence}))
+    fetch_count = len(servers.fetches)
+    reading = asyncio.ensure_future(scanner.to_arrow_async())
+    await eventually_async(lambda: len(servers.fetches) > fetch_count)
+    with pytest.raises(FlussError, match=r"to_arrow\(\) is under way"):
+        scanner.poll_arrow(0)
+    with pytest.raises(FlussError, match=r"to_arrow\(\) is under way"):
+        scanner.subscribe(0, 0)
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert reading.cancelled()
+    servers.call(servers.standing_answers.clear)
+    assert (await scanner.poll_arrow_async(120_000)).to_pylist() == rows(0, 12)
 
 
 def test_a_poll_that_is_under_way_does_not_take_records_from_a_bounded_read(client: Client) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from fluss.client.scan import records as scan_records
 from fluss.client.scan.records import RecordBatch, RecordBatches, RecordRun, ScanBatch, ScanRecord, ScanRecords
-from fluss.net.transport import run
 from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
@@ -127,17 +126,14 @@ def test_batches_know_their_place() -> None:
     assert RecordBatch._create(batch.batch.slice(0, 0), FIRST, 4).last_offset == 3
 
 
-def test_results_may_be_awaited_and_gathered(polled: ScanRecords) -> None:
-    async def main() -> None:
-        batches = RecordBatches([RecordBatch._create(pa.RecordBatch.from_pydict({"id": [1]}), FIRST, 0)])
-        assert await polled is polled
-        assert await batches is batches
-        assert isinstance(batches, list)
-        first, second = await asyncio.gather(polled, batches)
-        assert first is polled
-        assert second is batches
-
-    run(main())
+async def test_results_may_be_awaited_and_gathered(polled: ScanRecords) -> None:
+    batches = RecordBatches([RecordBatch._create(pa.RecordBatch.from_pydict({"id": [1]}), FIRST, 0)])
+    assert await polled is polled
+    assert await batches is batches
+    assert isinstance(batches, list)
+    first, second = await asyncio.gather(polled, batches)
+    assert first is polled
+    assert second is batches
 
 
 @pytest.mark.parametrize("cls", [ScanRecords, ScanRecord, RecordBatch])

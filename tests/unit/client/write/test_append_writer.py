@@ -3,7 +3,6 @@ Shown with a writer on real sockets against a server that keeps what it gets in 
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -374,25 +373,21 @@ def test_the_names_of_things(server: WriteServer) -> None:
         assert repr(handle) == "WriteResultHandle(consumed)"
 
 
-def test_a_writer_is_a_context_manager_that_flushes(server: WriteServer) -> None:
+async def test_a_writer_is_a_context_manager_that_flushes(server: WriteServer) -> None:
     server.add_table()
     server.faults.extend([Fault(), Fault(bucket_code=13)])
-
-    async def main() -> None:
-        with client_of(server) as client:
-            async with await client.writer() as writer:
-                writer.append([1, "x"])
-            assert server.ids() == [1]
-            with pytest.raises(FlussError, match="refused with 13"):
-                async with client.writer() as writer:
-                    writer.append([2, "x"])
-            with pytest.raises(ZeroDivisionError):
-                async with client.writer() as writer:
-                    writer.append([1 // len(server.scripted.partitions), "a mistake of the user"])
+    with client_of(server) as client:
+        async with await client.writer() as writer:
+            writer.append([1, "x"])
+        assert server.ids() == [1]
+        with pytest.raises(FlussError, match="refused with 13"):
             async with client.writer() as writer:
-                assert not await writer.__aexit__(ValueError, ValueError(), None)
-
-    asyncio.run(main())
+                writer.append([2, "x"])
+        with pytest.raises(ZeroDivisionError):
+            async with client.writer() as writer:
+                writer.append([1 // len(server.scripted.partitions), "a mistake of the user"])
+        async with client.writer() as writer:
+            assert not await writer.__aexit__(ValueError, ValueError(), None)
 
 
 def test_options_reach_the_path(server: WriteServer) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.write import encoders
@@ -64,7 +64,6 @@ def encoded_bytes(encoder: KvEncoder, packed_rows: list[bytes]) -> list[tuple[by
     ]
 
 
-@settings(max_examples=60)
 @given(st.data(), st.sampled_from(["COMPACTED", "INDEXED"]))
 def test_puts_and_deletes_of_any_table_are_found_again(data: st.DataObject, kv_format: str) -> None:
     key_types = data.draw(st.lists(scalar_types(nullable=False), min_size=1, max_size=3))

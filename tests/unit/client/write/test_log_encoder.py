@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.write.batch import Batch
@@ -67,7 +67,6 @@ def decoded(read: LogBatch, log_format: str, types: list[DataType], schema: pa.S
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-@settings(max_examples=60)
 @given(
     arrow_batches(), st.sampled_from(["ARROW", "COMPACTED", "INDEXED"]), st.sampled_from(["NONE", "LZ4_FRAME", "ZSTD"])
 )

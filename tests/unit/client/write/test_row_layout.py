@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.write.blocks import Block
@@ -64,7 +64,6 @@ def arrow_of(rows: list[tuple[Any, ...]], types: list[DataType]) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(columns, schema=schema_of(types).to_arrow())
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_both_ways_of_packing_agree_and_the_rows_come_out_as_arrow(data: st.DataObject) -> None:
     types = data.draw(row_types(columns_max=10))
@@ -83,7 +82,6 @@ def test_both_ways_of_packing_agree_and_the_rows_come_out_as_arrow(data: st.Data
     assert batch.equals(arrow_of(rows, types))
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_both_ways_of_packing_deletes_agree_and_only_the_key_is_left(data: st.DataObject) -> None:
     types = [*data.draw(row_types(columns_max=5)), *data.draw(st.lists(scalar_types(nullable=False), min_size=1))]
@@ -137,7 +135,6 @@ ODD_VALUES: list[Any] = [
 ]
 
 
-@settings(max_examples=50)
 @given(st.one_of(scalar_types(), data_types(max_leaves=3)))
 def test_the_compiled_way_takes_nothing_that_the_plain_way_refuses(data_type: DataType) -> None:
     layout = RowLayout(schema_of([data_type]))

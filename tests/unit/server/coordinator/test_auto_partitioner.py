@@ -148,8 +148,8 @@ def test_without_auto_partition_only_a_format_of_its_own_is_checked():
 # The coordinator
 
 
-def test_a_new_table_has_its_partitions_at_once_and_neighbours_can_be_added(serve):
-    async def main(cluster):
+async def test_a_new_table_has_its_partitions_at_once_and_neighbours_can_be_added(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", _table("YEAR"))
         assert set(await cluster.partitions("fluss.t")) == {"2024", "2025"}
         for year in ("2023", "2022"):
@@ -158,11 +158,9 @@ def test_a_new_table_has_its_partitions_at_once_and_neighbours_can_be_added(serv
         assert len(await cluster.partitions("fluss.t")) == 4
         assert len(cluster.host.open) == 4
 
-    serve(main)
 
-
-def test_a_dropped_partition_comes_back_at_the_next_look_only(serve):
-    async def main(cluster):
+async def test_a_dropped_partition_comes_back_at_the_next_look_only(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", _table("YEAR"))
         drop = pb.DropPartitionRequest(
             table_path=path("fluss.t"), partition_spec=spec(time="2025"), ignore_if_not_exists=False
@@ -173,11 +171,9 @@ def test_a_dropped_partition_comes_back_at_the_next_look_only(serve):
         await cluster.service._auto_partitioner.look()
         assert set(await cluster.partitions("fluss.t")) == {"2024", "2025"}
 
-    serve(main)
 
-
-def test_time_makes_and_drops_partitions(serve, clock):
-    async def main(cluster):
+async def test_time_makes_and_drops_partitions(make_cluster, clock):
+    async with make_cluster() as cluster:
         clock.now_ms = _ms(2024, 9, 10)
         await cluster.create("fluss.t", _table("MONTH", num_precreate=4, num_retention=2))
         clock.now_ms = _ms(2024, 12, 10)
@@ -192,11 +188,9 @@ def test_time_makes_and_drops_partitions(serve, clock):
         ]
         assert ("drop", "fluss.t", "202409") in cluster.host.events
 
-    serve(main)
 
-
-def test_partitions_by_hand_expire_like_all_others(serve, clock):
-    async def main(cluster):
+async def test_partitions_by_hand_expire_like_all_others(make_cluster, clock):
+    async with make_cluster() as cluster:
         clock.now_ms = _ms(2024, 9, 10)
         await cluster.create("fluss.t", _table("YEAR", num_retention=2, num_precreate=1))
         await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", time="2022"))
@@ -205,39 +199,31 @@ def test_partitions_by_hand_expire_like_all_others(serve, clock):
         await cluster.service._auto_partitioner.look()
         assert sorted(await cluster.partitions("fluss.t")) == ["2024", "2025", "2099"]
 
-    serve(main)
 
-
-def test_a_start_catches_up(serve, clock):
-    async def first(cluster):
+async def test_a_start_catches_up(make_cluster, clock):
+    async with make_cluster() as cluster:
         clock.now_ms = _ms(2024, 9, 10)
         await cluster.create("fluss.t", _table("DAY", num_retention=1))
         assert sorted(await cluster.partitions("fluss.t")) == ["20240910", "20240911"]
         clock.now_ms = _ms(2024, 9, 20)
-
-    async def later(cluster):
+    async with make_cluster() as cluster:
         assert sorted(await cluster.partitions("fluss.t")) == ["20240920", "20240921"]
 
-    serve(first)
-    serve(later)
 
-
-def test_looks_are_repeated_at_an_interval(serve, clock):
-    async def main(cluster):
+async def test_looks_are_repeated_at_an_interval(make_cluster, clock):
+    async with make_cluster(settings={"auto_partition_check_interval_ms": 1}) as cluster:
         await cluster.create("fluss.t", _table("YEAR", num_precreate=1))
         clock.now_ms = _ms(2025, 1, 1)
         while "2025" not in await cluster.partitions("fluss.t"):
             pass
 
-    serve(main, settings={"auto_partition_check_interval_ms": 1})
 
-
-def test_tables_by_day_are_extended_with_a_delay_of_their_own_but_shrink_on_time(serve, clock):
+async def test_tables_by_day_are_extended_with_a_delay_of_their_own_but_shrink_on_time(make_cluster, clock):
     class LatestDelay(random.Random):
         def randrange(self, stop):
             return stop - 1
 
-    async def main(cluster):
+    async with make_cluster(rng=LatestDelay()) as cluster:
         clock.now_ms = _ms(2024, 9, 10, 0, 0)
         await cluster.create("fluss.t", _table("DAY", num_precreate=2, num_retention=0))
         assert sorted(await cluster.partitions("fluss.t")) == ["20240910", "20240911"]
@@ -249,20 +235,16 @@ def test_tables_by_day_are_extended_with_a_delay_of_their_own_but_shrink_on_time
         await cluster.service._auto_partitioner.look()
         assert sorted(await cluster.partitions("fluss.t")) == ["20240911", "20240912"]
 
-    serve(main, rng=LatestDelay())
 
-
-def test_limits_are_logged_and_fill_what_room_there_is(serve, caplog):
-    async def main(cluster):
+async def test_limits_are_logged_and_fill_what_room_there_is(make_cluster, caplog):
+    async with make_cluster(settings={"partition_count_max": 3}) as cluster:
         with caplog.at_level(logging.WARNING):
             await cluster.create("fluss.t", _table("YEAR", num_precreate=5))
         assert sorted(await cluster.partitions("fluss.t")) == ["2024", "2025", "2026"]
 
-    serve(main, settings={"partition_count_max": 3})
 
-
-def test_a_table_that_cannot_be_extended_does_not_hold_up_others(serve, caplog):
-    async def main(cluster):
+async def test_a_table_that_cannot_be_extended_does_not_hold_up_others(make_cluster, caplog):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.a", _table("YEAR", num_precreate=1))
         await cluster.create("fluss.b", _table("YEAR", num_precreate=1))
         drop = [
@@ -282,6 +264,4 @@ def test_a_table_that_cannot_be_extended_does_not_hold_up_others(serve, caplog):
         await cluster.service._auto_partitioner.look()
         assert await cluster.partitions("fluss.a") == {}
         assert set(await cluster.partitions("fluss.b")) == {"2024"}
-
-    serve(main)
     assert "fluss.a could not be brought up to date" in caplog.text

@@ -47,29 +47,9 @@ async def _open(metadata_file: Path) -> tuple[MetadataStore, Catalog]:
 # Restart
 
 
-def test_a_restart_changes_nothing(serve, clock):
+async def test_a_restart_changes_nothing(make_cluster, clock):
     partitioned = descriptor({"id": "INTEGER", "dt": "STRING"}, primary_key=["id", "dt"], partition_key=["dt"])
     before = {}
-
-    async def main(cluster):
-        await cluster.create_database("d")
-        clock.now_ms += 1
-        await cluster.create("d.t", descriptor(comment="ü 'quoted'", custom_properties={"k\n": "v\t\0"}))
-        await cluster.alter("d.t", columns=[new_column("c", {"type": "STRING"})])
-        clock.now_ms += 1
-        await cluster.alter("d.t", values={"table.log.ttl": "1 d"})
-        await cluster.create("d.p", partitioned)
-        for value in ("a", "b"):
-            request = pb.CreatePartitionRequest(
-                table_path=path("d.p"), partition_spec=spec(dt=value), ignore_if_not_exists=False
-            )
-            await cluster.ask(apis.CREATE_PARTITION, request)
-        before.update(await _everything(cluster))
-
-    async def again(cluster):
-        assert await _everything(cluster) == before
-        table = await cluster.create("d.next", descriptor())
-        assert table.table_id == 2
 
     async def _everything(cluster):
         infos = {name: (await cluster.info(name))[0] for name in ("d.t", "d.p")}
@@ -88,59 +68,64 @@ def test_a_restart_changes_nothing(serve, clock):
             "created": (cluster.table("d.t").created_ms, cluster.table("d.t").modified_ms),
         }
 
-    serve(main)
-    serve(again)
+    async with make_cluster() as cluster:
+        await cluster.create_database("d")
+        clock.now_ms += 1
+        await cluster.create("d.t", descriptor(comment="ü 'quoted'", custom_properties={"k\n": "v\t\0"}))
+        await cluster.alter("d.t", columns=[new_column("c", {"type": "STRING"})])
+        clock.now_ms += 1
+        await cluster.alter("d.t", values={"table.log.ttl": "1 d"})
+        await cluster.create("d.p", partitioned)
+        for value in ("a", "b"):
+            request = pb.CreatePartitionRequest(
+                table_path=path("d.p"), partition_spec=spec(dt=value), ignore_if_not_exists=False
+            )
+            await cluster.ask(apis.CREATE_PARTITION, request)
+        before.update(await _everything(cluster))
+    async with make_cluster() as cluster:
+        assert await _everything(cluster) == before
+        table = await cluster.create("d.next", descriptor())
+        assert table.table_id == 2
 
 
-def test_the_default_database_comes_only_when_there_is_none(serve, tmp_path):
-    async def first(cluster):
+async def test_the_default_database_comes_only_when_there_is_none(make_cluster, tmp_path):
+    async with make_cluster() as cluster:
         await cluster.create_database("other")
-
-    serve(first)
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         connection.execute("DELETE FROM databases WHERE name = 'fluss'")
     connection.close()
-
-    async def second(cluster):
+    async with make_cluster() as cluster:
         assert cluster.catalog.database_names() == ["other"]
 
-    serve(second)
 
-
-def test_ids_are_not_used_again_after_the_last_one_was_dropped(serve):
-    async def main(cluster):
-        table = await cluster.create("fluss.t", descriptor())
-        await cluster.ask(apis.DROP_TABLE, pb.DropTableRequest(table_path=path("fluss.t"), ignore_if_not_exists=False))
-        ids.append(table.table_id)
-
+async def test_ids_are_not_used_again_after_the_last_one_was_dropped(make_cluster):
     ids = []
     for _ in range(3):
-        serve(main)
+        async with make_cluster() as cluster:
+            table = await cluster.create("fluss.t", descriptor())
+            await cluster.ask(
+                apis.DROP_TABLE, pb.DropTableRequest(table_path=path("fluss.t"), ignore_if_not_exists=False)
+            )
+            ids.append(table.table_id)
     assert ids == [0, 1, 2]
 
 
-def test_five_thousand_partitions_are_loaded_quickly(tmp_path):
-    async def fill():
-        store, catalog = await _open(tmp_path / FILE_NAME)
-        for number in range(5):
-            table_path = TablePath("fluss", f"t{number}")
-            table = await catalog.create_table(table_path, busy_catalog.DESCRIPTOR, ignore_if_exists=False)
-            names = [f"p{index}" for index in range(1000)]
-            await catalog.create_partitions(table.table_id, names, count_max=1000)
-        await store.close()
-
-    async def load():
-        begun = time.process_time()
-        store, catalog = await _open(tmp_path / FILE_NAME)
-        cpu_s = time.process_time() - begun
-        await store.close()
-        assert sum(len(catalog.partitions_of(table.table_id)) for table in catalog.tables()) == 5000
-        assert catalog.partition_by_id(4999).name == "p999"
-        # The work of some hundredths of a second.
-        assert cpu_s < 2
-
-    run(fill())
-    run(load())
+async def test_five_thousand_partitions_are_loaded_quickly(tmp_path):
+    store, catalog = await _open(tmp_path / FILE_NAME)
+    for number in range(5):
+        table_path = TablePath("fluss", f"t{number}")
+        table = await catalog.create_table(table_path, busy_catalog.DESCRIPTOR, ignore_if_exists=False)
+        names = [f"p{index}" for index in range(1000)]
+        await catalog.create_partitions(table.table_id, names, count_max=1000)
+    await store.close()
+    begun = time.process_time()
+    store, catalog = await _open(tmp_path / FILE_NAME)
+    cpu_s = time.process_time() - begun
+    await store.close()
+    assert sum(len(catalog.partitions_of(table.table_id)) for table in catalog.tables()) == 5000
+    assert catalog.partition_by_id(4999).name == "p999"
+    # The work of some hundredths of a second.
+    assert cpu_s < 2
 
 
 # Crash
@@ -236,8 +221,8 @@ async def _reopened(metadata_file: Path) -> Model:
 # Failing disks
 
 
-def test_a_full_disk_refuses_changes_and_forgets_nothing(serve):
-    async def main(cluster):
+async def test_a_full_disk_refuses_changes_and_forgets_nothing(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         file = cluster.coordinator.store._file
         pages = await file.read(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
@@ -249,18 +234,13 @@ def test_a_full_disk_refuses_changes_and_forgets_nothing(serve):
         assert cluster.host.events[-1] == ("drop", "fluss.u", None)
         await file.read(lambda connection: connection.execute("PRAGMA max_page_count=100000"))
         await cluster.create("fluss.u", large)
-
-    async def again(cluster):
+    async with make_cluster() as cluster:
         assert cluster.catalog.table_names("fluss") == ["t", "u"]
 
-    serve(main)
-    serve(again)
 
-
-def test_after_a_failed_write_nothing_is_changed_any_more_until_a_restart(serve):
+async def test_after_a_failed_write_nothing_is_changed_any_more_until_a_restart(make_cluster):
     """What has reached the disk is not known then; reading goes on."""
-
-    async def main(cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         # The rest of the reserved ids cannot be given back at the end, which must not keep the server from stopping.
         await cluster.ask(apis.INIT_WRITER, pb.InitWriterRequest())
@@ -277,13 +257,9 @@ def test_after_a_failed_write_nothing_is_changed_any_more_until_a_restart(serve)
         assert "restart the server" in error.message
         assert cluster.catalog.table_names("fluss") == ["t"]
         assert (await cluster.info("fluss.t"))[0].table_id == 0
-
-    async def again(cluster):
+    async with make_cluster() as cluster:
         assert cluster.catalog.table_names("fluss") == ["t"]
         await cluster.create("fluss.v", descriptor())
-
-    serve(main)
-    serve(again)
 
 
 # Damage
@@ -298,13 +274,14 @@ def _refusal(metadata_file: Path) -> str:
 
 
 @pytest.fixture
-def metadata_file(serve, tmp_path) -> Path:
+def metadata_file(make_cluster, tmp_path) -> Path:
     """Return a file with one table in it."""
 
-    async def main(cluster):
-        await cluster.create("fluss.t", descriptor())
+    async def main():
+        async with make_cluster() as cluster:
+            await cluster.create("fluss.t", descriptor())
 
-    serve(main)
+    run(main())
     return tmp_path / FILE_NAME
 
 
@@ -355,7 +332,7 @@ def test_a_table_without_its_schema_is_named(metadata_file):
 # Versions
 
 
-def test_older_files_are_brought_up_to_date_step_by_step(tmp_path):
+async def test_older_files_are_brought_up_to_date_step_by_step(tmp_path):
     first = ("CREATE TABLE a (x)", "INSERT INTO a VALUES (1)")
     second = ("CREATE TABLE b AS SELECT x + 1 AS x FROM a",)
 
@@ -366,43 +343,33 @@ def test_older_files_are_brought_up_to_date_step_by_step(tmp_path):
         finally:
             await file.close()
 
-    async def main():
-        assert await values(first) == [(1,)]
-        assert await values(first, second) == [(1,)]
-        assert await values(first, second) == [(1,)]
-        with pytest.raises(FlussError):
-            await values(first)
-
-    run(main())
+    assert await values(first) == [(1,)]
+    assert await values(first, second) == [(1,)]
+    assert await values(first, second) == [(1,)]
+    with pytest.raises(FlussError):
+        await values(first)
 
 
-def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path):
+async def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path):
     good = ("CREATE TABLE a (x)",)
     bad = ("CREATE TABLE b (x)", "INSERT INTO missing VALUES (1)")
-
-    async def main():
-        await (await SqliteFile.open(tmp_path / "file", (good,))).close()
-        with pytest.raises(FlussError):
-            await SqliteFile.open(tmp_path / "file", (good, bad))
-        file = await SqliteFile.open(tmp_path / "file", (good, ("CREATE TABLE b (y)",)))
-        await file.close()
-        await file.close()
-
-    run(main())
+    await (await SqliteFile.open(tmp_path / "file", (good,))).close()
+    with pytest.raises(FlussError):
+        await SqliteFile.open(tmp_path / "file", (good, bad))
+    file = await SqliteFile.open(tmp_path / "file", (good, ("CREATE TABLE b (y)",)))
+    await file.close()
+    await file.close()
 
 
 # The end
 
 
-def test_a_change_that_was_begun_is_finished_before_the_end(make_cluster):
-    async def main():
-        async with make_cluster() as cluster:
-            waiting = asyncio.create_task(cluster.ask(apis.CREATE_TABLE, create_request("fluss.t", descriptor())))
-            while not cluster.host.events:
-                await asyncio.sleep(0)
-        with pytest.raises(FlussError):
-            await waiting
-        async with make_cluster() as cluster:
-            assert cluster.catalog.table_names("fluss") == ["t"]
-
-    run(main())
+async def test_a_change_that_was_begun_is_finished_before_the_end(make_cluster):
+    async with make_cluster() as cluster:
+        waiting = asyncio.create_task(cluster.ask(apis.CREATE_TABLE, create_request("fluss.t", descriptor())))
+        while not cluster.host.events:
+            await asyncio.sleep(0)
+    with pytest.raises(FlussError):
+        await waiting
+    async with make_cluster() as cluster:
+        assert cluster.catalog.table_names("fluss") == ["t"]

@@ -10,7 +10,6 @@ import asyncio
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.transport import run
 from fluss.server.coordinator.metadata_store import MIGRATIONS, MetadataStore
 from fluss.server.coordinator.producers import RowIds
 from fluss.server.coordinator.sqlite_file import SqliteFile
@@ -21,8 +20,8 @@ async def _reserve(cluster, name: str, count: int, column_id: int = 1) -> int:
     return await RowIds(cluster.coordinator.store).reserve(cluster.table(name).table_id, column_id, count)
 
 
-def test_ids_begin_at_one_for_every_table_and_column_and_go_on_after_a_restart(serve):
-    async def main(cluster):
+async def test_ids_begin_at_one_for_every_table_and_column_and_go_on_after_a_restart(make_cluster):
+    async with make_cluster() as cluster:
         for name in ("d.a", "d.b"):
             if cluster.coordinator.catalog.database("d") is None:
                 await cluster.create_database("d")
@@ -30,28 +29,22 @@ def test_ids_begin_at_one_for_every_table_and_column_and_go_on_after_a_restart(s
         assert [await _reserve(cluster, "d.a", 5) for _ in range(3)] == [1, 6, 11]
         assert await _reserve(cluster, "d.a", 100, column_id=2) == 1
         assert await _reserve(cluster, "d.b", 1) == 1
-
-    async def again(cluster):
+    async with make_cluster() as cluster:
         assert await _reserve(cluster, "d.a", 1) == 16
         assert await _reserve(cluster, "d.a", 1, column_id=2) == 101
         assert await _reserve(cluster, "d.b", 1) == 2
 
-    serve(main)
-    serve(again)
 
-
-def test_ids_that_are_asked_for_at_once_are_different(serve):
-    async def main(cluster):
+async def test_ids_that_are_asked_for_at_once_are_different(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create_database("d")
         await cluster.create("d.a", descriptor())
         firsts = await asyncio.gather(*(_reserve(cluster, "d.a", 10) for _ in range(50)))
         assert sorted(firsts) == list(range(1, 500, 10))
 
-    serve(main)
 
-
-def test_a_table_that_was_dropped_has_no_ids(serve):
-    async def main(cluster):
+async def test_a_table_that_was_dropped_has_no_ids(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create_database("d")
         table = await cluster.create("d.a", descriptor())
         await _reserve(cluster, "d.a", 5)
@@ -64,16 +57,11 @@ def test_a_table_that_was_dropped_has_no_ids(serve):
         )
         assert rows == []
 
-    serve(main)
 
-
-def test_a_file_without_row_ids_gets_them(tmp_path):
-    async def main():
-        file = await SqliteFile.open(tmp_path / "metadata.sqlite", MIGRATIONS[:1])
-        await file.close()
-        store = await MetadataStore.open(tmp_path / "metadata.sqlite")
-        with pytest.raises(FlussError, match="does not exist"):
-            await store.reserve_row_ids(1, 1, 1)
-        await store.close()
-
-    run(main())
+async def test_a_file_without_row_ids_gets_them(tmp_path):
+    file = await SqliteFile.open(tmp_path / "metadata.sqlite", MIGRATIONS[:1])
+    await file.close()
+    store = await MetadataStore.open(tmp_path / "metadata.sqlite")
+    with pytest.raises(FlussError, match="does not exist"):
+        await store.reserve_row_ids(1, 1, 1)
+    await store.close()

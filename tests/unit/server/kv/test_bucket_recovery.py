@@ -31,7 +31,7 @@ from tests.unit.server.kv.bucket_support import (
     hosting,
 )
 from tests.unit.server.merge.merging import Delete, make_table
-from tests.unit.server.tablet.support import Clock, run
+from tests.unit.server.tablet.support import Clock
 
 DAY_MS = 86_400_000
 # A segment for every batch or two, so that there is something to expire.
@@ -53,56 +53,47 @@ async def write_history(bucket: Bucket) -> list[tuple]:
 
 @pytest.mark.parametrize("log_format", ["ARROW", "COMPACTED", "INDEXED"])
 @pytest.mark.parametrize("kv_format", ["COMPACTED", "INDEXED"])
-def test_the_changelog_alone_gives_the_same_rows(tmp_path, log_format, kv_format):
-    async def main():
-        table = make_table(SCHEMA, {"log.format": log_format, "kv.format": kv_format})
-        async with hosting(tmp_path, table) as bucket:
-            rows = await write_history(bucket)
-        shutil.rmtree(tmp_path / KV_DIRECTORY)
-        async with hosting(tmp_path, table, kv=small_reads()) as bucket:
-            assert sorted(await bucket.rows()) == rows
-            assert await bucket.kv.row_count() == len(rows)
-            assert (await bucket.kv.store()).state.applied_offset == bucket.log.offset_high_watermark
-
-    run(main())
+async def test_the_changelog_alone_gives_the_same_rows(tmp_path, log_format, kv_format):
+    table = make_table(SCHEMA, {"log.format": log_format, "kv.format": kv_format})
+    async with hosting(tmp_path, table) as bucket:
+        rows = await write_history(bucket)
+    shutil.rmtree(tmp_path / KV_DIRECTORY)
+    async with hosting(tmp_path, table, kv=small_reads()) as bucket:
+        assert sorted(await bucket.rows()) == rows
+        assert await bucket.kv.row_count() == len(rows)
+        assert (await bucket.kv.store()).state.applied_offset == bucket.log.offset_high_watermark
 
 
 @pytest.mark.parametrize("image", ["FULL", "WAL"])
-def test_batches_that_change_a_key_several_times_are_replayed_to_their_last_change(tmp_path, image):
-    async def main():
-        table = make_table(SCHEMA, {"changelog.image": image})
-        async with hosting(tmp_path, table) as bucket:
-            await bucket.put((1, "a"), (2, "a"), (1, "b"), Delete((1, None)), (3, "a"), (1, "c"), Delete((3, None)))
-            await bucket.put(Delete((2, None)), (2, "b"), (4, "a"), (2, "c"), Delete((4, None)), (3, "b"), (3, "c"))
-            await bucket.put((5, "a"), Delete((1, None)))
-            rows = await bucket.rows()
-            assert rows == [(2, "c"), (3, "c"), (5, "a")]
-            row_count = await bucket.kv.row_count()
+async def test_batches_that_change_a_key_several_times_are_replayed_to_their_last_change(tmp_path, image):
+    table = make_table(SCHEMA, {"changelog.image": image})
+    async with hosting(tmp_path, table) as bucket:
+        await bucket.put((1, "a"), (2, "a"), (1, "b"), Delete((1, None)), (3, "a"), (1, "c"), Delete((3, None)))
+        await bucket.put(Delete((2, None)), (2, "b"), (4, "a"), (2, "c"), Delete((4, None)), (3, "b"), (3, "c"))
+        await bucket.put((5, "a"), Delete((1, None)))
+        rows = await bucket.rows()
+        assert rows == [(2, "c"), (3, "c"), (5, "a")]
+        row_count = await bucket.kv.row_count()
+    shutil.rmtree(tmp_path / KV_DIRECTORY)
+    for kv in (small_reads(), KvSettings()):
+        async with hosting(tmp_path, table, kv=kv) as bucket:
+            assert await bucket.rows() == rows
+            assert await bucket.kv.row_count() == row_count
         shutil.rmtree(tmp_path / KV_DIRECTORY)
-        for kv in (small_reads(), KvSettings()):
-            async with hosting(tmp_path, table, kv=kv) as bucket:
-                assert await bucket.rows() == rows
-                assert await bucket.kv.row_count() == row_count
-            shutil.rmtree(tmp_path / KV_DIRECTORY)
-
-    run(main())
 
 
-def test_rows_are_not_counted_where_the_changelog_does_not_tell_new_ones_from_old_ones(tmp_path):
-    async def main():
-        table = make_table(SCHEMA, {"changelog.image": "WAL"})
-        async with hosting(tmp_path, table) as bucket:
-            rows = await write_history(bucket)
-            assert await bucket.kv.row_count() is None
-        shutil.rmtree(tmp_path / KV_DIRECTORY)
-        async with hosting(tmp_path, table) as bucket:
-            assert sorted(await bucket.rows()) == rows
-            assert await bucket.kv.row_count() is None
-
-    run(main())
+async def test_rows_are_not_counted_where_the_changelog_does_not_tell_new_ones_from_old_ones(tmp_path):
+    table = make_table(SCHEMA, {"changelog.image": "WAL"})
+    async with hosting(tmp_path, table) as bucket:
+        rows = await write_history(bucket)
+        assert await bucket.kv.row_count() is None
+    shutil.rmtree(tmp_path / KV_DIRECTORY)
+    async with hosting(tmp_path, table) as bucket:
+        assert sorted(await bucket.rows()) == rows
+        assert await bucket.kv.row_count() is None
 
 
-def test_after_a_clean_stop_nothing_is_replayed_and_after_a_crash_what_was_not_flushed(tmp_path):
+async def test_after_a_clean_stop_nothing_is_replayed_and_after_a_crash_what_was_not_flushed(tmp_path):
     replayed = []
 
     async def replay(data_dir: Path) -> list[int]:
@@ -115,90 +106,77 @@ def test_after_a_clean_stop_nothing_is_replayed_and_after_a_crash_what_was_not_f
             await asyncio.to_thread(store.close)
             replayed.append(recovery.replayed_bytes)
 
-    async def main():
-        async with hosting(tmp_path / "data") as bucket:
-            await bucket.put((1, "a"))
-            await bucket.kv.flush()
-            size_bytes = bucket.log.size_bytes
-            await bucket.put((2, "b"))
-            await bucket.put((3, "c"))
-            rest_bytes = bucket.log.size_bytes - size_bytes
-            crash = crashed(tmp_path / "data", tmp_path / "crash")
-        await replay(tmp_path / "data")
-        await replay(crash)
-        assert replayed == [0, rest_bytes]
-
-    run(main())
+    async with hosting(tmp_path / "data") as bucket:
+        await bucket.put((1, "a"))
+        await bucket.kv.flush()
+        size_bytes = bucket.log.size_bytes
+        await bucket.put((2, "b"))
+        await bucket.put((3, "c"))
+        rest_bytes = bucket.log.size_bytes - size_bytes
+        crash = crashed(tmp_path / "data", tmp_path / "crash")
+    await replay(tmp_path / "data")
+    await replay(crash)
+    assert replayed == [0, rest_bytes]
 
 
-def test_a_store_is_flushed_by_bytes_and_at_an_interval(tmp_path):
+async def test_a_store_is_flushed_by_bytes_and_at_an_interval(tmp_path):
     async def flushed_offset(bucket: Bucket) -> int:
         return (await bucket.kv.store()).flushed_offset
 
-    async def main():
-        async with hosting(tmp_path / "bytes", kv=KvSettings(flush_bytes=300, flush_interval_ms=0)) as bucket:
+    async with hosting(tmp_path / "bytes", kv=KvSettings(flush_bytes=300, flush_interval_ms=0)) as bucket:
+        await bucket.put((1, "a"))
+        assert await flushed_offset(bucket) == 0
+        while not await flushed_offset(bucket):
             await bucket.put((1, "a"))
-            assert await flushed_offset(bucket) == 0
-            while not await flushed_offset(bucket):
-                await bucket.put((1, "a"))
-        async with hosting(tmp_path / "time", kv=KvSettings(flush_interval_ms=20)) as bucket:
-            await bucket.put((1, "a"))
-            while await flushed_offset(bucket) != 1:
-                await asyncio.sleep(0.005)
-            bucket.manager.kv_runtime.set_flush_interval(0)
-            await bucket.put((2, "a"))
-            await asyncio.sleep(0.05)
-            assert await flushed_offset(bucket) == 1
-            bucket.manager.kv_runtime.set_flush_interval(20)
-            while await flushed_offset(bucket) != 2:
-                await asyncio.sleep(0.005)
-
-    run(main())
+    async with hosting(tmp_path / "time", kv=KvSettings(flush_interval_ms=20)) as bucket:
+        await bucket.put((1, "a"))
+        while await flushed_offset(bucket) != 1:
+            await asyncio.sleep(0.005)
+        bucket.manager.kv_runtime.set_flush_interval(0)
+        await bucket.put((2, "a"))
+        await asyncio.sleep(0.05)
+        assert await flushed_offset(bucket) == 1
+        bucket.manager.kv_runtime.set_flush_interval(20)
+        while await flushed_offset(bucket) != 2:
+            await asyncio.sleep(0.005)
 
 
-def test_a_store_that_is_ahead_of_its_changelog_is_built_again(tmp_path, caplog):
+async def test_a_store_that_is_ahead_of_its_changelog_is_built_again(tmp_path, caplog):
     """Without syncs a loss of power can cost the end of the log, while RocksDB has synced what came of it."""
-
-    async def main():
-        async with hosting(tmp_path) as bucket:
-            await bucket.put((1, "a"))
-            short_log = crashed(tmp_path / "db/t-1/log-0", tmp_path / "short")
-            await bucket.put((1, "lost"), (2, "lost"))
-        shutil.rmtree(tmp_path / "db/t-1/log-0")
-        short_log.rename(tmp_path / "db/t-1/log-0")
-        for name in ("recovery-point-offset-checkpoint", ".fluss_cleanshutdown"):
-            (tmp_path / name).unlink()
-        async with hosting(tmp_path) as bucket:
-            assert await bucket.rows() == [(1, "a")]
-            assert await bucket.kv.row_count() == 1
-        assert "it is built again" in caplog.text
-
-    run(main())
+    async with hosting(tmp_path) as bucket:
+        await bucket.put((1, "a"))
+        short_log = crashed(tmp_path / "db/t-1/log-0", tmp_path / "short")
+        await bucket.put((1, "lost"), (2, "lost"))
+    shutil.rmtree(tmp_path / "db/t-1/log-0")
+    short_log.rename(tmp_path / "db/t-1/log-0")
+    for name in ("recovery-point-offset-checkpoint", ".fluss_cleanshutdown"):
+        (tmp_path / name).unlink()
+    async with hosting(tmp_path) as bucket:
+        assert await bucket.rows() == [(1, "a")]
+        assert await bucket.kv.row_count() == 1
+    assert "it is built again" in caplog.text
 
 
-def test_a_rebuild_that_was_interrupted_goes_on(tmp_path):
-    async def main():
-        async with hosting(tmp_path) as bucket:
-            rows = await write_history(bucket)
-            log, directories = bucket.log, bucket.kv._life._directories
-        shutil.rmtree(tmp_path / KV_DIRECTORY)
-        resources = KvResources(KvStoreSettings())
-        recovery = Recovery(log, TABLE, directories, resources, read_bytes=1)
-        read, reads = log.read, []
+async def test_a_rebuild_that_was_interrupted_goes_on(tmp_path):
+    async with hosting(tmp_path) as bucket:
+        rows = await write_history(bucket)
+        log, directories = bucket.log, bucket.kv._life._directories
+    shutil.rmtree(tmp_path / KV_DIRECTORY)
+    resources = KvResources(KvStoreSettings())
+    recovery = Recovery(log, TABLE, directories, resources, read_bytes=1)
+    read, reads = log.read, []
 
-        def counted(offset: int, *args: Any, **more: Any) -> memoryview:
-            reads.append(offset)
-            if len(reads) == 5:
-                recovery.cancel()
-            return read(offset, *args, **more)
+    def counted(offset: int, *args: Any, **more: Any) -> memoryview:
+        reads.append(offset)
+        if len(reads) == 5:
+            recovery.cancel()
+        return read(offset, *args, **more)
 
-        recovery._log = _Reads(log, counted)
-        with pytest.raises(FlussError, match="interrupted"):
-            recovery.run(is_damaged=False)
-        async with hosting(tmp_path) as bucket:
-            assert sorted(await bucket.rows()) == rows
-
-    run(main())
+    recovery._log = _Reads(log, counted)
+    with pytest.raises(FlussError, match="interrupted"):
+        recovery.run(is_damaged=False)
+    async with hosting(tmp_path) as bucket:
+        assert sorted(await bucket.rows()) == rows
 
 
 class _Reads:
@@ -212,45 +190,39 @@ class _Reads:
         return getattr(self._log, name)
 
 
-def test_a_long_recovery_says_how_far_it_is(tmp_path, caplog):
-    async def main():
-        async with hosting(tmp_path) as bucket:
-            await write_history(bucket)
-            log, directories = bucket.log, bucket.kv._life._directories
-        shutil.rmtree(tmp_path / KV_DIRECTORY)
-        now_s = 0.0
+async def test_a_long_recovery_says_how_far_it_is(tmp_path, caplog):
+    async with hosting(tmp_path) as bucket:
+        await write_history(bucket)
+        log, directories = bucket.log, bucket.kv._life._directories
+    shutil.rmtree(tmp_path / KV_DIRECTORY)
+    now_s = 0.0
 
-        def clock() -> float:
-            nonlocal now_s
-            now_s += 3.0
-            return now_s
+    def clock() -> float:
+        nonlocal now_s
+        now_s += 3.0
+        return now_s
 
-        resources = KvResources(KvStoreSettings())
-        recovery = Recovery(log, TABLE, directories, resources, read_bytes=1, clock=clock)
-        with caplog.at_level(logging.INFO):
-            recovery.run(is_damaged=False).close()
-        assert f"of {log.offset_next} has been replayed" in caplog.text
-        assert "is up to date after" in caplog.text
-
-    run(main())
+    resources = KvResources(KvStoreSettings())
+    recovery = Recovery(log, TABLE, directories, resources, read_bytes=1, clock=clock)
+    with caplog.at_level(logging.INFO):
+        recovery.run(is_damaged=False).close()
+    assert f"of {log.offset_next} has been replayed" in caplog.text
+    assert "is up to date after" in caplog.text
 
 
-def test_requests_that_come_while_a_store_is_being_built_are_told_to_try_again(tmp_path):
-    async def main():
-        async with hosting(tmp_path) as bucket:
-            await write_history(bucket)
-        shutil.rmtree(tmp_path / KV_DIRECTORY)
-        async with hosting(tmp_path, kv=small_reads(open_wait_ms=0)) as bucket:
-            answers = [bucket.begin((number, "later")) for number in range(3)]
-            with pytest.raises(FlussError, match=r"being opened.*try again") as error:
-                await bucket.kv.store()
-            assert error.value.error_code == ErrorCode.KV_STORAGE_EXCEPTION
-            outcomes = await asyncio.gather(*answers, return_exceptions=True)
-            assert {outcome.error_code for outcome in outcomes} == {ErrorCode.KV_STORAGE_EXCEPTION}
-            await eventually_async(lambda: bucket.kv._life.current is not None)
-            assert len(await bucket.rows()) == 10
-
-    run(main())
+async def test_requests_that_come_while_a_store_is_being_built_are_told_to_try_again(tmp_path):
+    async with hosting(tmp_path) as bucket:
+        await write_history(bucket)
+    shutil.rmtree(tmp_path / KV_DIRECTORY)
+    async with hosting(tmp_path, kv=small_reads(open_wait_ms=0)) as bucket:
+        answers = [bucket.begin((number, "later")) for number in range(3)]
+        with pytest.raises(FlussError, match=r"being opened.*try again") as error:
+            await bucket.kv.store()
+        assert error.value.error_code == ErrorCode.KV_STORAGE_EXCEPTION
+        outcomes = await asyncio.gather(*answers, return_exceptions=True)
+        assert {outcome.error_code for outcome in outcomes} == {ErrorCode.KV_STORAGE_EXCEPTION}
+        await eventually_async(lambda: bucket.kv._life.current is not None)
+        assert len(await bucket.rows()) == 10
 
 
 # Changelogs that expire
@@ -268,148 +240,124 @@ def snapshots(data_dir: Path) -> list[int]:
     return sorted(int(path.name) for path in (data_dir / SNAPSHOTS_DIRECTORY).iterdir())
 
 
-def test_a_changelog_is_kept_whole_unless_its_table_says_otherwise(tmp_path):
-    async def main():
-        async with hosting(tmp_path, settings=SMALL_SEGMENTS) as bucket:
-            await write_history(bucket)
-            await expire(bucket)
-            assert bucket.log.offset_start == 0
-            assert not (tmp_path / SNAPSHOTS_DIRECTORY).exists()
-
-    run(main())
+async def test_a_changelog_is_kept_whole_unless_its_table_says_otherwise(tmp_path):
+    async with hosting(tmp_path, settings=SMALL_SEGMENTS) as bucket:
+        await write_history(bucket)
+        await expire(bucket)
+        assert bucket.log.offset_start == 0
+        assert not (tmp_path / SNAPSHOTS_DIRECTORY).exists()
 
 
 @pytest.mark.parametrize("is_store_lost", [True, False])
-def test_a_changelog_expires_once_there_is_a_copy_of_its_rows(tmp_path, is_store_lost):
-    async def main():
-        clock = Clock()
-        async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS, clock=clock) as bucket:
-            await write_history(bucket)
-            assert not (tmp_path / SNAPSHOTS_DIRECTORY).exists()
-            await expire(bucket)
-            assert 0 < bucket.log.offset_start < bucket.log.offset_next
-            (copied,) = snapshots(tmp_path)
-            assert copied >= bucket.log.offset_start
-            await bucket.put((1, "after"), Delete((2, None)))
-            rows, start = sorted(await bucket.rows()), bucket.log.offset_start
-        if is_store_lost:
-            shutil.rmtree(tmp_path / KV_DIRECTORY)
-        async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS, clock=clock) as bucket:
-            assert bucket.log.offset_start == start
-            assert sorted(await bucket.rows()) == rows
-            assert await bucket.kv.row_count() == len(rows)
-            await bucket.put((1, "again"))
-            assert bucket.changelog()[-2:] == [("-U", (1, "after")), ("+U", (1, "again"))]
-
-    run(main())
-
-
-def test_one_copy_is_kept_and_none_is_made_without_need(tmp_path):
-    async def main():
-        async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
-            await write_history(bucket)
-            await expire(bucket)
-            (first,) = snapshots(tmp_path)
-            await expire(bucket)
-            assert snapshots(tmp_path) == [first], "nothing was left to expire"
-            for number in range(5):
-                await bucket.put((number, "new"))
-            await expire(bucket)
-            (second,) = snapshots(tmp_path)
-            assert second > first
-            assert await bucket.kv.protect(second - 1) == second
-            assert snapshots(tmp_path) == [second]
-
-    run(main())
-
-
-def test_copies_that_are_not_finished_damaged_or_of_another_log_are_not_used(tmp_path):
-    async def main():
-        async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
-            await write_history(bucket)
-            await expire(bucket)
-            await bucket.put((1, "after"))
-            rows, end = sorted(await bucket.rows()), bucket.log.offset_next
-        for name in ("unfinished", f"{end:020d}", f"{end + 1:020d}", f"{0:020d}"):
-            (tmp_path / SNAPSHOTS_DIRECTORY / name).mkdir()
-            (tmp_path / SNAPSHOTS_DIRECTORY / name / "CURRENT").write_bytes(b"nonsense")
+async def test_a_changelog_expires_once_there_is_a_copy_of_its_rows(tmp_path, is_store_lost):
+    clock = Clock()
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS, clock=clock) as bucket:
+        await write_history(bucket)
+        assert not (tmp_path / SNAPSHOTS_DIRECTORY).exists()
+        await expire(bucket)
+        assert 0 < bucket.log.offset_start < bucket.log.offset_next
+        (copied,) = snapshots(tmp_path)
+        assert copied >= bucket.log.offset_start
+        await bucket.put((1, "after"), Delete((2, None)))
+        rows, start = sorted(await bucket.rows()), bucket.log.offset_start
+    if is_store_lost:
         shutil.rmtree(tmp_path / KV_DIRECTORY)
-        async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
-            assert sorted(await bucket.rows()) == rows
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS, clock=clock) as bucket:
+        assert bucket.log.offset_start == start
+        assert sorted(await bucket.rows()) == rows
+        assert await bucket.kv.row_count() == len(rows)
+        await bucket.put((1, "again"))
+        assert bucket.changelog()[-2:] == [("-U", (1, "after")), ("+U", (1, "again"))]
 
-    run(main())
+
+async def test_one_copy_is_kept_and_none_is_made_without_need(tmp_path):
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        await write_history(bucket)
+        await expire(bucket)
+        (first,) = snapshots(tmp_path)
+        await expire(bucket)
+        assert snapshots(tmp_path) == [first], "nothing was left to expire"
+        for number in range(5):
+            await bucket.put((number, "new"))
+        await expire(bucket)
+        (second,) = snapshots(tmp_path)
+        assert second > first
+        assert await bucket.kv.protect(second - 1) == second
+        assert snapshots(tmp_path) == [second]
+
+
+async def test_copies_that_are_not_finished_damaged_or_of_another_log_are_not_used(tmp_path):
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        await write_history(bucket)
+        await expire(bucket)
+        await bucket.put((1, "after"))
+        rows, end = sorted(await bucket.rows()), bucket.log.offset_next
+    for name in ("unfinished", f"{end:020d}", f"{end + 1:020d}", f"{0:020d}"):
+        (tmp_path / SNAPSHOTS_DIRECTORY / name).mkdir()
+        (tmp_path / SNAPSHOTS_DIRECTORY / name / "CURRENT").write_bytes(b"nonsense")
+    shutil.rmtree(tmp_path / KV_DIRECTORY)
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        assert sorted(await bucket.rows()) == rows
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
-def test_rows_that_are_nowhere_any_more_are_named_and_the_others_work(tmp_path, harm):
-    async def main():
-        async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
-            await write_history(bucket)
-            await expire(bucket)
-            start = bucket.log.offset_start
-            (copy,) = (tmp_path / SNAPSHOTS_DIRECTORY).iterdir()
-        shutil.rmtree(tmp_path / KV_DIRECTORY)
+async def test_rows_that_are_nowhere_any_more_are_named_and_the_others_work(tmp_path, harm):
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        await write_history(bucket)
+        await expire(bucket)
+        start = bucket.log.offset_start
+        (copy,) = (tmp_path / SNAPSHOTS_DIRECTORY).iterdir()
+    shutil.rmtree(tmp_path / KV_DIRECTORY)
+    if harm == "missing":
+        backup = copy.rename(tmp_path / "backup")
+    else:
+        (copy / "CURRENT").write_bytes(b"nonsense")
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        with pytest.raises(FlussError, match=f"begins at offset {start}.*Restore") as error:
+            await bucket.kv.store()
+        assert error.value.error_code == ErrorCode.STORAGE_EXCEPTION
+        with pytest.raises(FlussError, match="is lost"):
+            await bucket.put((1, "a"))
+        assert bucket.changelog(), "the changelog can be read"
+        await expire(bucket)
+        assert bucket.log.offset_start == start, "nothing more expires"
         if harm == "missing":
-            backup = copy.rename(tmp_path / "backup")
-        else:
-            (copy / "CURRENT").write_bytes(b"nonsense")
-        async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
-            with pytest.raises(FlussError, match=f"begins at offset {start}.*Restore") as error:
-                await bucket.kv.store()
-            assert error.value.error_code == ErrorCode.STORAGE_EXCEPTION
-            with pytest.raises(FlussError, match="is lost"):
-                await bucket.put((1, "a"))
-            assert bucket.changelog(), "the changelog can be read"
-            await expire(bucket)
-            assert bucket.log.offset_start == start, "nothing more expires"
-            if harm == "missing":
-                backup.rename(copy)
-                assert len(await bucket.rows()) == 10
-
-    run(main())
+            backup.rename(copy)
+            assert len(await bucket.rows()) == 10
 
 
-def test_what_is_not_in_the_store_yet_does_not_expire(tmp_path):
-    async def main():
-        disk = HeldDisk()
-        settings = TabletSettings(log=LogSettings(segment_bytes_max=1))
-        async with hosting(tmp_path, EXPIRING, settings=settings, files=disk) as bucket:
-            await bucket.put((1, "a"))
-            await bucket.put((2, "b"))
-            bucket.clock.now_ms += 8 * DAY_MS
-            asked: list[int] = []
+async def test_what_is_not_in_the_store_yet_does_not_expire(tmp_path):
+    disk = HeldDisk()
+    settings = TabletSettings(log=LogSettings(segment_bytes_max=1))
+    async with hosting(tmp_path, EXPIRING, settings=settings, files=disk) as bucket:
+        await bucket.put((1, "a"))
+        await bucket.put((2, "b"))
+        bucket.clock.now_ms += 8 * DAY_MS
+        asked: list[int] = []
 
-            async def protect(offset: int) -> int:
-                asked.append(offset)
-                return await bucket.kv.protect(offset) - 1
+        async def protect(offset: int) -> int:
+            asked.append(offset)
+            return await bucket.kv.protect(offset) - 1
 
-            assert await bucket.log.expire_segments(bucket.clock.now_ms, protect=protect) == 1
-            assert asked == [1]
-            assert bucket.log.offset_start == 1
-
-    run(main())
+        assert await bucket.log.expire_segments(bucket.clock.now_ms, protect=protect) == 1
+        assert asked == [1]
+        assert bucket.log.offset_start == 1
 
 
-def test_a_dropped_table_takes_its_copies_with_it(tmp_path):
-    async def main():
-        async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
-            await write_history(bucket)
-            await expire(bucket)
-            await bucket.manager.drop_buckets(bucket.table, None)
-            await eventually_async(lambda: not (tmp_path / "db").exists())
-
-    run(main())
+async def test_a_dropped_table_takes_its_copies_with_it(tmp_path):
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        await write_history(bucket)
+        await expire(bucket)
+        await bucket.manager.drop_buckets(bucket.table, None)
+        await eventually_async(lambda: not (tmp_path / "db").exists())
 
 
-def test_copies_of_tables_that_were_dropped_while_the_server_was_down_are_removed(tmp_path):
-    async def main():
-        async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
-            await write_history(bucket)
-            await expire(bucket)
-        other = replace(TABLE, table_id=2)
-        async with hosting(tmp_path, other, settings=SMALL_SEGMENTS) as bucket:
-            await bucket.put((1, "a"))
-            await eventually_async(lambda: not (tmp_path / "db/t-1").exists())
-            assert await bucket.rows() == [(1, "a")]
-
-    run(main())
+async def test_copies_of_tables_that_were_dropped_while_the_server_was_down_are_removed(tmp_path):
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        await write_history(bucket)
+        await expire(bucket)
+    other = replace(TABLE, table_id=2)
+    async with hosting(tmp_path, other, settings=SMALL_SEGMENTS) as bucket:
+        await bucket.put((1, "a"))
+        await eventually_async(lambda: not (tmp_path / "db/t-1").exists())
+        assert await bucket.rows() == [(1, "a")]

@@ -16,7 +16,6 @@ from fluss.server.kv.kv_runtime import KvSettings
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.server.kv.bucket_support import Bucket, hosting
 from tests.unit.server.merge.merging import Delete
-from tests.unit.server.tablet.support import run
 
 WRITERS = 3
 BATCHES = 40
@@ -93,20 +92,17 @@ def replayed(bucket: Bucket) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_storm_loses_nothing_and_repeats_nothing(tmp_path: Path, seed: int) -> None:
-    async def main() -> None:
-        rng = random.Random(seed)
-        disk = FaultFiles(seed)
-        disk.make_directory(tmp_path)
-        async with hosting(tmp_path, kv=KvSettings(open_retry_ms=0), files=disk) as bucket:
-            writers = [Writer(number, rng) for number in range(WRITERS)]
-            storm = asyncio.create_task(break_things(bucket, disk, rng))
-            await asyncio.gather(*(writer.run(bucket) for writer in writers))
-            storm.cancel()
-            expected = {key: text for writer in writers for key, text in writer.rows.items()}
-            assert dict(await bucket.rows()) == expected
-            assert replayed(bucket) == expected
-            assert await bucket.kv.row_count() == len(expected)
-            assert bucket.manager.kv_runtime.memory.held_bytes == 0
-
-    run(main())
+async def test_a_storm_loses_nothing_and_repeats_nothing(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    disk = FaultFiles(seed)
+    disk.make_directory(tmp_path)
+    async with hosting(tmp_path, kv=KvSettings(open_retry_ms=0), files=disk) as bucket:
+        writers = [Writer(number, rng) for number in range(WRITERS)]
+        storm = asyncio.create_task(break_things(bucket, disk, rng))
+        await asyncio.gather(*(writer.run(bucket) for writer in writers))
+        storm.cancel()
+        expected = {key: text for writer in writers for key, text in writer.rows.items()}
+        assert dict(await bucket.rows()) == expected
+        assert replayed(bucket) == expected
+        assert await bucket.kv.row_count() == len(expected)
+        assert bucket.manager.kv_runtime.memory.held_bytes == 0

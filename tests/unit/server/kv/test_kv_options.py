@@ -15,7 +15,6 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
-from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.bulk_messages import BucketRecords, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
@@ -106,47 +105,38 @@ async def serving(tmp_path: Path, **options: str) -> AsyncIterator[Client]:
         yield Client(channel, tmp_path, info.table_id)
 
 
-def test_rows_are_written_to_the_disk_at_an_interval_that_can_be_changed(tmp_path):
-    async def main():
-        async with serving(tmp_path, kv__snapshot__interval="20 ms") as client:
-            await client.put((1, "a"))
-            await eventually_async(lambda: client.table_count)
-            change = pb.AlterClusterConfigsRequest()
-            change.alter_configs.add(config_key="kv.snapshot.interval", config_value="1 h", op_type=0)
-            await client.ask(apis.ALTER_CLUSTER_CONFIGS, change)
-            # A write to the disk that has begun may still end.
-            await asyncio.sleep(0.3)
-            count = client.table_count
-            await client.put((2, "b"))
-            await asyncio.sleep(0.1)
-            assert client.table_count == count
-
-    run(main())
+async def test_rows_are_written_to_the_disk_at_an_interval_that_can_be_changed(tmp_path):
+    async with serving(tmp_path, kv__snapshot__interval="20 ms") as client:
+        await client.put((1, "a"))
+        await eventually_async(lambda: client.table_count)
+        change = pb.AlterClusterConfigsRequest()
+        change.alter_configs.add(config_key="kv.snapshot.interval", config_value="1 h", op_type=0)
+        await client.ask(apis.ALTER_CLUSTER_CONFIGS, change)
+        # A write to the disk that has begun may still end.
+        await asyncio.sleep(0.3)
+        count = client.table_count
+        await client.put((2, "b"))
+        await asyncio.sleep(0.1)
+        assert client.table_count == count
 
 
-def test_a_small_write_buffer_goes_to_the_disk_when_it_is_full(tmp_path):
-    async def main():
-        for size, is_written in (("64 kb", True), ("64 mb", False)):
-            async with serving(tmp_path / size, kv__rocksdb__writebuffer__size=size) as client:
-                text = random.Random(7).randbytes(500).hex()
-                for first in range(0, 500, 50):
-                    await client.put(*((number, text) for number in range(first, first + 50)))
-                if is_written:
-                    await eventually_async(lambda: client.table_count)
-                else:
-                    await asyncio.sleep(0.2)
-                    assert not client.table_count
-
-    run(main())
+async def test_a_small_write_buffer_goes_to_the_disk_when_it_is_full(tmp_path):
+    for size, is_written in (("64 kb", True), ("64 mb", False)):
+        async with serving(tmp_path / size, kv__rocksdb__writebuffer__size=size) as client:
+            text = random.Random(7).randbytes(500).hex()
+            for first in range(0, 500, 50):
+                await client.put(*((number, text) for number in range(first, first + 50)))
+            if is_written:
+                await eventually_async(lambda: client.table_count)
+            else:
+                await asyncio.sleep(0.2)
+                assert not client.table_count
 
 
-def test_writes_beyond_their_memory_are_refused(tmp_path):
-    async def main():
-        async with serving(tmp_path, kv__writes__memory_size="1 mb") as client:
-            await client.put((0, "a"))
-            text = "x" * 700_000
-            codes = await asyncio.gather(*(client.put((number, text)) for number in (1, 2)))
-            assert codes == [0, ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION]
-            assert await client.put((2, text)) == 0
-
-    run(main())
+async def test_writes_beyond_their_memory_are_refused(tmp_path):
+    async with serving(tmp_path, kv__writes__memory_size="1 mb") as client:
+        await client.put((0, "a"))
+        text = "x" * 700_000
+        codes = await asyncio.gather(*(client.put((number, text)) for number in (1, 2)))
+        assert codes == [0, ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION]
+        assert await client.put((2, text)) == 0

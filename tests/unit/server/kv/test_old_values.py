@@ -19,7 +19,6 @@ from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import HeldDisk, hosting
 from tests.unit.server.merge.merging import Delete, Row
-from tests.unit.server.tablet.support import run
 
 Changed = dict[bytes, bytes | None]
 
@@ -105,7 +104,7 @@ def test_many_bytes_are_not_quick_wherever_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_large_batches_build_on_what_is_pending_in_memory_and_on_the_disk(tmp_path: Path, seed: int) -> None:
+async def test_large_batches_build_on_what_is_pending_in_memory_and_on_the_disk(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     model: dict[int, str] = {}
 
@@ -122,26 +121,23 @@ def test_large_batches_build_on_what_is_pending_in_memory_and_on_the_disk(tmp_pa
                 records.append((key, model[key]))
         return records
 
-    async def main() -> None:
-        disk = HeldDisk()
-        async with hosting(tmp_path, files=disk) as bucket:
-            await bucket.put(*batch("rocksdb"))
-            await bucket.kv.flush()
-            await bucket.put(*batch("memtable"))
-            disk.hold()
-            answers = [bucket.begin(*batch(f"pending {number}")) for number in range(4)]
-            answers += [bucket.begin((number, "small")) for number in range(3)]
-            model.update(dict.fromkeys(range(3), "small"))
-            await eventually_async(lambda: len(bucket.kv._pending) == len(answers))
-            disk.release()
-            ends = [(await answer).log_end_offset for answer in answers]
-            assert ends == sorted(ends)
-            assert sorted(await bucket.rows()) == sorted(model.items())
-            assert await bucket.kv.row_count() == len(model)
-            assert replayed(bucket.changelog()) == model
-            assert bucket.manager.kv_runtime.memory.held_bytes == 0
-
-    run(main())
+    disk = HeldDisk()
+    async with hosting(tmp_path, files=disk) as bucket:
+        await bucket.put(*batch("rocksdb"))
+        await bucket.kv.flush()
+        await bucket.put(*batch("memtable"))
+        disk.hold()
+        answers = [bucket.begin(*batch(f"pending {number}")) for number in range(4)]
+        answers += [bucket.begin((number, "small")) for number in range(3)]
+        model.update(dict.fromkeys(range(3), "small"))
+        await eventually_async(lambda: len(bucket.kv._pending) == len(answers))
+        disk.release()
+        ends = [(await answer).log_end_offset for answer in answers]
+        assert ends == sorted(ends)
+        assert sorted(await bucket.rows()) == sorted(model.items())
+        assert await bucket.kv.row_count() == len(model)
+        assert replayed(bucket.changelog()) == model
+        assert bucket.manager.kv_runtime.memory.held_bytes == 0
 
 
 def replayed(changes: list[tuple[str, Row]]) -> dict[int, str]:
@@ -159,23 +155,20 @@ def replayed(changes: list[tuple[str, Row]]) -> dict[int, str]:
     return rows
 
 
-def test_a_batch_that_replaces_pending_rows_is_itself_replaced_while_it_waits(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = HeldDisk()
-        keys = range(100)
-        async with hosting(tmp_path, files=disk) as bucket:
-            await bucket.put(*((key, "a") for key in keys))
-            disk.hold()
-            answers = [bucket.begin(*((key, "b") for key in keys))]
-            answers.append(bucket.begin(*(Delete((key, None)) for key in keys)))
-            answers.append(bucket.begin(*((key, "c") for key in keys[::2])))
-            await eventually_async(lambda: len(bucket.kv._pending) == 3)
-            assert await bucket.rows() == [(key, "a") for key in keys]
-            disk.release()
-            await asyncio.gather(*answers)
-            changes = bucket.changelog()
-            assert changes[-50:] == [("+I", (key, "c")) for key in keys[::2]]
-            assert changes[-150:-50] == [("-D", (key, "b")) for key in keys]
-            assert await bucket.rows() == [(key, "c") for key in keys[::2]]
-
-    run(main())
+async def test_a_batch_that_replaces_pending_rows_is_itself_replaced_while_it_waits(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    keys = range(100)
+    async with hosting(tmp_path, files=disk) as bucket:
+        await bucket.put(*((key, "a") for key in keys))
+        disk.hold()
+        answers = [bucket.begin(*((key, "b") for key in keys))]
+        answers.append(bucket.begin(*(Delete((key, None)) for key in keys)))
+        answers.append(bucket.begin(*((key, "c") for key in keys[::2])))
+        await eventually_async(lambda: len(bucket.kv._pending) == 3)
+        assert await bucket.rows() == [(key, "a") for key in keys]
+        disk.release()
+        await asyncio.gather(*answers)
+        changes = bucket.changelog()
+        assert changes[-50:] == [("+I", (key, "c")) for key in keys[::2]]
+        assert changes[-150:-50] == [("-D", (key, "b")) for key in keys]
+        assert await bucket.rows() == [(key, "c") for key in keys[::2]]

@@ -19,7 +19,6 @@ from fluss.server.kv.kv_runtime import LoopBudget
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, hosting, kv_batch
 from tests.unit.server.merge.merging import Delete, make_table
-from tests.unit.server.tablet.support import run
 
 TABLES = {
     "full image": TABLE,
@@ -54,22 +53,20 @@ async def outcome(directory, table, batches):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_it_does_not_matter_whether_batches_are_prepared_together_alone_or_in_threads(tmp_path, monkeypatch, name):
+async def test_it_does_not_matter_whether_batches_are_prepared_together_alone_or_in_threads(
+    tmp_path, monkeypatch, name
+):
     table = TABLES[name]
     batches = made_up_batches(random.Random(name), table, 150)
-
-    async def main():
-        together = await outcome(tmp_path / "together", table, batches)
-        monkeypatch.setattr(BatchPreparer, "prepare_coalesced", lambda *_: None)
-        assert await outcome(tmp_path / "alone", table, batches) == together
-        monkeypatch.setattr(BatchPreparer, "is_quick", lambda *_: False)
-        assert await outcome(tmp_path / "threads", table, batches) == together
-        assert len(together[1]) >= 40
-
-    run(main())
+    together = await outcome(tmp_path / "together", table, batches)
+    monkeypatch.setattr(BatchPreparer, "prepare_coalesced", lambda *_: None)
+    assert await outcome(tmp_path / "alone", table, batches) == together
+    monkeypatch.setattr(BatchPreparer, "is_quick", lambda *_: False)
+    assert await outcome(tmp_path / "threads", table, batches) == together
+    assert len(together[1]) >= 40
 
 
-def test_small_batches_that_wait_are_really_prepared_together(tmp_path, monkeypatch):
+async def test_small_batches_that_wait_are_really_prepared_together(tmp_path, monkeypatch):
     sizes = []
     prepare_coalesced = BatchPreparer.prepare_coalesced
 
@@ -79,34 +76,27 @@ def test_small_batches_that_wait_are_really_prepared_together(tmp_path, monkeypa
         return prepared
 
     monkeypatch.setattr(BatchPreparer, "prepare_coalesced", noting)
-
-    async def main():
-        async with hosting(tmp_path) as bucket:
-            await bucket.put((0, "open"))
-            await asyncio.gather(*(bucket.begin((key, "a")) for key in range(1, 9)))
-            assert sizes == [(8, True)]
-            await asyncio.gather(*(bucket.begin((1, text)) for text in "bcd"))
-            assert sizes[1:] == [(3, False)], "they are all about one key"
-            assert bucket.changelog()[-2:] == [("-U", (1, "c")), ("+U", (1, "d"))]
-
-    run(main())
+    async with hosting(tmp_path) as bucket:
+        await bucket.put((0, "open"))
+        await asyncio.gather(*(bucket.begin((key, "a")) for key in range(1, 9)))
+        assert sizes == [(8, True)]
+        await asyncio.gather(*(bucket.begin((1, text)) for text in "bcd"))
+        assert sizes[1:] == [(3, False)], "they are all about one key"
+        assert bucket.changelog()[-2:] == [("-U", (1, "c")), ("+U", (1, "d"))]
 
 
-def test_a_bad_batch_among_small_ones_is_refused_alone(tmp_path):
-    async def main():
-        async with hosting(tmp_path) as bucket:
-            await bucket.put((0, "open"))
-            begun = [bucket.begin((key, "a"), writer=1, sequence=key if key != 3 else 77) for key in range(3)]
-            begun.append(bucket.begin((8, "out of order"), writer=1, sequence=77))
-            begun.append(bucket.begin((9, "again"), writer=1, sequence=1))
-            begun.append(bucket.begin((4, "a"), writer=1, sequence=3))
-            answers = await asyncio.gather(*begun, return_exceptions=True)
-            assert [answer.log_end_offset for answer in (*answers[:3], answers[4], answers[5])] == [3, 4, 5, 4, 6]
-            assert isinstance(answers[3], FlussError)
-            assert answers[3].error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
-            assert await bucket.rows() == [(0, "a"), (1, "a"), (2, "a"), (4, "a")]
-
-    run(main())
+async def test_a_bad_batch_among_small_ones_is_refused_alone(tmp_path):
+    async with hosting(tmp_path) as bucket:
+        await bucket.put((0, "open"))
+        begun = [bucket.begin((key, "a"), writer=1, sequence=key if key != 3 else 77) for key in range(3)]
+        begun.append(bucket.begin((8, "out of order"), writer=1, sequence=77))
+        begun.append(bucket.begin((9, "again"), writer=1, sequence=1))
+        begun.append(bucket.begin((4, "a"), writer=1, sequence=3))
+        answers = await asyncio.gather(*begun, return_exceptions=True)
+        assert [answer.log_end_offset for answer in (*answers[:3], answers[4], answers[5])] == [3, 4, 5, 4, 6]
+        assert isinstance(answers[3], FlussError)
+        assert answers[3].error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+        assert await bucket.rows() == [(0, "a"), (1, "a"), (2, "a"), (4, "a")]
 
 
 def test_records_that_reach_into_the_next_batch_are_not_found_there(tmp_path):
@@ -127,21 +117,18 @@ def _keyed(keys, rows):
     return Mutations(HashedKeys.from_list(keys), EncodedRows.from_list(rows), 1)
 
 
-def test_time_of_the_loop_is_limited_per_turn_and_comes_back_in_the_next():
-    async def main():
-        now_s = 0.0
-        budget = LoopBudget(lambda: now_s)
-        for _ in range(3):
-            assert budget.is_left
-            with budget.spend():
-                now_s += 0.001
-            assert budget.is_left
-            with budget.spend():
-                now_s += 0.005
-            assert not budget.is_left
-            await asyncio.sleep(0)
-
-    run(main())
+async def test_time_of_the_loop_is_limited_per_turn_and_comes_back_in_the_next():
+    now_s = 0.0
+    budget = LoopBudget(lambda: now_s)
+    for _ in range(3):
+        assert budget.is_left
+        with budget.spend():
+            now_s += 0.001
+        assert budget.is_left
+        with budget.spend():
+            now_s += 0.005
+        assert not budget.is_left
+        await asyncio.sleep(0)
 
 
 def test_a_store_that_is_being_written_or_is_behind_takes_no_quick_writes(tmp_path):

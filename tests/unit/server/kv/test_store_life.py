@@ -21,7 +21,6 @@ from fluss.storage.kv import rocks
 from fluss.storage.log.tablet import LogTablet
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import TABLE, Bucket, hosting, kv_batch
-from tests.unit.server.tablet.support import run
 
 
 def with_buckets(count: int) -> Table:
@@ -40,112 +39,94 @@ def kv_buckets() -> set[KvBucket]:
     return {thing for thing in gc.get_objects() if isinstance(thing, KvBucket)}
 
 
-def test_thousands_of_buckets_cost_nothing_until_they_are_used(tmp_path):
-    async def main():
-        # The test run may have a server of its own, and other tests may have left something behind.
-        threads_before, buckets_before = set(threading.enumerate()), kv_buckets()
-        async with hosting(tmp_path, with_buckets(3000)) as bucket:
-            started = set(threading.enumerate()) - threads_before
-            assert not [thread for thread in started if thread.name.startswith("fluss-kv")]
-            assert not bucket.manager.kv_runtime.open_stores
-            assert kv_buckets() <= buckets_before
-            await put(bucket.manager.tables[1].group(None)[1234].key_values(), (1, "a"))
-            assert len(bucket.manager.kv_runtime.open_stores) == 1
-            assert len(list((tmp_path / "db/t-1").iterdir())) == 2
-
-    run(main())
+async def test_thousands_of_buckets_cost_nothing_until_they_are_used(tmp_path):
+    # The test run may have a server of its own, and other tests may have left something behind.
+    threads_before, buckets_before = set(threading.enumerate()), kv_buckets()
+    async with hosting(tmp_path, with_buckets(3000)) as bucket:
+        started = set(threading.enumerate()) - threads_before
+        assert not [thread for thread in started if thread.name.startswith("fluss-kv")]
+        assert not bucket.manager.kv_runtime.open_stores
+        assert kv_buckets() <= buckets_before
+        await put(bucket.manager.tables[1].group(None)[1234].key_values(), (1, "a"))
+        assert len(bucket.manager.kv_runtime.open_stores) == 1
+        assert len(list((tmp_path / "db/t-1").iterdir())) == 2
 
 
-def test_those_who_come_together_open_a_store_once(tmp_path):
-    async def main():
-        async with hosting(tmp_path) as bucket:
-            stores = await asyncio.gather(*(bucket.kv.store() for _ in range(20)))
-            assert len({id(store) for store in stores}) == 1
-
-    run(main())
+async def test_those_who_come_together_open_a_store_once(tmp_path):
+    async with hosting(tmp_path) as bucket:
+        stores = await asyncio.gather(*(bucket.kv.store() for _ in range(20)))
+        assert len({id(store) for store in stores}) == 1
 
 
-def test_of_too_many_open_stores_those_that_were_used_least_recently_are_closed(tmp_path):
-    async def main():
-        async with hosting(tmp_path, with_buckets(6), kv=KvSettings(open_stores_max=3)) as bucket:
-            kvs, runtime = buckets_of(bucket), bucket.manager.kv_runtime
-            for number, kv in enumerate(kvs):
-                await put(kv, (number, "a"))
-            await eventually_async(lambda: len(runtime.open_stores) == 3)
-            assert [kv._life.current is not None for kv in kvs] == [False] * 3 + [True] * 3
-            first = await kvs[3].store()
-            assert await kvs[0].row_count() == 1, "it is opened again, with everything in it"
-            await eventually_async(lambda: len(runtime.open_stores) == 3)
-            assert first is kvs[3]._life.current, "it was used a moment ago"
-            assert kvs[4]._life.current is None
-            for number, kv in enumerate(kvs):
-                await put(kv, (number, "b"))
-                assert await kv.row_count() == 1
-
-    run(main())
+async def test_of_too_many_open_stores_those_that_were_used_least_recently_are_closed(tmp_path):
+    async with hosting(tmp_path, with_buckets(6), kv=KvSettings(open_stores_max=3)) as bucket:
+        kvs, runtime = buckets_of(bucket), bucket.manager.kv_runtime
+        for number, kv in enumerate(kvs):
+            await put(kv, (number, "a"))
+        await eventually_async(lambda: len(runtime.open_stores) == 3)
+        assert [kv._life.current is not None for kv in kvs] == [False] * 3 + [True] * 3
+        first = await kvs[3].store()
+        assert await kvs[0].row_count() == 1, "it is opened again, with everything in it"
+        await eventually_async(lambda: len(runtime.open_stores) == 3)
+        assert first is kvs[3]._life.current, "it was used a moment ago"
+        assert kvs[4]._life.current is None
+        for number, kv in enumerate(kvs):
+            await put(kv, (number, "b"))
+            assert await kv.row_count() == 1
 
 
-def test_a_store_that_is_in_use_is_not_closed(tmp_path):
-    async def main():
-        async with hosting(tmp_path, with_buckets(3), kv=KvSettings(open_stores_max=1, open_slot_wait_ms=50)) as bucket:
-            scanned, read, other = buckets_of(bucket)
-            await put(scanned, (1, "a"))
-            snapshot = (await scanned.store()).snapshot()
-            loop, may_end, started = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+async def test_a_store_that_is_in_use_is_not_closed(tmp_path):
+    async with hosting(tmp_path, with_buckets(3), kv=KvSettings(open_stores_max=1, open_slot_wait_ms=50)) as bucket:
+        scanned, read, other = buckets_of(bucket)
+        await put(scanned, (1, "a"))
+        snapshot = (await scanned.store()).snapshot()
+        loop, may_end, started = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
 
-            def slow(store):
-                loop.call_soon_threadsafe(started.set)
-                assert may_end.wait(120)
-                return store.state.row_count
+        def slow(store):
+            loop.call_soon_threadsafe(started.set)
+            assert may_end.wait(120)
+            return store.state.row_count
 
-            reading = asyncio.create_task(read.read(bucket.manager.readers, slow))
-            await started.wait()
-            await put(other, (1, "a"))
-            assert len(bucket.manager.kv_runtime.open_stores) == 3
-            may_end.set()
-            assert await reading == 0
-            assert len(snapshot.read(1000, 10)) == 1
-            snapshot.close()
-            del snapshot
-            await put(other, (2, "b"))
-            await eventually_async(lambda: len(bucket.manager.kv_runtime.open_stores) == 1)
-
-    run(main())
+        reading = asyncio.create_task(read.read(bucket.manager.readers, slow))
+        await started.wait()
+        await put(other, (1, "a"))
+        assert len(bucket.manager.kv_runtime.open_stores) == 3
+        may_end.set()
+        assert await reading == 0
+        assert len(snapshot.read(1000, 10)) == 1
+        snapshot.close()
+        del snapshot
+        await put(other, (2, "b"))
+        await eventually_async(lambda: len(bucket.manager.kv_runtime.open_stores) == 1)
 
 
-def test_a_store_that_was_closed_while_a_reader_had_it_says_so(tmp_path):
-    async def main():
-        async with hosting(tmp_path, with_buckets(2), kv=KvSettings(open_stores_max=1)) as bucket:
-            one, other = buckets_of(bucket)
-            store = await one.store()
-            await put(other, (1, "a"))
-            await eventually_async(lambda: one._life.current is None and one._life._changing is None)
-            with pytest.raises(FlussError, match="closed") as error:
-                store.get_many([b"x"])
-            assert error.value.is_retriable
-
-    run(main())
+async def test_a_store_that_was_closed_while_a_reader_had_it_says_so(tmp_path):
+    async with hosting(tmp_path, with_buckets(2), kv=KvSettings(open_stores_max=1)) as bucket:
+        one, other = buckets_of(bucket)
+        store = await one.store()
+        await put(other, (1, "a"))
+        await eventually_async(lambda: one._life.current is None and one._life._changing is None)
+        with pytest.raises(FlussError, match="closed") as error:
+            store.get_many([b"x"])
+        assert error.value.is_retriable
 
 
-def test_a_rush_on_all_stores_opens_few_of_them_at_the_same_time(tmp_path):
-    async def main():
-        async with hosting(tmp_path, with_buckets(40), kv=KvSettings(open_stores_max=4)) as bucket:
-            kvs, runtime = buckets_of(bucket), bucket.manager.kv_runtime
-            counting = asyncio.gather(*(kv.row_count() for kv in kvs))
-            open_at_once = 0
-            while not counting.done():
-                open_at_once = max(open_at_once, len(locks_held(tmp_path)))
-                await asyncio.sleep(0)
-            assert await counting == [0] * 40
-            assert 1 <= open_at_once <= 4
-            assert len(runtime.open_stores) <= 4
-            # Requests that wait for a slot when the server stops do not keep it from stopping.
-            rush = [asyncio.create_task(kv.row_count()) for kv in kvs]
+async def test_a_rush_on_all_stores_opens_few_of_them_at_the_same_time(tmp_path):
+    async with hosting(tmp_path, with_buckets(40), kv=KvSettings(open_stores_max=4, open_wait_ms=120_000)) as bucket:
+        kvs, runtime = buckets_of(bucket), bucket.manager.kv_runtime
+        counting = asyncio.gather(*(kv.row_count() for kv in kvs))
+        open_at_once = 0
+        while not counting.done():
+            open_at_once = max(open_at_once, len(locks_held(tmp_path)))
             await asyncio.sleep(0)
-        assert await asyncio.wait_for(asyncio.wait(rush), 120)
-        assert not locks_held(tmp_path)
-
-    run(main())
+        assert await counting == [0] * 40
+        assert 1 <= open_at_once <= 4
+        assert len(runtime.open_stores) <= 4
+        # Requests that wait for a slot when the server stops do not keep it from stopping.
+        rush = [asyncio.create_task(kv.row_count()) for kv in kvs]
+        await asyncio.sleep(0)
+    assert await asyncio.wait_for(asyncio.wait(rush), 120)
+    assert not locks_held(tmp_path)
 
 
 def locks_held(directory):
@@ -156,45 +137,35 @@ def locks_held(directory):
     return [path for path in targets if path.name == "LOCK" and path.is_relative_to(directory)]
 
 
-def test_a_store_that_is_being_built_again_does_not_keep_others_from_being_opened(tmp_path, monkeypatch):
-    async def main():
-        async with hosting(tmp_path, with_buckets(3), kv=KvSettings(open_stores_max=1, open_slot_wait_ms=50)) as bucket:
-            slow, other, third = buckets_of(bucket)
-            await put(slow, (1, "a"))
-            may_read, read = threading.Event(), bucket.log.read
+async def test_a_store_that_is_being_built_again_does_not_keep_others_from_being_opened(tmp_path, monkeypatch):
+    async with hosting(tmp_path, with_buckets(3), kv=KvSettings(open_stores_max=1, open_slot_wait_ms=50)) as bucket:
+        slow, other, third = buckets_of(bucket)
+        await put(slow, (1, "a"))
+        may_read, read = threading.Event(), bucket.log.read
 
-            def held(*arguments, **options):
-                assert may_read.wait(120)
-                return read(*arguments, **options)
+        def held(*arguments, **options):
+            assert may_read.wait(120)
+            return read(*arguments, **options)
 
-            monkeypatch.setattr(LogTablet, "read", lambda log, *arguments, **options: held(*arguments, **options))
-            slow.store_failed(await slow.store(), KvDamagedError("the test says so"))
-            assert await other.row_count() == 0
-            assert await third.row_count() == 0, "for this one the other is closed"
-            may_read.set()
-            assert await slow.row_count() == 1
-
-    run(main())
+        monkeypatch.setattr(LogTablet, "read", lambda log, *arguments, **options: held(*arguments, **options))
+        slow.store_failed(await slow.store(), KvDamagedError("the test says so"))
+        assert await other.row_count() == 0
+        assert await third.row_count() == 0, "for this one the other is closed"
+        may_read.set()
+        assert await slow.row_count() == 1
 
 
-def test_without_rocksdb_writers_are_told_what_to_install(tmp_path, monkeypatch):
+async def test_without_rocksdb_writers_are_told_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(rocks, "_IS_INSTALLED", False)
-
-    async def main():
-        async with hosting(tmp_path) as bucket:
-            with pytest.raises(FlussError, match=r"pip install .*flussbett\[server\]") as error:
-                await bucket.put((1, "a"))
-            assert not error.value.is_retriable
-
-    run(main())
+    async with hosting(tmp_path) as bucket:
+        with pytest.raises(FlussError, match=r"pip install .*flussbett\[server\]") as error:
+            await bucket.put((1, "a"))
+        assert not error.value.is_retriable
 
 
-def test_a_store_that_is_opened_while_the_server_stops_is_closed_again(tmp_path):
-    async def main():
-        async with hosting(tmp_path, with_buckets(20)) as bucket:
-            opening = [asyncio.create_task(kv.row_count()) for kv in buckets_of(bucket)]
-            await eventually_async(lambda: len(locks_held(tmp_path)) > 0)
-        await asyncio.wait(opening)
-        assert not locks_held(tmp_path)
-
-    run(main())
+async def test_a_store_that_is_opened_while_the_server_stops_is_closed_again(tmp_path):
+    async with hosting(tmp_path, with_buckets(20)) as bucket:
+        opening = [asyncio.create_task(kv.row_count()) for kv in buckets_of(bucket)]
+        await eventually_async(lambda: len(locks_held(tmp_path)) > 0)
+    await asyncio.wait(opening)
+    assert not locks_held(tmp_path)

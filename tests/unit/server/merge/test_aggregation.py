@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
@@ -393,7 +393,6 @@ def shown_rows(schema: Schema, rows: Mapping[bytes, Row]) -> dict[int, Row]:
 
 @pytest.mark.parametrize("kv_format", ["compacted", "indexed"])
 @pytest.mark.parametrize("deletes", [DeleteBehavior.ALLOW, DeleteBehavior.IGNORE])
-@settings(max_examples=25, deadline=None)
 @given(history=st.lists(batches(), min_size=1, max_size=5), altered_at=st.integers(0, 5), decodes_apart=st.booleans())
 def test_batches_do_what_their_records_do_one_by_one(
     deletes: DeleteBehavior, kv_format: str, history: list[Batch], altered_at: int, decodes_apart: bool

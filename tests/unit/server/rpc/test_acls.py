@@ -176,11 +176,9 @@ TESTED_ALONE = {
 }
 
 
-def test_every_request_that_is_served_is_in_the_matrix(serve):
-    async def main(cluster):
+async def test_every_request_that_is_served_is_in_the_matrix(make_cluster):
+    async with make_cluster() as cluster:
         assert set(cluster.service.handlers()) == MATRIX.keys() | MATRIX_THEN_REFUSED.keys() | TESTED_ALONE
-
-    serve(main)
 
 
 def _grants(operation: Operation) -> set[Operation]:
@@ -191,11 +189,10 @@ def _grants(operation: Operation) -> set[Operation]:
 
 
 @pytest.mark.parametrize("key", [*MATRIX, *MATRIX_THEN_REFUSED], ids=lambda key: key.name)
-def test_a_request_needs_one_right_and_nothing_else_will_do(serve, key):
+async def test_a_request_needs_one_right_and_nothing_else_will_do(make_cluster, key):
     message, operation, resource, *codes = MATRIX.get(key) or MATRIX_THEN_REFUSED[key]
     api = apis.APIS[key]
-
-    async def main(cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
         for other in set(Operation) - {Operation.ANY} - _grants(operation):
             _grant(cluster, other, resource)
@@ -205,8 +202,6 @@ def test_a_request_needs_one_right_and_nothing_else_will_do(serve, key):
             assert await cluster.code(api, message, channel=alice) == codes[0]
         else:
             await cluster.ask(api, message, channel=alice)
-
-    serve(main, **_secured())
 
 
 # Inheritance
@@ -295,8 +290,8 @@ def test_super_users_that_are_none_are_refused(text):
 # Filters
 
 
-def test_lists_show_what_may_be_seen(serve):
-    async def main(cluster):
+async def test_lists_show_what_may_be_seen(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
 
         async def databases() -> list[str]:
@@ -319,11 +314,9 @@ def test_lists_show_what_may_be_seen(serve):
         response = await cluster.ask(apis.LIST_DATABASES, request, channel=alice)
         assert [summary.database_name for summary in response.database_summary] == ["d"]
 
-    serve(main, **_secured())
 
-
-def test_what_may_not_be_seen_does_not_exist(serve):
-    async def main(cluster):
+async def test_what_may_not_be_seen_does_not_exist(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
 
         async def exists(api, message) -> bool:
@@ -339,11 +332,9 @@ def test_what_may_not_be_seen_does_not_exist(serve):
         assert await exists(apis.DATABASE_EXISTS, database)
         assert await exists(apis.TABLE_EXISTS, table)
 
-    serve(main, **_secured())
 
-
-def test_metadata_leaves_out_what_may_not_be_seen(serve):
-    async def main(cluster):
+async def test_metadata_leaves_out_what_may_not_be_seen(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
         await cluster.ask(apis.CREATE_PARTITION, _partition(pb.CreatePartitionRequest, "1"))
         request = pb.MetadataRequest(
@@ -363,22 +354,18 @@ def test_metadata_leaves_out_what_may_not_be_seen(serve):
         assert [table.table_path.table_name for table in response.table_metadata] == ["p"]
         assert [partition.partition_id for partition in response.partition_metadata] == [0]
 
-    serve(main, **_secured())
 
-
-def test_writers_without_a_table_need_the_right_everywhere(serve):
-    async def main(cluster):
+async def test_writers_without_a_table_need_the_right_everywhere(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
         _grant(cluster, Operation.WRITE, TABLE)
         assert await cluster.code(apis.INIT_WRITER, pb.InitWriterRequest(), channel=alice) == 48
         only_other = pb.InitWriterRequest(table_path=[path("d.k")])
         assert await cluster.code(apis.INIT_WRITER, only_other, channel=alice) == 48
 
-    serve(main, **_secured())
 
-
-def test_offsets_of_producers_are_filtered_and_deleted_with_rights_on_all(serve):
-    async def main(cluster):
+async def test_offsets_of_producers_are_filtered_and_deleted_with_rights_on_all(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
         offsets = [
             pb.PbProducerTableOffsets(table_id=table_id, bucket_offsets=[pb.PbBucketOffset(bucket_id=0)])
@@ -396,16 +383,12 @@ def test_offsets_of_producers_are_filtered_and_deleted_with_rights_on_all(serve)
         _grant(cluster, Operation.WRITE, CLUSTER)
         await cluster.ask(apis.DELETE_PRODUCER_OFFSETS, delete, channel=alice)
 
-    serve(main, **_secured())
 
-
-def test_tokens_and_dropped_leases_need_no_right(serve):
-    async def main(cluster):
+async def test_tokens_and_dropped_leases_need_no_right(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
         await cluster.ask(apis.GET_FILESYSTEM_SECURITY_TOKEN, pb.GetFileSystemSecurityTokenRequest(), channel=alice)
         await cluster.ask(apis.DROP_KV_SNAPSHOT_LEASE, pb.DropKvSnapshotLeaseRequest(lease_id="l"), channel=alice)
-
-    serve(main, **_secured())
 
 
 # Entries by request
@@ -434,8 +417,8 @@ async def _listed(cluster, acl_filter: pb.PbAclFilter, channel=None) -> set[tupl
     return {(acl.resource_name, acl.principal_name, acl.operation_type) for acl in response.acl}
 
 
-def test_without_an_authorizer_there_are_no_entries(serve):
-    async def main(cluster):
+async def test_without_an_authorizer_there_are_no_entries(make_cluster):
+    async with make_cluster() as cluster:
         for api, message in (
             (apis.CREATE_ACLS, pb.CreateAclsRequest(acl=[ACL])),
             (apis.LIST_ACLS, pb.ListAclsRequest(acl_filter=_filter())),
@@ -443,31 +426,24 @@ def test_without_an_authorizer_there_are_no_entries(serve):
         ):
             assert await cluster.code(api, message) == 47
 
-    serve(main)
 
-
-def test_granted_rights_take_effect_at_once_and_survive_a_restart(serve):
-    async def main(cluster):
+async def test_granted_rights_take_effect_at_once_and_survive_a_restart(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
         info = pb.GetTableInfoRequest(table_path=path("d.t"))
         assert await cluster.code(apis.GET_TABLE_INFO, info, channel=alice) == 48
         response = await cluster.ask(apis.CREATE_ACLS, pb.CreateAclsRequest(acl=[_acl(TABLE), _acl(TABLE)]))
         assert [result.HasField("error_code") for result in response.aclRes] == [False, False]
         await cluster.ask(apis.GET_TABLE_INFO, info, channel=alice)
-
-    async def again(cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await cluster.connect("alice")
         info = pb.GetTableInfoRequest(table_path=path("d.t"))
         await cluster.ask(apis.GET_TABLE_INFO, info, channel=alice)
         cluster.channel = await cluster.connect("admin")
         await cluster.ask(apis.DROP_ACLS, pb.DropAclsRequest(acl_filter=[_filter()]))
         assert await cluster.code(apis.GET_TABLE_INFO, info, channel=alice) == 48
-
-    async def after_drop(cluster):
+    async with make_cluster(**_secured()) as cluster:
         assert not list(cluster.authorizer.acls())
-
-    for step in (main, again, after_drop):
-        serve(step, **_secured())
 
 
 INVALID_ENTRIES = {
@@ -487,8 +463,8 @@ INVALID_ENTRIES = {
 
 
 @pytest.mark.parametrize("fields", INVALID_ENTRIES.values(), ids=INVALID_ENTRIES.keys())
-def test_a_vague_entry_gets_an_error_and_the_others_are_stored(serve, fields):
-    async def main(cluster):
+async def test_a_vague_entry_gets_an_error_and_the_others_are_stored(make_cluster, fields):
+    async with make_cluster(**_secured()) as cluster:
         await _prepared(cluster)
         request = pb.CreateAclsRequest(acl=[_acl(TABLE, **fields), _acl(KV)])
         first, second = (await cluster.ask(apis.CREATE_ACLS, request)).aclRes
@@ -497,11 +473,9 @@ def test_a_vague_entry_gets_an_error_and_the_others_are_stored(serve, fields):
         assert not second.HasField("error_code")
         assert await _listed(cluster, _filter()) == {("d.k", "alice", 3)}
 
-    serve(main, **_secured())
 
-
-def test_entries_are_listed_by_whatever_a_filter_says(serve):
-    async def main(cluster):
+async def test_entries_are_listed_by_whatever_a_filter_says(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         await _prepared(cluster)
         acls = [
             _acl(TABLE),
@@ -523,20 +497,16 @@ def test_entries_are_listed_by_whatever_a_filter_says(serve):
         assert await _listed(cluster, _filter(host="10.0.0.1")) == {("d", "alice", 2)}
         assert await _listed(cluster, _filter(resource_name="nothing")) == set()
 
-    serve(main, **_secured())
 
-
-def test_users_see_the_entries_of_what_they_may_see(serve):
-    async def main(cluster):
+async def test_users_see_the_entries_of_what_they_may_see(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
         await cluster.ask(apis.CREATE_ACLS, pb.CreateAclsRequest(acl=[_acl(TABLE), _acl(KV, principal="bob")]))
         assert await _listed(cluster, _filter(), channel=alice) == {("d.t", "alice", 3)}
 
-    serve(main, **_secured())
 
-
-def test_dropping_reports_each_entry_under_the_first_filter_it_matches(serve):
-    async def main(cluster):
+async def test_dropping_reports_each_entry_under_the_first_filter_it_matches(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         await _prepared(cluster)
         await cluster.ask(apis.CREATE_ACLS, pb.CreateAclsRequest(acl=[_acl(TABLE), _acl(KV), _acl(DATABASE)]))
         request = pb.DropAclsRequest(
@@ -547,11 +517,9 @@ def test_dropping_reports_each_entry_under_the_first_filter_it_matches(serve):
         assert dropped == [["d.t"], ["d.k"], []]
         assert await _listed(cluster, _filter()) == {("d", "alice", 3)}
 
-    serve(main, **_secured())
 
-
-def test_who_may_not_change_one_of_the_entries_changes_none(serve):
-    async def main(cluster):
+async def test_who_may_not_change_one_of_the_entries_changes_none(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
         _grant(cluster, Operation.ALL, DATABASE)
         mixed = pb.CreateAclsRequest(acl=[_acl(TABLE, principal="bob"), _acl(CLUSTER, principal="bob")])
@@ -562,11 +530,9 @@ def test_who_may_not_change_one_of_the_entries_changes_none(serve):
         assert await cluster.code(apis.DROP_ACLS, everything, channel=alice) == 48
         assert len(await _listed(cluster, _filter())) == 2
 
-    serve(main, **_secured())
 
-
-def test_who_may_do_everything_with_a_database_may_pass_on_rights_for_its_tables(serve):
-    async def main(cluster):
+async def test_who_may_do_everything_with_a_database_may_pass_on_rights_for_its_tables(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
         # Everything with the table alone is not enough.
         _grant(cluster, Operation.ALL, TABLE)
@@ -574,5 +540,3 @@ def test_who_may_do_everything_with_a_database_may_pass_on_rights_for_its_tables
         assert await cluster.code(apis.CREATE_ACLS, request, channel=alice) == 48
         _grant(cluster, Operation.ALL, DATABASE)
         await cluster.ask(apis.CREATE_ACLS, request, channel=alice)
-
-    serve(main, **_secured())

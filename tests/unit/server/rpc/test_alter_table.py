@@ -37,8 +37,8 @@ async def _set_cluster(cluster, **configs: str) -> None:
 # Columns
 
 
-def test_two_columns_make_one_new_schema_numbered_depth_first(serve, clock):
-    async def main(cluster):
+async def test_two_columns_make_one_new_schema_numbered_depth_first(make_cluster, clock):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor(THREE_COLUMNS))
         clock.now_ms += 1000
         row = {
@@ -57,8 +57,6 @@ def test_two_columns_make_one_new_schema_numbered_depth_first(serve, clock):
         assert response.modified_time == NOW_MS
         assert [table.schema_id for table in cluster.host.altered] == [2]
 
-    serve(main)
-
 
 COLUMN_REFUSALS = {
     "a column that exists": (56, new_column("a", STRING)),
@@ -74,8 +72,8 @@ COLUMN_REFUSALS = {
 
 
 @pytest.mark.parametrize(("code", "column"), COLUMN_REFUSALS.values(), ids=COLUMN_REFUSALS.keys())
-def test_a_column_that_cannot_be_added_changes_nothing(serve, code, column):
-    async def main(cluster):
+async def test_a_column_that_cannot_be_added_changes_nothing(make_cluster, code, column):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor(THREE_COLUMNS))
         error = await cluster.alter_refused("fluss.t", columns=[new_column("good", STRING), column])
         assert error.error_code == code, error
@@ -83,16 +81,12 @@ def test_a_column_that_cannot_be_added_changes_nothing(serve, code, column):
         assert len((await cluster.info("fluss.t"))[1]["schema"]["columns"]) == 3
         assert not cluster.host.altered
 
-    serve(main)
 
-
-def test_the_same_new_column_twice_is_refused(serve):
-    async def main(cluster):
+async def test_the_same_new_column_twice_is_refused(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         error = await cluster.alter_refused("fluss.t", columns=[new_column("d", STRING), new_column("d", STRING)])
         assert error.error_code == 56
-
-    serve(main)
 
 
 @pytest.mark.parametrize(
@@ -104,17 +98,15 @@ def test_the_same_new_column_twice_is_refused(serve):
     ],
     ids=["drop", "rename", "modify"],
 )
-def test_other_changes_of_columns_are_not_supported(serve, change):
-    async def main(cluster):
+async def test_other_changes_of_columns_are_not_supported(make_cluster, change):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         assert (await cluster.alter_refused("fluss.t", **change)).error_code == -1
         assert await _schema_id(cluster) == 1
 
-    serve(main)
 
-
-def test_columns_of_an_aggregating_table_may_have_functions(serve):
-    async def main(cluster):
+async def test_columns_of_an_aggregating_table_may_have_functions(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create(
             "fluss.t", descriptor(primary_key=["id"], properties={"table.merge-engine": "aggregation"})
         )
@@ -134,89 +126,73 @@ def test_columns_of_an_aggregating_table_may_have_functions(serve):
         )
         assert (await cluster.alter_refused("fluss.t", columns=[wrong])).error_code == 39
 
-    serve(main)
 
-
-def test_a_table_whose_field_ids_are_used_up_gets_no_columns(serve):
-    async def main(cluster):
+async def test_a_table_whose_field_ids_are_used_up_gets_no_columns(make_cluster):
+    async with make_cluster() as cluster:
         columns = [{"name": "a", "data_type": INTEGER, "id": 0}]
         await cluster.create("fluss.t", descriptor(schema={"columns": columns, "highest_field_id": 2**31 - 1}))
         assert (await cluster.alter_refused("fluss.t", columns=[new_column("d", STRING)])).error_code == 56
 
-    serve(main)
 
-
-def test_a_lake_table_gets_no_columns_while_the_cluster_has_no_lake(serve):
-    async def main(cluster):
+async def test_a_lake_table_gets_no_columns_while_the_cluster_has_no_lake(make_cluster):
+    async with make_cluster() as cluster:
         await _set_cluster(cluster, datalake_format="paimon")
         await cluster.create("fluss.t", descriptor(properties={"table.datalake.enabled": "true"}))
         await _set_cluster(cluster, datalake_enabled="false")
         assert (await cluster.alter_refused("fluss.t", columns=[new_column("d", STRING)])).error_code == 56
 
-    serve(main)
-
 
 # Requests
 
 
-def test_columns_and_properties_are_changed_one_after_the_other(serve):
-    async def main(cluster):
+async def test_columns_and_properties_are_changed_one_after_the_other(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         error = await cluster.alter_refused("fluss.t", values={"a": "1"}, columns=[new_column("d", STRING)])
         assert error.error_code == 56
         assert (await cluster.info("fluss.t"))[1]["custom_properties"] == {}
 
-    serve(main)
 
-
-def test_an_empty_request_is_a_success(serve, clock):
-    async def main(cluster):
+async def test_an_empty_request_is_a_success(make_cluster, clock):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         clock.now_ms += 1
         await cluster.alter("fluss.t")
         assert (await cluster.info("fluss.t"))[0].modified_time == NOW_MS
         assert not cluster.host.altered
 
-    serve(main)
 
-
-def test_a_missing_table_is_refused_or_ignored_and_a_bad_name_refused(serve):
-    async def main(cluster):
+async def test_a_missing_table_is_refused_or_ignored_and_a_bad_name_refused(make_cluster):
+    async with make_cluster() as cluster:
         error = await cluster.alter_refused("fluss.t", values={"a": "1"})
         assert (error.error_code, error.message) == (7, "Table 'fluss.t' does not exist.")
         await cluster.alter("fluss.t", values={"a": "1"}, ignore=True)
         assert (await cluster.alter_refused("fluss.__t", values={"a": "1"}, ignore=True)).error_code == 15
         assert (await cluster.alter_refused("a b.t", values={"a": "1"}, ignore=True)).error_code == 16
 
-    serve(main)
-
 
 @pytest.mark.parametrize("op_type", [2, 3, 9])
-def test_properties_are_no_lists(serve, op_type):
-    async def main(cluster):
+async def test_properties_are_no_lists(make_cluster, op_type):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         change = pb.PbAlterConfig(config_key="a", config_value="1", op_type=op_type)
         request = pb.AlterTableRequest(table_path=path("fluss.t"), ignore_if_not_exists=False, config_changes=[change])
         assert await cluster.code(apis.ALTER_TABLE, request) == -1
 
-    serve(main)
 
-
-def test_setting_without_a_value_is_refused(serve):
-    async def main(cluster):
+async def test_setting_without_a_value_is_refused(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         request = alter_request("fluss.t")
         request.config_changes.add(config_key="a", op_type=0)
         assert await cluster.code(apis.ALTER_TABLE, request) == -1
 
-    serve(main)
-
 
 # Properties
 
 
-def test_custom_properties_are_set_and_reset_freely(serve, clock):
-    async def main(cluster):
+async def test_custom_properties_are_set_and_reset_freely(make_cluster, clock):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         before = await _properties(cluster)
         clock.now_ms += 7
@@ -229,11 +205,9 @@ def test_custom_properties_are_set_and_reset_freely(serve, clock):
         await cluster.alter("fluss.t", reset=["other", "never there"])
         assert (await cluster.info("fluss.t"))[1]["custom_properties"] == {"client.connect-timeout": "1s"}
 
-    serve(main)
 
-
-def test_retention_is_changed_live_and_reset(serve):
-    async def main(cluster):
+async def test_retention_is_changed_live_and_reset(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         await cluster.alter("fluss.t", values={"table.log.ttl": "0ms"})
         assert (await _properties(cluster))["table.log.ttl"] == "0ms"
@@ -241,18 +215,14 @@ def test_retention_is_changed_live_and_reset(serve):
         await cluster.alter("fluss.t", reset=["table.log.ttl"])
         assert "table.log.ttl" not in await _properties(cluster)
 
-    serve(main)
 
-
-def test_the_same_values_again_change_nothing(serve, clock):
-    async def main(cluster):
+async def test_the_same_values_again_change_nothing(make_cluster, clock):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor(properties={"table.log.ttl": "1 d"}))
         clock.now_ms += 7
         await cluster.alter("fluss.t", values={"table.log.ttl": "1 d"}, reset=["unknown"])
         assert (await cluster.info("fluss.t"))[0].modified_time == NOW_MS
         assert not cluster.host.altered
-
-    serve(main)
 
 
 @pytest.mark.parametrize(
@@ -266,13 +236,11 @@ def test_the_same_values_again_change_nothing(serve, clock):
         ("table.auto-partition.num-precreate", "1"),
     ],
 )
-def test_alterable_properties_are_altered(serve, key, value):
-    async def main(cluster):
+async def test_alterable_properties_are_altered(make_cluster, key, value):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         await cluster.alter("fluss.t", values={key: value})
         assert (await _properties(cluster))[key] == value
-
-    serve(main)
 
 
 PROPERTY_REFUSALS = {
@@ -293,8 +261,8 @@ PROPERTY_REFUSALS = {
 
 
 @pytest.mark.parametrize(("code", "values"), PROPERTY_REFUSALS.values(), ids=PROPERTY_REFUSALS.keys())
-def test_a_property_that_cannot_be_changed_changes_nothing(serve, code, values):
-    async def main(cluster):
+async def test_a_property_that_cannot_be_changed_changes_nothing(make_cluster, code, values):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         before = await _properties(cluster)
         error = await cluster.alter_refused("fluss.t", values={"custom": "1", **values})
@@ -304,20 +272,16 @@ def test_a_property_that_cannot_be_changed_changes_nothing(serve, code, values):
         assert described["custom_properties"] == {}
         assert not cluster.host.altered
 
-    serve(main)
 
-
-def test_a_standby_replica_is_a_matter_of_primary_key_tables(serve):
-    async def main(cluster):
+async def test_a_standby_replica_is_a_matter_of_primary_key_tables(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor(primary_key=["id"]))
         await cluster.alter("fluss.t", values={"table.kv.standby-replica.enabled": "false"})
         assert (await _properties(cluster))["table.kv.standby-replica.enabled"] == "false"
 
-    serve(main)
 
-
-def test_turning_auto_partition_on_creates_partitions_at_once(serve):
-    async def main(cluster):
+async def test_turning_auto_partition_on_creates_partitions_at_once(make_cluster):
+    async with make_cluster() as cluster:
         columns = {"id": "INTEGER", "year": "STRING"}
         properties = {"table.auto-partition.time-unit": "YEAR"}
         await cluster.create("fluss.t", descriptor(columns, partition_key=["year"], properties=properties))
@@ -327,14 +291,12 @@ def test_turning_auto_partition_on_creates_partitions_at_once(serve):
         await cluster.alter("fluss.t", values={"table.auto-partition.num-precreate": "3"})
         assert set(await cluster.partitions("fluss.t")) == {"2024", "2025", "2026"}
 
-    serve(main)
-
 
 # Lakes
 
 
-def test_a_plain_log_table_from_before_the_lake_can_be_tiered_later(serve):
-    async def main(cluster):
+async def test_a_plain_log_table_from_before_the_lake_can_be_tiered_later(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         await _set_cluster(cluster, datalake_format="paimon")
         await cluster.alter("fluss.t", values={"table.datalake.enabled": "true"})
@@ -343,27 +305,23 @@ def test_a_plain_log_table_from_before_the_lake_can_be_tiered_later(serve):
         assert properties["table.datalake.format"] == "paimon"
         await cluster.alter("fluss.t", values={"table.datalake.freshness": "1 min"})
 
-    serve(main)
-
 
 @pytest.mark.parametrize(
     "table_json",
     [descriptor(primary_key=["id"]), descriptor(bucket_key=["id"], bucket_count=2)],
     ids=["primary key", "bucket key"],
 )
-def test_a_table_with_keys_from_before_the_lake_cannot(serve, table_json):
-    async def main(cluster):
+async def test_a_table_with_keys_from_before_the_lake_cannot(make_cluster, table_json):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", table_json)
         await _set_cluster(cluster, datalake_format="paimon")
         error = await cluster.alter_refused("fluss.t", values={"table.datalake.enabled": "true"})
         assert error.error_code == 56
 
-    serve(main)
-
 
 @pytest.mark.parametrize(("lake_format", "code"), [("paimon", None), ("iceberg", 39)])
-def test_a_table_with_an_explicit_format_can_if_it_is_the_cluster_s(serve, lake_format, code):
-    async def main(cluster):
+async def test_a_table_with_an_explicit_format_can_if_it_is_the_cluster_s(make_cluster, lake_format, code):
+    async with make_cluster() as cluster:
         properties = {"table.datalake.format": lake_format}
         await cluster.create("fluss.t", descriptor(primary_key=["id"], properties=properties))
         await _set_cluster(cluster, datalake_format="paimon")
@@ -373,22 +331,16 @@ def test_a_table_with_an_explicit_format_can_if_it_is_the_cluster_s(serve, lake_
             error = await cluster.alter_refused("fluss.t", values={"table.datalake.enabled": "true"})
             assert error.error_code == code
 
-    serve(main)
 
-
-def test_old_schemas_survive_later_changes(serve):
-    async def main(cluster):
+async def test_old_schemas_survive_later_changes(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor({"a": "INTEGER"}))
         for number in range(3):
             await cluster.alter("fluss.t", columns=[new_column(f"c{number}", STRING)])
             await cluster.alter("fluss.t", values={"n": str(number)})
-
-    async def again(cluster):
+    async with make_cluster() as cluster:
         assert cluster.table("fluss.t").schema_id == 4
         for schema_id in range(1, 5):
             request = pb.GetTableSchemaRequest(table_path=path("fluss.t"), schema_id=schema_id)
             schema = json.loads((await cluster.ask(apis.GET_TABLE_SCHEMA, request)).schema_json)
             assert len(schema["columns"]) == schema_id
-
-    serve(main)
-    serve(again)

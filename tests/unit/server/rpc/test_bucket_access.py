@@ -15,7 +15,7 @@ from fluss.protocol.sasl import Credentials, Principal, UserTable
 from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.server.authorizer import Authorizer
 from fluss.server.tablet.manager import TabletSettings
-from tests.unit.server.tablet.support import Server, arrow_batch, make_table, rows, run, serving
+from tests.unit.server.tablet.support import Server, arrow_batch, make_table, rows, serving
 
 DENIED = ErrorCode.AUTHORIZATION_EXCEPTION
 QUICK = TabletSettings(retry_answer_delay_ms=1)
@@ -62,30 +62,21 @@ async def _codes(server: Server) -> dict[str, list[int]]:
         ([AclOperation.ALL], {"produce", "fetch", "offsets", "stats", "scan"}),
     ],
 )
-def test_each_api_needs_its_right(tmp_path, operations, allowed):
-    async def main():
-        async with _serving(tmp_path, *operations) as server:
-            for name, codes in (await _codes(server)).items():
-                assert set(codes) == {0 if name in allowed else DENIED}, name
-
-    run(main())
+async def test_each_api_needs_its_right(tmp_path, operations, allowed):
+    async with _serving(tmp_path, *operations) as server:
+        for name, codes in (await _codes(server)).items():
+            assert set(codes) == {0 if name in allowed else DENIED}, name
 
 
-def test_super_users_may_do_everything(tmp_path):
-    async def main():
-        async with _serving(tmp_path) as server:
-            server.channel = await server.connect(credentials=Credentials("admin", "secret"))
-            assert {code for codes in (await _codes(server)).values() for code in codes} == {0}
-
-    run(main())
+async def test_super_users_may_do_everything(tmp_path):
+    async with _serving(tmp_path) as server:
+        server.channel = await server.connect(credentials=Credentials("admin", "secret"))
+        assert {code for codes in (await _codes(server)).values() for code in codes} == {0}
 
 
-def test_a_table_that_does_not_exist_is_unknown_and_not_forbidden(tmp_path):
-    async def main():
-        async with _serving(tmp_path) as server:
-            answer = await server.produce(arrow_batch(rows(0, 1)), table_id=5)
-            assert answer.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
-            (answer,) = await server.fetch((0, 0), table_id=5)
-            assert answer.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
-
-    run(main())
+async def test_a_table_that_does_not_exist_is_unknown_and_not_forbidden(tmp_path):
+    async with _serving(tmp_path) as server:
+        answer = await server.produce(arrow_batch(rows(0, 1)), table_id=5)
+        assert answer.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+        (answer,) = await server.fetch((0, 0), table_id=5)
+        assert answer.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION

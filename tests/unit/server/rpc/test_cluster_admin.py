@@ -10,7 +10,6 @@ import time
 import pytest
 
 from fluss.errors import FlussError
-from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
@@ -41,27 +40,23 @@ async def _described(cluster) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("active", "status"), [(5, 0), (4, 2)])
-def test_health_is_green_when_all_buckets_work(serve, active, status):
-    async def main(cluster):
+async def test_health_is_green_when_all_buckets_work(make_cluster, active, status):
+    async with make_cluster() as cluster:
         cluster.host.health_now = BucketHealth(5, active)
         health = await cluster.ask(apis.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest())
         assert (health.num_replicas, health.num_leader_replicas) == (5, 5)
         assert (health.in_sync_replicas, health.active_leader_replicas) == (active, active)
         assert health.status == status
 
-    serve(main)
-
 
 # Configuration
 
 
-def test_dynamic_values_win_over_initial_ones_and_survive_a_restart(serve):
+async def test_dynamic_values_win_over_initial_ones_and_survive_a_restart(make_cluster):
     initial = {"server.data-disk.write-limit-ratio": "0.9", "netty.server.max-queued-requests": "500"}
-
-    async def main(cluster):
+    async with make_cluster(initial_configs=initial) as cluster:
         await _change(cluster, "server.data-disk.write-limit-ratio", "0.95")
-
-    async def again(cluster):
+    async with make_cluster(initial_configs=initial) as cluster:
         described = await _described(cluster)
         assert described["server.data-disk.write-limit-ratio"] == ("0.95", "DYNAMIC_SERVER_CONFIG")
         assert described["netty.server.max-queued-requests"] == ("500", "INITIAL_SERVER_CONFIG")
@@ -69,27 +64,21 @@ def test_dynamic_values_win_over_initial_ones_and_survive_a_restart(serve):
         described = await _described(cluster)
         assert described["server.data-disk.write-limit-ratio"] == ("0.9", "INITIAL_SERVER_CONFIG")
 
-    serve(main, initial_configs=initial)
-    serve(again, initial_configs=initial)
 
-
-def test_secrets_are_never_shown(serve):
+async def test_secrets_are_never_shown(make_cluster):
     initial = {
         CREDENTIALS: "admin:hush,alice:hush:too",
         "security.sasl.plain.jaas.config": 'X required user_a="hush";',
         "datalake.paimon.s3.secret-key": "hush",
         "some.password": "hush",
     }
-
-    async def main(cluster):
+    async with make_cluster(initial_configs=initial) as cluster:
         described = await _described(cluster)
         assert described[CREDENTIALS][0] == "admin:***,alice:***"
         assert "hush" not in str(described)
         error = await cluster.refused(apis.ALTER_CLUSTER_CONFIGS, _alter((CREDENTIALS, "hush", SET)))
         assert error.error_code == 64
         assert "hush" not in error.message
-
-    serve(main, initial_configs=initial)
 
 
 REFUSED = {
@@ -112,35 +101,29 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED.keys())
-def test_a_change_that_cannot_be_refuses_the_whole_request(serve, change):
-    async def main(cluster):
+async def test_a_change_that_cannot_be_refuses_the_whole_request(make_cluster, change):
+    async with make_cluster() as cluster:
         request = _alter(("datalake.paimon.warehouse", "/lake", SET), change)
         assert await cluster.code(apis.ALTER_CLUSTER_CONFIGS, request) == 64
         assert await _described(cluster) == {}
 
-    serve(main)
 
-
-def test_a_misspelt_key_comes_with_the_nearest_match(serve):
-    async def main(cluster):
+async def test_a_misspelt_key_comes_with_the_nearest_match(make_cluster):
+    async with make_cluster() as cluster:
         error = await cluster.refused(apis.ALTER_CLUSTER_CONFIGS, _alter(("kv.snapshot.intervall", "1 s", SET)))
         assert "did you mean 'kv.snapshot.interval'?" in error.message
 
-    serve(main)
 
-
-def test_ratios_are_checked_together(serve):
-    async def main(cluster):
+async def test_ratios_are_checked_together(make_cluster):
+    async with make_cluster() as cluster:
         request = _alter(
             ("server.data-disk.write-limit-ratio", "0.5", SET), ("server.data-disk.write-recover-ratio", "0.6", SET)
         )
         assert await cluster.code(apis.ALTER_CLUSTER_CONFIGS, request) == 64
 
-    serve(main)
 
-
-def test_users_are_appended_and_subtracted(serve):
-    async def main(cluster):
+async def test_users_are_appended_and_subtracted(make_cluster):
+    async with make_cluster(initial_configs={CREDENTIALS: "admin:0"}) as cluster:
         await _change(cluster, CREDENTIALS, "alice:1,bob:2", APPEND)
         assert cluster.coordinator.configs.value(CREDENTIALS) == "admin:0,alice:1,bob:2"
         await _change(cluster, CREDENTIALS, "alice:3", APPEND)
@@ -148,11 +131,9 @@ def test_users_are_appended_and_subtracted(serve):
         await _change(cluster, CREDENTIALS, "bob,admin:any", SUBTRACT)
         assert cluster.coordinator.configs.value(CREDENTIALS) == "alice:3"
 
-    serve(main, initial_configs={CREDENTIALS: "admin:0"})
 
-
-def test_lists_are_appended_and_subtracted(serve):
-    async def main(cluster):
+async def test_lists_are_appended_and_subtracted(make_cluster):
+    async with make_cluster() as cluster:
         await _change(cluster, "remote.data.dirs", "/a,/b", SET)
         await _change(cluster, "remote.data.dirs", "/b,/c", APPEND)
         assert cluster.coordinator.configs.value("remote.data.dirs") == "/a,/b,/c"
@@ -161,16 +142,14 @@ def test_lists_are_appended_and_subtracted(serve):
         await _change(cluster, "remote.data.dirs", "/b,/c", SUBTRACT)
         assert cluster.coordinator.configs.value("remote.data.dirs") is None
 
-    serve(main)
 
-
-def test_long_lists_are_combined_quickly_and_do_not_grow_without_end(serve):
+async def test_long_lists_are_combined_quickly_and_do_not_grow_without_end(make_cluster):
     async def append_without_end(cluster):
         for first in range(0, 1_000_000, 20_000):
             more = ",".join(f"/{number}" for number in range(first, first + 20_000))
             await _change(cluster, "remote.data.dirs", more, APPEND)
 
-    async def main(cluster):
+    async with make_cluster() as cluster:
         begun = time.process_time()
         with pytest.raises(FlussError, match="characters, at most") as refusal:
             await append_without_end(cluster)
@@ -180,11 +159,9 @@ def test_long_lists_are_combined_quickly_and_do_not_grow_without_end(serve):
         assert cluster.coordinator.configs.value("remote.data.dirs").startswith("/10,/11,")
         assert time.process_time() - begun < 10
 
-    serve(main)
 
-
-def test_a_part_that_watches_a_key_is_asked_and_told(serve):
-    async def main(cluster):
+async def test_a_part_that_watches_a_key_is_asked_and_told(make_cluster):
+    async with make_cluster() as cluster:
         configs = cluster.coordinator.configs
         told = []
 
@@ -203,11 +180,9 @@ def test_a_part_that_watches_a_key_is_asked_and_told(serve):
         await _change(cluster, "kv.snapshot.interval", "9 s")
         assert told == ["1 s", None]
 
-    serve(main)
 
-
-def test_one_who_cannot_follow_a_change_does_not_undo_it(serve, caplog):
-    async def main(cluster):
+async def test_one_who_cannot_follow_a_change_does_not_undo_it(make_cluster, caplog):
+    async with make_cluster() as cluster:
         told = []
 
         def failing(text):
@@ -217,22 +192,17 @@ def test_one_who_cannot_follow_a_change_does_not_undo_it(serve, caplog):
         cluster.coordinator.configs.on_change("kv.snapshot.interval", told.append)
         await _change(cluster, "kv.snapshot.interval", "1 s")
         assert told == ["1 s"]
-
-    serve(main)
     assert "could not be followed" in caplog.text
 
 
-def test_an_initial_value_that_is_none_is_refused_at_the_start(tmp_path):
-    async def main():
-        store = await MetadataStore.open(tmp_path / "metadata.sqlite")
-        try:
-            with pytest.raises(FlussError) as failure:
-                await DynamicConfigs.open(store, {"kv.snapshot.interval": "soon"})
-            assert failure.value.error_code == 64
-        finally:
-            await store.close()
-
-    run(main())
+async def test_an_initial_value_that_is_none_is_refused_at_the_start(tmp_path):
+    store = await MetadataStore.open(tmp_path / "metadata.sqlite")
+    try:
+        with pytest.raises(FlussError) as failure:
+            await DynamicConfigs.open(store, {"kv.snapshot.interval": "soon"})
+        assert failure.value.error_code == 64
+    finally:
+        await store.close()
 
 
 # Tags
@@ -242,8 +212,8 @@ def _tag(request_type, *server_ids: int, tag: int = 0):
     return request_type(server_ids=server_ids, server_tag=tag)
 
 
-def test_tags_are_added_and_removed_for_all_servers_or_none(serve):
-    async def main(cluster):
+async def test_tags_are_added_and_removed_for_all_servers_or_none(make_cluster):
+    async with make_cluster() as cluster:
         add, remove = pb.AddServerTagRequest, pb.RemoveServerTagRequest
         for message, code in (
             (_tag(add, 0, 1), 58),
@@ -256,17 +226,13 @@ def test_tags_are_added_and_removed_for_all_servers_or_none(serve):
         assert await cluster.code(apis.ADD_SERVER_TAG, _tag(add, 0)) == 59
         assert await cluster.code(apis.REMOVE_SERVER_TAG, _tag(remove, 0)) == 60
         assert await cluster.code(apis.REMOVE_SERVER_TAG, _tag(remove, 0, 1, tag=1)) == 58
-
-    async def again(cluster):
+    async with make_cluster() as cluster:
         await cluster.ask(apis.REMOVE_SERVER_TAG, _tag(pb.RemoveServerTagRequest, 0, tag=1))
         assert await cluster.code(apis.REMOVE_SERVER_TAG, _tag(pb.RemoveServerTagRequest, 0, tag=1)) == 60
 
-    serve(main)
-    serve(again)
 
-
-def test_a_server_that_is_permanently_offline_gets_no_new_buckets(serve):
-    async def main(cluster):
+async def test_a_server_that_is_permanently_offline_gets_no_new_buckets(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.p", descriptor({"id": "INTEGER", "dt": "STRING"}, partition_key=["dt"]))
         await cluster.ask(apis.ADD_SERVER_TAG, _tag(pb.AddServerTagRequest, 0))
         assert await cluster.code(apis.CREATE_TABLE, create_request("fluss.t", descriptor())) == 17
@@ -277,14 +243,12 @@ def test_a_server_that_is_permanently_offline_gets_no_new_buckets(serve):
         await cluster.ask(apis.REMOVE_SERVER_TAG, _tag(pb.RemoveServerTagRequest, 0))
         await cluster.create("fluss.t", descriptor())
 
-    serve(main)
-
 
 # Rebalancing
 
 
-def test_a_rebalance_of_one_server_is_done_at_once(serve):
-    async def main(cluster):
+async def test_a_rebalance_of_one_server_is_done_at_once(make_cluster):
+    async with make_cluster() as cluster:
         progress = pb.ListRebalanceProgressRequest
         assert await cluster.code(apis.LIST_REBALANCE_PROGRESS, progress()) == 62
         assert await cluster.code(apis.CANCEL_REBALANCE, pb.CancelRebalanceRequest()) == 62
@@ -297,5 +261,3 @@ def test_a_rebalance_of_one_server_is_done_at_once(serve):
         cancel = pb.CancelRebalanceRequest(rebalance_id=rebalance_id)
         assert await cluster.code(apis.CANCEL_REBALANCE, cancel) == 62
         assert await cluster.code(apis.REBALANCE, pb.RebalanceRequest(goals=[9])) == 61
-
-    serve(main)

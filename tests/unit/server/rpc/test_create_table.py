@@ -205,25 +205,21 @@ MEANING = {
 
 
 @pytest.mark.parametrize("table_json", STRUCTURE.values(), ids=STRUCTURE.keys())
-def test_a_descriptor_without_the_right_structure_is_refused(serve, table_json):
-    async def main(cluster):
+async def test_a_descriptor_without_the_right_structure_is_refused(make_cluster, table_json):
+    async with make_cluster() as cluster:
         error = await cluster.refused(apis.CREATE_TABLE, create_request("fluss.t", table_json))
         assert error.error_code == 15, error
         assert not cluster.catalog.tables()
         assert not cluster.host.events
 
-    serve(main)
-
 
 @pytest.mark.parametrize(("code", "table_json"), MEANING.values(), ids=MEANING.keys())
-def test_a_table_that_makes_no_sense_is_refused(serve, code, table_json):
-    async def main(cluster):
+async def test_a_table_that_makes_no_sense_is_refused(make_cluster, code, table_json):
+    async with make_cluster() as cluster:
         error = await cluster.refused(apis.CREATE_TABLE, create_request("fluss.t", table_json))
         assert error.error_code == code, error
         assert not cluster.catalog.tables()
         assert not cluster.host.events
-
-    serve(main)
 
 
 ALLOWED = {
@@ -253,38 +249,32 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("table_jsons", ALLOWED.values(), ids=ALLOWED.keys())
-def test_what_is_allowed_is_created(serve, table_jsons):
-    async def main(cluster):
+async def test_what_is_allowed_is_created(make_cluster, table_jsons):
+    async with make_cluster() as cluster:
         for number, table_json in enumerate(table_jsons):
             await cluster.create(f"fluss.t{number}", table_json)
-
-    serve(main)
 
 
 # Order
 
 
-def test_names_are_looked_at_before_anything_else(serve):
-    async def main(cluster):
+async def test_names_are_looked_at_before_anything_else(make_cluster):
+    async with make_cluster() as cluster:
         assert await cluster.code(apis.CREATE_TABLE, create_request("__d.t", b"{")) == 16
         assert await cluster.code(apis.CREATE_TABLE, create_request("missing.a b", b"{")) == 15
 
-    serve(main)
 
-
-def test_the_descriptor_is_looked_at_before_the_database(serve):
-    async def main(cluster):
+async def test_the_descriptor_is_looked_at_before_the_database(make_cluster):
+    async with make_cluster() as cluster:
         bad = _log({"table.x": "1"})
         assert await cluster.code(apis.CREATE_TABLE, create_request("missing.t", bad)) == 39
         error = await cluster.refused(apis.CREATE_TABLE, create_request("missing.t", descriptor()))
         assert (error.error_code, error.message) == (4, "Database missing does not exist.")
         assert await cluster.code(apis.CREATE_TABLE, create_request("missing.t", descriptor(), ignore=True)) == 4
 
-    serve(main)
 
-
-def test_an_existing_table_is_refused_or_left_alone_but_never_with_a_bad_descriptor(serve):
-    async def main(cluster):
+async def test_an_existing_table_is_refused_or_left_alone_but_never_with_a_bad_descriptor(make_cluster):
+    async with make_cluster() as cluster:
         table = await cluster.create("fluss.t", descriptor())
         error = await cluster.refused(apis.CREATE_TABLE, create_request("fluss.t", descriptor()))
         assert (error.error_code, error.message) == (8, "Table fluss.t already exists.")
@@ -293,35 +283,27 @@ def test_an_existing_table_is_refused_or_left_alone_but_never_with_a_bad_descrip
         bad = create_request("fluss.t", _log({"table.x": "1"}), ignore=True)
         assert await cluster.code(apis.CREATE_TABLE, bad) == 39
 
-    serve(main)
 
-
-def test_kinds_of_tables_can_be_forbidden(serve):
-    async def no_logs(cluster):
+async def test_kinds_of_tables_can_be_forbidden(make_cluster):
+    async with make_cluster(settings={"log_tables_allowed": False}) as cluster:
         assert await cluster.code(apis.CREATE_TABLE, create_request("fluss.t", descriptor())) == 15
         await cluster.create("fluss.k", _pk())
-
-    async def no_keys(cluster):
+    async with make_cluster(settings={"kv_tables_allowed": False}) as cluster:
         assert await cluster.code(apis.CREATE_TABLE, create_request("fluss.k2", _pk())) == 15
         await cluster.create("fluss.t", descriptor())
 
-    serve(no_logs, settings={"log_tables_allowed": False})
-    serve(no_keys, settings={"kv_tables_allowed": False})
 
-
-def test_an_unknown_property_comes_with_the_nearest_match(serve):
-    async def main(cluster):
+async def test_an_unknown_property_comes_with_the_nearest_match(make_cluster):
+    async with make_cluster() as cluster:
         error = await cluster.refused(apis.CREATE_TABLE, create_request("fluss.t", _log({"table.log.tll": "1 d"})))
         assert "did you mean 'table.log.ttl'?" in error.message
-
-    serve(main)
 
 
 # What is stored
 
 
-def test_a_primary_key_table_gets_its_defaults(serve):
-    async def main(cluster):
+async def test_a_primary_key_table_gets_its_defaults(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", _pk())
         response, described = await cluster.info("fluss.t")
         assert (response.table_id, response.schema_id) == (0, 1)
@@ -348,11 +330,9 @@ def test_a_primary_key_table_gets_its_defaults(serve):
             "custom_properties": {},
         }
 
-    serve(main)
 
-
-def test_a_log_table_gets_buckets_and_replicas_only(serve):
-    async def main(cluster):
+async def test_a_log_table_gets_buckets_and_replicas_only(make_cluster):
+    async with make_cluster(settings={"default_bucket_count": 3}) as cluster:
         await cluster.create("fluss.t", descriptor(comment="words"))
         described = (await cluster.info("fluss.t"))[1]
         assert described["bucket_count"] == 3
@@ -361,11 +341,9 @@ def test_a_log_table_gets_buckets_and_replicas_only(serve):
         assert described["comment"] == "words"
         assert "primary_key" not in described["schema"]
 
-    serve(main, settings={"default_bucket_count": 3})
 
-
-def test_what_was_sent_comes_back_letter_by_letter(serve):
-    async def main(cluster):
+async def test_what_was_sent_comes_back_letter_by_letter(make_cluster):
+    async with make_cluster() as cluster:
         sent = {
             "table.log.format": "arrow",
             "table.log.ttl": " 7  Days",
@@ -378,23 +356,19 @@ def test_what_was_sent_comes_back_letter_by_letter(serve):
         assert described["properties"] == sent
         assert described["custom_properties"] == custom
 
-    serve(main)
-
 
 @pytest.mark.parametrize("engine", ["first_row", "VERSIONED", "aggregation"])
-def test_tables_with_a_merge_engine_ignore_deletes(serve, engine):
-    async def main(cluster):
+async def test_tables_with_a_merge_engine_ignore_deletes(make_cluster, engine):
+    async with make_cluster() as cluster:
         properties = {"table.merge-engine": engine, "table.merge-engine.versioned.ver-column": "v"}
         await cluster.create(
             "fluss.t", descriptor({"id": "INTEGER", "v": "BIGINT"}, primary_key=["id"], properties=properties)
         )
         assert (await cluster.info("fluss.t"))[1]["properties"]["table.delete.behavior"] == "IGNORE"
 
-    serve(main)
 
-
-def test_an_explicit_version_of_keys_is_kept(serve):
-    async def main(cluster):
+async def test_an_explicit_version_of_keys_is_kept(make_cluster):
+    async with make_cluster() as cluster:
         properties = {"table.kv.format-version": "1", "table.datalake.format": "paimon"}
         await cluster.create(
             "fluss.t",
@@ -404,30 +378,25 @@ def test_an_explicit_version_of_keys_is_kept(serve):
         )
         assert (await cluster.info("fluss.t"))[1]["properties"]["table.kv.format-version"] == "1"
 
-    serve(main)
 
-
-def test_bucket_keys_default_to_the_primary_key_without_partition_keys(serve):
-    async def main(cluster):
+async def test_bucket_keys_default_to_the_primary_key_without_partition_keys(make_cluster):
+    async with make_cluster() as cluster:
         columns = {"a": "INTEGER", "day": "STRING", "b": "INTEGER"}
         await cluster.create("fluss.t", descriptor(columns, primary_key=["b", "day", "a"], partition_key=["day"]))
         assert (await cluster.info("fluss.t"))[1]["bucket_key"] == ["b", "a"]
 
-    serve(main)
 
-
-def test_several_partition_keys_mean_no_partitions_ahead(serve):
-    async def main(cluster):
+async def test_several_partition_keys_mean_no_partitions_ahead(make_cluster):
+    async with make_cluster() as cluster:
         table_json = _partitioned({**AUTO, "table.auto-partition.key": "day"}, keys=("day", "region"))
         await cluster.create("fluss.t", table_json)
         assert (await cluster.info("fluss.t"))[1]["properties"]["table.auto-partition.num-precreate"] == "0"
         assert await cluster.partitions("fluss.t") == {}
 
-    serve(main)
 
+async def test_fields_without_ids_are_numbered_depth_first(make_cluster):
+    async with make_cluster() as cluster:
 
-def test_fields_without_ids_are_numbered_depth_first(serve):
-    async def main(cluster):
         def row(*fields):
             return {"type": "ROW", "fields": [{"name": name, "field_type": kind} for name, kind in fields]}
 
@@ -443,11 +412,9 @@ def test_fields_without_ids_are_numbered_depth_first(serve):
         assert inner["field_type"]["fields"][0]["field_id"] == 6
         assert schema["highest_field_id"] == 6
 
-    serve(main)
 
-
-def test_the_cluster_s_lake_format_is_recorded(serve):
-    async def main(cluster):
+async def test_the_cluster_s_lake_format_is_recorded(make_cluster):
+    async with make_cluster() as cluster:
         change = pb.PbAlterConfig(config_key="datalake.format", config_value="iceberg", op_type=0)
         await cluster.ask(apis.ALTER_CLUSTER_CONFIGS, pb.AlterClusterConfigsRequest(alter_configs=[change]))
         await cluster.create("fluss.t", _log({"table.datalake.enabled": "true"}))
@@ -455,14 +422,12 @@ def test_the_cluster_s_lake_format_is_recorded(serve):
         other = _log({"table.datalake.enabled": "true", "table.datalake.format": "paimon"})
         assert await cluster.code(apis.CREATE_TABLE, create_request("fluss.u", other)) == 39
 
-    serve(main)
-
 
 # Ids and buckets
 
 
-def test_ids_count_from_zero_and_are_never_used_again(serve):
-    async def main(cluster):
+async def test_ids_count_from_zero_and_are_never_used_again(make_cluster):
+    async with make_cluster() as cluster:
         ids = [(await cluster.create(f"fluss.t{number}", descriptor())).table_id for number in range(3)]
         assert ids == [0, 1, 2]
         for _ in range(3):
@@ -471,23 +436,19 @@ def test_ids_count_from_zero_and_are_never_used_again(serve):
             ids.append((await cluster.create("fluss.t2", descriptor())).table_id)
         assert ids == [0, 1, 2, 3, 4, 5]
 
-    serve(main)
 
-
-def test_buckets_are_ready_when_the_answer_comes(serve):
-    async def main(cluster):
+async def test_buckets_are_ready_when_the_answer_comes(make_cluster):
+    async with make_cluster() as cluster:
         plain = await cluster.create("fluss.t", descriptor())
         assert cluster.host.open == {(plain.table_id, None)}
         await cluster.create("fluss.p", _partitioned())
         # A partitioned table has buckets only in its partitions.
         assert cluster.host.open == {(plain.table_id, None)}
 
-    serve(main)
-
 
 @pytest.mark.parametrize("failure", [FlussError("no room", 26), RuntimeError("a bug")])
-def test_nothing_is_left_of_a_table_whose_buckets_cannot_be_opened(serve, failure):
-    async def main(cluster):
+async def test_nothing_is_left_of_a_table_whose_buckets_cannot_be_opened(make_cluster, failure):
+    async with make_cluster() as cluster:
         cluster.host.failure = failure
         code = await cluster.code(apis.CREATE_TABLE, create_request("fluss.t", descriptor()))
         assert code == (26 if isinstance(failure, FlussError) else -1)
@@ -495,27 +456,21 @@ def test_nothing_is_left_of_a_table_whose_buckets_cannot_be_opened(serve, failur
         assert [event[0] for event in cluster.host.events] == ["open", "drop"]
         cluster.host.failure = None
         await cluster.create("fluss.t", descriptor())
-
-    async def again(cluster):
+    async with make_cluster() as cluster:
         assert [str(table.path) for table in cluster.catalog.tables()] == ["fluss.t"]
 
-    serve(main)
-    serve(again)
 
-
-def test_of_many_clients_that_create_one_table_one_succeeds(serve):
-    async def main(cluster):
+async def test_of_many_clients_that_create_one_table_one_succeeds(make_cluster):
+    async with make_cluster() as cluster:
         requests = [cluster.ask(apis.CREATE_TABLE, create_request("fluss.t", descriptor())) for _ in range(20)]
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert [getattr(result, "error_code", 0) for result in results].count(0) == 1
         assert {result.error_code for result in results if isinstance(result, FlussError)} == {8}
         assert len(cluster.host.open) == 1
 
-    serve(main)
 
-
-def test_a_table_is_finished_even_if_its_creator_hangs_up(serve):
-    async def main(cluster):
+async def test_a_table_is_finished_even_if_its_creator_hangs_up(make_cluster):
+    async with make_cluster() as cluster:
         gate = asyncio.Event()
         opened = asyncio.Event()
         open_buckets = cluster.host.open_buckets
@@ -538,5 +493,3 @@ def test_a_table_is_finished_even_if_its_creator_hangs_up(serve):
         exists = pb.TableExistsRequest(table_path=path("fluss.t"))
         while not (await cluster.ask(apis.TABLE_EXISTS, exists)).exists:
             await asyncio.sleep(0.001)
-
-    serve(main)

@@ -39,51 +39,41 @@ async def _names(cluster) -> list[str]:
     return list((await cluster.ask(apis.LIST_DATABASES, pb.ListDatabasesRequest())).database_name)
 
 
-def test_a_new_cluster_has_the_default_database(serve):
-    async def main(cluster):
+async def test_a_new_cluster_has_the_default_database(make_cluster):
+    async with make_cluster() as cluster:
         assert await _names(cluster) == ["fluss"]
         assert (await cluster.ask(apis.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss"))).exists
 
-    serve(main)
 
-
-def test_a_database_keeps_its_descriptor_and_times(serve, clock):
-    async def main(cluster):
+async def test_a_database_keeps_its_descriptor_and_times(make_cluster, clock):
+    async with make_cluster() as cluster:
         sent = {"version": 1, "comment": "c", "custom_properties": {"k": "v"}}
         await cluster.ask(apis.CREATE_DATABASE, _create("d", database_json=json.dumps(sent).encode()))
         response, described = await _info(cluster, "d")
         assert described == sent
         assert (response.created_time, response.modified_time) == (NOW_MS, NOW_MS)
 
-    serve(main)
 
-
-def test_a_database_without_a_descriptor_has_an_empty_one(serve):
-    async def main(cluster):
+async def test_a_database_without_a_descriptor_has_an_empty_one(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create_database("d")
         assert (await _info(cluster, "d"))[1] == {"version": 1, "custom_properties": {}}
 
-    serve(main)
-
 
 @pytest.mark.parametrize("name", ["", "a.b", "..", "__x", "x" * 201, "ä", "a b"])
-def test_names_that_no_database_can_have_are_refused(serve, name):
-    async def main(cluster):
+async def test_names_that_no_database_can_have_are_refused(make_cluster, name):
+    async with make_cluster() as cluster:
         assert await cluster.code(apis.CREATE_DATABASE, _create(name)) == 16
         assert await _names(cluster) == ["fluss"]
 
-    serve(main)
 
-
-def test_a_damaged_descriptor_is_refused(serve):
-    async def main(cluster):
+async def test_a_damaged_descriptor_is_refused(make_cluster):
+    async with make_cluster() as cluster:
         assert await cluster.code(apis.CREATE_DATABASE, _create("d", database_json=b'{"version":1}')) == 16
 
-    serve(main)
 
-
-def test_an_existing_database_is_refused_or_left_alone(serve, clock):
-    async def main(cluster):
+async def test_an_existing_database_is_refused_or_left_alone(make_cluster, clock):
+    async with make_cluster() as cluster:
         await cluster.create_database("d")
         error = await cluster.refused(apis.CREATE_DATABASE, _create("d"))
         assert (error.error_code, error.message) == (6, "Database d already exists.")
@@ -94,12 +84,10 @@ def test_an_existing_database_is_refused_or_left_alone(serve, clock):
         assert "comment" not in described
         assert response.modified_time == NOW_MS
 
-    serve(main)
-
 
 @pytest.mark.parametrize("name", ["missing", "not a name"])
-def test_a_missing_database_is_refused_whatever_its_name(serve, name):
-    async def main(cluster):
+async def test_a_missing_database_is_refused_whatever_its_name(make_cluster, name):
+    async with make_cluster() as cluster:
         for api, message in (
             (apis.GET_DATABASE_INFO, pb.GetDatabaseInfoRequest(database_name=name)),
             (apis.DROP_DATABASE, _drop(name)),
@@ -113,11 +101,9 @@ def test_a_missing_database_is_refused_whatever_its_name(serve, name):
         await cluster.ask(apis.DROP_DATABASE, _drop(name, ignore=True))
         await cluster.ask(apis.ALTER_DATABASE, _alter(name, ignore=True))
 
-    serve(main)
 
-
-def test_a_database_with_tables_is_dropped_by_cascade_only(serve):
-    async def main(cluster):
+async def test_a_database_with_tables_is_dropped_by_cascade_only(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create_database("d")
         table = await cluster.create("d.t", descriptor(bucket_count=2))
         error = await cluster.refused(apis.DROP_DATABASE, _drop("d"))
@@ -128,30 +114,24 @@ def test_a_database_with_tables_is_dropped_by_cascade_only(serve):
         assert cluster.catalog.table_by_id(table.table_id) is None
         assert not cluster.host.open
 
-    serve(main)
 
-
-def test_a_dropped_database_can_be_created_again_and_is_empty(serve):
-    async def main(cluster):
+async def test_a_dropped_database_can_be_created_again_and_is_empty(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create_database("d")
         await cluster.create("d.t", descriptor())
         await cluster.ask(apis.DROP_DATABASE, _drop("d", cascade=True))
         await cluster.create_database("d")
         assert not (await cluster.ask(apis.LIST_TABLES, pb.ListTablesRequest(database_name="d"))).table_name
 
-    serve(main)
 
-
-def test_the_default_database_is_never_dropped(serve):
-    async def main(cluster):
+async def test_the_default_database_is_never_dropped(make_cluster):
+    async with make_cluster() as cluster:
         assert await cluster.code(apis.DROP_DATABASE, _drop("fluss", ignore=True, cascade=True)) == -1
         assert await _names(cluster) == ["fluss"]
 
-    serve(main)
 
-
-def test_summaries_come_instead_of_names(serve):
-    async def main(cluster):
+async def test_summaries_come_instead_of_names(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.a", descriptor())
         await cluster.create("fluss.b", descriptor())
         response = await cluster.ask(apis.LIST_DATABASES, pb.ListDatabasesRequest(include_summary=True))
@@ -159,11 +139,9 @@ def test_summaries_come_instead_of_names(serve):
         (summary,) = response.database_summary
         assert (summary.database_name, summary.created_time, summary.table_count) == ("fluss", NOW_MS, 2)
 
-    serve(main)
 
-
-def test_altering_sets_resets_and_clears(serve, clock):
-    async def main(cluster):
+async def test_altering_sets_resets_and_clears(make_cluster, clock):
+    async with make_cluster() as cluster:
         await cluster.create_database("d")
         clock.now_ms += 5
         await cluster.ask(
@@ -176,11 +154,9 @@ def test_altering_sets_resets_and_clears(serve, clock):
         await cluster.ask(apis.ALTER_DATABASE, _alter("d", config_changes=reset, comment=""))
         assert (await _info(cluster, "d"))[1] == {"version": 1, "custom_properties": {"b": "2"}}
 
-    serve(main)
 
-
-def test_altering_to_the_same_changes_no_time(serve, clock):
-    async def main(cluster):
+async def test_altering_to_the_same_changes_no_time(make_cluster, clock):
+    async with make_cluster() as cluster:
         await cluster.create_database("d")
         clock.now_ms += 5
         await cluster.ask(apis.ALTER_DATABASE, _alter("d"))
@@ -189,28 +165,19 @@ def test_altering_to_the_same_changes_no_time(serve, clock):
         )
         assert (await _info(cluster, "d"))[0].modified_time == NOW_MS
 
-    serve(main)
 
-
-def test_altering_a_database_keeps_its_tables(serve, make_cluster):
+async def test_altering_a_database_keeps_its_tables(make_cluster):
     """The tables hang on the row of their database; changing the row must not touch them, on disk either."""
-
-    async def main(cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         await cluster.ask(apis.ALTER_DATABASE, _alter("fluss", comment="c"))
-
-    async def again(cluster):
+    async with make_cluster() as cluster:
         assert cluster.table("fluss.t").table_id == 0
         assert (await _info(cluster, "fluss"))[1]["comment"] == "c"
 
-    serve(main)
-    serve(again)
-
 
 @pytest.mark.parametrize("op_type", [2, 3, 9])
-def test_properties_of_a_database_are_no_lists(serve, op_type):
-    async def main(cluster):
+async def test_properties_of_a_database_are_no_lists(make_cluster, op_type):
+    async with make_cluster() as cluster:
         change = pb.PbAlterConfig(config_key="a", config_value="1", op_type=op_type)
         assert await cluster.code(apis.ALTER_DATABASE, _alter("fluss", config_changes=[change])) == -1
-
-    serve(main)

@@ -42,27 +42,23 @@ def _check_servers(cluster, response: pb.MetadataResponse) -> None:
         assert not node.HasField("listeners")
 
 
-def test_an_empty_request_gets_the_servers_and_nothing_else(serve):
-    async def main(cluster):
+async def test_an_empty_request_gets_the_servers_and_nothing_else(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         response = await _ask(cluster)
         _check_servers(cluster, response)
         assert not response.table_metadata
         assert not response.partition_metadata
 
-    serve(main)
 
-
-def test_a_client_is_told_the_address_of_the_listener_it_came_by(serve):
-    async def main(cluster):
+async def test_a_client_is_told_the_address_of_the_listener_it_came_by(make_cluster):
+    async with make_cluster(listener=ListenerSettings(name="CLIENT")) as cluster:
         cluster.coordinator.nodes.set_listener("OTHER", "elsewhere", 1)
         _check_servers(cluster, await _ask(cluster))
 
-    serve(main, listener=ListenerSettings(name="CLIENT"))
 
-
-def test_a_table_comes_with_its_descriptor_and_a_leader_for_every_bucket(serve):
-    async def main(cluster):
+async def test_a_table_comes_with_its_descriptor_and_a_leader_for_every_bucket(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor(bucket_count=3))
         await cluster.create("fluss.other", descriptor())
         response = await _ask(cluster, table_path=[path("fluss.t"), path("fluss.t")])
@@ -76,22 +72,18 @@ def test_a_table_comes_with_its_descriptor_and_a_leader_for_every_bucket(serve):
         buckets = [(b.bucket_id, b.leader_id, list(b.replica_id), b.leader_epoch) for b in table.bucket_metadata]
         assert buckets == [(0, 0, [0], 0), (1, 0, [0], 0), (2, 0, [0], 0)]
 
-    serve(main)
 
-
-def test_the_description_follows_changes(serve):
-    async def main(cluster):
+async def test_the_description_follows_changes(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         await _ask(cluster, table_path=[path("fluss.t")])
         await cluster.alter("fluss.t", values={"custom": "1"})
         (table,) = (await _ask(cluster, table_path=[path("fluss.t")])).table_metadata
         assert json.loads(table.table_json)["custom_properties"] == {"custom": "1"}
 
-    serve(main)
 
-
-def test_partitions_come_only_when_they_are_asked_for(serve):
-    async def main(cluster):
+async def test_partitions_come_only_when_they_are_asked_for(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.p", PARTITIONED)
         first = await _create_partition(cluster, "fluss.p", "a")
         second = await _create_partition(cluster, "fluss.p", "b")
@@ -106,33 +98,27 @@ def test_partitions_come_only_when_they_are_asked_for(serve):
         response = await _ask(cluster, table_path=[path("fluss.p")], partitions_id=[second, second])
         assert [partition.partition_name for partition in response.partition_metadata] == ["b"]
 
-    serve(main)
 
-
-def test_a_partition_path_without_a_name_is_no_partition(serve):
-    async def main(cluster):
+async def test_a_partition_path_without_a_name_is_no_partition(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         response = await _ask(cluster, table_path=[path("fluss.t")], partitions_path=[_partition_path("fluss.t", None)])
         assert len(response.table_metadata) == 1
         assert not response.partition_metadata
 
-    serve(main)
-
 
 @pytest.mark.parametrize("table", ["fluss.missing", "missing.t", "not a.name"])
-def test_a_missing_table_refuses_the_request(serve, table):
-    async def main(cluster):
+async def test_a_missing_table_refuses_the_request(make_cluster, table):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         error = await cluster.refused(apis.GET_METADATA, pb.MetadataRequest(table_path=[path("fluss.t"), path(table)]))
         assert (error.error_code, error.message) == (7, f"Table '{table}' does not exist.")
         missing = pb.MetadataRequest(partitions_path=[_partition_path(table, "a")])
         assert await cluster.code(apis.GET_METADATA, missing) == 7
 
-    serve(main)
 
-
-def test_missing_partitions_are_refused_with_texts_that_clients_compare(serve):
-    async def main(cluster):
+async def test_missing_partitions_are_refused_with_texts_that_clients_compare(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.p", PARTITIONED)
         by_name = pb.MetadataRequest(partitions_path=[_partition_path("fluss.p", "a")])
         error = await cluster.refused(apis.GET_METADATA, by_name)
@@ -143,13 +129,10 @@ def test_missing_partitions_are_refused_with_texts_that_clients_compare(serve):
         assert error.error_code == 36
         assert "The partition id '7' does not exist" in error.message
 
-    serve(main)
 
-
-def test_the_news_of_a_missing_partition_is_held_back_a_little(serve):
+async def test_the_news_of_a_missing_partition_is_held_back_a_little(make_cluster):
     """Some writers ask again at once, without end. Others are not held up meanwhile."""
-
-    async def main(cluster):
+    async with make_cluster(settings={"missing_partition_delay_ms": 200}) as cluster:
         await cluster.create("fluss.p", PARTITIONED)
         missing = pb.MetadataRequest(partitions_path=[_partition_path("fluss.p", "a")])
         loop = asyncio.get_running_loop()
@@ -159,5 +142,3 @@ def test_the_news_of_a_missing_partition_is_held_back_a_little(serve):
         assert not waiting.done()
         await waiting
         assert loop.time() - begun >= 0.19
-
-    serve(main, settings={"missing_partition_delay_ms": 200})

@@ -23,7 +23,6 @@ from tests.unit.server.tablet.support import (
     ids,
     make_table,
     rows,
-    run,
     serving,
 )
 
@@ -41,78 +40,60 @@ async def _newest(server: Server, limit: int) -> list[int]:
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 700])
-def test_the_newest_rows_are_returned_in_order_also_over_segments(tmp_path, segment_bytes):
-    async def main():
-        settings = TabletSettings(log=LogSettings(segment_bytes_max=segment_bytes))
-        async with serving(tmp_path, make_table(), settings=settings) as server:
-            assert await _newest(server, 5) == []
-            for first in range(0, 60, 4):
-                await server.append(rows(first, 4))
-                for limit in (1, 4, 5, 1000):
-                    assert await _newest(server, limit) == list(range(max(0, first + 4 - limit), first + 4))
-            assert (await _scan(server, 5)).is_log_table
-            await eventually_async(lambda: server.service.fetch_memory.used_bytes == 0)
-
-    run(main())
+async def test_the_newest_rows_are_returned_in_order_also_over_segments(tmp_path, segment_bytes):
+    settings = TabletSettings(log=LogSettings(segment_bytes_max=segment_bytes))
+    async with serving(tmp_path, make_table(), settings=settings) as server:
+        assert await _newest(server, 5) == []
+        for first in range(0, 60, 4):
+            await server.append(rows(first, 4))
+            for limit in (1, 4, 5, 1000):
+                assert await _newest(server, limit) == list(range(max(0, first + 4 - limit), first + 4))
+        assert (await _scan(server, 5)).is_log_table
+        await eventually_async(lambda: server.service.fetch_memory.used_bytes == 0)
 
 
-def test_a_limit_of_nothing_returns_nothing_and_a_negative_one_is_refused(tmp_path):
-    async def main():
-        async with serving(tmp_path, make_table()) as server:
-            await server.append(rows(0, 3))
-            answer = await _scan(server, 0)
-            assert (answer.error_code, answer.records_view) == (None, b"")
-            answer = await _scan(server, -1)
-            assert answer.error_code == ErrorCode.INVALID_SCAN_REQUEST
-
-    run(main())
+async def test_a_limit_of_nothing_returns_nothing_and_a_negative_one_is_refused(tmp_path):
+    async with serving(tmp_path, make_table()) as server:
+        await server.append(rows(0, 3))
+        answer = await _scan(server, 0)
+        assert (answer.error_code, answer.records_view) == (None, b"")
+        answer = await _scan(server, -1)
+        assert answer.error_code == ErrorCode.INVALID_SCAN_REQUEST
 
 
-def test_errors_are_in_the_body_of_the_answer(tmp_path):
-    async def main():
-        async with serving(tmp_path, make_table(), settings=QUICK) as server:
-            answer = await _scan(server, 5, bucket=3)
-            assert answer.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
-            assert answer.records is None
-            answer = await _scan(server, 5, table_id=9)
-            assert answer.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
-
-    run(main())
+async def test_errors_are_in_the_body_of_the_answer(tmp_path):
+    async with serving(tmp_path, make_table(), settings=QUICK) as server:
+        answer = await _scan(server, 5, bucket=3)
+        assert answer.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+        assert answer.records is None
+        answer = await _scan(server, 5, table_id=9)
+        assert answer.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
 
 
-def test_more_than_the_server_can_return_is_refused_and_not_cut(tmp_path):
-    async def main():
-        one = len(arrow_batch(rows(10, 10)))
-        settings = TabletSettings(limit_scan_bytes_max=2 * one)
-        async with serving(tmp_path, make_table(), settings=settings) as server:
-            for first in (0, 10, 20):
-                await server.append(rows(first, 10))
-            assert await _newest(server, 20) == list(range(10, 30))
-            answer = await _scan(server, 21)
-            assert answer.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
-            assert "lower limit" in answer.error_message
-
-    run(main())
+async def test_more_than_the_server_can_return_is_refused_and_not_cut(tmp_path):
+    one = len(arrow_batch(rows(10, 10)))
+    settings = TabletSettings(limit_scan_bytes_max=2 * one)
+    async with serving(tmp_path, make_table(), settings=settings) as server:
+        for first in (0, 10, 20):
+            await server.append(rows(first, 10))
+        assert await _newest(server, 20) == list(range(10, 30))
+        answer = await _scan(server, 21)
+        assert answer.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+        assert "lower limit" in answer.error_message
 
 
-def test_partitions_are_scanned_by_their_ids(tmp_path):
-    async def main():
-        catalog = MemoryCatalog(make_table(partition_keys=["name"]))
-        catalog.add_partition(Partition(5, 1, "p"))
-        async with serving(tmp_path, catalog=catalog) as server:
-            await server.append(rows(0, 4), partition_id=5)
-            assert ids((await _scan(server, 2, partition_id=5)).records_view) == [0, 1, 2, 3]
-
-    run(main())
+async def test_partitions_are_scanned_by_their_ids(tmp_path):
+    catalog = MemoryCatalog(make_table(partition_keys=["name"]))
+    catalog.add_partition(Partition(5, 1, "p"))
+    async with serving(tmp_path, catalog=catalog) as server:
+        await server.append(rows(0, 4), partition_id=5)
+        assert ids((await _scan(server, 2, partition_id=5)).records_view) == [0, 1, 2, 3]
 
 
-def test_batches_with_statistics_are_readable_by_every_client(tmp_path):
-    async def main():
-        async with serving(tmp_path, make_table()) as server:
-            await server.produce(batch_with_statistics(rows(0, 2)))
-            await server.append(rows(2, 2))
-            payload = (await _scan(server, 10)).records_view
-            assert [batch.header.magic for batch in iter_batches(payload)] == [MAGIC_V0, MAGIC_V0]
-            assert ids(payload) == [0, 1, 2, 3]
-
-    run(main())
+async def test_batches_with_statistics_are_readable_by_every_client(tmp_path):
+    async with serving(tmp_path, make_table()) as server:
+        await server.produce(batch_with_statistics(rows(0, 2)))
+        await server.append(rows(2, 2))
+        payload = (await _scan(server, 10)).records_view
+        assert [batch.header.magic for batch in iter_batches(payload)] == [MAGIC_V0, MAGIC_V0]
+        assert ids(payload) == [0, 1, 2, 3]

@@ -25,18 +25,16 @@ def _drop(table: str, *, ignore: bool = False, **values: str) -> pb.DropPartitio
     return pb.DropPartitionRequest(table_path=path(table), partition_spec=spec(**values), ignore_if_not_exists=ignore)
 
 
-def test_a_partition_is_named_by_its_values_in_the_order_of_the_keys(serve):
-    async def main(cluster):
+async def test_a_partition_is_named_by_its_values_in_the_order_of_the_keys(make_cluster):
+    async with make_cluster() as cluster:
         table = await cluster.create("fluss.t", TWO_KEYS)
         await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", region="EMEA", dt="2024-01-15"))
         assert await cluster.partitions("fluss.t") == {"2024-01-15$EMEA": 0}
         assert cluster.host.open == {(table.table_id, 0)}
 
-    serve(main)
 
-
-def test_ids_count_through_all_tables_and_are_never_used_again(serve):
-    async def main(cluster):
+async def test_ids_count_through_all_tables_and_are_never_used_again(make_cluster):
+    async with make_cluster() as cluster:
         for table in ("fluss.a", "fluss.b"):
             await cluster.create(table, ONE_KEY)
         for table, value in (("fluss.a", "1"), ("fluss.b", "1"), ("fluss.a", "2")):
@@ -47,11 +45,9 @@ def test_ids_count_through_all_tables_and_are_never_used_again(serve):
         await cluster.ask(apis.CREATE_PARTITION, _create("fluss.a", dt="2"))
         assert await cluster.partitions("fluss.a") == {"1": 0, "2": 3}
 
-    serve(main)
 
-
-def test_a_partial_spec_filters(serve):
-    async def main(cluster):
+async def test_a_partial_spec_filters(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", TWO_KEYS)
         for dt, region in (("1", "EU"), ("1", "US"), ("2", "EU")):
             await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", dt=dt, region=region))
@@ -62,11 +58,9 @@ def test_a_partial_spec_filters(serve):
         unknown = pb.ListPartitionInfosRequest(table_path=path("fluss.t"), partial_partition_spec=spec(country="DE"))
         assert await cluster.code(apis.LIST_PARTITION_INFOS, unknown) == 43
 
-    serve(main)
 
-
-def test_listed_specs_have_all_keys_in_order(serve):
-    async def main(cluster):
+async def test_listed_specs_have_all_keys_in_order(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", TWO_KEYS)
         await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", region="EU", dt="1"))
         response = await cluster.ask(
@@ -75,8 +69,6 @@ def test_listed_specs_have_all_keys_in_order(serve):
         (info,) = response.partitions_info
         pairs = [(pair.key, pair.value) for pair in info.partition_spec.partition_key_values]
         assert pairs == [("dt", "1"), ("region", "EU")]
-
-    serve(main)
 
 
 @pytest.mark.parametrize(
@@ -92,28 +84,24 @@ def test_listed_specs_have_all_keys_in_order(serve):
         {"dt": "1/2", "region": "EU"},
     ],
 )
-def test_a_spec_that_names_no_possible_partition_is_refused(serve, values):
-    async def main(cluster):
+async def test_a_spec_that_names_no_possible_partition_is_refused(make_cluster, values):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", TWO_KEYS)
         assert await cluster.code(apis.CREATE_PARTITION, _create("fluss.t", **values)) == 43
         assert await cluster.partitions("fluss.t") == {}
 
-    serve(main)
 
-
-def test_a_key_that_is_given_twice_is_refused(serve):
-    async def main(cluster):
+async def test_a_key_that_is_given_twice_is_refused(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", ONE_KEY)
         request = _create("fluss.t", dt="1")
         request.partition_spec.partition_key_values.add(key="dt", value="2")
         assert await cluster.code(apis.CREATE_PARTITION, request) == 43
 
-    serve(main)
-
 
 @pytest.mark.parametrize("table", ["fluss.missing", "missing.t"])
-def test_without_the_table_or_its_database_the_code_is_that_of_a_missing_table(serve, table):
-    async def main(cluster):
+async def test_without_the_table_or_its_database_the_code_is_that_of_a_missing_table(make_cluster, table):
+    async with make_cluster() as cluster:
         for api, message in (
             (apis.CREATE_PARTITION, _create(table, ignore=True, dt="1")),
             (apis.DROP_PARTITION, _drop(table, ignore=True, dt="1")),
@@ -122,11 +110,9 @@ def test_without_the_table_or_its_database_the_code_is_that_of_a_missing_table(s
             error = await cluster.refused(api, message)
             assert (error.error_code, error.message) == (7, f"Table '{table}' does not exist.")
 
-    serve(main)
 
-
-def test_a_table_without_partitions_has_none(serve):
-    async def main(cluster):
+async def test_a_table_without_partitions_has_none(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         for api, message in (
             (apis.CREATE_PARTITION, _create("fluss.t", dt="1")),
@@ -135,11 +121,9 @@ def test_a_table_without_partitions_has_none(serve):
         ):
             assert await cluster.code(api, message) == 37
 
-    serve(main)
 
-
-def test_an_existing_or_missing_partition_is_refused_or_ignored(serve):
-    async def main(cluster):
+async def test_an_existing_or_missing_partition_is_refused_or_ignored(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", TWO_KEYS)
         values = {"dt": "1", "region": "EU"}
         error = await cluster.refused(apis.DROP_PARTITION, _drop("fluss.t", **values))
@@ -153,11 +137,9 @@ def test_an_existing_or_missing_partition_is_refused_or_ignored(serve):
         await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", ignore=True, **values))
         assert len(await cluster.partitions("fluss.t")) == 1
 
-    serve(main)
 
-
-def test_the_number_of_partitions_is_limited(serve):
-    async def main(cluster):
+async def test_the_number_of_partitions_is_limited(make_cluster):
+    async with make_cluster(settings={"partition_count_max": 3}) as cluster:
         await cluster.create("fluss.t", ONE_KEY)
         for value in "abc":
             await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", dt=value))
@@ -167,34 +149,26 @@ def test_the_number_of_partitions_is_limited(serve):
         await cluster.ask(apis.DROP_PARTITION, _drop("fluss.t", dt="a"))
         await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", dt="d"))
 
-    serve(main, settings={"partition_count_max": 3})
 
-
-def test_the_limit_of_buckets_is_one_of_each_partition(serve):
-    async def many(cluster):
+async def test_the_limit_of_buckets_is_one_of_each_partition(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor(COLUMNS, partition_key=["dt"], bucket_count=4096))
         for value in "abcd":
             await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", dt=value))
-
-    async def lowered(cluster):
+    async with make_cluster(settings={"bucket_count_max": 4095}) as cluster:
         assert await cluster.code(apis.CREATE_PARTITION, _create("fluss.t", dt="e")) == 49
 
-    serve(many)
-    serve(lowered, settings={"bucket_count_max": 4095})
 
-
-def test_dropping_takes_reserved_names_but_not_the_system_s_partition(serve):
-    async def main(cluster):
+async def test_dropping_takes_reserved_names_but_not_the_system_s_partition(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", ONE_KEY)
         assert await cluster.code(apis.DROP_PARTITION, _drop("fluss.t", dt="__18")) == 36
         assert await cluster.code(apis.DROP_PARTITION, _drop("fluss.t", dt="$")) == 43
         assert await cluster.code(apis.DROP_PARTITION, _drop("fluss.t", dt="__historical__")) == 43
 
-    serve(main)
 
-
-def test_a_dropped_partition_lets_go_of_its_buckets_and_a_dropped_table_of_all(serve):
-    async def main(cluster):
+async def test_a_dropped_partition_lets_go_of_its_buckets_and_a_dropped_table_of_all(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", ONE_KEY)
         for value in "abc":
             await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", dt=value))
@@ -204,16 +178,12 @@ def test_a_dropped_partition_lets_go_of_its_buckets_and_a_dropped_table_of_all(s
         assert not cluster.host.open
         assert cluster.catalog.partition_by_id(0) is None
 
-    serve(main)
 
-
-def test_nothing_is_left_of_a_partition_whose_buckets_cannot_be_opened(serve):
-    async def main(cluster):
+async def test_nothing_is_left_of_a_partition_whose_buckets_cannot_be_opened(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", ONE_KEY)
         cluster.host.failure = FlussError("no room", 26)
         assert await cluster.code(apis.CREATE_PARTITION, _create("fluss.t", dt="1")) == 26
         assert await cluster.partitions("fluss.t") == {}
         cluster.host.failure = None
         await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", dt="1"))
-
-    serve(main)

@@ -28,8 +28,8 @@ def _latest(table: str, partition: str | None = None) -> pb.GetLatestKvSnapshots
     return pb.GetLatestKvSnapshotsRequest(table_path=path(table), partition_name=partition)
 
 
-def test_buckets_of_primary_key_tables_have_no_snapshots(serve):
-    async def main(cluster):
+async def test_buckets_of_primary_key_tables_have_no_snapshots(make_cluster):
+    async with make_cluster() as cluster:
         await _tables(cluster)
         response = await cluster.ask(apis.GET_LATEST_KV_SNAPSHOTS, _latest("fluss.kv"))
         assert response.table_id == cluster.table("fluss.kv").table_id
@@ -39,11 +39,9 @@ def test_buckets_of_primary_key_tables_have_no_snapshots(serve):
         response = await cluster.ask(apis.GET_LATEST_KV_SNAPSHOTS, _latest("fluss.parts", "a"))
         assert response.partition_id == 0
 
-    serve(main)
 
-
-def test_snapshots_are_refused_where_there_can_be_none(serve):
-    async def main(cluster):
+async def test_snapshots_are_refused_where_there_can_be_none(make_cluster):
+    async with make_cluster() as cluster:
         await _tables(cluster)
         for message, code in (
             (_latest("fluss.missing"), 7),
@@ -55,21 +53,17 @@ def test_snapshots_are_refused_where_there_can_be_none(serve):
         ):
             assert await cluster.code(apis.GET_LATEST_KV_SNAPSHOTS, message) == code
 
-    serve(main)
 
-
-def test_a_single_snapshot_does_not_exist(serve):
-    async def main(cluster):
+async def test_a_single_snapshot_does_not_exist(make_cluster):
+    async with make_cluster() as cluster:
         await _tables(cluster)
         for table_id in (1, 99):
             request = pb.GetKvSnapshotMetadataRequest(table_id=table_id, bucket_id=0, snapshot_id=1)
             assert await cluster.code(apis.GET_KV_SNAPSHOT_METADATA, request) == 41
 
-    serve(main)
 
-
-def test_lists_by_id_are_empty_or_refused(serve):
-    async def main(cluster):
+async def test_lists_by_id_are_empty_or_refused(make_cluster):
+    async with make_cluster() as cluster:
         await _tables(cluster)
         log, kv, parts, log_parts = range(4)
         response = await cluster.ask(apis.LIST_KV_SNAPSHOTS, pb.ListKvSnapshotsRequest(table_id=kv))
@@ -89,11 +83,9 @@ def test_lists_by_id_are_empty_or_refused(serve):
         missing = pb.ListRemoteLogManifestsRequest(table_id=log_parts)
         assert await cluster.code(apis.LIST_REMOTE_LOG_MANIFESTS, missing) == 36
 
-    serve(main)
 
-
-def test_leases_are_about_primary_key_tables_and_get_nothing(serve):
-    async def main(cluster):
+async def test_leases_are_about_primary_key_tables_and_get_nothing(make_cluster):
+    async with make_cluster() as cluster:
         await _tables(cluster)
 
         def acquire(table_id: int) -> pb.AcquireKvSnapshotLeaseRequest:
@@ -113,11 +105,9 @@ def test_leases_are_about_primary_key_tables_and_get_nothing(serve):
             assert await cluster.code(apis.ACQUIRE_KV_SNAPSHOT_LEASE, acquire(table_id)) == code
             assert await cluster.code(apis.RELEASE_KV_SNAPSHOT_LEASE, release(table_id)) == code
 
-    serve(main)
 
-
-def test_there_is_no_lake_snapshot_of_any_table(serve):
-    async def main(cluster):
+async def test_there_is_no_lake_snapshot_of_any_table(make_cluster):
+    async with make_cluster() as cluster:
         await _tables(cluster)
         for request, code in (
             (pb.GetLakeSnapshotRequest(table_path=path("fluss.log")), 53),
@@ -128,25 +118,19 @@ def test_there_is_no_lake_snapshot_of_any_table(serve):
         ):
             assert await cluster.code(apis.GET_LAKE_SNAPSHOT, request) == code
 
-    serve(main)
 
-
-def test_local_files_need_no_token(serve):
-    async def main(cluster):
+async def test_local_files_need_no_token(make_cluster):
+    async with make_cluster() as cluster:
         response = await cluster.ask(apis.GET_FILESYSTEM_SECURITY_TOKEN, pb.GetFileSystemSecurityTokenRequest())
         assert (response.schema, response.token) == ("file", b"")
         assert not response.HasField("expiration_time")
 
-    serve(main)
 
-
-def test_what_only_other_servers_ask_is_not_served(serve):
-    async def main(cluster):
+async def test_what_only_other_servers_ask_is_not_served(make_cluster):
+    async with make_cluster() as cluster:
         for api, message in (
             (apis.CONTROLLED_SHUTDOWN, pb.ControlledShutdownRequest(tablet_server_id=0, tablet_server_epoch=0)),
             (apis.ADJUST_ISR, pb.AdjustIsrRequest(serverId=0)),
             (apis.LAKE_TIERING_HEARTBEAT, pb.LakeTieringHeartbeatRequest()),
         ):
             assert await cluster.code(api, message) == 2
-
-    serve(main)

@@ -26,8 +26,8 @@ async def _exists(cluster, table: str) -> bool:
     return (await cluster.ask(apis.TABLE_EXISTS, pb.TableExistsRequest(table_path=path(table)))).exists
 
 
-def test_lists_and_existence_follow_at_once(serve):
-    async def main(cluster):
+async def test_lists_and_existence_follow_at_once(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         assert await _names(cluster) == ["t"]
         assert await _exists(cluster, "fluss.t")
@@ -35,12 +35,10 @@ def test_lists_and_existence_follow_at_once(serve):
         assert await _names(cluster) == []
         assert not await _exists(cluster, "fluss.t")
 
-    serve(main)
-
 
 @pytest.mark.parametrize("table", ["fluss.missing", "missing.t", "fluss.not a name"])
-def test_a_missing_table_is_refused_whatever_its_name(serve, table):
-    async def main(cluster):
+async def test_a_missing_table_is_refused_whatever_its_name(make_cluster, table):
+    async with make_cluster() as cluster:
         error = await cluster.refused(apis.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path(table)))
         assert (error.error_code, error.message) == (7, f"Table '{table}' does not exist.")
         error = await cluster.refused(apis.DROP_TABLE, _drop(table))
@@ -49,11 +47,9 @@ def test_a_missing_table_is_refused_whatever_its_name(serve, table):
         assert await cluster.code(apis.GET_TABLE_SCHEMA, pb.GetTableSchemaRequest(table_path=path(table))) == 9
         assert not await _exists(cluster, table)
 
-    serve(main)
 
-
-def test_dropping_lets_go_of_the_buckets_after_the_table_has_disappeared(serve):
-    async def main(cluster):
+async def test_dropping_lets_go_of_the_buckets_after_the_table_has_disappeared(make_cluster):
+    async with make_cluster() as cluster:
         table = await cluster.create("fluss.t", descriptor())
         seen = []
         drop_buckets = cluster.host.drop_buckets
@@ -67,11 +63,9 @@ def test_dropping_lets_go_of_the_buckets_after_the_table_has_disappeared(serve):
         assert seen == [None]
         assert (table.table_id, None) not in cluster.host.open
 
-    serve(main)
 
-
-def test_a_drop_stands_even_if_the_host_cannot_delete(serve):
-    async def main(cluster):
+async def test_a_drop_stands_even_if_the_host_cannot_delete(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
 
         async def failing(table, partition):
@@ -81,11 +75,9 @@ def test_a_drop_stands_even_if_the_host_cannot_delete(serve):
         await cluster.ask(apis.DROP_TABLE, _drop("fluss.t"))
         assert not await _exists(cluster, "fluss.t")
 
-    serve(main)
 
-
-def test_schemas_are_found_by_id_and_the_newest_without(serve):
-    async def main(cluster):
+async def test_schemas_are_found_by_id_and_the_newest_without(make_cluster):
+    async with make_cluster() as cluster:
         await cluster.create("fluss.t", descriptor())
         await cluster.alter("fluss.t", columns=[new_column("extra", {"type": "STRING"})])
         for schema_id, names in ((1, ["id", "name"]), (2, ["id", "name", "extra"]), (None, ["id", "name", "extra"])):
@@ -96,11 +88,9 @@ def test_schemas_are_found_by_id_and_the_newest_without(serve):
         missing = pb.GetTableSchemaRequest(table_path=path("fluss.t"), schema_id=3)
         assert await cluster.code(apis.GET_TABLE_SCHEMA, missing) == 9
 
-    serve(main)
 
-
-def test_lake_tables_show_where_their_lake_is_but_no_secrets(serve):
-    async def main(cluster):
+async def test_lake_tables_show_where_their_lake_is_but_no_secrets(make_cluster):
+    async with make_cluster() as cluster:
         configs = {
             "datalake.format": "paimon",
             "datalake.paimon.warehouse": "/lake",
@@ -120,5 +110,3 @@ def test_lake_tables_show_where_their_lake_is_but_no_secrets(serve):
         assert in_metadata == described
         assert "hush" not in str(described)
         assert "table.datalake.paimon.warehouse" not in (await cluster.info("fluss.plain"))[1]["properties"]
-
-    serve(main)

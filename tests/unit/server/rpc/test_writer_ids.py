@@ -9,7 +9,6 @@ import asyncio
 
 import pytest
 
-from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.coordinator.metadata_store import MetadataStore
@@ -40,45 +39,37 @@ async def _get(cluster, producer_id: str) -> pb.GetProducerOffsetsResponse:
 # Writer ids
 
 
-def test_ids_count_from_zero_and_go_on_after_a_restart(serve):
+async def test_ids_count_from_zero_and_go_on_after_a_restart(make_cluster):
     seen = []
-
-    async def main(cluster):
-        seen.extend([await _writer_id(cluster) for _ in range(3)])
-
     for _ in range(3):
-        serve(main)
+        async with make_cluster() as cluster:
+            seen.extend([await _writer_id(cluster) for _ in range(3)])
     assert seen == list(range(9))
 
 
-def test_ids_asked_for_at_once_are_different(serve):
-    async def main(cluster):
+async def test_ids_asked_for_at_once_are_different(make_cluster):
+    async with make_cluster() as cluster:
         ids = await asyncio.gather(*(_writer_id(cluster) for _ in range(1500)))
         assert sorted(ids) == list(range(1500))
 
-    serve(main)
 
-
-def test_after_a_crash_ids_may_be_skipped_but_never_repeated(tmp_path):
-    async def main():
-        store = await MetadataStore.open(tmp_path / "metadata.sqlite")
-        ids = [await (await WriterIds.open(store)).next() for _ in range(3)]
-        assert ids == sorted(set(ids))
-        last = await WriterIds.open(store)
-        await last.next()
-        await last.close()
-        await last.close()
-        assert await (await WriterIds.open(store)).next() == ids[-1] + _BLOCK_SIZE + 1
-        await store.close()
-
-    run(main())
+async def test_after_a_crash_ids_may_be_skipped_but_never_repeated(tmp_path):
+    store = await MetadataStore.open(tmp_path / "metadata.sqlite")
+    ids = [await (await WriterIds.open(store)).next() for _ in range(3)]
+    assert ids == sorted(set(ids))
+    last = await WriterIds.open(store)
+    await last.next()
+    await last.close()
+    await last.close()
+    assert await (await WriterIds.open(store)).next() == ids[-1] + _BLOCK_SIZE + 1
+    await store.close()
 
 
 # Offsets of producers
 
 
-def test_the_first_registration_wins(serve):
-    async def main(cluster):
+async def test_the_first_registration_wins(make_cluster):
+    async with make_cluster() as cluster:
         assert await _register(cluster, "p", _offsets()) == 0
         assert await _register(cluster, "p", _offsets(table_id=6)) == 1
         response = await _get(cluster, "p")
@@ -90,37 +81,29 @@ def test_the_first_registration_wins(serve):
         assert (bucket.bucket_id, bucket.log_end_offset) == (1, 42)
         assert not bucket.HasField("partition_id")
 
-    serve(main)
 
-
-def test_an_unknown_producer_has_no_offsets(serve):
-    async def main(cluster):
+async def test_an_unknown_producer_has_no_offsets(make_cluster):
+    async with make_cluster() as cluster:
         response = await _get(cluster, "nobody")
         assert not response.HasField("producer_id")
         assert not response.table_offsets
         await cluster.ask(apis.DELETE_PRODUCER_OFFSETS, pb.DeleteProducerOffsetsRequest(producer_id="nobody"))
 
-    serve(main)
 
-
-def test_offsets_survive_a_restart_and_can_be_empty(serve):
-    async def main(cluster):
+async def test_offsets_survive_a_restart_and_can_be_empty(make_cluster):
+    async with make_cluster() as cluster:
         await _register(cluster, "p", _offsets(partition_id=9))
         await _register(cluster, "empty")
-
-    async def again(cluster):
+    async with make_cluster() as cluster:
         (table,) = (await _get(cluster, "p")).table_offsets
         assert table.bucket_offsets[0].partition_id == 9
         response = await _get(cluster, "empty")
         assert response.producer_id == "empty"
         assert not response.table_offsets
 
-    serve(main)
-    serve(again)
 
-
-def test_expired_offsets_are_replaced(serve, clock):
-    async def main(cluster):
+async def test_expired_offsets_are_replaced(make_cluster, clock):
+    async with make_cluster() as cluster:
         await _register(cluster, "p", _offsets(), ttl_ms=1000)
         clock.now_ms += 999
         assert await _register(cluster, "p", _offsets(table_id=6)) == 1
@@ -129,11 +112,9 @@ def test_expired_offsets_are_replaced(serve, clock):
         assert await _register(cluster, "p", _offsets(table_id=6)) == 0
         assert (await _get(cluster, "p")).table_offsets[0].table_id == 6
 
-    serve(main)
 
-
-def test_expired_offsets_disappear_from_the_disk(serve, clock):
-    async def main(cluster):
+async def test_expired_offsets_disappear_from_the_disk(make_cluster, clock):
+    async with make_cluster(settings={"producer_offsets_cleanup_interval_ms": 1}) as cluster:
         await _register(cluster, "short", ttl_ms=1000)
         await _register(cluster, "long")
         clock.now_ms += 1000
@@ -141,29 +122,23 @@ def test_expired_offsets_disappear_from_the_disk(serve, clock):
             await asyncio.sleep(0.001)
         assert (await _get(cluster, "long")).producer_id == "long"
 
-    serve(main, settings={"producer_offsets_cleanup_interval_ms": 1})
 
-
-def test_a_deleted_producer_can_register_again(serve):
-    async def main(cluster):
+async def test_a_deleted_producer_can_register_again(make_cluster):
+    async with make_cluster() as cluster:
         await _register(cluster, "p")
         await cluster.ask(apis.DELETE_PRODUCER_OFFSETS, pb.DeleteProducerOffsetsRequest(producer_id="p"))
         assert await _register(cluster, "p") == 0
 
-    serve(main)
 
-
-def test_an_endless_life_is_possible(serve):
-    async def main(cluster):
+async def test_an_endless_life_is_possible(make_cluster):
+    async with make_cluster() as cluster:
         await _register(cluster, "p", ttl_ms=2**63 - 1)
         assert (await _get(cluster, "p")).expiration_time == 2**63 - 1
 
-    serve(main)
-
 
 @pytest.mark.parametrize("producer_id", ["", "a b", "x" * 201, "a/b"])
-def test_ids_that_no_producer_can_have_are_refused(serve, producer_id):
-    async def main(cluster):
+async def test_ids_that_no_producer_can_have_are_refused(make_cluster, producer_id):
+    async with make_cluster() as cluster:
         for api, message in (
             (apis.REGISTER_PRODUCER_OFFSETS, pb.RegisterProducerOffsetsRequest(producer_id=producer_id)),
             (apis.GET_PRODUCER_OFFSETS, pb.GetProducerOffsetsRequest(producer_id=producer_id)),
@@ -171,11 +146,7 @@ def test_ids_that_no_producer_can_have_are_refused(serve, producer_id):
         ):
             assert await cluster.code(api, message) == 63
 
-    serve(main)
 
-
-def test_producers_may_use_the_system_s_prefix(serve):
-    async def main(cluster):
+async def test_producers_may_use_the_system_s_prefix(make_cluster):
+    async with make_cluster() as cluster:
         assert await _register(cluster, "__p") == 0
-
-    serve(main)

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from fluss.net.channel import Channel
 from fluss.net.listener import Listener, ListenerSettings
-from fluss.net.transport import run as run_on_loop
 from fluss.protocol import api as apis
 from fluss.protocol import bulk_messages
 from fluss.protocol.messages import fluss_pb2 as pb
@@ -309,17 +308,3 @@ async def serving(
                     await channel.close()
     finally:
         await manager.stop()
-
-
-def run(main: Any) -> Any:
-    """Run a test's coroutine; it must not hang, and must not leave tasks behind."""
-
-    async def guarded() -> Any:
-        async with asyncio.timeout(120):
-            result = await main
-        await asyncio.sleep(0)
-        leftovers = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not leftovers, f"tasks were left behind: {leftovers}"
-        return result
-
-    return run_on_loop(guarded())

@@ -59,18 +59,15 @@ def test_a_write_without_room_locks_at_once_until_a_look_finds_some(tmp_path):
     assert not disk.is_locked_at(0.95)
 
 
-def test_a_write_that_fails_during_the_look_counts_more_than_the_look(tmp_path):
-    async def main():
-        disk = _Disk(tmp_path)
-        check = asyncio.create_task(disk.guard.check())
-        await asyncio.sleep(0)
-        disk.guard.out_of_space()
-        await check
-        assert disk.guard.is_locked
-        await disk.guard.check()
-        assert not disk.guard.is_locked
-
-    run(main())
+async def test_a_write_that_fails_during_the_look_counts_more_than_the_look(tmp_path):
+    disk = _Disk(tmp_path)
+    check = asyncio.create_task(disk.guard.check())
+    await asyncio.sleep(0)
+    disk.guard.out_of_space()
+    await check
+    assert disk.guard.is_locked
+    await disk.guard.check()
+    assert not disk.guard.is_locked
 
 
 def test_a_disk_that_cannot_be_looked_at_changes_nothing(tmp_path):

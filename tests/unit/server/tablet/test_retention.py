@@ -19,7 +19,6 @@ from tests.unit.server.tablet.support import (
     ids,
     make_table,
     rows,
-    run,
     serving,
     with_properties,
 )
@@ -33,103 +32,85 @@ async def _earliest(server: Server) -> int:
     return answer.offset
 
 
-def test_closed_segments_leave_when_they_are_older_than_the_ttl(tmp_path):
-    async def main():
-        clock = Clock()
-        table = make_table(properties={"table.log.ttl": "2 d"})
-        async with serving(tmp_path, table, clock=clock, settings=TabletSettings(log=SMALL_SEGMENTS)) as server:
-            for day in range(5):
-                await server.append(rows(3 * day, 3))
-                clock.now_ms += DAY_MS
-            await server.manager.retention.expire_segments()
-            assert await _earliest(server) == 9
-            answer = await server.fetch_one(0)
-            assert answer.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
-            assert ids((await server.fetch_one(-2)).records_view) == [9, 10, 11]
-            clock.now_ms += 100 * DAY_MS
-            await server.manager.retention.expire_segments()
-            assert await _earliest(server) == 12, "the segment that is written to stays"
-
-    run(main())
+async def test_closed_segments_leave_when_they_are_older_than_the_ttl(tmp_path):
+    clock = Clock()
+    table = make_table(properties={"table.log.ttl": "2 d"})
+    async with serving(tmp_path, table, clock=clock, settings=TabletSettings(log=SMALL_SEGMENTS)) as server:
+        for day in range(5):
+            await server.append(rows(3 * day, 3))
+            clock.now_ms += DAY_MS
+        await server.manager.retention.expire_segments()
+        assert await _earliest(server) == 9
+        answer = await server.fetch_one(0)
+        assert answer.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
+        assert ids((await server.fetch_one(-2)).records_view) == [9, 10, 11]
+        clock.now_ms += 100 * DAY_MS
+        await server.manager.retention.expire_segments()
+        assert await _earliest(server) == 12, "the segment that is written to stays"
 
 
-def test_the_active_segment_leaves_too_where_that_is_wanted(tmp_path):
-    async def main():
-        clock = Clock()
-        settings = TabletSettings(log=SMALL_SEGMENTS, retention_rolls_active_segment=True)
-        async with serving(tmp_path, make_table(), clock=clock, settings=settings) as server:
-            await server.append(rows(0, 3))
-            await server.append(rows(3, 3))
-            clock.now_ms += 8 * DAY_MS
-            await server.manager.retention.expire_segments()
-            assert await _earliest(server) == 6
-            assert await server.append(rows(6, 1)) == 6
-            assert ids((await server.fetch_one(6)).records_view) == [6]
-
-    run(main())
+async def test_the_active_segment_leaves_too_where_that_is_wanted(tmp_path):
+    clock = Clock()
+    settings = TabletSettings(log=SMALL_SEGMENTS, retention_rolls_active_segment=True)
+    async with serving(tmp_path, make_table(), clock=clock, settings=settings) as server:
+        await server.append(rows(0, 3))
+        await server.append(rows(3, 3))
+        clock.now_ms += 8 * DAY_MS
+        await server.manager.retention.expire_segments()
+        assert await _earliest(server) == 6
+        assert await server.append(rows(6, 1)) == 6
+        assert ids((await server.fetch_one(6)).records_view) == [6]
 
 
 @pytest.mark.parametrize(("ttl", "earliest"), [("0 ms", 0), ("1 d", 3)])
-def test_a_changed_ttl_holds_from_the_next_check_on(tmp_path, ttl, earliest):
-    async def main():
-        clock = Clock()
-        table = make_table(properties={"table.log.ttl": "100 d"})
-        async with serving(tmp_path, table, clock=clock, settings=TabletSettings(log=SMALL_SEGMENTS)) as server:
-            await server.append(rows(0, 3))
-            await server.append(rows(3, 3))
-            clock.now_ms += 50 * DAY_MS
-            await server.manager.retention.expire_segments()
-            assert await _earliest(server) == 0
-            server.manager.table_altered(with_properties(table, {"table.log.ttl": ttl}))
-            await server.manager.retention.expire_segments()
-            assert await _earliest(server) == earliest
-
-    run(main())
+async def test_a_changed_ttl_holds_from_the_next_check_on(tmp_path, ttl, earliest):
+    clock = Clock()
+    table = make_table(properties={"table.log.ttl": "100 d"})
+    async with serving(tmp_path, table, clock=clock, settings=TabletSettings(log=SMALL_SEGMENTS)) as server:
+        await server.append(rows(0, 3))
+        await server.append(rows(3, 3))
+        clock.now_ms += 50 * DAY_MS
+        await server.manager.retention.expire_segments()
+        assert await _earliest(server) == 0
+        server.manager.table_altered(with_properties(table, {"table.log.ttl": ttl}))
+        await server.manager.retention.expire_segments()
+        assert await _earliest(server) == earliest
 
 
-def test_changelogs_are_kept_whose_rows_cannot_be_copied(tmp_path, caplog):
-    async def main():
-        clock = Clock()
-        table = make_table()
-        async with serving(tmp_path, table, clock=clock, settings=TabletSettings(log=SMALL_SEGMENTS)) as server:
-            await server.append(rows(0, 3))
-            await server.append(rows(3, 3))
-            clock.now_ms += 50 * DAY_MS
-            keyed = Schema(SCHEMA.to_arrow(), primary_keys=["id"])
-            server.manager.table_altered(make_table(schema=keyed, properties={"table.log.ttl": "7d"}))
-            await server.manager.retention.expire_segments()
-            assert await _earliest(server) == 0
-        assert "could not be removed" in caplog.text
-
-    run(main())
+async def test_changelogs_are_kept_whose_rows_cannot_be_copied(tmp_path, caplog):
+    clock = Clock()
+    table = make_table()
+    async with serving(tmp_path, table, clock=clock, settings=TabletSettings(log=SMALL_SEGMENTS)) as server:
+        await server.append(rows(0, 3))
+        await server.append(rows(3, 3))
+        clock.now_ms += 50 * DAY_MS
+        keyed = Schema(SCHEMA.to_arrow(), primary_keys=["id"])
+        server.manager.table_altered(make_table(schema=keyed, properties={"table.log.ttl": "7d"}))
+        await server.manager.retention.expire_segments()
+        assert await _earliest(server) == 0
+    assert "could not be removed" in caplog.text
 
 
-def test_silent_writers_are_forgotten(tmp_path):
-    async def main():
-        clock = Clock()
-        async with serving(tmp_path, make_table(), clock=clock) as server:
-            await server.produce(arrow_batch(rows(0, 1), writer_id=1, sequence=0))
-            clock.now_ms += 6 * DAY_MS
-            await server.produce(arrow_batch(rows(1, 1), writer_id=2, sequence=0))
-            clock.now_ms += 2 * DAY_MS
-            await server.manager.retention.expire_writers()
-            silent = await server.produce(arrow_batch(rows(2, 1), writer_id=1, sequence=1))
-            assert silent.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
-            heard = await server.produce(arrow_batch(rows(2, 1), writer_id=2, sequence=1))
-            assert heard.base_offset == 2
-
-    run(main())
+async def test_silent_writers_are_forgotten(tmp_path):
+    clock = Clock()
+    async with serving(tmp_path, make_table(), clock=clock) as server:
+        await server.produce(arrow_batch(rows(0, 1), writer_id=1, sequence=0))
+        clock.now_ms += 6 * DAY_MS
+        await server.produce(arrow_batch(rows(1, 1), writer_id=2, sequence=0))
+        clock.now_ms += 2 * DAY_MS
+        await server.manager.retention.expire_writers()
+        silent = await server.produce(arrow_batch(rows(2, 1), writer_id=1, sequence=1))
+        assert silent.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+        heard = await server.produce(arrow_batch(rows(2, 1), writer_id=2, sequence=1))
+        assert heard.base_offset == 2
 
 
-def test_checks_happen_by_themselves(tmp_path):
-    async def main():
-        clock = Clock()
-        settings = TabletSettings(log=SMALL_SEGMENTS, retention_check_interval_ms=10)
-        async with serving(tmp_path, make_table(), clock=clock, settings=settings) as server:
-            await server.append(rows(0, 3))
-            await server.append(rows(3, 3))
-            clock.now_ms += 8 * DAY_MS
-            while await _earliest(server) != 3:
-                pass
-
-    run(main())
+async def test_checks_happen_by_themselves(tmp_path):
+    clock = Clock()
+    settings = TabletSettings(log=SMALL_SEGMENTS, retention_check_interval_ms=10)
+    async with serving(tmp_path, make_table(), clock=clock, settings=settings) as server:
+        await server.append(rows(0, 3))
+        await server.append(rows(3, 3))
+        clock.now_ms += 8 * DAY_MS
+        while await _earliest(server) != 3:
+            pass

@@ -127,7 +127,7 @@ def test_what_is_left_to_the_operating_system_is_not_synced() -> None:
     assert server.files.counts == {"write": 3}
 
 
-def test_a_slow_disk_makes_large_rounds(tmp_path: Path) -> None:
+async def test_a_slow_disk_makes_large_rounds(tmp_path: Path) -> None:
     class SlowFiles(OsFiles):
         def __init__(self) -> None:
             super().__init__()
@@ -141,63 +141,54 @@ def test_a_slow_disk_makes_large_rounds(tmp_path: Path) -> None:
             self.sync_count += 1
             super().sync(path)
 
-    async def main() -> None:
-        files = SlowFiles()
-        committer = Committer(files)
-        committer.start()
-        log, _ = open_log(files, committer, directory=tmp_path / "db" / "t-1" / "log-0")
-        order: list[int] = []
-        first = log.append(make_batch())
-        assert await asyncio.to_thread(files.is_syncing.wait, 10)
-        waits = []
-        for index in range(300):
-            waiting = asyncio.ensure_future(log.wait_durable(log.append(make_batch(b"%d" % index))))
-            waiting.add_done_callback(lambda _, index=index: order.append(index))
-            waits.append(waiting)
-        await asyncio.sleep(0)
-        assert not log.is_durable(first)
-        files.may_sync.set()
-        await asyncio.gather(*waits)
-        await asyncio.sleep(0)
-        assert files.sync_count == 2
-        assert order == list(range(300)), "writers are told in the order of their appends"
-        await log.close()
-        await committer.stop()
-
-    run(main())
+    files = SlowFiles()
+    committer = Committer(files)
+    committer.start()
+    log, _ = open_log(files, committer, directory=tmp_path / "db" / "t-1" / "log-0")
+    order: list[int] = []
+    first = log.append(make_batch())
+    assert await asyncio.to_thread(files.is_syncing.wait, 10)
+    waits = []
+    for index in range(300):
+        waiting = asyncio.ensure_future(log.wait_durable(log.append(make_batch(b"%d" % index))))
+        waiting.add_done_callback(lambda _, index=index: order.append(index))
+        waits.append(waiting)
+    await asyncio.sleep(0)
+    assert not log.is_durable(first)
+    files.may_sync.set()
+    await asyncio.gather(*waits)
+    await asyncio.sleep(0)
+    assert files.sync_count == 2
+    assert order == list(range(300)), "writers are told in the order of their appends"
+    await log.close()
+    await committer.stop()
 
 
-def test_stopping_carries_out_what_was_submitted_and_may_be_repeated(tmp_path: Path) -> None:
-    async def main() -> None:
-        files = OsFiles()
-        committer = Committer(files)
+async def test_stopping_carries_out_what_was_submitted_and_may_be_repeated(tmp_path: Path) -> None:
+    files = OsFiles()
+    committer = Committer(files)
+    await committer.settle()
+    committer.start()
+    logs = [open_log(files, committer, directory=tmp_path / f"log-{index}")[0] for index in range(30)]
+    results = [(log, log.append(make_batch())) for log in logs for _ in range(3)]
+    await committer.stop()
+    assert all(log.is_durable(result) for log, result in results)
+    await committer.stop()
+    await committer.settle()
+    files.forget(tmp_path)
+
+
+async def test_settling_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    files = OsFiles()
+    committer = Committer(files)
+    committer.start()
+    log, _ = open_log(files, committer, directory=tmp_path / "log-0")
+    for _ in range(20):
+        result = log.append(make_batch())
         await committer.settle()
-        committer.start()
-        logs = [open_log(files, committer, directory=tmp_path / f"log-{index}")[0] for index in range(30)]
-        results = [(log, log.append(make_batch())) for log in logs for _ in range(3)]
-        await committer.stop()
-        assert all(log.is_durable(result) for log, result in results)
-        await committer.stop()
-        await committer.settle()
-        files.forget(tmp_path)
-
-    run(main())
-
-
-def test_settling_waits_for_what_is_under_way(tmp_path: Path) -> None:
-    async def main() -> None:
-        files = OsFiles()
-        committer = Committer(files)
-        committer.start()
-        log, _ = open_log(files, committer, directory=tmp_path / "log-0")
-        for _ in range(20):
-            result = log.append(make_batch())
-            await committer.settle()
-            assert log.is_durable(result)
-        await log.close()
-        await committer.stop()
-
-    run(main())
+        assert log.is_durable(result)
+    await log.close()
+    await committer.stop()
 
 
 # A full disk
@@ -241,40 +232,33 @@ def test_the_first_append_of_a_log_may_find_a_full_disk_too() -> None:
         assert bodies(server.open()) == [b"w0"]
 
 
-def test_an_answer_is_never_given_for_rows_of_another_append() -> None:
+async def test_an_answer_is_never_given_for_rows_of_another_append() -> None:
     """After a failed write its offsets are given out again. Who waits late must not take the others' for his own."""
-
-    async def main() -> None:
-        server = Server()
-        lost = server.append("a0")
-        server.files.fail_next("write", number=errno.ENOSPC)
-        server.committer.step()
-        kept = server.append("b0")
-        server.committer.step()
-        assert (lost.offset_base, lost.offset_next) == (kept.offset_base, kept.offset_next)
-        await server.log.wait_durable(kept)
-        for wait in (server.log.wait_durable, server.log.wait_written):
-            with pytest.raises(FlussError, match="nothing of this append was stored"):
-                await wait(lost)
-        assert not server.log.is_durable(lost)
-        assert server.log.is_durable(kept)
-
-    run(main())
+    server = Server()
+    lost = server.append("a0")
+    server.files.fail_next("write", number=errno.ENOSPC)
+    server.committer.step()
+    kept = server.append("b0")
+    server.committer.step()
+    assert (lost.offset_base, lost.offset_next) == (kept.offset_base, kept.offset_next)
+    await server.log.wait_durable(kept)
+    for wait in (server.log.wait_durable, server.log.wait_written):
+        with pytest.raises(FlussError, match="nothing of this append was stored"):
+            await wait(lost)
+    assert not server.log.is_durable(lost)
+    assert server.log.is_durable(kept)
 
 
-def test_what_was_durable_before_a_failure_stays_so() -> None:
-    async def main() -> None:
-        server = Server()
-        early = server.append("a0")
-        server.committer.step()
-        late = server.append("a1")
-        server.files.fail_next("write")
-        server.committer.step()
-        await server.log.wait_durable(early)
-        assert server.log.is_durable(early)
-        assert not server.log.is_durable(late)
-
-    run(main())
+async def test_what_was_durable_before_a_failure_stays_so() -> None:
+    server = Server()
+    early = server.append("a0")
+    server.committer.step()
+    late = server.append("a1")
+    server.files.fail_next("write")
+    server.committer.step()
+    await server.log.wait_durable(early)
+    assert server.log.is_durable(early)
+    assert not server.log.is_durable(late)
 
 
 def test_appends_between_the_failure_and_the_news_of_it_are_refused_as_well() -> None:
@@ -419,25 +403,22 @@ def test_a_log_that_breaks_takes_no_other_with_it(caplog: pytest.LogCaptureFixtu
     assert "ZeroDivisionError: a bug" in str(broken.error)
 
 
-def test_a_listener_that_raises_does_not_keep_the_news_from_others(
+async def test_a_listener_that_raises_does_not_keep_the_news_from_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def complain(log: LogTablet) -> None:
         raise ZeroDivisionError("a bug")
 
-    async def main() -> None:
-        files = OsFiles()
-        committer = Committer(files)
-        committer.start()
-        logs = [open_log(files, committer, directory=tmp_path / f"log-{index}")[0] for index in range(3)]
-        logs[0].on_advance(complain)
-        results = [log.append(make_batch()) for log in logs]
-        for log, result in zip(logs, results, strict=True):
-            await asyncio.wait_for(log.wait_durable(result), 120)
-        await committer.stop()
-        files.forget(tmp_path)
-
-    run(main())
+    files = OsFiles()
+    committer = Committer(files)
+    committer.start()
+    logs = [open_log(files, committer, directory=tmp_path / f"log-{index}")[0] for index in range(3)]
+    logs[0].on_advance(complain)
+    results = [log.append(make_batch()) for log in logs]
+    for log, result in zip(logs, results, strict=True):
+        await asyncio.wait_for(log.wait_durable(result), 120)
+    await committer.stop()
+    files.forget(tmp_path)
 
 
 def test_failures_are_logged_loudly(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.transport import run
 from fluss.record.log_batch import assign_offset, iter_batches
 from fluss.storage.log.committer import Committer
 from fluss.storage.vfs import OsFiles
@@ -34,18 +33,15 @@ BATCH_BYTES = len(make_batch())
 # Appending
 
 
-def test_batches_get_offsets_one_after_the_other_and_are_read_back_as_they_were(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with real_log(tmp_path / "log-0") as log:
-            results = await append_all(log, [make_batch(b"a", rows=3), make_batch(b"b"), make_batch(b"c", rows=2)])
-            assert [(result.offset_base, result.offset_next) for result in results] == [(0, 3), (3, 4), (4, 6)]
-            assert (log.offset_start, log.offset_high_watermark, log.offset_next) == (0, 6, 6)
-            assert bodies(log) == [b"a", b"b", b"c"]
-            assert [batch.header.base_offset for batch in read_batches(log)] == [0, 3, 4]
-            assert {batch.header.commit_timestamp for batch in read_batches(log)} == {NOW_MS}
-            assert log.size_bytes == 3 * BATCH_BYTES - 6
-
-    run(main())
+async def test_batches_get_offsets_one_after_the_other_and_are_read_back_as_they_were(tmp_path: Path) -> None:
+    async with real_log(tmp_path / "log-0") as log:
+        results = await append_all(log, [make_batch(b"a", rows=3), make_batch(b"b"), make_batch(b"c", rows=2)])
+        assert [(result.offset_base, result.offset_next) for result in results] == [(0, 3), (3, 4), (4, 6)]
+        assert (log.offset_start, log.offset_high_watermark, log.offset_next) == (0, 6, 6)
+        assert bodies(log) == [b"a", b"b", b"c"]
+        assert [batch.header.base_offset for batch in read_batches(log)] == [0, 3, 4]
+        assert {batch.header.commit_timestamp for batch in read_batches(log)} == {NOW_MS}
+        assert log.size_bytes == 3 * BATCH_BYTES - 6
 
 
 def test_several_batches_are_one_append_with_one_time() -> None:
@@ -163,23 +159,20 @@ def test_whether_a_batch_is_repeated_can_be_asked_without_appending_it() -> None
     assert log.log.offset_next == 2
 
 
-def test_a_repeated_batch_waits_for_the_first_one_and_fails_with_it() -> None:
-    async def main() -> None:
-        log = SteppedLog()
-        log.log.append(make_batch(writer=7, sequence=0))
-        again = log.log.append(make_batch(writer=7, sequence=0))
-        waiting = asyncio.ensure_future(log.log.wait_durable(again))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        log.files.fail_next("write")
-        log.committer.step()
-        with pytest.raises(FlussError, match="nothing of this append was stored"):
-            await waiting
-        third = log.log.append(make_batch(writer=7, sequence=0))
-        assert not third.is_duplicate
-        await drive(log.committer, log.log.wait_durable(third))
-
-    run(main())
+async def test_a_repeated_batch_waits_for_the_first_one_and_fails_with_it() -> None:
+    log = SteppedLog()
+    log.log.append(make_batch(writer=7, sequence=0))
+    again = log.log.append(make_batch(writer=7, sequence=0))
+    waiting = asyncio.ensure_future(log.log.wait_durable(again))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    log.files.fail_next("write")
+    log.committer.step()
+    with pytest.raises(FlussError, match="nothing of this append was stored"):
+        await waiting
+    third = log.log.append(make_batch(writer=7, sequence=0))
+    assert not third.is_duplicate
+    await drive(log.committer, log.log.wait_durable(third))
 
 
 def test_a_batch_out_of_order_is_refused() -> None:
@@ -219,25 +212,22 @@ def test_nothing_is_visible_before_it_is_durable() -> None:
     assert log.log.pending_bytes == 0
 
 
-def test_written_comes_before_durable() -> None:
-    async def main() -> None:
-        log = SteppedLog()
-        seen = []
-        for name, wait in (("written", log.log.wait_written), ("durable", log.log.wait_durable)):
-            result = log.log.append(make_batch())
-            waiting = asyncio.ensure_future(wait(result))
-            waiting.add_done_callback(lambda _, name=name: seen.append(name))
-        await asyncio.sleep(0)
-        log.files.fail_next("sync")
-        log.committer.step()
-        with pytest.raises(FlussError, match="read-only"):
-            await waiting
-        assert seen == ["written", "durable"], "the first has succeeded before the second failed"
-
-    run(main())
+async def test_written_comes_before_durable() -> None:
+    log = SteppedLog()
+    seen = []
+    for name, wait in (("written", log.log.wait_written), ("durable", log.log.wait_durable)):
+        result = log.log.append(make_batch())
+        waiting = asyncio.ensure_future(wait(result))
+        waiting.add_done_callback(lambda _, name=name: seen.append(name))
+    await asyncio.sleep(0)
+    log.files.fail_next("sync")
+    log.committer.step()
+    with pytest.raises(FlussError, match="read-only"):
+        await waiting
+    assert seen == ["written", "durable"], "the first has succeeded before the second failed"
 
 
-def test_a_writer_that_asks_late_whether_it_is_written_need_not_wait_for_the_sync(tmp_path: Path) -> None:
+async def test_a_writer_that_asks_late_whether_it_is_written_need_not_wait_for_the_sync(tmp_path: Path) -> None:
     class SlowFiles(OsFiles):
         may_sync = threading.Event()
         is_syncing = threading.Event()
@@ -247,21 +237,18 @@ def test_a_writer_that_asks_late_whether_it_is_written_need_not_wait_for_the_syn
             assert self.may_sync.wait(120)
             super().sync(path)
 
-    async def main() -> None:
-        files = SlowFiles()
-        committer = Committer(files)
-        committer.start()
-        log, _ = open_log(files, committer, directory=tmp_path / "log-0")
-        result = log.append(make_batch())
-        assert await asyncio.to_thread(files.is_syncing.wait, 10)
-        await asyncio.wait_for(log.wait_written(result), 120)
-        assert not log.is_durable(result)
-        files.may_sync.set()
-        await log.wait_durable(result)
-        await log.close()
-        await committer.stop()
-
-    run(main())
+    files = SlowFiles()
+    committer = Committer(files)
+    committer.start()
+    log, _ = open_log(files, committer, directory=tmp_path / "log-0")
+    result = log.append(make_batch())
+    assert await asyncio.to_thread(files.is_syncing.wait, 10)
+    await asyncio.wait_for(log.wait_written(result), 120)
+    assert not log.is_durable(result)
+    files.may_sync.set()
+    await log.wait_durable(result)
+    await log.close()
+    await committer.stop()
 
 
 def test_a_log_that_is_held_back_shows_what_is_durable_when_it_is_told_to() -> None:

@@ -41,20 +41,17 @@ BATCH_BYTES = len(make_batch())
 # Segments
 
 
-def test_every_batch_may_have_a_segment_of_its_own(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with real_log(tmp_path / "log-0", segment_bytes_max=120) as log:
-            batches = [make_batch(b"%03d" % index * 20) for index in range(30)]
-            await append_all(log, batches)
-            assert log.segment_count == 30
-            assert bodies(log) == [b"%03d" % index * 20 for index in range(30)]
-            assert [log.read(offset, 1000, at_least_one_batch=True)[0] for offset in (29, 3, 17)] == [29, 3, 17]
-        names = {path.name for path in (tmp_path / "log-0").iterdir()}
-        assert {f"{index:020d}.log" for index in range(30)} < names
-        assert {f"{index:020d}.index" for index in range(30)} < names
-        assert {name for name in names if "snapshot" in name} == {f"{index:020d}.writer_snapshot" for index in (29, 30)}
-
-    run(main())
+async def test_every_batch_may_have_a_segment_of_its_own(tmp_path: Path) -> None:
+    async with real_log(tmp_path / "log-0", segment_bytes_max=120) as log:
+        batches = [make_batch(b"%03d" % index * 20) for index in range(30)]
+        await append_all(log, batches)
+        assert log.segment_count == 30
+        assert bodies(log) == [b"%03d" % index * 20 for index in range(30)]
+        assert [log.read(offset, 1000, at_least_one_batch=True)[0] for offset in (29, 3, 17)] == [29, 3, 17]
+    names = {path.name for path in (tmp_path / "log-0").iterdir()}
+    assert {f"{index:020d}.log" for index in range(30)} < names
+    assert {f"{index:020d}.index" for index in range(30)} < names
+    assert {name for name in names if "snapshot" in name} == {f"{index:020d}.writer_snapshot" for index in (29, 30)}
 
 
 def test_an_append_larger_than_a_segment_gets_one_of_its_own() -> None:
@@ -237,7 +234,7 @@ def test_flush_brings_to_the_disk_what_was_left_to_the_operating_system() -> Non
     assert reopened.offset_next >= 5
 
 
-def test_a_flush_is_not_disturbed_by_what_comes_meanwhile() -> None:
+async def test_a_flush_is_not_disturbed_by_what_comes_meanwhile() -> None:
     class SlowFiles(FaultFiles):
         may_sync = threading.Event()
 
@@ -245,20 +242,17 @@ def test_a_flush_is_not_disturbed_by_what_comes_meanwhile() -> None:
             assert self.may_sync.wait(120)
             super().sync(path)
 
-    async def main() -> None:
-        files = SlowFiles()
-        log = SteppedLog(files=files, is_synced=False, segment_bytes_max=1)
-        log.append()
-        flushing = asyncio.ensure_future(log.log.flush())
-        await asyncio.sleep(0)
-        log.log.append(make_batch())
-        assert log.log.segment_count == 2, "the new segment is not on the disk yet"
-        files.may_sync.set()
-        await flushing
-        assert log.log.failure is None
-        assert log.log.recovery_offset == 1
-
-    run(main())
+    files = SlowFiles()
+    log = SteppedLog(files=files, is_synced=False, segment_bytes_max=1)
+    log.append()
+    flushing = asyncio.ensure_future(log.log.flush())
+    await asyncio.sleep(0)
+    log.log.append(make_batch())
+    assert log.log.segment_count == 2, "the new segment is not on the disk yet"
+    files.may_sync.set()
+    await flushing
+    assert log.log.failure is None
+    assert log.log.recovery_offset == 1
 
 
 def test_a_flush_that_fails_ends_all_writing() -> None:
@@ -273,64 +267,55 @@ def test_a_flush_that_fails_ends_all_writing() -> None:
     assert bodies(log.log) == [b"row"]
 
 
-def test_closing_writes_everything_and_may_be_repeated(tmp_path: Path) -> None:
-    async def main() -> None:
+async def test_closing_writes_everything_and_may_be_repeated(tmp_path: Path) -> None:
+    files = OsFiles()
+    committer = Committer(files)
+    committer.start()
+    log, _ = open_log(files, committer, directory=tmp_path / "log-0")
+    last = [log.append(make_batch(b"%d" % index, writer=1, sequence=index)) for index in range(50)][-1]
+    await log.close()
+    assert log.is_durable(last)
+    await log.close()
+    assert code_of(lambda: log.append(make_batch())) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert files.descriptor_count == 0
+    again, result = open_log(files, committer, directory=tmp_path / "log-0", was_clean=True, recovery_offset=50)
+    assert (result.segments_scanned, result.offset_next) == (0, 50)
+    assert again.append(make_batch(b"49", writer=1, sequence=49)).offset_base == 49
+    assert bodies(again) == [b"%d" % index for index in range(50)]
+    await again.close()
+    await committer.stop()
+
+
+async def test_no_append_slips_in_while_a_log_is_closed() -> None:
+    log = SteppedLog()
+    log.log.append(make_batch(b"a"))
+    closing = asyncio.ensure_future(log.log.close())
+    await asyncio.sleep(0)
+    assert code_of(lambda: log.log.append(make_batch(b"b"))) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await drive(log.committer, asyncio.wait_for(closing, 120))
+    assert bodies(log.log) == [b"a"]
+
+
+async def test_a_deleted_log_leaves_nothing_and_tells_those_who_wait(tmp_path: Path) -> None:
+    directory = tmp_path / "db" / "t-1" / "log-0"
+    for _ in range(20):
         files = OsFiles()
         committer = Committer(files)
         committer.start()
-        log, _ = open_log(files, committer, directory=tmp_path / "log-0")
-        last = [log.append(make_batch(b"%d" % index, writer=1, sequence=index)) for index in range(50)][-1]
-        await log.close()
-        assert log.is_durable(last)
-        await log.close()
-        assert code_of(lambda: log.append(make_batch())) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert files.descriptor_count == 0
-        again, result = open_log(files, committer, directory=tmp_path / "log-0", was_clean=True, recovery_offset=50)
-        assert (result.segments_scanned, result.offset_next) == (0, 50)
-        assert again.append(make_batch(b"49", writer=1, sequence=49)).offset_base == 49
-        assert bodies(again) == [b"%d" % index for index in range(50)]
-        await again.close()
-        await committer.stop()
-
-    run(main())
-
-
-def test_no_append_slips_in_while_a_log_is_closed() -> None:
-    async def main() -> None:
-        log = SteppedLog()
-        log.log.append(make_batch(b"a"))
-        closing = asyncio.ensure_future(log.log.close())
+        log, _ = open_log(files, committer, directory=directory)
+        result = log.append(make_batch())
+        waiting = asyncio.ensure_future(log.wait_durable(result))
         await asyncio.sleep(0)
-        assert code_of(lambda: log.log.append(make_batch(b"b"))) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        await drive(log.committer, asyncio.wait_for(closing, 120))
-        assert bodies(log.log) == [b"a"]
-
-    run(main())
-
-
-def test_a_deleted_log_leaves_nothing_and_tells_those_who_wait(tmp_path: Path) -> None:
-    async def main() -> None:
-        directory = tmp_path / "db" / "t-1" / "log-0"
-        for _ in range(20):
-            files = OsFiles()
-            committer = Committer(files)
-            committer.start()
-            log, _ = open_log(files, committer, directory=directory)
-            result = log.append(make_batch())
-            waiting = asyncio.ensure_future(log.wait_durable(result))
-            await asyncio.sleep(0)
-            await log.delete()
-            with pytest.raises(FlussError, match="dropped") as caught:
-                await waiting
-            assert caught.value.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
-            with pytest.raises(FlussError, match="dropped"):
-                await asyncio.wait_for(log.wait_written(result), 120)
-            await committer.stop()
-            assert not directory.exists()
-            assert not list(tmp_path.rglob("*.log"))
-            assert files.descriptor_count == 0
-
-    run(main())
+        await log.delete()
+        with pytest.raises(FlussError, match="dropped") as caught:
+            await waiting
+        assert caught.value.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+        with pytest.raises(FlussError, match="dropped"):
+            await asyncio.wait_for(log.wait_written(result), 120)
+        await committer.stop()
+        assert not directory.exists()
+        assert not list(tmp_path.rglob("*.log"))
+        assert files.descriptor_count == 0
 
 
 def test_a_reader_of_a_log_that_is_deleted_meanwhile_is_told_so() -> None:
@@ -345,13 +330,10 @@ def test_a_reader_of_a_log_that_is_deleted_meanwhile_is_told_so() -> None:
         assert code_of(act) == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
 
 
-def test_an_idle_log_has_no_directory_and_no_descriptor(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with real_log(tmp_path / "log-0") as log:
-            assert log.append(b"").offset_next == 0
-        assert not (tmp_path / "log-0").exists()
-
-    run(main())
+async def test_an_idle_log_has_no_directory_and_no_descriptor(tmp_path: Path) -> None:
+    async with real_log(tmp_path / "log-0") as log:
+        assert log.append(b"").offset_next == 0
+    assert not (tmp_path / "log-0").exists()
 
 
 def test_files_that_cannot_be_read_are_reported() -> None:
@@ -370,50 +352,47 @@ def test_files_that_cannot_be_read_are_reported() -> None:
 # All at once
 
 
-def test_readers_are_never_disturbed_by_appends_rolls_and_expiry(tmp_path: Path) -> None:
-    async def main() -> None:
-        files = OsFiles(descriptors_max=4)
-        committer = Committer(files)
-        committer.start()
-        settings = LogSettings(segment_bytes_max=3000, index_interval_bytes=200)
-        clock = Clock()
-        log, _ = open_log(files, committer, directory=tmp_path / "log-0", settings=settings, clock=clock)
-        is_over = threading.Event()
-        read_counts = [0, 0, 0]
+async def test_readers_are_never_disturbed_by_appends_rolls_and_expiry(tmp_path: Path) -> None:
+    files = OsFiles(descriptors_max=4)
+    committer = Committer(files)
+    committer.start()
+    settings = LogSettings(segment_bytes_max=3000, index_interval_bytes=200)
+    clock = Clock()
+    log, _ = open_log(files, committer, directory=tmp_path / "log-0", settings=settings, clock=clock)
+    is_over = threading.Event()
+    read_counts = [0, 0, 0]
 
-        def read(seed: int) -> None:
-            rng = random.Random(seed)
-            while not is_over.is_set():
-                offset = rng.randint(log.offset_start, log.offset_high_watermark)
-                try:
-                    for batch in read_batches(log, offset=offset, bytes_max=rng.choice((100, 1000, 5000))):
-                        assert int(body_of(batch)[:10]) == batch.header.base_offset
-                        read_counts[seed] += 1
-                        if rng.random() < 0.02:
-                            break
-                    log.offset_for_timestamp(NOW_MS + rng.randint(0, clock.now_ms - NOW_MS))
-                except FlussError as error:
-                    if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
-                        raise
+    def read(seed: int) -> None:
+        rng = random.Random(seed)
+        while not is_over.is_set():
+            offset = rng.randint(log.offset_start, log.offset_high_watermark)
+            try:
+                for batch in read_batches(log, offset=offset, bytes_max=rng.choice((100, 1000, 5000))):
+                    assert int(body_of(batch)[:10]) == batch.header.base_offset
+                    read_counts[seed] += 1
+                    if rng.random() < 0.02:
+                        break
+                log.offset_for_timestamp(NOW_MS + rng.randint(0, clock.now_ms - NOW_MS))
+            except FlussError as error:
+                if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+                    raise
 
-        with ThreadPoolExecutor(3) as threads:
-            jobs = [threads.submit(read, seed) for seed in range(3)]
-            expired = 0
-            while (expired < 20 or sum(read_counts) < 500) and not any(job.done() for job in jobs):
-                for _ in range(10):
-                    clock.now_ms += 1
-                    result = log.append(make_batch(b"%010d" % log.offset_next * 10, rows=3))
-                await log.wait_durable(result)
-                expired += await log.expire_segments(clock.now_ms - 100, roll_active=True)
-            is_over.set()
-            for job in jobs:
-                job.result(120)
-        await log.close()
-        reopened, _ = open_log(
-            files, committer, directory=tmp_path / "log-0", was_clean=True, recovery_offset=log.offset_next
-        )
-        assert contents(reopened) == contents(log)
-        await committer.stop()
-        files.forget(tmp_path)
-
-    run(main())
+    with ThreadPoolExecutor(3) as threads:
+        jobs = [threads.submit(read, seed) for seed in range(3)]
+        expired = 0
+        while (expired < 20 or sum(read_counts) < 500) and not any(job.done() for job in jobs):
+            for _ in range(10):
+                clock.now_ms += 1
+                result = log.append(make_batch(b"%010d" % log.offset_next * 10, rows=3))
+            await log.wait_durable(result)
+            expired += await log.expire_segments(clock.now_ms - 100, roll_active=True)
+        is_over.set()
+        for job in jobs:
+            job.result(120)
+    await log.close()
+    reopened, _ = open_log(
+        files, committer, directory=tmp_path / "log-0", was_clean=True, recovery_offset=log.offset_next
+    )
+    assert contents(reopened) == contents(log)
+    await committer.stop()
+    files.forget(tmp_path)
