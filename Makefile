@@ -4,6 +4,9 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
+# The tests start hundreds of processes: without bytecode each would compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash model bench fuzz proto docs clean
 
