@@ -8,10 +8,10 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash model bench fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash model bench bench-compare fuzz proto docs clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -67,6 +67,9 @@ model: $(STAMP) ## Random lives of tables and stores against models, and all pro
 bench: $(STAMP) ## Measure the hot paths and whole journeys (SUITES="throughput latency" for some)
 	@test -n "$(SUITES)" || $(PY) -m benchmarks.micro
 	@$(PY) -m benchmarks.e2e $(SUITES)
+
+bench-compare: $(STAMP) ## Another commit and this tree in turns (BASE=commit SUITES="upserts micro.kv" TURNS=3)
+	@$(PY) tools/compare_bench.py $(or $(BASE),HEAD~1) $(or $(SUITES),throughput latency upserts lookups keys) --turns $(or $(TURNS),3)
 
 fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (COUNT=n for fewer)
 	@$(PY) -m tests.fuzz --count $(or $(COUNT),10000000)
