@@ -4,11 +4,14 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
+# The tests start hundreds of processes: without bytecode each would compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash model bench fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash model bench bench-compare fuzz proto docs clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -55,15 +58,18 @@ fmt: $(STAMP) ## Format the code
 interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this server (part of make test)
 	@$(PY) -m pytest tests/interop
 
-crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer; make test does 20)
+crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer; make test does 12)
 	@$(PY) -m tests.crash --cycles $(or $(CYCLES),1000)
 
-model: $(STAMP) ## Random lives of primary-key tables against a model, 200 per merge engine (EXAMPLES=n for fewer)
-	@MODEL_EXAMPLES=$(or $(EXAMPLES),200) $(PY) -m pytest tests/integration/test_primary_key_model.py
+model: $(STAMP) ## Random lives of tables and stores against models, and all properties, 200 examples each (EXAMPLES=n)
+	@EXAMPLES=$(or $(EXAMPLES),200) $(PY) -m pytest -n 3 -q --durations=10 -m hypothesis
 
 bench: $(STAMP) ## Measure the hot paths and whole journeys (SUITES="throughput latency" for some)
 	@test -n "$(SUITES)" || $(PY) -m benchmarks.micro
 	@$(PY) -m benchmarks.e2e $(SUITES)
+
+bench-compare: $(STAMP) ## Another commit and this tree in turns (BASE=commit SUITES="upserts micro.kv" TURNS=3)
+	@$(PY) tools/compare_bench.py $(or $(BASE),HEAD~1) $(or $(SUITES),throughput latency upserts lookups keys) --turns $(or $(TURNS),3)
 
 fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (COUNT=n for fewer)
 	@$(PY) -m tests.fuzz --count $(or $(COUNT),10000000)

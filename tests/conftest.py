@@ -14,8 +14,15 @@ from hypothesis import settings
 from fluss.net.transport import new_event_loop
 
 # A loaded machine is no bug, so there is no deadline per example; the timeout per test stands. In CI the examples are
-# always the same: what a change is judged by must not depend on luck. Elsewhere every run looks at new ones.
-settings.register_profile("flussbett", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+# always the same: what a change is judged by must not depend on luck. Elsewhere every run looks at new ones, and
+# `make model` at many more.
+settings.register_profile(
+    "flussbett",
+    max_examples=int(os.environ.get("EXAMPLES", "25")),
+    deadline=None,
+    print_blob=True,
+    derandomize="CI" in os.environ,
+)
 settings.load_profile("flussbett")
 
 # The groups that take longest begin first, so that no process is left alone with one of them at the end.

@@ -4,11 +4,11 @@
 
 from fluss.client.admin.admin import FlussAdmin
 from fluss.client.connection import FlussConnection
+from fluss.client.fluss_table import FlussTable
 from fluss.client.lookup.lookupers import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
 from fluss.client.scan.batch_scanner import BatchScanner
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.table_scan import TableScan
-from fluss.client.table import FlussTable
 from fluss.client.write.result import WriteResultHandle
 from fluss.client.write.writers import AppendWriter, TableAppend, TableUpsert, UpsertWriter
 from fluss.public_names import *

@@ -29,8 +29,8 @@ from fluss.net.transport import run
 from fluss.server.child import ChildOrder, read_answer
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import RunningListener
-from fluss.server.options import DEFAULT_LISTENER_NAME, ServerOptions, argument_settings
 from fluss.server.process import STOP_TIMEOUT_S, serve
+from fluss.server.server_options import DEFAULT_LISTENER_NAME, ServerOptions, argument_settings
 
 OptionValue: TypeAlias = str | int | float | bool
 

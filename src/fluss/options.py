@@ -1,8 +1,8 @@
 """Options of clients, servers, tables and Spark: what each of them says about itself, and how values are written.
 
 An ``Option`` has a key, a type, a default, bounds and a meaning. The tables of options are made of it: ``config`` has
-those of clients, ``schema.table_options`` those of tables, ``server.options`` those of servers, and ``fluss.spark`` its
-own. Values are written as texts:
+those of clients, ``schema.table_options`` those of tables, ``server.server_options`` those of servers, and
+``fluss.spark`` its own. Values are written as texts:
 
 | kind | written as | examples |
 |---|---|---|

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from fluss import Column, DataField, DataTypes, Schema
+from fluss.schema.schema import schema_from_columns
 
 COLUMNS = (
     Column("boolean", DataTypes.boolean()),
@@ -58,4 +59,4 @@ FULL_ROW: dict[str, Any] = {
 
 def schema_of_every_type(*front: Column, primary_keys: list[str] | None = None) -> Schema:
     """Return a schema with these columns behind some others."""
-    return Schema._create([*front, *COLUMNS], primary_keys or [])
+    return schema_from_columns([*front, *COLUMNS], primary_keys or [])

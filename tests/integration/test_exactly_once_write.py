@@ -21,8 +21,8 @@ import pytest
 import fluss
 from fluss import DataTypes
 from fluss.client.bulk.sequenced_writer import SequencedWriter
+from fluss.client.fluss_table import FlussTable
 from fluss.client.kernel.runtime import wait_for
-from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.spark.write.exactly_once import ExactlyOnceWrite, SinkState, TaskRecords

@@ -19,6 +19,7 @@ import pytest
 
 import fluss
 from fluss import Column, DataTypes, FlussError, Schema, TablePath, aio, blocking, embedded
+from fluss.schema.schema import schema_from_columns
 from tests.integration import every_type
 from tests.integration.every_type import KEY_NAMES, schema_of_every_type
 
@@ -121,7 +122,7 @@ def test_values_of_every_type_come_back_nested_ones_included(
     connection: blocking.FlussConnection, kv_format: str
 ) -> None:
     builder = EVERY_TYPE
-    schema = Schema._create(builder.columns, ["int"])
+    schema = schema_from_columns(builder.columns, ["int"])
     table = create(connection, schema, kv_format=kv_format)
     nothing = dict.fromkeys(FULL_ROW) | {"int": 2}
     upsert(table, FULL_ROW, nothing)
@@ -137,7 +138,7 @@ def test_values_of_every_type_come_back_nested_ones_included(
 
 
 def test_keys_of_every_type_are_found(connection: blocking.FlussConnection) -> None:
-    schema = Schema._create(EVERY_TYPE.columns, KEY_NAMES)
+    schema = schema_from_columns(EVERY_TYPE.columns, KEY_NAMES)
     table = create(connection, schema)
     others = [
         {**FULL_ROW, "boolean": False},

@@ -27,8 +27,8 @@ import fluss
 from fluss import blocking, embedded
 from tests.integration.key_model import ENGINES, KEY, NUMBER, TEXT, Engine, Row, TableModel, replayed
 
-# More with, for instance, MODEL_EXAMPLES=500.
-EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "4"))
+# As `make model` says; lives of tables are long, so a few are enough for `make test`.
+EXAMPLES = int(os.environ.get("EXAMPLES", "4"))
 STEPS = 25
 # Without a search for what a failure has in common with others: steps are slow, since servers are started in them.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
@@ -49,6 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Embedd
         yield running
 
 
+@pytest.mark.hypothesis
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_a_table_does_what_its_model_does(server: embedded.EmbeddedServer, engine: Engine) -> None:

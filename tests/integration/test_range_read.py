@@ -18,9 +18,9 @@ import fluss
 from fluss import FlussError, col, embedded
 from fluss.client.bulk.ranges import LogRange, read_ranges
 from fluss.client.bulk.rows_at import rows_at
+from fluss.client.fluss_table import context_of
 from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.snapshot_fetcher import KvSession
-from fluss.client.table import context_of
 from fluss.errors import ErrorCode
 from fluss.protocol.api import ApiKey
 from fluss.protocol.bulk_messages import ScanKvResponse

@@ -19,8 +19,8 @@ from fluss.client.bulk.counted_writer import CountedWriter
 from fluss.client.bulk.sequenced_writer import SequencedWriter, new_writer_id
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
+from fluss.client.fluss_table import FlussTable
 from fluss.client.kernel.runtime import wait_for
-from fluss.client.table import FlussTable
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket

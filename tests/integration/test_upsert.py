@@ -14,7 +14,7 @@ import pytest
 import fluss
 from fluss import DataTypes, FlussError, Schema, TablePath, embedded
 from fluss.client.kernel.runtime import wait_for
-from fluss.schema.schema import Column
+from fluss.schema.schema import Column, schema_from_columns
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
 from tests.integration import every_type
@@ -118,7 +118,7 @@ def test_every_scalar_type_can_be_a_key(cluster: Cluster) -> None:
     names.remove("id")
     columns = [Column(name, ALL_TYPES.column(name).data_type) for name in names]
     table = cluster.create(
-        "any_key", Schema._create([*columns, Column("value", DataTypes.int())], names), bucket_count=3
+        "any_key", schema_from_columns([*columns, Column("value", DataTypes.int())], names), bucket_count=3
     )
     writer = table.new_upsert().create_writer()
     key = {name: FULL_ROW[name] for name in names}

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fluss import Column, DataField, DataTypes, Schema, TableDescriptor, TablePath, blocking
+from fluss.schema.schema import schema_from_columns
 from tests.integration import every_type
 from tests.integration.every_type import FULL_ROW
 
@@ -60,7 +61,7 @@ ROWS: tuple[dict[str, Any], ...] = (
 
 def _create(connection: blocking.FlussConnection, path: TablePath, *, is_keyed: bool) -> None:
     key = Column("id", DataTypes.int().not_null())
-    schema = Schema._create([key, *COLUMNS], ["id"] if is_keyed else [])
+    schema = schema_from_columns([key, *COLUMNS], ["id"] if is_keyed else [])
     connection.get_admin().create_table(path, TableDescriptor(schema, bucket_count=2))
 
 

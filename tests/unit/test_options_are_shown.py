@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fluss.config import Config
-from fluss.server.options import ServerOptions
+from fluss.server.server_options import ServerOptions
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ _SCANNER = "tests/unit/client/scan/test_log_scanner.py::"
 _FETCH = "tests/unit/client/scan/test_fetch_messages.py::"
 _PROCESS = "tests/integration/test_server_process.py::"
 _LISTENERS = "tests/unit/server/test_listeners.py::"
-_FILES = "tests/unit/server/test_options.py::"
+_FILES = "tests/unit/server/test_server_options.py::"
 _EMBEDDED = "tests/unit/test_embedded.py::"
 _KV = "tests/unit/server/kv/test_kv_options.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"

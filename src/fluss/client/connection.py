@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from fluss.client.admin.admin import FlussAdmin
+from fluss.client.fluss_table import FlussTable, TableContext
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime, StartedCall, runtime
 from fluss.client.lookup.lookup_client import LookupClient
-from fluss.client.table import FlussTable, TableContext
 from fluss.client.write.writer_client import WriterClient
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError

@@ -17,9 +17,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
+from fluss.client.fluss_table import FlussTable
 from fluss.client.kernel import runtime
 from fluss.client.scan.table_scan import TableScan
-from fluss.client.table import FlussTable
 from fluss.schema.table import TablePath
 
 InnerT = TypeVar("InnerT")

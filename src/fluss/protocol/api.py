@@ -11,7 +11,7 @@ Internal APIs are meant for servers and the tiering service. They are advertised
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -323,11 +323,6 @@ APIS: Mapping[int, Api[Any, Any]] = MappingProxyType(_registry)
 
 # What a connection may ask for before it has authenticated.
 UNAUTHENTICATED_APIS = frozenset((ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE))
-
-
-def served_apis(roles: Collection[ServerRole]) -> list[Api[Any, Any]]:
-    """Return what a server with these roles has to answer, in the order of the keys."""
-    return [api for api in APIS.values() if not api.served_by.isdisjoint(roles)]
 
 
 def negotiate(api: Api[Any, Any], server_versions: VersionRange | None) -> int:

@@ -88,19 +88,6 @@ class Schema:
         )
         self.check_aggregations()
 
-    @classmethod
-    def _create(
-        cls,
-        columns: Iterable[Column],
-        primary_keys: Sequence[str] = (),
-        auto_increment_columns: Sequence[str] = (),
-        highest_field_id: int | None = None,
-    ) -> Schema:
-        """Build from columns. Their ids are kept when they have any; columns without ids are numbered."""
-        schema = cls.__new__(cls)
-        schema._init(list(columns), list(primary_keys), list(auto_increment_columns), highest_field_id)
-        return schema
-
     def _init(
         self,
         columns: list[Column],
@@ -249,13 +236,13 @@ class Schema:
             numbered, next_id = _numbered_column(column, next_id)
             added.append(numbered)
             names.add(column.name)
-        return Schema._create(
+        return schema_from_columns(
             (*self._columns, *added), self._primary_key, self._auto_increment_columns, highest_field_id=next_id - 1
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self._columns, self._primary_key, self._auto_increment_columns, self._highest_field_id)
-        return Schema._create, parts
+        return schema_from_columns, parts
 
     def _key(self) -> tuple[Any, ...]:
         return self._columns, self._primary_key, self._auto_increment_columns
@@ -275,6 +262,18 @@ class Schema:
 
     def _columns_text(self) -> str:
         return ", ".join(f"({_quoted(name)}, {_quoted(type_text)})" for name, type_text in self.get_columns())
+
+
+def schema_from_columns(
+    columns: Iterable[Column],
+    primary_keys: Sequence[str] = (),
+    auto_increment_columns: Sequence[str] = (),
+    highest_field_id: int | None = None,
+) -> Schema:
+    """Build a schema of columns. Their ids are kept when they have any; columns without ids are numbered."""
+    schema = Schema.__new__(Schema)
+    schema._init(list(columns), list(primary_keys), list(auto_increment_columns), highest_field_id)
+    return schema
 
 
 class SchemaBuilder:
@@ -310,7 +309,7 @@ class SchemaBuilder:
 
     def build(self) -> Schema:
         """Return the schema; one that cannot be is a FlussError."""
-        schema = Schema._create(self._columns, self._primary_keys, self._auto_increment_columns)
+        schema = schema_from_columns(self._columns, self._primary_keys, self._auto_increment_columns)
         schema.check_aggregations()
         return schema
 

@@ -28,7 +28,7 @@ from fluss.integers import INT32_MAX
 from fluss.json_object import JsonObject, parse_object, write_json
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import AggFunction, Column, Schema, canonical_function_name
+from fluss.schema.schema import AggFunction, Column, Schema, canonical_function_name, schema_from_columns
 from fluss.schema.types import (
     FIELD_ID_UNASSIGNED,
     NESTING_DEPTH_MAX,
@@ -228,7 +228,7 @@ def _read_schema(schema: JsonObject, depth_max: int) -> Schema:
     primary_keys = schema.strings("primary_key") if schema.has("primary_key") else []
     if schema.has("primary_key") and not primary_keys:
         raise schema.error("primary_key", "must not be empty; leave it out for a table without a primary key")
-    return Schema._create(
+    return schema_from_columns(
         [_read_column(column, depth_max) for column in schema.objects("columns")],
         primary_keys,
         schema.strings("auto_increment_column") if schema.has("auto_increment_column") else [],

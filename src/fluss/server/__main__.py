@@ -17,8 +17,8 @@ from fluss.errors import FlussError
 from fluss.net.transport import run
 from fluss.server.listener_parsing import PORT_MAX, address_text
 from fluss.server.option_sources import Setting
-from fluss.server.options import DEFAULT_LISTENER_NAME, DEFAULT_PORT, Durability, ServerOptions
 from fluss.server.process import LOG_LEVELS, FlussServer, log_to_stderr, prepare_process, request_stop, serve
+from fluss.server.server_options import DEFAULT_LISTENER_NAME, DEFAULT_PORT, Durability, ServerOptions
 
 _PROGRAM: Final = "python -m fluss.server"
 _DEFAULT_HOST: Final = "127.0.0.1"

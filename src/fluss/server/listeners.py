@@ -11,7 +11,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.options import suggestion
 from fluss.protocol.sasl import MECHANISM, UserTable
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol, address_text, parse_users
-from fluss.server.options import ServerOption, ServerOptions
+from fluss.server.server_options import ServerOption, ServerOptions
 
 # What binds to every address of the machine, but is not an address one can connect to.
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})

@@ -26,17 +26,17 @@ from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
-from fluss.server.kv.kv_settings import KvSettings
-from fluss.server.kv.runtime import KvRuntime
+from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import SecurityProtocol, address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
 from fluss.server.model import Clock
-from fluss.server.options import Durability, ServerOption, ServerOptions
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
+from fluss.server.server_options import Durability, ServerOption, ServerOptions
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
+from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.tablet_files import tablet_directories
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogSettings
@@ -278,6 +278,7 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
             writer_expiration_ms=options.writer_expiration_ms,
         ),
         kv=_kv_settings(options),
+        scans=_scan_settings(options),
         is_fsync_required=options.durability is Durability.FSYNC,
         checkpoint_interval_ms=options.log_checkpoint_interval_ms,
         retention_check_interval_ms=options.log_retention_check_interval_ms,
@@ -299,11 +300,16 @@ def _kv_settings(options: ServerOptions) -> KvSettings:
         write_memory_bytes_max=options.kv_write_memory_bytes_max,
         flush_interval_ms=options.kv_flush_interval_ms,
         recovery_bytes=options.kv_recovery_bytes,
-        scanner_ttl_ms=options.kv_scanner_ttl_ms,
-        scanner_expiration_interval_ms=options.kv_scanner_expiration_interval_ms,
-        scanners_per_bucket_max=options.kv_scanners_per_bucket_max,
-        scanners_max=options.kv_scanners_max,
-        scanner_batch_bytes_max=options.kv_scanner_batch_bytes_max,
+    )
+
+
+def _scan_settings(options: ServerOptions) -> ScanSettings:
+    return ScanSettings(
+        ttl_ms=options.kv_scanner_ttl_ms,
+        expiration_interval_ms=options.kv_scanner_expiration_interval_ms,
+        sessions_per_bucket_max=options.kv_scanners_per_bucket_max,
+        sessions_max=options.kv_scanners_max,
+        answer_bytes_max=options.kv_scanner_batch_bytes_max,
     )
 
 

@@ -30,7 +30,7 @@ from fluss.options import suggestion
 from fluss.row.arrow_arrays import number_array
 from fluss.schema.arrow import TIMESTAMP_LTZ_ZONE, arrow_type
 from fluss.schema.normalize import list_array, list_parts, normalize_batch, struct_array
-from fluss.schema.schema import Schema, shown_names
+from fluss.schema.schema import Schema, schema_from_columns, shown_names
 from fluss.schema.types import ArrayType, DataType, MapType, RowType, TimestampLtzType, TimestampType, TimeType
 from fluss.spark.type_mapping import SPARK_DIGITS_MAX
 
@@ -153,7 +153,7 @@ class FromSpark:
 
     def __init__(self, schema: Schema, columns: Sequence[str] | None = None) -> None:
         chosen = schema.columns if columns is None else [schema.column(name) for name in columns]
-        self._target = Schema._create(chosen)
+        self._target = schema_from_columns(chosen)
         self._arrow = self._target.to_arrow()
         self._forms = [_fluss_form(column.data_type) for column in chosen]
         self._parts: Sequence[_Part] = ()

@@ -30,7 +30,7 @@ from fluss.client.bulk import wait_for
 from fluss.errors import FlussError
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import AggFunction, Column, Schema
+from fluss.schema.schema import AggFunction, Column, Schema, schema_from_columns
 from fluss.schema.table import PartitionInfo, PartitionSpec, TableInfo, TablePath
 from fluss.schema.table_options import TABLE_PREFIX
 from fluss.schema.value_objects import string_list
@@ -347,7 +347,7 @@ class TableShape:
         for name in self.aggregations:
             schema.column(name)
         columns = [replace(column, aggregation=self.aggregations.get(column.name)) for column in schema.columns]
-        shaped = Schema._create(columns, self.primary_keys, self.auto_increment_columns)
+        shaped = schema_from_columns(columns, self.primary_keys, self.auto_increment_columns)
         shaped.check_aggregations()
         return TableDescriptor(
             shaped,

@@ -21,7 +21,7 @@ from typing import Final
 from pyspark.sql import types as spark
 
 from fluss.errors import FlussError
-from fluss.schema.schema import Column, Schema, shown_names
+from fluss.schema.schema import Column, Schema, schema_from_columns, shown_names
 from fluss.schema.types import (
     ArrayType,
     BigIntType,
@@ -224,7 +224,7 @@ def fluss_schema(struct: spark.StructType, primary_keys: Sequence[str] = ()) -> 
         Column(field.name, fluss_type(field.dataType, field.name).with_nullable(field.nullable), _comment(field))
         for field in struct
     ]
-    return Schema._create(columns, list(primary_keys))
+    return schema_from_columns(columns, list(primary_keys))
 
 
 def fluss_type(data_type: spark.DataType, column: str) -> DataType:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.net.transport import Outbox
@@ -108,7 +108,6 @@ async def test_the_writer_is_told_when_the_connection_is_gone(scripted_transport
     assert told == [1, 2]
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     writes=st.lists(
         st.lists(st.integers(0, 3).flatmap(lambda scale: st.binary(max_size=20).map(lambda b: b * 10**scale)))

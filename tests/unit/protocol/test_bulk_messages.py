@@ -9,7 +9,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptMessageError
@@ -129,7 +129,6 @@ def _assert_equal(ours, theirs) -> None:
 
 
 @EVERY_MESSAGE
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_the_runtime_reads_what_we_write(name, data):
     codec, message_type, strategy = CASES[name]
@@ -163,7 +162,6 @@ def _shuffled(message, rng: random.Random) -> bytes:
 
 
 @EVERY_MESSAGE
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_we_read_what_the_runtime_writes_in_any_order_and_with_unknown_fields(name, data, seed):
     codec, message_type, strategy = CASES[name]
@@ -173,7 +171,6 @@ def test_we_read_what_the_runtime_writes_in_any_order_and_with_unknown_fields(na
 
 
 @EVERY_MESSAGE
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_whatever_damage_we_accept_the_runtime_reads_the_same(name, data, seed):
     codec, message_type, strategy = CASES[name]
@@ -192,7 +189,6 @@ def test_whatever_damage_we_accept_the_runtime_reads_the_same(name, data, seed):
     _assert_equal(ours, theirs)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(sorted(CASES)), st.binary(max_size=100))
 def test_random_bytes_give_a_message_or_the_right_error(name, body):
     codec, message_type, _ = CASES[name]
@@ -243,7 +239,6 @@ def test_payloads_are_referenced_while_encoding_and_sliced_while_decoding():
     assert decode_peak - before < 100_000
 
 
-@settings(max_examples=30, deadline=None)
 @given(PAYLOADS, st.lists(st.integers(0, 50), max_size=5))
 def test_a_payload_in_pieces_is_the_same_as_in_one(payload, sizes):
     whole = bulk_messages.LimitScanResponse(is_log_table=True, records=payload)
@@ -343,7 +338,6 @@ def test_encoding_the_wrong_message_is_a_type_error():
 
 
 @given(buckets=st.lists(FETCHED_BUCKETS, max_size=4), encoded=st.lists(FETCHED_BUCKETS, max_size=4))
-@settings(max_examples=50)
 def test_buckets_that_were_encoded_before_arrive_like_all_others(buckets, encoded):
     ready = b"".join(map(bulk_messages.encode_fetched_bucket, encoded))
     some = bulk_messages.FetchLogResponse(
@@ -368,7 +362,6 @@ HEADERS = {
 }
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.fixed_dictionaries(HEADERS), st.lists(st.none() | VALUES, max_size=6)), max_size=4))
 def test_values_are_encoded_as_by_the_runtime(buckets):
     expected = pb.LookupResponse()
@@ -382,7 +375,6 @@ def test_values_are_encoded_as_by_the_runtime(buckets):
     assert encoded == expected.SerializeToString()
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.fixed_dictionaries(HEADERS), st.lists(st.lists(VALUES, max_size=4))), max_size=4))
 def test_lists_of_values_are_encoded_as_by_the_runtime(buckets):
     expected = pb.PrefixLookupResponse()

@@ -9,7 +9,7 @@ import struct
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptMessageError, FlussError, FrameTooLargeError, NegativeFrameLengthError
@@ -94,7 +94,6 @@ def test_a_frame_above_two_gibibytes_is_refused_before_it_is_sent():
 CONTENTS = st.lists(st.binary(min_size=8, max_size=60), max_size=12)
 
 
-@settings(max_examples=100, deadline=None)
 @given(CONTENTS, st.data())
 def test_the_same_frames_come_out_wherever_the_stream_is_cut(contents, data):
     stream = b"".join(map(_framed, contents))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import descriptor_pb2
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptMessageError
@@ -227,7 +227,6 @@ def test_every_truncation_and_every_flipped_bit_gives_a_message_or_the_right_err
     assert outcomes == {"message", "error"}
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(sorted(APIS)), st.booleans(), st.binary(max_size=200))
 def test_random_bytes_give_a_message_or_the_right_error(key, is_request, body):
     api = APIS[key]

@@ -4,7 +4,7 @@ Shown with drawn trees over every scalar type, through the bytes of a request, a
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptMessageError
@@ -79,7 +79,6 @@ def through_a_request(message: pb.PbPredicate) -> pb.PbPredicate:
     return apis.FETCH_LOG.request.decode(body).tables_req[0].filter_predicate
 
 
-@settings(max_examples=150)
 @given(schemas_with_predicates())
 def test_a_filter_arrives_as_it_was_sent(drawn: tuple[Schema, BoundPredicate]) -> None:
     schema, predicate = drawn

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import AuthenticationError, CorruptMessageError, ErrorCode, FlussError, UnsupportedVersionError
@@ -404,7 +404,6 @@ def test_a_conversation_one_byte_at_a_time_is_the_same_conversation():
     assert len(whole) == 5
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, len(_conversation())), max_size=8))
 def test_a_conversation_cut_anywhere_is_the_same_conversation(places):
     cuts = [0, *sorted(places), len(_conversation())]
@@ -413,7 +412,6 @@ def test_a_conversation_cut_anywhere_is_the_same_conversation(places):
     assert _summary(events) == _summary(_sasl_server().feed(_conversation()))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=3000), max_size=4), st.data())
 def test_two_sessions_understand_each_other_through_any_cut(payloads, data):
     client, server = ClientSession(), ServerSession(APIS)
@@ -434,7 +432,6 @@ def test_two_sessions_understand_each_other_through_any_cut(payloads, data):
     assert [event.request_id for event in received] == [request.request_id for request in reversed(requests)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_no_bytes_make_a_session_raise(chunks):
     for session in (ClientSession(), ServerSession(APIS), _sasl_server()):

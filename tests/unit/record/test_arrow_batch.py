@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fluss.errors import CorruptRecordError, FlussError, SizeLimitError
 from fluss.record.arrow_batch import decode_arrow_batch, encode_arrow_batch
@@ -43,7 +43,6 @@ def log_batch_of(message: bytes | memoryview, record_count: int) -> bytearray:
     return build_batch([message], schema_id=1, record_count=record_count, append_only=True)
 
 
-@settings(max_examples=20, deadline=None)
 @given(arrow_batches())
 def test_any_batch_comes_back(drawn: tuple[object, pa.RecordBatch]) -> None:
     _, batch = drawn

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
@@ -39,7 +39,6 @@ def same(left: RecordBatchMessage, right: RecordBatchMessage) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(arrow_batches(rows_max=6))
 def test_pyarrow_reads_its_own_body_behind_metadata_built_here(drawn: tuple[object, pa.RecordBatch]) -> None:
     _, batch = drawn
@@ -55,7 +54,6 @@ def test_pyarrow_reads_its_own_body_behind_metadata_built_here(drawn: tuple[obje
     assert read.equals(batch)
 
 
-@settings(max_examples=60, deadline=None)
 @given(arrow_batches(rows_max=6))
 def test_what_pyarrow_lays_out_is_large_enough(drawn: tuple[object, pa.RecordBatch]) -> None:
     _, batch = drawn
@@ -127,7 +125,6 @@ def test_the_codec_is_understood_in_both_directions(codec: BodyCodec) -> None:
     assert pa.ipc.read_record_batch(pa.py_buffer(built + message[parsed.body_offset :]), batch.schema).equals(batch)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     length=st.integers(0, 2**31),
     nodes=st.lists(st.integers(0, 2**62), max_size=8),

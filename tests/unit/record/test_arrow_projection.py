@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
@@ -44,7 +44,6 @@ def project(batch: LogBatch, schema: pa.Schema, wanted: list[int]) -> LogBatch:
     return projected
 
 
-@settings(max_examples=25, deadline=None)
 @given(arrow_batches(rows_max=30), st.data())
 def test_projecting_is_decoding_and_selecting(drawn: tuple[object, pa.RecordBatch], data: st.DataObject) -> None:
     _, batch = drawn

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
 from fluss.record.arrow_ipc import BodyCodec, parse_message
@@ -107,7 +107,6 @@ def test_the_frames_of_pyarrow_itself_are_linked_and_therefore_not_used() -> Non
     assert not linked[4] & 0x20
 
 
-@settings(max_examples=30, deadline=None)
 @given(arrow_batches(rows_max=60))
 def test_pyarrow_reads_what_is_compressed_here(drawn: tuple[object, pa.RecordBatch]) -> None:
     _, batch = drawn

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
@@ -37,7 +37,6 @@ def split(data: bytes, count: int, payload_bytes_min: int = 0) -> list[bytes]:
 
 
 @given(encoded_rows(row_lists))
-@settings(max_examples=100)
 def test_joined_records_are_what_a_plain_loop_writes(rows: EncodedRows) -> None:
     joined = join_length_prefixed(rows)
     assert joined.data.tobytes() == framed(rows.to_list())
@@ -45,13 +44,11 @@ def test_joined_records_are_what_a_plain_loop_writes(rows: EncodedRows) -> None:
 
 
 @given(row_lists)
-@settings(max_examples=100)
 def test_split_records_are_those_that_were_joined(rows: list[bytes]) -> None:
     assert split(framed(rows), len(rows)) == rows
 
 
 @given(st.integers(0, 40), st.integers(1, 200))
-@settings(max_examples=30)
 def test_records_of_equal_length_are_split_like_others(length: int, count: int) -> None:
     rows = [bytes([index % 251]) * length for index in range(count)]
     assert split(framed(rows), count) == rows
@@ -64,7 +61,6 @@ def test_records_that_only_look_equally_long_are_told_apart() -> None:
 
 
 @given(st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9), st.binary(max_size=9)), max_size=8))
-@settings(max_examples=50)
 def test_parts_are_concatenated_row_by_row(rows: list[tuple[bytes, bytes, bytes]]) -> None:
     columns = [EncodedRows.from_list([row[part] for row in rows]) for part in range(3)]
     assert concat_rows(*columns).to_list() == [b"".join(row) for row in rows]
@@ -140,7 +136,6 @@ def test_the_checksum_of_nothing_is_zero() -> None:
     assert crc32c(b"") == crc32c_chain([]) == crc32c_chain([b"", bytearray()]) == 0
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=50), max_size=8))
 def test_parts_have_the_checksum_of_the_whole(parts: list[bytes]) -> None:
     whole = b"".join(parts)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import ChecksumError, CorruptRecordError, ErrorCode, FlussError, SizeLimitError
@@ -89,7 +89,6 @@ def with_crc(batch: bytes | bytearray) -> bytes:
 
 
 @given(records_strategy, st.integers(0, 2**15 - 1), st.integers(-1, 2**63 - 1), st.integers(-1, 2**31 - 1))
-@settings(max_examples=100)
 def test_columns_and_single_rows_give_the_same_bytes_which_read_back(
     records: list[tuple[bytes, bytes | None]], schema_id: int, writer_id: int, batch_sequence: int
 ) -> None:
@@ -106,7 +105,6 @@ def test_columns_and_single_rows_give_the_same_bytes_which_read_back(
 
 
 @given(encoded_rows(st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=8)), st.data())
-@settings(max_examples=50)
 def test_columns_may_lie_anywhere_in_their_buffers(rows: EncodedRows, data: st.DataObject) -> None:
     deletes = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
     expected = [(row, None if deleted else row) for row, deleted in zip(rows.to_list(), deletes.tolist(), strict=True)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import ChecksumError, CorruptRecordError, FlussError, SizeLimitError
@@ -57,7 +57,6 @@ def test_the_leader_stamps_a_batch_in_place_without_touching_its_checksum() -> N
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_what_is_built_is_read_back(magic: int, data: st.DataObject) -> None:
     int32, int64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
@@ -243,7 +242,6 @@ def change_types(*values: int) -> np.ndarray:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.binary(max_size=200)), max_size=20))
-@settings(max_examples=100)
 def test_bodies_are_what_a_plain_loop_writes_and_read_back(records: list[tuple[int, bytes]]) -> None:
     rows = EncodedRows.from_list([row for _, row in records])
     types = change_types(*(change_type for change_type, _ in records))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
@@ -40,7 +40,6 @@ def statistics_of(type_text: str, values: list[Any]) -> ColumnStatistics:
 
 
 @given(st.lists(supported_types, min_size=1, max_size=5).flatmap(lambda types: arrow_batches(types)), st.data())
-@settings(max_examples=100)
 def test_bounds_and_null_counts_are_those_of_the_values(
     drawn: tuple[list[DataType], pa.RecordBatch], data: st.DataObject
 ) -> None:

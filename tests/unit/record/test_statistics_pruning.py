@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.record.statistics import (
@@ -126,7 +126,6 @@ def filtered_batches(draw: st.DrawFn) -> tuple[list[DataType], pa.RecordBatch, B
 
 
 @given(filtered_batches())
-@settings(max_examples=100)
 def test_a_batch_with_a_matching_row_is_never_skipped(
     drawn: tuple[list[DataType], pa.RecordBatch, BoundPredicate],
 ) -> None:

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError, SizeLimitError
@@ -33,7 +33,6 @@ def read_batch(data: bytes | bytearray) -> list[tuple[int, bytes]]:
 
 
 @given(encoded_rows(st.lists(st.binary(max_size=50), max_size=10)), schema_ids)
-@settings(max_examples=100)
 def test_columns_of_values_are_those_of_the_scalar_twin(rows: EncodedRows, schema_id: int) -> None:
     values = prefix_schema_id(rows, schema_id)
     assert values.to_list() == [encode_value(schema_id, row) for row in rows.to_list()]
@@ -44,7 +43,6 @@ def test_columns_of_values_are_those_of_the_scalar_twin(rows: EncodedRows, schem
 
 
 @given(st.lists(st.tuples(schema_ids, st.binary(max_size=50)), max_size=10))
-@settings(max_examples=50)
 def test_values_of_several_schemas_share_a_batch(values: list[tuple[int, bytes]]) -> None:
     assert read_batch(encode_value_batch(EncodedRows.from_list([encode_value(*value) for value in values]))) == values
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fluss.errors import SizeLimitError
 from fluss.row import compacted, compacted_columns, indexed
@@ -64,7 +64,6 @@ MIB = 1024 * 1024
 
 
 @given(data_types())
-@settings(max_examples=60, deadline=None)
 def test_a_column_of_nulls_takes_what_was_told(data_type: DataType) -> None:
     row_count = 8 * 1024
     nulls = pa.nulls(row_count, arrow_type(data_type))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import FlussError
@@ -24,7 +24,6 @@ def test_hudi_keys_are_their_own_hash() -> None:
     assert buckets_for(EncodedRows.from_list(keys), 7, "hudi").tolist() == expected
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.binary(min_size=1, max_size=24), max_size=80),
     st.lists(st.binary(min_size=30, max_size=90), max_size=3),
@@ -98,7 +97,6 @@ def test_no_keys_have_no_buckets() -> None:
 
 @pytest.mark.parametrize("bucket_count", [16, 1 << 20])
 @given(data=st.data())
-@settings(max_examples=40)
 def test_rows_grouped_by_bucket_keep_their_order(bucket_count: int, data: st.DataObject) -> None:
     buckets = data.draw(st.lists(st.sampled_from([0, 3, bucket_count - 1]), max_size=30))
     groups = split_by_bucket(np.array(buckets, dtype=np.int32), bucket_count)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
@@ -28,14 +28,12 @@ def types_of(*texts: str) -> list[DataType]:
     return [parse_type(text) for text in texts]
 
 
-@settings(max_examples=50, deadline=None)
 @given(row_types(columns_max=5, nested=False, nullable=False), st.data())
 def test_keys_survive_a_round_trip(types: list[DataType], data: st.DataObject) -> None:
     values = data.draw(internal_rows(types))
     assert decode_fields(types, encode_fields(types, values)) == values
 
 
-@settings(max_examples=50, deadline=None)
 @given(data_types().map(ArrayType), st.data())
 def test_a_nested_value_is_the_row_without_null_bits_and_length(data_type: ArrayType, data: st.DataObject) -> None:
     value = data.draw(internal_values(data_type.not_null()))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
@@ -99,7 +99,6 @@ def assert_same_verdict(
 # The scalar codec as the oracle
 
 
-@settings(max_examples=100)
 @given(row_types(columns_max=6).flatmap(arrow_batches), st.data())
 def test_a_batch_is_encoded_like_its_rows_and_decodes_to_itself(
     types_and_batch: tuple[list[DataType], pa.RecordBatch], data: st.DataObject
@@ -112,7 +111,6 @@ def test_a_batch_is_encoded_like_its_rows_and_decodes_to_itself(
     assert_same_arrays(decode_rows(rows, types), batch.columns, types)
 
 
-@settings(max_examples=50)
 @given(row_types(columns_max=5, nullable=False), st.data())
 def test_keys_are_encoded_like_single_keys_and_decode_to_themselves(types: list[DataType], data: st.DataObject) -> None:
     _, batch = data.draw(arrow_batches(types))
@@ -121,7 +119,6 @@ def test_keys_are_encoded_like_single_keys_and_decode_to_themselves(types: list[
     assert_same_arrays(decode_keys(keys, types), batch.columns, types)
 
 
-@settings(max_examples=60)
 @given(arrow_batches(nested=False), st.data())
 def test_rows_may_lie_in_any_order_overlap_and_have_bytes_between_them(
     types_and_batch: tuple[list[DataType], pa.RecordBatch], data: st.DataObject
@@ -338,7 +335,6 @@ def test_damaged_keys_get_the_same_verdict_as_in_the_scalar_codec() -> None:
         assert not assert_same_verdict([damaged, key], ALL_TYPES, decode_keys, compacted.decode_fields)
 
 
-@settings(max_examples=100)
 @given(row_types(columns_max=5), st.data())
 def test_damaged_batches_get_the_same_verdict_as_in_the_scalar_codec(
     types: list[DataType], data: st.DataObject
@@ -358,7 +354,6 @@ def test_damaged_batches_get_the_same_verdict_as_in_the_scalar_codec(
     assert_same_verdict([bytes(row) for row in rows], types)
 
 
-@settings(max_examples=100)
 @given(row_types(columns_max=4), st.lists(st.binary(max_size=30), max_size=3))
 @example([BigIntType()], [b"\0" + b"\xff" * 9 + b"\x02"])
 @example([BigIntType()], [b"\0" + b"\xff" * 10 + b"\x01"])

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.row.encoded import gather_ranges, offsets_of, unaligned
@@ -26,7 +26,6 @@ def ranges(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("few_ranges_max", "block_bytes"), [(64, 1 << 18), (0, 1), (0, 50), (0, 1 << 18)])
-@settings(max_examples=60)
 @given(pairs=ranges())
 def test_gathered_ranges_are_the_slices_one_after_the_other(
     few_ranges_max: int, block_bytes: int, pairs: list[tuple[int, int]]

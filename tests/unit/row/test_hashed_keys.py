@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.row.encoded import EncodedRows
@@ -41,7 +41,6 @@ def test_one_key_and_many_have_the_same_hash_whatever_its_length() -> None:
     assert HashedKeys.from_list(mixed).hashes.tolist() == [hash_of(key) for key in mixed]
 
 
-@settings(max_examples=60)
 @given(KEYS, st.randoms(use_true_random=False))
 def test_equal_keys_have_equal_hashes_wherever_they_lie(keys: list[bytes], rng: random.Random) -> None:
     expected = [hash_of(key) for key in keys]
@@ -81,7 +80,6 @@ def test_the_upper_bits_of_hashes_are_spread_evenly() -> None:
         assert counts.max() < 512
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20), st.integers(0, 3))), st.randoms())
 def test_rows_are_compared_like_bytes(pairs: list[tuple[bytes, bytes, int]], rng: random.Random) -> None:
     some, others = [], []

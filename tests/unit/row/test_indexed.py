@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.row import indexed
@@ -83,7 +83,6 @@ def is_accepted(rows: Sequence[bytes], types: Sequence[DataType]) -> bool:
     return assert_same_verdict(rows, types, decode_rows, indexed.decode_row)
 
 
-@settings(max_examples=80)
 @given(row_types(columns_max=8).flatmap(arrow_batches))
 def test_a_batch_decodes_to_itself(types_and_batch: tuple[list[DataType], pa.RecordBatch]) -> None:
     types, batch = types_and_batch

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
@@ -29,7 +29,6 @@ def types_of(*texts: str) -> tuple[DataType, ...]:
     return tuple(parse_type(text) for text in texts)
 
 
-@settings(max_examples=50, deadline=None)
 @given(row_types(columns_min=2, columns_max=4, nested=False, nullable=False), st.data())
 def test_the_key_of_leading_columns_is_a_prefix_and_of_no_other_row(types: list[DataType], data: st.DataObject) -> None:
     left, right = data.draw(internal_rows(types)), data.draw(internal_rows(types))

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
@@ -243,7 +243,6 @@ def test_values_that_python_cannot_show_are_an_error_that_says_so(text: str, val
         from_internal(value, parse_type(text))
 
 
-@settings(max_examples=100, deadline=None)
 @given(data_types().filter(lambda t: "timestamp" not in str(t)), st.data())
 def test_what_users_get_can_be_written_again(data_type: DataType, data: st.DataObject) -> None:
     value = data.draw(internal_values(data_type))
@@ -256,7 +255,6 @@ def test_pandas_may_be_imported_by_another_thread_right_now(monkeypatch: pytest.
     assert to_internal(None, parse_type("INT"), "c") is None
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_a_column_converts_as_its_values_do(data: st.DataObject) -> None:
     data_type = data.draw(data_types())

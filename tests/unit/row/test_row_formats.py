@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.row import compacted, indexed, slots
@@ -39,7 +39,6 @@ def samples_of(*formats: RowFormat) -> list[Any]:
     return [pytest.param(row_format, of, id=of["id"]) for row_format in formats for of in row_format.samples]
 
 
-@settings(max_examples=100, deadline=None)
 @given(row_types(columns_max=10), st.data())
 def test_rows_of_any_types_survive_a_round_trip(types: list[DataType], data: st.DataObject) -> None:
     values = data.draw(internal_rows(types))
@@ -62,7 +61,6 @@ def test_every_injury_decodes_or_is_refused(row_format: RowFormat, of: Vector) -
     count_refusals(lambda data: row_format.decode(types, data), expected_bytes(of))
 
 
-@settings(max_examples=100, deadline=None)
 @given(row_types(columns_max=4), st.binary(max_size=60))
 def test_random_bytes_decode_or_are_refused(types: list[DataType], data: bytes) -> None:
     for row_format in (COMPACTED, KEY, INDEXED):

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
@@ -35,7 +35,6 @@ def decode(text: str, data: str | bytes) -> list[Any]:
     return decode_array(parse_type(text), bytes.fromhex(data) if isinstance(data, str) else data, COMPACTED)
 
 
-@settings(max_examples=80, deadline=None)
 @given(data_types(), st.data(), st.sampled_from([COMPACTED, INDEXED]))
 def test_arrays_of_any_type_survive_a_round_trip(element: DataType, data: st.DataObject, rows: NestedRowCodec) -> None:
     values = data.draw(st.lists(internal_values(element), max_size=40))
@@ -44,7 +43,6 @@ def test_arrays_of_any_type_survive_a_round_trip(element: DataType, data: st.Dat
     assert decode_array(element, encoded, rows) == values
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.builds(MapType, data_types(nullable=False), data_types()), st.data(), st.sampled_from([COMPACTED, INDEXED]))
 def test_maps_survive_a_round_trip_with_order_and_duplicates(
     data_type: MapType, data: st.DataObject, rows: NestedRowCodec
@@ -173,7 +171,6 @@ def test_truncations_and_bit_flips_decode_or_are_refused(text: str, values: list
     assert count_refusals(lambda damaged: decode_array(element, damaged, rows), data) > 2 * len(data)
 
 
-@settings(max_examples=100, deadline=None)
 @given(data_types(), st.integers(0, 3), st.binary(max_size=80))
 def test_random_bytes_decode_or_are_refused(element: DataType, count: int, rest: bytes) -> None:
     # A small count gets the reader past the first check more often than random bytes would.
@@ -182,7 +179,6 @@ def test_random_bytes_decode_or_are_refused(element: DataType, count: int, rest:
         is_refused(lambda damaged, rows=rows: decode_array(element, damaged, rows), data)
 
 
-@settings(max_examples=100, deadline=None)
 @given(row_types(columns_min=0, nested=False), st.data())
 def test_aligned_rows_of_any_scalar_types_survive_a_round_trip(types: list[DataType], data: st.DataObject) -> None:
     values = data.draw(internal_rows(types))
@@ -228,7 +224,6 @@ def test_every_cut_through_the_fixed_part_is_refused(of: Vector) -> None:
         assert is_refused(lambda data: decode_aligned_row(types, data), damaged), damaged.hex()
 
 
-@settings(max_examples=100, deadline=None)
 @given(row_types(columns_max=4, nested=False), st.binary(max_size=80))
 def test_random_bytes_of_an_aligned_row_decode_or_are_refused(types: list[DataType], data: bytes) -> None:
     is_refused(lambda damaged: decode_aligned_row(types, damaged), data)

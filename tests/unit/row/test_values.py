@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError
@@ -21,7 +21,6 @@ from fluss.testing.strategies import data_types, internal_values
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
-@settings(max_examples=100, deadline=None)
 @given(data_types(max_leaves=8), st.data())
 def test_columns_of_any_type_survive_a_round_trip(data_type: DataType, data: st.DataObject) -> None:
     values = data.draw(st.lists(internal_values(data_type), max_size=6))

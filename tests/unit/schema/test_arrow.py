@@ -3,7 +3,7 @@ Shown with the full table of accepted types, the refused ones by name, and drawn
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fluss import FlussError
 from fluss.schema.arrow import arrow_field, arrow_type, data_type_from_arrow
@@ -116,7 +116,6 @@ def test_fields_carry_nullability_and_no_metadata() -> None:
     assert arrow_field("a", parse_type("int not null")).equals(pa.field("a", pa.int32(), nullable=False), True)
 
 
-@settings(max_examples=100, deadline=None)
 @given(data_types(max_leaves=8))
 def test_arrow_to_fluss_to_arrow_is_the_identity_on_physical_types(data_type: DataType) -> None:
     physical = arrow_type(data_type)

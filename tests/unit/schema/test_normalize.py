@@ -4,7 +4,7 @@ Shown for every spelling, whole and sliced, on its own and nested, and with a ta
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss import FlussError, Schema
@@ -69,7 +69,6 @@ def test_data_in_the_physical_form_is_not_copied() -> None:
         assert normalize_array(array, parse_type(text), "c") is array
 
 
-@settings(max_examples=50, deadline=None)
 @given(arrow_batches(rows_max=8), st.integers(0, 8))
 def test_batches_in_the_physical_form_pass_unchanged(drawn: tuple[list[DataType], pa.RecordBatch], start: int) -> None:
     types, batch = drawn
@@ -98,7 +97,6 @@ def respelled(arrow: pa.DataType) -> pa.DataType:
     return arrow
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.data(), data_types(max_leaves=6).filter(lambda t: t.is_nested), st.integers(0, 5))
 def test_nested_data_in_another_spelling_comes_back_equal(data: st.DataObject, data_type: DataType, start: int) -> None:
     array = arrow_from_internal(data.draw(st.lists(internal_values(data_type), max_size=8)), data_type)[start:]

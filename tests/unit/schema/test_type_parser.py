@@ -2,7 +2,7 @@
 Shown with a table of spellings, a table of mistakes with the message each gets, and drawn types."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss import DataField, DataTypes, FlussError
@@ -98,7 +98,6 @@ def test_mistakes_are_named_with_their_position(text: str, message: str) -> None
     assert len(caught.value.message) < 500
 
 
-@settings(max_examples=100, deadline=None)
 @given(data_types(max_leaves=10))
 def test_printed_types_read_back_as_the_same_type(data_type: DataType) -> None:
     assert parse_type(str(data_type)) == data_type
@@ -120,7 +119,6 @@ def test_endless_nesting_is_refused_without_exhausting_the_stack(bomb: str) -> N
         parse_type(bomb * 100_000)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(alphabet="ROWARYINTMP<>(),:` 0127aé\n", max_size=40))
 def test_any_text_is_a_type_or_a_fluss_error(text: str) -> None:
     try:

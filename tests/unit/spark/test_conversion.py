@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from fluss import DataField, DataType, DataTypes, FlussError, Schema
 from fluss.row.values import Timestamp, internal_from_arrow
-from fluss.schema.schema import Column
+from fluss.schema.schema import Column, schema_from_columns
 from fluss.schema.types import ArrayType, MapType, RowType, TimestampLtzType, TimestampType, TimeType
 from fluss.spark.conversion import FromSpark, ToSpark
 from fluss.spark.type_mapping import spark_schema
@@ -61,11 +61,10 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-@settings(max_examples=150, deadline=None)
 @given(arrow_batches(rows_max=6))
 def test_batches_of_all_types_survive_the_way_to_spark_and_back(drawn: tuple[list[DataType], pa.RecordBatch]) -> None:
     types, batch = drawn
-    schema = Schema._create([Column(f"c{index}", data_type) for index, data_type in enumerate(types)])
+    schema = schema_from_columns([Column(f"c{index}", data_type) for index, data_type in enumerate(types)])
     struct = spark_schema(schema)
     in_spark = ToSpark(struct)(batch)
     in_spark.validate(full=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -96,7 +96,6 @@ def _nullable_inside(row: RowType) -> RowType:
     return replace(row, fields=tuple(fields))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(data_types(), min_size=1, max_size=4))
 def test_schemas_survive_the_way_to_spark_and_back_with_the_nullability_of_every_level(types: list[DataType]) -> None:
     builder = Schema.builder()

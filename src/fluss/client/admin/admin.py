@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from fluss.client.admin.base import checked, checked_path, checked_text
-from fluss.client.admin.catalog import CatalogAdmin, check_partitioned
-from fluss.client.admin.cluster import ClusterAdmin
+from fluss.client.admin.catalog_calls import CatalogAdmin, check_partitioned
+from fluss.client.admin.cluster_calls import ClusterAdmin
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import ask_leaders
 from fluss.client.kernel.runtime import AwaitsItself, Runtime

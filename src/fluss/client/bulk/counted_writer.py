@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fluss.client.table import FlussTable, context_of
+from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.write.blocks import Block
 from fluss.client.write.encoders import KvEncoder, LogEncoder
 from fluss.client.write.writers import checked_targets

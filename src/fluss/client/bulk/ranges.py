@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from fluss.client.fluss_table import FlussTable, TableContext, context_of
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.scan.fetcher import OffsetOutOfRangeError
 from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.records import RecordRun
-from fluss.client.table import FlussTable, TableContext, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.predicate import BoundPredicate, Predicate
 from fluss.schema.schema import shown_names

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
+from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.kernel.runtime import run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
@@ -34,7 +35,6 @@ from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encode
 from fluss.client.scan.pipeline import BoundedRead, ScanPipeline
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.table_buckets import can_scan_rows
-from fluss.client.table import FlussTable, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import bool_array
 from fluss.schema.offsets import ChangeType, OffsetSpec

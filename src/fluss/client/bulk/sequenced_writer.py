@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss.client.bulk.table_splitter import TableSplitter
-from fluss.client.table import FlussTable, context_of
+from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.write.accumulator import MemoryPool
 from fluss.client.write.batch import Batch, GivenSequences, allocate_writer_id
 from fluss.client.write.encoders import EncodedBatch, EncodedLogBatch, KvEncoder, LogEncoder

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final
 
 from fluss.client.admin.admin import FlussAdmin
+from fluss.client.fluss_table import FlussTable, TableContext, context_of
 from fluss.client.kernel.leaders import ask_leaders
 from fluss.client.kernel.table_calls import bucket_offsets, leader_row_counts, partition_infos
-from fluss.client.table import FlussTable, TableContext, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec
 from fluss.schema.table import PartitionInfo, TableBucket

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import Int64Array
+from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.placement import BucketSplitter, PartitionSplitter, TableKeys, lake_format
 from fluss.client.kernel.runtime import Runtime
-from fluss.client.table import FlussTable, context_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import take_rows
 from fluss.row.bucketing import HashVariant, Int32Array, split_by_bucket

@@ -40,7 +40,7 @@ from fluss.row.bucketing import HashVariant, split_by_bucket
 from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
 from fluss.schema.normalize import normalize_batch
 from fluss.schema.offsets import ChangeType
-from fluss.schema.schema import Schema
+from fluss.schema.schema import Schema, schema_from_columns
 from fluss.schema.table import TableInfo
 from fluss.schema.table_options import STATISTICS_COLUMNS, CompressionType, KvFormat, LogFormat
 from fluss.schema.types import TypeRoot
@@ -348,7 +348,7 @@ class KvEncoder(TableEncoder):
 
 
 def _subset(schema: Schema, indexes: Sequence[int]) -> Schema:
-    return Schema._create([schema.columns[index] for index in indexes], schema.primary_key or ())
+    return schema_from_columns([schema.columns[index] for index in indexes], schema.primary_key or ())
 
 
 def _deletes(batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:

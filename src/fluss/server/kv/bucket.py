@@ -43,7 +43,7 @@ from fluss.server.kv.batches import (
     set_result,
     state_after,
 )
-from fluss.server.kv.runtime import KvRuntime
+from fluss.server.kv.kv_runtime import KvRuntime
 from fluss.server.kv.store_life import StoreLife
 from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.state import IdBlock

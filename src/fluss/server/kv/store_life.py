@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.server.kv.kv_runtime import KvRuntime
 from fluss.server.kv.recovery import KvDirectories, Recovery, take_checkpoint
-from fluss.server.kv.runtime import KvRuntime
 from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.tablet import LogTablet

@@ -28,7 +28,7 @@ from fluss.schema.table_options import ChangelogImage, DeleteBehavior
 from fluss.server.merge.aggregate_functions import check_states_size, states_function
 from fluss.server.merge.changes import NO_ROW, Changes, MergeInput, NextIds, Transitions
 from fluss.server.merge.column_roles import ColumnRoles, drawn_ids
-from fluss.server.merge.decoded_batch import BatchDecoder, DecodedBatch, spread
+from fluss.server.merge.decoded_batch import DecodedKvBatch, KvBatchDecoder, spread
 from fluss.server.merge.segments import Segments
 
 
@@ -40,7 +40,7 @@ class AggregationMerger:
     nothing but the key would be left.
     """
 
-    def __init__(self, decoder: BatchDecoder, deletes: DeleteBehavior) -> None:
+    def __init__(self, decoder: KvBatchDecoder, deletes: DeleteBehavior) -> None:
         self._decoder = decoder
         self._deletes = deletes
         self._schema = decoder.codec.schema
@@ -72,7 +72,7 @@ class AggregationMerger:
         )
 
     def _states(
-        self, rows: DecodedBatch, roles: ColumnRoles, entries: Entries, next_ids: NextIds | None
+        self, rows: DecodedKvBatch, roles: ColumnRoles, entries: Entries, next_ids: NextIds | None
     ) -> pa.RecordBatch:
         """Make the state of the row after each entry. Those of keys without a row mean nothing."""
         if not len(entries.rows):
@@ -93,7 +93,7 @@ class AggregationMerger:
             columns[roles.generated] = self._generated(roles.generated, rows, entries, next_ids)
         return pa.RecordBatch.from_arrays(columns, schema=rows.rows.schema)
 
-    def _generated(self, index: int, rows: DecodedBatch, entries: Entries, next_ids: NextIds | None) -> pa.Array:
+    def _generated(self, index: int, rows: DecodedKvBatch, entries: Entries, next_ids: NextIds | None) -> pa.Array:
         """Make the states of the auto-increment column: what is stored, or an id drawn for a new row."""
         inserts = entries.inserts
         ids = drawn_ids(self._schema.columns[index], len(inserts), next_ids)
@@ -122,7 +122,7 @@ class AggregationMerger:
             ) from error
 
 
-def _check_repeated_bytes(batch: MergeInput, rows: DecodedBatch, entries: Entries) -> None:
+def _check_repeated_bytes(batch: MergeInput, rows: DecodedKvBatch, entries: Entries) -> None:
     """Refuse (code 13) many records for the key of a large row, which the changelog would repeat with each of them."""
     if rows.fold.is_unique:
         return
@@ -157,7 +157,7 @@ class Entries:
     segments: Segments
 
     @classmethod
-    def of(cls, rows: DecodedBatch, roles: ColumnRoles) -> Entries:
+    def of(cls, rows: DecodedKvBatch, roles: ColumnRoles) -> Entries:
         """Put the records of each key behind its stored row."""
         order, starts = rows.fold.runs()
         stored = rows.stored[rows.fold.slots[order[starts[:-1]]]]
@@ -232,7 +232,7 @@ def _before(flags: BoolArray, is_first: BoolArray) -> BoolArray:
     return before & ~is_first
 
 
-def _keeps_life(rows: DecodedBatch, roles: ColumnRoles) -> BoolArray:
+def _keeps_life(rows: DecodedKvBatch, roles: ColumnRoles) -> BoolArray:
     """Return for each row whether it has a value that no delete of the batch makes null. NO_ROW has none."""
     keeps_life = np.zeros(rows.rows.num_rows + 1, np.bool_)
     if roles.generated is not None:

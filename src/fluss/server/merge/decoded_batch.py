@@ -36,7 +36,7 @@ _FEW_ROWS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DecodedBatch:
+class DecodedKvBatch:
     """The records of a batch that count (ignored deletes do not), and all rows they are about.
 
     ``rows`` has the newest schema: first the stored rows, then the received ones in the order of their records.
@@ -58,7 +58,7 @@ class DecodedBatch:
         """The number of records."""
         return len(self.received)
 
-    def only(self, records: Int64Array) -> DecodedBatch:
+    def only(self, records: Int64Array) -> DecodedKvBatch:
         """Leave out all but some records, ascending. Rows keep their numbers."""
         if len(records) == len(self):
             return self
@@ -89,7 +89,7 @@ class DecodedBatch:
         return self.encoded if len(records) == len(self) else self.encoded.some(records)
 
 
-class BatchDecoder:
+class KvBatchDecoder:
     """Decodes batches for the mergers of one table. Made per version of the table, has no state."""
 
     def __init__(self, table: Table) -> None:
@@ -98,7 +98,7 @@ class BatchDecoder:
         self._has_bitmaps = any(bitmap_format_of(column) is not None for column in self.codec.schema.columns)
         self._path = table.path
 
-    def decode(self, batch: MergeInput, deletes: DeleteBehavior, *, with_stored_rows: bool = True) -> DecodedBatch:
+    def decode(self, batch: MergeInput, deletes: DeleteBehavior, *, with_stored_rows: bool = True) -> DecodedKvBatch:
         """Decode and check a batch. Without stored rows, every key counts as absent.
 
         Code 57: the batch has deletes and the table takes none. Code 15: a row does not fit the table, or not its key;
@@ -135,7 +135,7 @@ class BatchDecoder:
             check_bitmaps(self.codec.schema, received_rows)
         received = np.full(len(is_delete), NO_ROW)
         received[puts] = np.arange(stored_count, rows.num_rows)
-        return DecodedBatch(fold, is_delete, rows, stored_count, stored, received, encoded, batch.schema_id)
+        return DecodedKvBatch(fold, is_delete, rows, stored_count, stored, received, encoded, batch.schema_id)
 
     def _decode_rows(self, old: FoundRows, rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
         """Decode stored rows, and behind them received ones."""

@@ -35,7 +35,7 @@ from fluss.schema.table_options import (
 from fluss.server.merge.aggregation import AggregationMerger
 from fluss.server.merge.changes import Changes, MergeInput, NextIds, Transitions
 from fluss.server.merge.column_roles import generated_column
-from fluss.server.merge.decoded_batch import BatchDecoder, DecodedBatch
+from fluss.server.merge.decoded_batch import DecodedKvBatch, KvBatchDecoder
 from fluss.server.merge.key_fold import KeyFold
 from fluss.server.merge.partial_update import PartialUpdateMerger
 from fluss.server.model import Table
@@ -115,7 +115,7 @@ class _TableMerger:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        decoder, image = BatchDecoder(table), CHANGELOG_IMAGE.of(table.descriptor.properties)
+        decoder, image = KvBatchDecoder(table), CHANGELOG_IMAGE.of(table.descriptor.properties)
         deletes = _delete_behavior(table)
         engine = _engine_merger(table, decoder, image, deletes)
         # For whole rows, and for partial updates.
@@ -134,7 +134,7 @@ class _TableMerger:
 
 
 def _engine_merger(
-    table: Table, decoder: BatchDecoder, image: ChangelogImage, deletes: DeleteBehavior
+    table: Table, decoder: KvBatchDecoder, image: ChangelogImage, deletes: DeleteBehavior
 ) -> Merger | None:
     properties = table.descriptor.properties
     match MERGE_ENGINE.of(properties):
@@ -150,7 +150,7 @@ def _engine_merger(
 
 
 def _last_row_mergers(
-    decoder: BatchDecoder, image: ChangelogImage, deletes: DeleteBehavior
+    decoder: KvBatchDecoder, image: ChangelogImage, deletes: DeleteBehavior
 ) -> tuple[LastRowMerger, PartialUpdateMerger]:
     return LastRowMerger(decoder, image, deletes), PartialUpdateMerger(decoder, image, deletes)
 
@@ -165,7 +165,7 @@ def _delete_behavior(table: Table) -> DeleteBehavior:
 class LastRowMerger:
     """Puts replace, deletes remove. Rows are stored as they were received."""
 
-    def __init__(self, decoder: BatchDecoder, image: ChangelogImage, deletes: DeleteBehavior) -> None:
+    def __init__(self, decoder: KvBatchDecoder, image: ChangelogImage, deletes: DeleteBehavior) -> None:
         self._decoder = decoder
         self._image = image
         self._deletes = deletes
@@ -182,7 +182,7 @@ class LastRowMerger:
         return last_row_changes(rows, self._image, inserts_are_updates=self._image is ChangelogImage.WAL)
 
 
-def last_row_changes(rows: DecodedBatch, image: ChangelogImage, *, inserts_are_updates: bool = False) -> Changes:
+def last_row_changes(rows: DecodedKvBatch, image: ChangelogImage, *, inserts_are_updates: bool = False) -> Changes:
     """Return the changes if every record takes effect: each received row replaces what was there."""
     fold = rows.fold
     before = rows.stored[fold.slots]
@@ -203,7 +203,7 @@ def last_row_changes(rows: DecodedBatch, image: ChangelogImage, *, inserts_are_u
 class FirstRowMerger:
     """Writes the rows of new keys. Deletes are ignored or refused."""
 
-    def __init__(self, decoder: BatchDecoder, image: ChangelogImage, deletes: DeleteBehavior) -> None:
+    def __init__(self, decoder: KvBatchDecoder, image: ChangelogImage, deletes: DeleteBehavior) -> None:
         assert deletes is not DeleteBehavior.ALLOW, "a first row cannot be deleted"
         self._decoder = decoder
         self._image = image
@@ -225,7 +225,7 @@ class VersionedMerger:
     """Compares rows by one column of type INT, BIGINT or TIMESTAMP. Deletes are ignored or refused."""
 
     def __init__(
-        self, decoder: BatchDecoder, image: ChangelogImage, deletes: DeleteBehavior, version_column: int
+        self, decoder: KvBatchDecoder, image: ChangelogImage, deletes: DeleteBehavior, version_column: int
     ) -> None:
         assert deletes is not DeleteBehavior.ALLOW, "a delete has no version"
         self._decoder = decoder
@@ -241,7 +241,7 @@ class VersionedMerger:
         wins = self._wins(rows)
         return last_row_changes(rows.only(np.flatnonzero(wins)), self._image)
 
-    def _wins(self, rows: DecodedBatch) -> BoolArray:
+    def _wins(self, rows: DecodedKvBatch) -> BoolArray:
         """Return which rows replace the ones before them."""
         # One more version at the end is what the number of no row, -1, leads to.
         versions = np.append(_versions(rows.rows.column(self._version_column)), _VERSION_LOWEST)

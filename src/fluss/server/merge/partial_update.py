@@ -26,13 +26,13 @@ from fluss.row.arrow_arrays import BoolArray, mask_from_arrow, number_array
 from fluss.schema.table_options import ChangelogImage, DeleteBehavior
 from fluss.server.merge.changes import NO_ROW, Changes, MergeInput, NextIds, Transitions
 from fluss.server.merge.column_roles import ColumnRoles, drawn_ids
-from fluss.server.merge.decoded_batch import BatchDecoder, DecodedBatch, spread
+from fluss.server.merge.decoded_batch import DecodedKvBatch, KvBatchDecoder, spread
 
 
 class PartialUpdateMerger:
     """Merges the target columns of rows into stored rows, which are encoded anew in the newest schema."""
 
-    def __init__(self, decoder: BatchDecoder, image: ChangelogImage, deletes: DeleteBehavior) -> None:
+    def __init__(self, decoder: KvBatchDecoder, image: ChangelogImage, deletes: DeleteBehavior) -> None:
         self._decoder = decoder
         self._image = image
         self._deletes = deletes
@@ -63,7 +63,7 @@ class PartialUpdateMerger:
             row_count_delta=transitions.row_count_delta if self._image is ChangelogImage.FULL else None,
         )
 
-    def _check_size(self, batch: MergeInput, rows: DecodedBatch, numbers: Int64Array) -> None:
+    def _check_size(self, batch: MergeInput, rows: DecodedKvBatch, numbers: Int64Array) -> None:
         """Refuse (code 13) many records for the key of a large row, which the changelog would repeat with each."""
         fold = rows.fold
         if fold.is_unique:
@@ -89,7 +89,7 @@ class _Presence:
     first_puts: Int64Array
 
     @classmethod
-    def of(cls, rows: DecodedBatch, roles: ColumnRoles) -> _Presence:
+    def of(cls, rows: DecodedKvBatch, roles: ColumnRoles) -> _Presence:
         fold, is_put = rows.fold, ~rows.is_delete
         first_puts = np.full(len(fold.unique_keys), len(rows))
         puts = np.flatnonzero(is_put)[::-1]
@@ -104,7 +104,7 @@ class _Presence:
         return cls(before, after, np.flatnonzero(is_put & ~before), first_puts)
 
 
-def _is_kept(rows: DecodedBatch, roles: ColumnRoles) -> BoolArray:
+def _is_kept(rows: DecodedKvBatch, roles: ColumnRoles) -> BoolArray:
     """Return for each slot whether a delete leaves something of its row."""
     # A stored row keeps what is in its other columns; a new row will have its generated value.
     others = roles.others if roles.generated is None else (*roles.others, roles.generated)
@@ -124,7 +124,7 @@ class _States:
     They are not made; each role of columns knows the stored or received row that has its values.
     """
 
-    def __init__(self, rows: DecodedBatch, roles: ColumnRoles, presence: _Presence, ids: pa.Array | None) -> None:
+    def __init__(self, rows: DecodedKvBatch, roles: ColumnRoles, presence: _Presence, ids: pa.Array | None) -> None:
         self._rows = rows
         self._columns = rows.rows.columns
         slots = rows.fold.slots

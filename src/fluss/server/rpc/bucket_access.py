@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Final
 
 from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
@@ -14,9 +16,25 @@ from fluss.server.authorizer import Authorizer
 from fluss.server.kv.batches import ACKS_ALL
 from fluss.server.model import CatalogView, Table
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, not_hosted, unknown_bucket
+from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns
+from fluss.server.tablet.purgatory import FetchPurgatory
 
 _ACKS: Final = (ACKS_ALL, 0, 1)
 _OWN_KEY_ENCODING_VERSION: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResources:
+    """What requests that read buckets share: how they find them, and what reading takes."""
+
+    access: BucketAccess
+    # Of the answers until they have left, and the turns in which it is taken.
+    memory: FetchMemory
+    turns: ReadTurns
+    # Where answers that say "try again" are held back.
+    purgatory: FetchPurgatory
+    # The threads that read logs and stores.
+    readers: Executor
 
 
 class BucketAccess:

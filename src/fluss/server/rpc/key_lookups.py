@@ -37,11 +37,10 @@ from fluss.server.kv.bucket import KvBucket
 from fluss.server.merge.engines import check_targets
 from fluss.server.merge.key_only_rows import KeyOnlyRows
 from fluss.server.model import CatalogView, Partition, Table
-from fluss.server.rpc.bucket_access import BucketAccess, check_acks, check_key_version, is_try_again
+from fluss.server.rpc.bucket_access import ReadResources, check_acks, check_key_version, is_try_again
 from fluss.server.tablet.buckets import HostedTable, unknown_bucket
 from fluss.server.tablet.disk_guard import DiskGuard
-from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns, no_memory
-from fluss.server.tablet.purgatory import FetchPurgatory
+from fluss.server.tablet.fetch_memory import no_memory
 from fluss.storage.kv.store import KvStore
 
 # What a key is expected to find, and what a request takes of the memory at most before it knows better.
@@ -102,23 +101,11 @@ Respond: TypeAlias = Callable[[Sequence[LookupAnswer]], EncodedMessage]
 
 
 class KeyReads:
-    """Carries out reads. Belongs to the event loop; stores are read by ``readers``."""
+    """Carries out reads. Belongs to the event loop; stores are read by reader threads."""
 
-    def __init__(
-        self,
-        access: BucketAccess,
-        memory: FetchMemory,
-        turns: ReadTurns,
-        purgatory: FetchPurgatory,
-        readers: Executor,
-        bytes_max: int,
-    ) -> None:
+    def __init__(self, resources: ReadResources, bytes_max: int) -> None:
         """``bytes_max`` is what one answer may hold; a request for more is refused."""
-        self._access = access
-        self._memory = memory
-        self._turns = turns
-        self._purgatory = purgatory
-        self._readers = readers
+        self._resources = resources
         self._bytes_max = bytes_max
 
     # Prepare
@@ -142,7 +129,7 @@ class KeyReads:
             return request
         for read in reads:
             try:
-                read.kv = self._access.bucket(table, table_id, read.partition_id, read.bucket_id).key_values()
+                read.kv = self._resources.access.bucket(table, table_id, read.partition_id, read.bucket_id).key_values()
             except FlussError as error:
                 # There may be very many of them, and the traceback would keep everything that was looked at.
                 read.failure = error.with_traceback(None)
@@ -154,7 +141,7 @@ class KeyReads:
     def _table(self, context: RequestContext, table_id: int, operations: Sequence[AclOperation]) -> HostedTable | None:
         table: HostedTable | None = None
         for operation in operations:
-            table = self._access.table(context, table_id, operation)
+            table = self._resources.access.table(context, table_id, operation)
         if table is not None:
             check_key_version(table.table, context.api_version)
         return table
@@ -170,7 +157,7 @@ class KeyReads:
     async def _read(self, request: ReadRequest, reads: Sequence[BucketLookup], read_keys: ReadKeys) -> None:
         await asyncio.gather(*(_open(read) for read in reads if not _is_open(read)))
         key_count = sum(len(read.keys) for read in reads)
-        granted = await self._turns.begin(
+        granted = await self._resources.turns.begin(
             min(_TAKEN_BYTES_MAX, _EXPECTED_BYTES_PER_KEY * max(1, key_count)), request.owner
         )
         if granted is None:
@@ -181,11 +168,11 @@ class KeyReads:
         read_bytes = 0
         try:
             read_bytes = await asyncio.get_running_loop().run_in_executor(
-                self._readers, _read_all, reads, read_keys, bytes_max
+                self._resources.readers, _read_all, reads, read_keys, bytes_max
             )
         finally:
             request.byte_count += read_bytes
-            self._turns.end(granted, read_bytes, request.owner)
+            self._resources.turns.end(granted, read_bytes, request.owner)
         _report_damage(reads)
 
     # Answer
@@ -197,14 +184,14 @@ class KeyReads:
         try:
             await work()
             if is_try_again(read.failure for read in request.reads):
-                await self._purgatory.hold_back()
+                await self._resources.purgatory.hold_back()
         except BaseException:
-            self._memory.give_back(request.byte_count, request.owner)
+            self._resources.memory.give_back(request.byte_count, request.owner)
             raise
         response = respond([read.answer for read in request.reads])
         if not request.byte_count:
             return response
-        return Answer(response, partial(self._memory.give_back, request.byte_count, request.owner))
+        return Answer(response, partial(self._resources.memory.give_back, request.byte_count, request.owner))
 
 
 def _is_open(read: BucketLookup) -> bool:

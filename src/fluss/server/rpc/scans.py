@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from concurrent.futures import Executor
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -28,11 +27,10 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.value_batch import encode_value_batch
 from fluss.row.encoded import EncodedRows
 from fluss.schema.acl import AclOperation
-from fluss.server.rpc.bucket_access import BucketAccess
+from fluss.server.rpc.bucket_access import ReadResources
 from fluss.server.tablet.buckets import HostedBucket
-from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns, no_memory
+from fluss.server.tablet.fetch_memory import no_memory
 from fluss.server.tablet.log_reads import newest_batches
-from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.server.tablet.scan_sessions import NO_LIMIT, ScanSession, ScanSessions
 from fluss.storage.kv.store import KvSnapshot, KvStore
 
@@ -46,23 +44,11 @@ _ROWS_MAX: Final = 262_144
 
 
 class LimitScanner:
-    """Answers limit scans. Belongs to the event loop; logs and stores are read by ``readers``."""
+    """Answers limit scans. Belongs to the event loop; logs and stores are read by reader threads."""
 
-    def __init__(
-        self,
-        access: BucketAccess,
-        memory: FetchMemory,
-        turns: ReadTurns,
-        purgatory: FetchPurgatory,
-        readers: Executor,
-        bytes_max: int,
-    ) -> None:
+    def __init__(self, resources: ReadResources, bytes_max: int) -> None:
         """``bytes_max`` is what one answer may hold; a scan of more is refused."""
-        self._access = access
-        self._memory = memory
-        self._turns = turns
-        self._purgatory = purgatory
-        self._readers = readers
+        self._resources = resources
         self._bytes_max = bytes_max
 
     def limit_scan(
@@ -76,12 +62,12 @@ class LimitScanner:
         return self._scan(hosted, request.limit, context.peer_address)
 
     def _bucket(self, context: RequestContext, request: pb.LimitScanRequest) -> HostedBucket:
-        table = self._access.table(context, request.table_id, AclOperation.READ)
+        table = self._resources.access.table(context, request.table_id, AclOperation.READ)
         if request.limit < 0:
             raise FlussError(
                 f"The limit of a scan cannot be negative, got {request.limit}", ErrorCode.INVALID_SCAN_REQUEST
             )
-        hosted = self._access.bucket(table, request.table_id, partition_id(request), request.bucket_id)
+        hosted = self._resources.access.bucket(table, request.table_id, partition_id(request), request.bucket_id)
         hosted.log()
         return hosted
 
@@ -92,7 +78,7 @@ class LimitScanner:
                 await hosted.kv.store()
         except FlussError as error:
             return await self._answer_error(error)
-        granted = await self._turns.begin(_TAKEN_BYTES, owner)
+        granted = await self._resources.turns.begin(_TAKEN_BYTES, owner)
         if granted is None:
             return await self._answer_error(no_memory())
         byte_count = 0
@@ -103,22 +89,24 @@ class LimitScanner:
             failure = error
         else:
             response = LimitScanResponse(is_log_table=hosted.kv is None, records=records)
-            return Answer(response, partial(self._memory.give_back, byte_count, owner))
+            return Answer(response, partial(self._resources.memory.give_back, byte_count, owner))
         finally:
-            self._turns.end(granted, byte_count, owner)
+            self._resources.turns.end(granted, byte_count, owner)
         return await self._answer_error(failure)
 
     async def _read(self, hosted: HostedBucket, row_count: int) -> Sequence[BytesLike]:
         log, kv, bytes_max = hosted.log(), hosted.kv, self._bytes_max
         if kv is not None:
-            return await kv.read(self._readers, partial(_first_rows, row_count=row_count, bytes_max=bytes_max))
+            return await kv.read(
+                self._resources.readers, partial(_first_rows, row_count=row_count, bytes_max=bytes_max)
+            )
         return await asyncio.get_running_loop().run_in_executor(
-            self._readers, newest_batches, log, row_count, bytes_max
+            self._resources.readers, newest_batches, log, row_count, bytes_max
         )
 
     async def _answer_error(self, error: FlussError) -> LimitScanResponse:
         if error.error_code in RETRIABLE_CODES:
-            await self._purgatory.hold_back()
+            await self._resources.purgatory.hold_back()
         return LimitScanResponse(error_code=error.error_code, error_message=error.message)
 
 
@@ -143,24 +131,13 @@ class _Piece(NamedTuple):
 
 
 class KvScanner:
-    """Answers scans. Belongs to the event loop; stores are read by ``readers``."""
+    """Answers scans. Belongs to the event loop; stores are read by reader threads."""
 
-    def __init__(
-        self,
-        access: BucketAccess,
-        sessions: ScanSessions,
-        memory: FetchMemory,
-        purgatory: FetchPurgatory,
-        readers: Executor,
-        batch_bytes_max: int,
-    ) -> None:
-        """``batch_bytes_max`` is what one answer may hold; a client that wants more gets less at a time."""
-        self._access = access
+    def __init__(self, resources: ReadResources, sessions: ScanSessions, bytes_max: int) -> None:
+        """``bytes_max`` is what one answer may hold; a client that wants more gets less at a time."""
+        self._resources = resources
         self._sessions = sessions
-        self._memory = memory
-        self._purgatory = purgatory
-        self._readers = readers
-        self._batch_bytes_max = batch_bytes_max
+        self._bytes_max = bytes_max
 
     async def scan_kv(self, context: RequestContext, request: pb.ScanKvRequest) -> Answer | ScanKvResponse:
         """Open a session, go on with one, or close one."""
@@ -177,7 +154,7 @@ class KvScanner:
 
     async def _answer_error(self, error: FlussError) -> ScanKvResponse:
         if error.error_code in RETRIABLE_CODES:
-            await self._purgatory.hold_back()
+            await self._resources.purgatory.hold_back()
         return ScanKvResponse(error_code=error.error_code, error_message=error.message)
 
     # Open, continue, close
@@ -192,7 +169,7 @@ class KvScanner:
         self._sessions.claim(hosted.bucket)
         session: ScanSession | None = None
         try:
-            pinned = await kv.read(self._readers, _pin)
+            pinned = await kv.read(self._resources.readers, _pin)
             if not pinned.has_rows:
                 return ScanKvResponse(has_more_results=False, log_offset=pinned.snapshot.state.applied_offset)
             rows_left = wanted.limit if wanted.limit > 0 else NO_LIMIT
@@ -203,8 +180,8 @@ class KvScanner:
         return await self._read(context, session, bytes_target)
 
     def _bucket(self, context: RequestContext, wanted: pb.PbScanReqForBucket) -> HostedBucket:
-        table = self._access.table(context, wanted.table_id, AclOperation.READ)
-        return self._access.bucket(table, wanted.table_id, partition_id(wanted), wanted.bucket_id)
+        table = self._resources.access.table(context, wanted.table_id, AclOperation.READ)
+        return self._resources.access.bucket(table, wanted.table_id, partition_id(wanted), wanted.bucket_id)
 
     async def _continue(self, context: RequestContext, request: pb.ScanKvRequest) -> Answer | ScanKvResponse:
         session = self._sessions.find(request.scanner_id, context)
@@ -214,7 +191,7 @@ class KvScanner:
             if not request.HasField("call_seq_id") or request.call_seq_id != session.call_seq_id + 1:
                 raise _invalid(f"the next call has the call_seq_id {session.call_seq_id + 1}")
             bytes_target = self._bytes_target(request)
-            self._access.table(context, session.hosted.bucket.table_id, AclOperation.READ)
+            self._resources.access.table(context, session.hosted.bucket.table_id, AclOperation.READ)
         except FlussError:
             self._sessions.close(session)
             raise
@@ -225,7 +202,7 @@ class KvScanner:
     def _bytes_target(self, request: pb.ScanKvRequest) -> int:
         if request.batch_size_bytes <= 0:
             raise _invalid("batch_size_bytes, the size of an answer, must be set and greater than 0")
-        return min(request.batch_size_bytes, self._batch_bytes_max)
+        return min(request.batch_size_bytes, self._bytes_max)
 
     def _close(self, context: RequestContext, request: pb.ScanKvRequest) -> ScanKvResponse:
         if request.HasField("bucket_scan_req"):
@@ -246,7 +223,7 @@ class KvScanner:
         is_first, is_over = session.call_seq_id == 0, True
         byte_count = 0
         try:
-            granted = await self._memory.take(bytes_target, owner)
+            granted = await self._resources.memory.take(bytes_target, owner)
             if granted is None:
                 # The same call may be made again, unless the client does not even know the session.
                 is_over = is_first
@@ -256,7 +233,7 @@ class KvScanner:
                 piece = await self._read_piece(session, granted)
                 byte_count = len(piece.records)
             finally:
-                self._memory.settle(granted, byte_count, owner)
+                self._resources.memory.settle(granted, byte_count, owner)
             session.rows_left -= piece.row_count
             is_over = not piece.has_more or session.rows_left <= 0
         finally:
@@ -264,7 +241,7 @@ class KvScanner:
             self._sessions.call_ended(session)
             if is_over:
                 self._sessions.close(session)
-        give_back = partial(self._memory.give_back, byte_count, owner)
+        give_back = partial(self._resources.memory.give_back, byte_count, owner)
         if was_closed:
             give_back()
             raise self._sessions.why_gone(session.session_id)
@@ -280,7 +257,7 @@ class KvScanner:
         rows_max = min(session.rows_left, _ROWS_MAX)
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._readers, _read_rows, session.snapshot, bytes_target, rows_max
+                self._resources.readers, _read_rows, session.snapshot, bytes_target, rows_max
             )
         except FlussError as error:
             # Whatever it is, the rows as they were then cannot be had any more.

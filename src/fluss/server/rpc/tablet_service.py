@@ -8,7 +8,7 @@ from fluss.net.listener import Handler
 from fluss.protocol.api import ApiKey
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import CatalogView, Clock
-from fluss.server.rpc.bucket_access import BucketAccess
+from fluss.server.rpc.bucket_access import BucketAccess, ReadResources
 from fluss.server.rpc.bucket_info import OffsetLister, RowCounter
 from fluss.server.rpc.fetch_log import LogFetcher
 from fluss.server.rpc.key_lookups import KeyInsertion, KeyReads, KvLookup, KvPrefixLookup
@@ -41,11 +41,11 @@ class TabletService:
             settings.delayed_buckets_max, retry_answer_delay_ms=settings.retry_answer_delay_ms
         )
         self._memory = FetchMemory(settings.fetch_memory_bytes_max, turn_timeout_s=_MEMORY_TURN_TIMEOUT_S)
-        self._sessions = ScanSessions(settings.kv, readers, clock=clock)
+        self._sessions = ScanSessions(settings.scans, readers, clock=clock)
         purgatory, memory = self._purgatory, self._memory
-        turns = ReadTurns(memory, settings.reader_threads)
+        resources = ReadResources(access, memory, ReadTurns(memory, settings.reader_threads), purgatory, readers)
         writes = Writes(access, manager.disk_guard, purgatory)
-        reads = KeyReads(access, memory, turns, purgatory, readers, settings.kv.lookup_bytes_max)
+        reads = KeyReads(resources, settings.lookup_bytes_max)
         self._handlers: dict[ApiKey, Handler] = {
             ApiKey.PRODUCE_LOG: LogProducer(writes).produce,
             ApiKey.PUT_KV: KvPutter(writes).put_kv,
@@ -54,15 +54,11 @@ class TabletService:
                 response_bytes_max=settings.fetch_response_bytes_max,
             ).fetch,
             ApiKey.LIST_OFFSETS: OffsetLister(access, purgatory, readers, clock).list_offsets,
-            ApiKey.LIMIT_SCAN: LimitScanner(
-                access, memory, turns, purgatory, readers, settings.limit_scan_bytes_max
-            ).limit_scan,
+            ApiKey.LIMIT_SCAN: LimitScanner(resources, settings.limit_scan_bytes_max).limit_scan,
             ApiKey.GET_TABLE_STATS: RowCounter(access, purgatory).get_table_stats,
             ApiKey.LOOKUP: KvLookup(reads, KeyInsertion(catalog, manager.disk_guard, readers)).lookup,
             ApiKey.PREFIX_LOOKUP: KvPrefixLookup(reads).prefix_lookup,
-            ApiKey.SCAN_KV: KvScanner(
-                access, self._sessions, memory, purgatory, readers, settings.kv.scanner_batch_bytes_max
-            ).scan_kv,
+            ApiKey.SCAN_KV: KvScanner(resources, self._sessions, settings.scans.answer_bytes_max).scan_kv,
         }
 
     @property

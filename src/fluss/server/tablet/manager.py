@@ -19,14 +19,14 @@ from typing import Any
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.server.kv.bucket import KvBucket
-from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.kv.recovery import KvDirectories
-from fluss.server.kv.runtime import KvRuntime
 from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table, format_bucket
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, unknown_bucket
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
 from fluss.server.tablet.retention import Retention
+from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.tablet_files import (
     Checkpoints,
     find_residue,
@@ -54,6 +54,7 @@ class TabletSettings:
 
     log: LogSettings = field(default_factory=LogSettings)
     kv: KvSettings = field(default_factory=KvSettings)
+    scans: ScanSettings = field(default_factory=ScanSettings)
     # Whether an acknowledged record is on the disk, or may still be in the memory of the operating system.
     is_fsync_required: bool = True
     checkpoint_interval_ms: int = 60_000
@@ -67,6 +68,8 @@ class TabletSettings:
     fetch_memory_bytes_max: int = 256 * 1024 * 1024
     # What one answer may hold, whatever the client asks for. A single larger batch is returned all the same.
     fetch_response_bytes_max: int = 64 * 1024 * 1024
+    # What one answer to a lookup or a prefix lookup may hold; then it is refused.
+    lookup_bytes_max: int = 64 * 1024 * 1024
     # What one limit scan may return; then it is refused.
     limit_scan_bytes_max: int = 128 * 1024 * 1024
     # Buckets for which all fetches together wait, counted once per fetch; then a fetch is answered without waiting.

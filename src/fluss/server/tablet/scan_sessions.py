@@ -18,7 +18,6 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import RequestContext
 from fluss.protocol.sasl import Principal
 from fluss.schema.table import TableBucket
-from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.model import Clock, format_bucket
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import HostedBucket
@@ -29,6 +28,18 @@ _ID_BYTES: Final = 16
 _REMEMBERED_IDS_MAX: Final = 10_000
 # Rows that a scan without a limit may still return.
 NO_LIMIT: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSettings:
+    """How long a session may be silent, how often that is looked at, and how much there may be of what."""
+
+    ttl_ms: int = 600_000
+    expiration_interval_ms: int = 30_000
+    sessions_per_bucket_max: int = 8
+    sessions_max: int = 200
+    # What one answer may hold.
+    answer_bytes_max: int = 10 * 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +69,7 @@ class ScanSessions:
 
     def __init__(
         self,
-        settings: KvSettings,
+        settings: ScanSettings,
         readers: Executor,
         *,
         clock: Clock,
@@ -73,7 +84,7 @@ class ScanSessions:
         self._counts: Counter[TableBucket] = Counter()
         # Ids of expired sessions in the order in which they expired, and until when they are remembered.
         self._expired: dict[bytes, int] = {}
-        self._sweeping = Periodic("scan session expiry", settings.scanner_expiration_interval_ms, self.expire)
+        self._sweeping = Periodic("scan session expiry", settings.expiration_interval_ms, self.expire)
 
     def start(self) -> None:
         """Begin to look for sessions that have expired."""
@@ -106,10 +117,10 @@ class ScanSessions:
 
     def _why_full(self, bucket: TableBucket) -> FlussError | None:
         settings = self._settings
-        if self._counts[bucket] >= settings.scanners_per_bucket_max:
-            return _too_many(f"{format_bucket(bucket)} has", settings.scanners_per_bucket_max)
-        if self._counts.total() >= settings.scanners_max:
-            return _too_many("this server has", settings.scanners_max)
+        if self._counts[bucket] >= settings.sessions_per_bucket_max:
+            return _too_many(f"{format_bucket(bucket)} has", settings.sessions_per_bucket_max)
+        if self._counts.total() >= settings.sessions_max:
+            return _too_many("this server has", settings.sessions_max)
         return None
 
     def give_up_claim(self, bucket: TableBucket) -> None:
@@ -146,7 +157,7 @@ class ScanSessions:
         """Build the error for a session that is not there (any more)."""
         if self._expired.get(session_id, 0) > self._clock():
             return FlussError(
-                f"The scan session {session_id.hex()} was not used for {self._settings.scanner_ttl_ms} ms, or its "
+                f"The scan session {session_id.hex()} was not used for {self._settings.ttl_ms} ms, or its "
                 "bucket was closed; scan again from the start",
                 ErrorCode.SCANNER_EXPIRED,
             )
@@ -169,7 +180,7 @@ class ScanSessions:
     def abandon(self, session: ScanSession) -> None:
         """End a session that cannot go on; for some time its client is told that it has expired."""
         self.close(session)
-        self._expired[session.session_id] = self._clock() + 2 * self._settings.scanner_ttl_ms
+        self._expired[session.session_id] = self._clock() + 2 * self._settings.ttl_ms
 
     def call_ended(self, session: ScanSession) -> None:
         """Note that the call which read from a session is over."""
@@ -198,7 +209,7 @@ class ScanSessions:
     def _is_over(self, session: ScanSession) -> bool:
         if session.hosted.tablet is None:
             return True
-        return not session.is_busy and self._clock() - session.used_at_ms > self._settings.scanner_ttl_ms
+        return not session.is_busy and self._clock() - session.used_at_ms > self._settings.ttl_ms
 
 
 def _too_many(who: str, count_max: int) -> FlussError:

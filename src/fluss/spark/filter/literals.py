@@ -22,7 +22,7 @@ import pyarrow as pa
 from fluss.row.arrow_arrays import bool_array
 from fluss.schema.arrow import arrow_type
 from fluss.schema.types import DataType, DecimalType, TypeRoot
-from fluss.spark.filter.parser import Value
+from fluss.spark.filter.condition_parser import Value
 
 # A value of a column in plain Python: whole numbers as described above, float, str, bytes or bool.
 ColumnValue: TypeAlias = int | float | str | bytes | bool

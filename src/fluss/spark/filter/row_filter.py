@@ -16,21 +16,7 @@ from fluss.row.values import arrow_from_internal
 from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema, shown_names
 from fluss.schema.types import TypeRoot
-from fluss.spark.filter.conditions import (
-    Always,
-    BoundCondition,
-    Columns,
-    Compared,
-    Joined,
-    Like,
-    Not,
-    Null,
-    OneOf,
-    Settled,
-    choices,
-)
-from fluss.spark.filter.literals import LiteralPosition, MisfitError, position_of
-from fluss.spark.filter.parser import (
+from fluss.spark.filter.condition_parser import (
     ColumnName,
     Comparison,
     Condition,
@@ -45,6 +31,20 @@ from fluss.spark.filter.parser import (
     fail_at,
     parse_condition,
 )
+from fluss.spark.filter.conditions import (
+    Always,
+    BoundCondition,
+    Columns,
+    Compared,
+    Joined,
+    Like,
+    Not,
+    Null,
+    OneOf,
+    Settled,
+    choices,
+)
+from fluss.spark.filter.literals import LiteralPosition, MisfitError, position_of
 
 _TEXT_ROOTS = (TypeRoot.CHAR, TypeRoot.STRING)
 

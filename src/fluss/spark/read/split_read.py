@@ -51,7 +51,7 @@ from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.row.arrow_arrays import narrowest_column, number_array, string_array
 from fluss.schema.offsets import ChangeType
 from fluss.schema.predicate import Predicate
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.types import BigIntType, StringType, TimestampLtzType
 from fluss.spark.connections import open_table
@@ -118,7 +118,7 @@ def filter_schema(info: TableInfo, view: ReadView) -> Schema:
         Column(LOG_OFFSET, BigIntType(nullable=False), column_id=next_id + 1),
         Column(COMMIT_TIMESTAMP, TimestampLtzType(3), column_id=next_id + 2),
     ]
-    return Schema._create([*change_columns, *info.schema.columns])
+    return schema_from_columns([*change_columns, *info.schema.columns])
 
 
 def view_filter(options: ReadOptions, info: TableInfo, view: ReadView) -> RowFilter | None:

@@ -28,7 +28,7 @@ from fluss import FlussTable
 from fluss.errors import FlussError
 from fluss.options import suggestion
 from fluss.row.arrow_arrays import bool_array, string_array
-from fluss.schema.schema import Schema, shown_names
+from fluss.schema.schema import Schema, schema_from_columns, shown_names
 from fluss.schema.table import TableInfo
 from fluss.spark.connections import open_table
 from fluss.spark.conversion import FromSpark
@@ -140,7 +140,7 @@ class SinkPlan:
             column if column.name in keys else replace(column, data_type=column.data_type.with_nullable(True))
             for column in schema.columns
         ]
-        return Schema._create(columns, keys)
+        return schema_from_columns(columns, keys)
 
 
 def _check_change_types(options: WriteOptions, struct: StructType, info: TableInfo) -> None:

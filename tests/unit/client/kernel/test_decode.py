@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ScanColumns
@@ -80,7 +80,6 @@ def projected(batch: LogBatch, schema: Schema, columns: ScanColumns) -> LogBatch
 
 
 @pytest.mark.parametrize("log_format", list(LogFormat))
-@settings(max_examples=30)
 @given(data=st.data())
 def test_any_columns_in_any_order_come_out_as_they_went_in(log_format: LogFormat, data: st.DataObject) -> None:
     types, batch = data.draw(arrow_batches())

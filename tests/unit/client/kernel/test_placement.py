@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.kernel.placement import BucketSplitter, PartitionSplitter, TableKeys
@@ -19,7 +19,7 @@ from fluss.row.key import bucket_key_encoder
 from fluss.row.partition_names import row_partition_name
 from fluss.row.values import arrow_from_internal
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.types import DataType, DataTypes
 from fluss.testing.strategies import internal_rows, internal_values, scalar_types
@@ -37,7 +37,7 @@ def info_of(
     properties: dict[str, str] | None = None,
 ) -> TableInfo:
     """Describe a table with the columns ``c0``, ``c1``, ..."""
-    schema = Schema._create([Column(f"c{i}", t) for i, t in enumerate(types)], key)
+    schema = schema_from_columns([Column(f"c{i}", t) for i, t in enumerate(types)], key)
     descriptor = TableDescriptor(
         schema,
         bucket_count=bucket_count,
@@ -53,7 +53,6 @@ def columns_of(types: Sequence[DataType], rows: list[tuple[Any, ...]]) -> list[A
 
 
 @given(data=st.data(), types=st.lists(scalar_types(nullable=False), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
 def test_batches_and_rows_have_the_same_keys_and_buckets(data: st.DataObject, types: list[DataType]) -> None:
     names = [f"c{i}" for i in range(len(types))]
     bucket_keys = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
@@ -152,12 +151,11 @@ PARTITION_TYPES: list[tuple[DataType, st.SearchStrategy[Any]]] = [
 
 
 def batch_of(types: list[DataType], rows: list[tuple[Any, ...]]) -> tuple[Schema, pa.RecordBatch]:
-    schema = Schema._create([Column(f"c{i}", t) for i, t in enumerate(types)])
+    schema = schema_from_columns([Column(f"c{i}", t) for i, t in enumerate(types)])
     columns = [arrow_from_internal([row[i] for row in rows], t) for i, t in enumerate(types)]
     return schema, pa.RecordBatch.from_arrays(columns, schema=schema.to_arrow())
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_partitions_are_those_of_the_single_rows_in_their_order(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(PARTITION_TYPES), min_size=1, max_size=3))
@@ -175,7 +173,6 @@ def test_partitions_are_those_of_the_single_rows_in_their_order(data: st.DataObj
     assert list(found.items()) == list(expected.items())
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_buckets_are_those_of_the_single_rows(data: st.DataObject) -> None:
     types = data.draw(st.lists(KEY_TYPES, min_size=1, max_size=3))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.lookup.keys_and_rows import ValueReader
@@ -18,7 +18,7 @@ from fluss.record.value_batch import encode_value
 from fluss.row import compacted, indexed
 from fluss.row.python_values import from_internal
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.table_options import KvFormat
 from fluss.schema.types import DataType, DataTypes
@@ -34,7 +34,7 @@ def info_of(schema: Schema, schema_id: int = 1, kv_format: KvFormat = KvFormat.C
 
 def schema_of(types: list[DataType]) -> Schema:
     columns = [Column("id", INT), *(Column(f"c{i}", t) for i, t in enumerate(types))]
-    return Schema._create(columns, ["id"])
+    return schema_from_columns(columns, ["id"])
 
 
 def as_python(row: tuple[Any, ...], schema: Schema) -> dict[str, Any] | None:
@@ -46,7 +46,6 @@ def as_python(row: tuple[Any, ...], schema: Schema) -> dict[str, Any] | None:
 
 
 @given(data=st.data(), types=row_types(columns_max=5), kv_format=st.sampled_from(list(KvFormat)))
-@settings(max_examples=60, deadline=None)
 def test_rows_of_all_types_come_back_singly_and_in_columns(
     data: st.DataObject, types: list[DataType], kv_format: KvFormat
 ) -> None:
@@ -114,7 +113,7 @@ def test_damage_is_an_error_of_the_client(value: bytes, count: int) -> None:
 
 def test_a_required_column_that_a_row_does_not_have_is_damage() -> None:
     schema = schema_of([STRING.not_null()])
-    only_key = Schema._create([Column("id", INT)], ["id"])
+    only_key = schema_from_columns([Column("id", INT)], ["id"])
     rows = ValueReader(info_of(schema, 2))
     rows.add_schema(1, only_key)
     value = encode_value(1, compacted.encode_row(only_key.data_types, (1,)))

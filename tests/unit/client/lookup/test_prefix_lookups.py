@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.connection import FlussConnection
-from fluss.client.table import FlussTable
+from fluss.client.fluss_table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.schema import Schema
 from tests.fakes.faulty_server import Fault

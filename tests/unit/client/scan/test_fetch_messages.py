@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.buffers import byte_view
@@ -32,7 +32,6 @@ def decoded(parts: list[Any]) -> pb.FetchLogRequest:
     return apis.FETCH_LOG.request.decode(b"".join(parts))
 
 
-@settings(max_examples=60)
 @given(
     offsets=st.dictionaries(KEYS, st.integers(-2, 2**62), max_size=6),
     pushdown=st.sets(st.integers(0, 300), max_size=4),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.write import encoders
@@ -22,7 +22,7 @@ from fluss.row.key import bucket_key_encoder, primary_key_encoder
 from fluss.row.python_values import from_internal, to_internal
 from fluss.row.values import arrow_from_internal
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.types import DataType, DataTypes
 from fluss.testing.strategies import internal_rows, row_types, scalar_types
@@ -64,12 +64,11 @@ def encoded_bytes(encoder: KvEncoder, packed_rows: list[bytes]) -> list[tuple[by
     ]
 
 
-@settings(max_examples=60)
 @given(st.data(), st.sampled_from(["COMPACTED", "INDEXED"]))
 def test_puts_and_deletes_of_any_table_are_found_again(data: st.DataObject, kv_format: str) -> None:
     key_types = data.draw(st.lists(scalar_types(nullable=False), min_size=1, max_size=3))
     types: list[DataType] = [*data.draw(row_types(columns_max=6)), *key_types]
-    schema = Schema._create(
+    schema = schema_from_columns(
         [Column(f"c{i}", t) for i, t in enumerate(types)], [f"c{len(types) - 1 - i}" for i in range(len(key_types))]
     )
     key_indexes = schema.primary_key_indexes
@@ -216,7 +215,7 @@ def test_a_record_that_is_larger_than_a_batch_is_a_batch_alone() -> None:
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_lakes_bring_their_own_keys_and_buckets(lake: str, version: str) -> None:
     key_types = [DataTypes.bigint().not_null()]
-    schema = Schema._create([Column("id", key_types[0]), Column("name", DataTypes.string())], ["id"])
+    schema = schema_from_columns([Column("id", key_types[0]), Column("name", DataTypes.string())], ["id"])
     properties = {"table.datalake.format": lake, "table.kv.format-version": version}
     encoder = encoder_of(schema, bucket_count=5, properties=properties)
     packed = [encoder.layout.pack_any([i * 1000, "x"])[0] for i in range(50)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.write.batch import Batch
@@ -20,7 +20,7 @@ from fluss.row.compacted_columns import decode_rows
 from fluss.row.indexed import decode_row
 from fluss.row.values import arrow_from_internal
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.types import DataType
 from fluss.testing.strategies import arrow_batches
@@ -67,7 +67,6 @@ def decoded(read: LogBatch, log_format: str, types: list[DataType], schema: pa.S
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-@settings(max_examples=60)
 @given(
     arrow_batches(), st.sampled_from(["ARROW", "COMPACTED", "INDEXED"]), st.sampled_from(["NONE", "LZ4_FRAME", "ZSTD"])
 )
@@ -77,7 +76,7 @@ def test_rows_of_any_table_are_found_again(
     types, batch = drawn
     if not batch.num_rows:
         return
-    schema = Schema._create([Column(f"c{i}", t) for i, t in enumerate(types)])
+    schema = schema_from_columns([Column(f"c{i}", t) for i, t in enumerate(types)])
     properties = {"table.log.format": log_format, "table.log.arrow.compression.type": compression}
     read = written(LogEncoder(info_of(schema, properties=properties), "java"), batch)
     assert read.header.magic == MAGIC_V0

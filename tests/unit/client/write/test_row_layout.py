@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.client.write.blocks import Block
@@ -26,7 +26,7 @@ from fluss.client.write.row_layout import DELETE_MARK, RowLayout
 from fluss.errors import FlussError
 from fluss.row.python_values import from_internal, to_internal
 from fluss.row.values import arrow_from_internal
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.types import DataField, DataType, DataTypes
 from fluss.testing.strategies import data_types, internal_rows, row_types, scalar_types
 
@@ -52,7 +52,7 @@ class Way:
 
 
 def schema_of(types: list[DataType]) -> Schema:
-    return Schema._create([Column(f"c{i}", data_type) for i, data_type in enumerate(types)])
+    return schema_from_columns([Column(f"c{i}", data_type) for i, data_type in enumerate(types)])
 
 
 def arrow_of(rows: list[tuple[Any, ...]], types: list[DataType]) -> pa.RecordBatch:
@@ -64,7 +64,6 @@ def arrow_of(rows: list[tuple[Any, ...]], types: list[DataType]) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(columns, schema=schema_of(types).to_arrow())
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_both_ways_of_packing_agree_and_the_rows_come_out_as_arrow(data: st.DataObject) -> None:
     types = data.draw(row_types(columns_max=10))
@@ -83,7 +82,6 @@ def test_both_ways_of_packing_agree_and_the_rows_come_out_as_arrow(data: st.Data
     assert batch.equals(arrow_of(rows, types))
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_both_ways_of_packing_deletes_agree_and_only_the_key_is_left(data: st.DataObject) -> None:
     types = [*data.draw(row_types(columns_max=5)), *data.draw(st.lists(scalar_types(nullable=False), min_size=1))]
@@ -137,7 +135,6 @@ ODD_VALUES: list[Any] = [
 ]
 
 
-@settings(max_examples=50)
 @given(st.one_of(scalar_types(), data_types(max_leaves=3)))
 def test_the_compiled_way_takes_nothing_that_the_plain_way_refuses(data_type: DataType) -> None:
     layout = RowLayout(schema_of([data_type]))
@@ -310,7 +307,7 @@ def test_the_partition_of_a_row_is_the_same_both_ways() -> None:
 
 def test_column_names_are_never_read_as_source_text() -> None:
     names = ["'", '"', "\\", "a\nb", "')\n    import os", "v0", "größe", "{row}"]
-    layout = RowLayout(Schema._create([Column(name, DataTypes.int()) for name in names]))
+    layout = RowLayout(schema_from_columns([Column(name, DataTypes.int()) for name in names]))
     row = {name: index for index, name in enumerate(names)}
     packed = layout.pack_any(row)[0]
     assert Way(layout).pack(row) == packed

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from fluss.net.transport import run
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Column, Schema
+from fluss.schema.schema import Column, schema_from_columns
 from fluss.schema.table import TablePath
 from fluss.schema.types import IntType, StringType
 from fluss.server.coordinator.catalog import Catalog
@@ -22,7 +22,7 @@ from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.coordinator.table_descriptors import changed
 from fluss.server.model import Table
 
-SCHEMA = Schema._create([Column("id", IntType()), Column("dt", StringType())])
+SCHEMA = schema_from_columns([Column("id", IntType()), Column("dt", StringType())])
 DESCRIPTOR = TableDescriptor(SCHEMA, partition_keys=["dt"], bucket_count=1)
 TABLES = [f"t{number}" for number in range(6)]
 PARTITIONS = [f"p{number}" for number in range(6)]

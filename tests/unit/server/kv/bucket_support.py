@@ -22,7 +22,7 @@ from fluss.row.encoded import EncodedRows
 from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Schema
 from fluss.server.kv.bucket import KvBucket, KvPut, KvPutResult
-from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.merge.changelog import decode_changelog
 from fluss.server.model import Table
 from fluss.server.tablet.buckets import HostedBucket

@@ -14,7 +14,7 @@ from fluss.record.framing import crc32c
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
 from fluss.server.kv.bucket import KvPut
-from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.kv_runtime import KvSettings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import TABLE, HeldDisk, hosting, kv_batch
 from tests.unit.server.merge.merging import Delete, make_table, with_columns

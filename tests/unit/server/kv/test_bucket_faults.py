@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
-from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.kv_runtime import KvSettings
 from fluss.testing.faultfs import FaultFiles
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import KV_DIRECTORY, Bucket, HeldDisk, crashed, hosting

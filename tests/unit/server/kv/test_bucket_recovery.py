@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.kv.recovery import Recovery
 from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.kv.store import KvResources

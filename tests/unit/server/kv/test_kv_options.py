@@ -20,8 +20,8 @@ from fluss.protocol.bulk_messages import BucketRecords, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.serde import table_to_json
-from fluss.server.options import ServerOptions
 from fluss.server.process import FlussServer, _tablet_settings
+from fluss.server.server_options import ServerOptions
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, kv_batch
 
@@ -32,24 +32,23 @@ KIB, MIB = 1024, 1024 * 1024
 @pytest.mark.parametrize(
     ("key", "text", "setting", "value"),
     [
-        ("kv.snapshot.interval", "3 s", "flush_interval_ms", 3000),
-        ("kv.snapshot.interval", "0 s", "flush_interval_ms", 0),
-        ("kv.writes.memory-size", "7 mb", "write_memory_bytes_max", 7 * MIB),
-        ("kv.rocksdb.block.cache-size", "9 mb", "store.block_cache_bytes", 9 * MIB),
-        ("kv.rocksdb.writebuffer.size", "100 kb", "store.write_buffer_bytes", 100 * KIB),
-        ("kv.rocksdb.writebuffer.total-size", "200 kb", "store.write_buffers_bytes_max", 200 * KIB),
-        ("kv.recover.log-record-batch.max-size", "5 kb", "recovery_bytes", 5 * KIB),
-        ("kv.scanner.ttl", "4 min", "scanner_ttl_ms", 240_000),
-        ("kv.scanner.expiration-interval", "2 s", "scanner_expiration_interval_ms", 2000),
-        ("kv.scanner.max-per-bucket", "3", "scanners_per_bucket_max", 3),
-        ("kv.scanner.max-per-server", "11", "scanners_max", 11),
-        ("kv.scanner.max-batch-size", "64 kb", "scanner_batch_bytes_max", 64 * KIB),
+        ("kv.snapshot.interval", "3 s", "kv.flush_interval_ms", 3000),
+        ("kv.snapshot.interval", "0 s", "kv.flush_interval_ms", 0),
+        ("kv.writes.memory-size", "7 mb", "kv.write_memory_bytes_max", 7 * MIB),
+        ("kv.rocksdb.block.cache-size", "9 mb", "kv.store.block_cache_bytes", 9 * MIB),
+        ("kv.rocksdb.writebuffer.size", "100 kb", "kv.store.write_buffer_bytes", 100 * KIB),
+        ("kv.rocksdb.writebuffer.total-size", "200 kb", "kv.store.write_buffers_bytes_max", 200 * KIB),
+        ("kv.recover.log-record-batch.max-size", "5 kb", "kv.recovery_bytes", 5 * KIB),
+        ("kv.scanner.ttl", "4 min", "scans.ttl_ms", 240_000),
+        ("kv.scanner.expiration-interval", "2 s", "scans.expiration_interval_ms", 2000),
+        ("kv.scanner.max-per-bucket", "3", "scans.sessions_per_bucket_max", 3),
+        ("kv.scanner.max-per-server", "11", "scans.sessions_max", 11),
+        ("kv.scanner.max-batch-size", "64 kb", "scans.answer_bytes_max", 64 * KIB),
     ],
 )
 def test_options_reach_the_settings(key, text, setting, value):
-    settings = _tablet_settings(ServerOptions({key: text})).kv
-    assert attrgetter(setting)(settings) == value
-    assert attrgetter(setting)(_tablet_settings(ServerOptions()).kv) != value
+    assert attrgetter(setting)(_tablet_settings(ServerOptions({key: text}))) == value
+    assert attrgetter(setting)(_tablet_settings(ServerOptions())) != value
 
 
 @pytest.mark.parametrize(

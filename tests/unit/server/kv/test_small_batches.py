@@ -15,7 +15,7 @@ from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.schema.schema import Schema
 from fluss.server.kv.batches import BatchPreparer, current_rows
-from fluss.server.kv.runtime import LoopBudget
+from fluss.server.kv.kv_runtime import LoopBudget
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, hosting, kv_batch
 from tests.unit.server.merge.merging import Delete, make_table

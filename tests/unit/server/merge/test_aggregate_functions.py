@@ -136,7 +136,7 @@ def states_of(
 
 
 @each_of(TELLING_PAIRS)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_states_are_those_of_merging_value_by_value(
     data: st.DataObject, function: AggFunction, data_type: DataType

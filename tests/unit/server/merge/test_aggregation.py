@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.mutations import FoundRows
 from fluss.row.compacted_columns import encode_keys
-from fluss.schema.schema import AggFunction, Column, Schema
+from fluss.schema.schema import AggFunction, Column, Schema, schema_from_columns
 from fluss.schema.table_options import DeleteBehavior
 from fluss.schema.types import (
     BigIntType,
@@ -393,13 +393,12 @@ def shown_rows(schema: Schema, rows: Mapping[bytes, Row]) -> dict[int, Row]:
 
 @pytest.mark.parametrize("kv_format", ["compacted", "indexed"])
 @pytest.mark.parametrize("deletes", [DeleteBehavior.ALLOW, DeleteBehavior.IGNORE])
-@settings(max_examples=25, deadline=None)
 @given(history=st.lists(batches(), min_size=1, max_size=5), altered_at=st.integers(0, 5), decodes_apart=st.booleans())
 def test_batches_do_what_their_records_do_one_by_one(
     deletes: DeleteBehavior, kv_format: str, history: list[Batch], altered_at: int, decodes_apart: bool
 ) -> None:
     properties = {**AGGREGATION, "delete.behavior": str(deletes), "kv.format": kv_format}
-    table = Merging(make_table(Schema._create(COLUMNS, ["id"]), properties), decodes_apart=decodes_apart)
+    table = Merging(make_table(schema_from_columns(COLUMNS, ["id"]), properties), decodes_apart=decodes_apart)
     model = TableModel(table.table.descriptor.schema, deletes)
     for index, batch in enumerate(history):
         if index == altered_at:
@@ -416,7 +415,7 @@ def test_batches_do_what_their_records_do_one_by_one(
 
 
 def test_twenty_thousand_records_of_one_key_take_well_under_two_seconds() -> None:
-    schema = Schema._create(COLUMNS[:7], ["id"])
+    schema = schema_from_columns(COLUMNS[:7], ["id"])
     table = make_table(schema, AGGREGATION)
     count = 20_000
     columns = [

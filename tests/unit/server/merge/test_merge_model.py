@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
@@ -166,25 +166,21 @@ def _padded(record: Row | Delete, width: int) -> Row | Delete:
     return record if isinstance(record, Delete) else record + (None,) * (width - len(record))
 
 
-@settings(max_examples=120)
 @given(scenes(None))
 def test_the_last_row_of_a_key_wins_whole_or_in_parts(scene: Scene) -> None:
     check(scene)
 
 
-@settings(max_examples=50)
 @given(scenes("first_row"))
 def test_the_first_row_of_a_key_stays(scene: Scene) -> None:
     check(scene)
 
 
-@settings(max_examples=80)
 @given(scenes("versioned"))
 def test_the_highest_version_of_a_key_wins(scene: Scene) -> None:
     check(scene)
 
 
-@settings(max_examples=80)
 @given(scenes(None, generated=True))
 def test_new_keys_are_numbered_and_keep_their_numbers(scene: Scene) -> None:
     check(scene)

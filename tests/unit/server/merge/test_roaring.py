@@ -4,7 +4,7 @@ Shown with bytes that the Java library wrote, by writing back what was read, and
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError
@@ -70,7 +70,6 @@ numbers_by_bits = {
 }
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from([32, 64]))
 def test_the_union_of_two_bitmaps_survives_being_written_and_read(data: st.DataObject, bits: int) -> None:
     one, other = data.draw(numbers_by_bits[bits]), data.draw(numbers_by_bits[bits])

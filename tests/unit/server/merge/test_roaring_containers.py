@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError
@@ -60,7 +60,6 @@ def fewest_bytes(numbers: Sequence[int]) -> int:
 forms = st.sampled_from([ARRAY, BITMAP, RUN])
 
 
-@settings(max_examples=40, deadline=None)
 @given(number_sets, number_sets, forms, forms)
 def test_a_union_has_the_numbers_of_both_in_the_smallest_form(
     one: list[int], other: list[int], form: int, other_form: int
@@ -73,7 +72,6 @@ def test_a_union_has_the_numbers_of_both_in_the_smallest_form(
     assert checked_container(*union) == union
 
 
-@settings(max_examples=25, deadline=None)
 @given(number_sets, forms)
 def test_every_form_of_a_set_is_accepted_and_made_small(numbers: list[int], form: int) -> None:
     container = in_form(form, numbers)

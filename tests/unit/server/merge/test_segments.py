@@ -9,7 +9,7 @@ from time import thread_time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.server.merge.segments import Segments
@@ -30,7 +30,6 @@ def cut(values: list[int], lengths: list[int]) -> list[list[int]]:
 lengths_lists = st.lists(st.sampled_from([1, 1, 2, 3, 5, 40]), min_size=1, max_size=30)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data(), lengths_lists)
 def test_every_entry_has_the_fold_of_its_segment_up_to_it(data: st.DataObject, lengths: list[int]) -> None:
     values = data.draw(st.lists(st.integers(-100, 100), min_size=sum(lengths), max_size=sum(lengths)))
@@ -38,7 +37,6 @@ def test_every_entry_has_the_fold_of_its_segment_up_to_it(data: st.DataObject, l
     assert folded.tolist() == list(chain(*(accumulate(segment, sub) for segment in cut(values, lengths))))
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.data(), lengths_lists)
 def test_first_and_last_valid_entries_are_found_in_their_segment(data: st.DataObject, lengths: list[int]) -> None:
     count = sum(lengths)

@@ -21,7 +21,6 @@ from fluss.protocol.api import VersionRange
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.value_batch import decode_value_batch
 from fluss.schema.schema import Schema
-from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.model import Table
 from fluss.server.tablet.manager import TabletSettings
 from tests.unit.server.kv.bucket_support import kv_batch
@@ -36,9 +35,9 @@ def kv_table(schema: Schema = SCHEMA, **options: Any) -> Table:
     return make_table(schema=schema, **options)
 
 
-def quick(**kv: Any) -> TabletSettings:
+def quick(**settings: Any) -> TabletSettings:
     """Return settings under which a client that may try again is not kept waiting."""
-    return TabletSettings(kv=KvSettings(**kv), retry_answer_delay_ms=1)
+    return TabletSettings(retry_answer_delay_ms=1, **settings)
 
 
 class KvServer:

@@ -23,7 +23,7 @@ from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
-from fluss.server.kv.kv_settings import KvSettings
+from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.model import Partition, Table
 from fluss.server.tablet.manager import TabletSettings
 from fluss.testing.waiting import eventually_async

@@ -21,6 +21,7 @@ from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.schema.schema import Schema
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import Partition
+from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.merge.merging import Delete, Row
 from tests.unit.server.rpc.kv_server import KvServer, busy_readers, kv_table, quick, serving_kv
@@ -66,8 +67,8 @@ async def _rest(server: KvServer, answer: ScanKvResponse, *, size: int = 1) -> l
 
 @asynccontextmanager
 async def _three_rows(tmp_path, **settings: Any):
-    settings = {"scanner_ttl_ms": TTL_MS, **settings}
-    async with serving_kv(tmp_path, settings=quick(**settings)) as server:
+    settings = {"ttl_ms": TTL_MS, **settings}
+    async with serving_kv(tmp_path, settings=quick(scans=ScanSettings(**settings))) as server:
         await server.put((1, "one"), (2, "two"), (3, "three"))
         yield server
 
@@ -128,7 +129,7 @@ async def test_a_limit_ends_the_scan(tmp_path):
 
 
 async def test_answers_have_a_size_that_the_server_chooses_if_clients_want_too_much(tmp_path):
-    async with serving_kv(tmp_path, settings=quick(scanner_batch_bytes_max=5000)) as server:
+    async with serving_kv(tmp_path, settings=quick(scans=ScanSettings(answer_bytes_max=5000))) as server:
         await server.put(*((id, "x" * 1000) for id in range(20)))
         answer = await _open(server, size=10**6)
         assert len(server.values_of(answer.records_view)) == 5
@@ -211,7 +212,7 @@ async def test_sessions_that_are_not_used_expire_and_are_remembered_for_a_while(
 
 
 async def test_expired_sessions_let_go_of_their_snapshots_by_themselves(tmp_path):
-    async with _three_rows(tmp_path, scanner_expiration_interval_ms=5) as server:
+    async with _three_rows(tmp_path, expiration_interval_ms=5) as server:
         store = await server.server.manager.tables[1].group(None)[0].key_values().store()
         answer = await _open(server)
         assert store.snapshot_count == 1
@@ -228,7 +229,7 @@ async def test_clients_that_are_gone_do_not_keep_others_from_scanning(tmp_path):
         while (await _open(server)).error_code == TOO_MANY:
             await asyncio.sleep(0.01)
 
-    settings = quick(scanners_per_bucket_max=2)
+    settings = quick(scans=ScanSettings(sessions_per_bucket_max=2))
     async with serving_kv(tmp_path, kv_table(), settings=settings) as server:
         await server.put((1, "one"), (2, "two"), (3, "three"))
         sessions = server.server.service.scan_sessions
@@ -246,7 +247,7 @@ async def test_clients_that_are_gone_do_not_keep_others_from_scanning(tmp_path):
 
 
 async def test_sessions_that_have_expired_make_room_before_they_are_swept(tmp_path):
-    async with _three_rows(tmp_path, scanners_max=1) as server:
+    async with _three_rows(tmp_path, sessions_max=1) as server:
         expired = await _open(server)
         assert (await _open(server)).error_code == TOO_MANY
         server.server.clock.now_ms += TTL_MS + 1
@@ -255,7 +256,7 @@ async def test_sessions_that_have_expired_make_room_before_they_are_swept(tmp_pa
 
 
 async def test_there_are_limits_for_a_bucket_and_for_the_server(tmp_path):
-    settings = quick(scanners_per_bucket_max=2, scanners_max=3)
+    settings = quick(scans=ScanSettings(sessions_per_bucket_max=2, sessions_max=3))
     async with serving_kv(tmp_path, kv_table(buckets=3), settings=settings) as server:
         for bucket in range(3):
             await server.put((1, "one"), (2, "two"), bucket=bucket)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.row.values import arrow_from_internal, internal_from_arrow
@@ -29,7 +29,6 @@ def batch_of(types: list[DataType], rows: list[tuple[object, ...]]) -> pa.Record
     return pa.RecordBatch.from_arrays(columns, names=[f"c{index}" for index in range(len(columns))])
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows_of_a_type(), st.randoms(use_true_random=False))
 def test_order_and_batches_do_not_matter(
     given_rows: tuple[list[DataType], list[tuple[object, ...]]], rng: random.Random
@@ -44,7 +43,6 @@ def test_order_and_batches_do_not_matter(
     assert sum((checksum(part, types) for part in parts), Checksum()) == whole
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows_of_a_type())
 def test_rows_have_the_same_checksum_if_and_only_if_they_are_the_same(
     given_rows: tuple[list[DataType], list[tuple[object, ...]]],

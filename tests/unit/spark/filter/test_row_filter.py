@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss import DataTypes, FlussError, Schema
@@ -349,7 +349,6 @@ def test_every_pattern_is_right() -> None:
         assert _kept(f"NOT {text}", batch) == [number for number, truth in enumerate(truths) if truth is False], text
 
 
-@settings(max_examples=150, deadline=None)
 @given(_conditions(), _rows)
 def test_a_filter_keeps_the_rows_for_which_its_condition_is_true(condition: Drawn, rows: list[Row]) -> None:
     batch = _numbered(rows)
@@ -359,7 +358,6 @@ def test_a_filter_keeps_the_rows_for_which_its_condition_is_true(condition: Draw
     assert batch.filter(row_filter.expression())["number"].to_pylist() == expected
 
 
-@settings(max_examples=100, deadline=None)
 @given(_conditions(), _rows.filter(bool))
 def test_servers_never_skip_a_batch_with_a_row_that_is_kept(condition: Drawn, rows: list[Row]) -> None:
     predicate = _parsed(condition.text).predicate()
@@ -384,7 +382,6 @@ def _partition(row: Row, columns: tuple[str, ...]) -> dict[str, str]:
     return values
 
 
-@settings(max_examples=60, deadline=None)
 @given(_conditions(PARTITION_COLUMNS), _full_rows)
 def test_a_partition_is_read_exactly_if_its_rows_are_kept_when_its_name_says_everything(
     condition: Drawn, row: Row
@@ -393,14 +390,12 @@ def test_a_partition_is_read_exactly_if_its_rows_are_kept_when_its_name_says_eve
     assert may is (condition.truth(row) is True)
 
 
-@settings(max_examples=60, deadline=None)
 @given(_conditions(), _full_rows, st.sets(st.sampled_from(PARTITION_COLUMNS), max_size=3))
 def test_a_partition_with_a_row_that_is_kept_is_read(condition: Drawn, row: Row, columns: set[str]) -> None:
     if condition.truth(row) is True:
         assert _parsed(condition.text).may_match(_partition(row, tuple(columns)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(_conditions(), _rows)
 def test_kept_rows_have_one_of_the_values_that_a_filter_leaves_to_choose_from(
     condition: Drawn, rows: list[Row]

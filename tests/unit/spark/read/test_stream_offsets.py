@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import FlussError
@@ -247,7 +247,6 @@ class _Life:
             self.begins[bucket] = position.offset
 
 
-@settings(max_examples=200)
 @given(data=st.data())
 def test_every_record_is_read_once_and_in_order_on_a_table_that_grows(data: st.DataObject) -> None:
     life = _Life()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.buffers import Int64Array
@@ -62,7 +62,6 @@ def with_hashes(keys: list[bytes], hashes: Sequence[int], rows: list[bytes | Non
     return Mutations(forged, EncodedRows.from_list([row or b"" for row in rows]), SCHEMA_ID)
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(CHANGES, max_size=8), st.lists(KEYS, max_size=20))
 def test_it_has_what_a_dict_has(adds: list[Model], others: list[bytes]) -> None:
     memtable, model = Memtable(), Model()
@@ -210,7 +209,6 @@ def test_nothing_is_found_where_nothing_was_added() -> None:
 # Made of something
 
 
-@settings(max_examples=40, deadline=None)
 @given(CHANGES, st.lists(KEYS, max_size=20))
 def test_what_is_made_of_changes_has_them(changes: Model, others: list[bytes]) -> None:
     memtable = Memtable.over(keyed_rows(list(changes), list(changes.values())))
@@ -329,7 +327,6 @@ def test_a_newer_memtable_hides_an_older_one() -> None:
     assert looked_up(memtables, []) == ({}, [])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(CHANGES, max_size=4), st.lists(KEYS, unique=True, max_size=30))
 def test_memtables_are_like_dicts_over_each_other(changes: list[Model], others: list[bytes]) -> None:
     memtables: list[Memtable] = []

@@ -252,4 +252,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+TestStore.settings = settings(stateful_step_count=40)

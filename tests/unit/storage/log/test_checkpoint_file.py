@@ -4,7 +4,7 @@ The exact text, random offsets in both directions, faults line by line, and syst
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
@@ -27,7 +27,6 @@ def test_the_text_is_exact_in_both_directions() -> None:
 
 
 @given(st.dictionaries(buckets, int64s, max_size=8))
-@settings(max_examples=100)
 def test_every_checkpoint_reads_back(offsets: dict[TableBucket, int]) -> None:
     assert decode_checkpoint(encode_checkpoint(offsets)) == offsets
 

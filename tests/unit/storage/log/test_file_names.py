@@ -4,7 +4,7 @@ Random names and locations in both directions, and names that only look right.""
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.storage.log.file_names import OFFSET_MAX, LogFileKind, LogFileName, TabletKind, TabletLocation, log_file_name
@@ -16,7 +16,6 @@ ids = st.integers(0, 2**63 - 1)
 
 
 @given(st.integers(0, OFFSET_MAX), st.sampled_from(LogFileKind), st.booleans())
-@settings(max_examples=100)
 def test_every_log_file_name_reads_back(offset: int, kind: LogFileKind, is_deleted: bool) -> None:
     name = LogFileName(offset, kind, is_deleted)
     assert LogFileName.parse(str(name)) == name
@@ -51,7 +50,6 @@ def test_other_names_are_not_taken_for_log_files(name: str) -> None:
 
 
 @given(names, names, ids, ids, st.none() | st.tuples(names, ids), st.sampled_from(TabletKind))
-@settings(max_examples=100)
 def test_every_tablet_directory_reads_back(
     database: str, table: str, table_id: int, bucket_id: int, partition: tuple[str, int] | None, kind: TabletKind
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.buffers import Int64Array
@@ -56,7 +56,6 @@ def appends(draw: st.DrawFn) -> tuple[int, list[tuple[int, int, int, int]]]:
 
 
 @given(appends(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_lookups_agree_with_a_plain_search(
     tmp_path_factory: pytest.TempPathFactory, drawn: tuple[int, list[tuple[int, int, int, int]]], data: st.DataObject
 ) -> None:

@@ -316,4 +316,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogModel = LogMachine.TestCase
-TestLogModel.settings = settings(max_examples=60, stateful_step_count=40)
+TestLogModel.settings = settings(stateful_step_count=40)

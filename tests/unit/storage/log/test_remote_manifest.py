@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
@@ -61,7 +61,6 @@ def manifests(draw: st.DrawFn) -> RemoteManifest:
 
 
 @given(manifests())
-@settings(max_examples=100)
 def test_every_manifest_reads_back(manifest: RemoteManifest) -> None:
     assert decode_manifest(encode_manifest(manifest)) == manifest
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import ErrorCode, FlussError
@@ -189,7 +189,6 @@ def text_of(entries: Any, version: Any = 1) -> bytes:
 
 
 @given(st.lists(st.builds(WriterEntry, int64s, int32s, int64s, int32s, int64s), max_size=5))
-@settings(max_examples=50)
 def test_every_snapshot_reads_back(entries: list[WriterEntry]) -> None:
     assert decode_writer_snapshot(encode_writer_snapshot(entries)) == entries
 

@@ -1,4 +1,4 @@
-"""What all key-value buckets of a server share: threads, memory, RocksDB's caches, and which stores are open."""
+"""What all key-value buckets of a server share: settings, threads, memory, RocksDB's caches, and open stores."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.kv.batches import BatchPreparer
-from fluss.server.kv.kv_settings import KvSettings
 from fluss.server.model import IdSource, Table
 from fluss.server.periodic import Periodic
 from fluss.storage.kv.store import KvResources
+from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.vfs import DESCRIPTORS_MAX
 
+_MIB = 1024 * 1024
 # Of the descriptors that the process may have: those of connections and of everything else but the files of logs, and
 # those of a store with some SST files.
 _DESCRIPTORS_OF_OTHERS: Final = 256
@@ -32,9 +34,41 @@ _SLOT_POLL_INTERVAL_S: Final = 0.01
 _PRESSURE_FROM: Final = 0.75
 # What all buckets together may do in one turn of the event loop.
 _TURN_S: Final = 0.002
-
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class KvSettings:
+    """What one may choose about stores: limits, and how often stores are looked after."""
+
+    store: KvStoreSettings = field(default_factory=KvStoreSettings)
+
+    # Threads that merge and write, for all buckets together. They share one interpreter lock: a second one works while
+    # the first is in RocksDB or in Arrow, a third would find nothing to do.
+    threads: int = 2
+    # Threads that open, rebuild, flush, copy and close stores.
+    upkeep_threads: int = 4
+    # What batches that wait, and values that are in the changelog but not in the store yet, may hold in memory, all
+    # buckets together. Beyond it writes are refused with code 72.
+    write_memory_bytes_max: int = 256 * _MIB
+
+    # Changelog bytes after which a store is flushed: what a restart has to replay of one bucket at most, about.
+    flush_bytes: int = 64 * _MIB
+    # How often stores with anything unflushed are flushed; 0 leaves it to the bytes and to a clean stop.
+    flush_interval_ms: int = 600_000
+    # Stores that are open at the same time; beyond it those that were used least recently are closed if they are idle.
+    # An open store takes half a megabyte and six descriptors, so there are fewer where descriptors are few.
+    open_stores_max: int = 256
+    # How long a store that is to be opened waits until another one is closed, if there are so many.
+    open_slot_wait_ms: int = 1_000
+
+    # What is read of a changelog at a time when a store is brought up to date.
+    recovery_bytes: int = 16 * _MIB
+    # How long a request waits for a store that is being opened or rebuilt before it is told to try again.
+    open_wait_ms: int = 5_000
+    # How long a store that could not be opened is left alone before a request tries again.
+    open_retry_ms: int = 10_000
 
 
 class KvRuntime:

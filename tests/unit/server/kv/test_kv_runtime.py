@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.server.kv.runtime import WriteMemory
+from fluss.server.kv.kv_runtime import WriteMemory
 
 
 def test_writes_are_counted_to_a_limit():

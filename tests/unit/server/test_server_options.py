@@ -12,7 +12,7 @@ from fluss.errors import FlussError
 from fluss.protocol.sasl import Principal
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol
 from fluss.server.option_sources import Setting, read_options_file
-from fluss.server.options import Durability, ServerOptions
+from fluss.server.server_options import Durability, ServerOptions
 
 MINUTE_MS = 60_000
 
