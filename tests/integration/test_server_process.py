@@ -29,6 +29,7 @@ from fluss.server.__main__ import main
 from fluss.server.data_dir import DataDirectory
 from fluss.storage.log.file_names import CLEAN_SHUTDOWN_MARKER
 from fluss.testing.cluster import ServerProcess, wait_until_ready
+from fluss.testing.waiting import eventually
 
 TIMEOUT_S = 120
 TWO_LISTENERS = """
@@ -101,8 +102,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     # The server gives a client that stays connected a second to leave.
     with ServerProcess(tmp_path / "data") as server, socket.create_connection(("127.0.0.1", server.port)):
         server.send_signal(signal.SIGTERM)
-        while "stopping" not in server.log_text:
-            time.sleep(0.01)
+        eventually(lambda: "stopping" in server.log_text)
         server.send_signal(signal.SIGTERM)
         assert server.wait() == 128 + signal.SIGTERM
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 import pytest
 
 from fluss.testing.faultnet import FaultProxy, Faults
+from fluss.testing.waiting import eventually
 
 TIMEOUT_S = 120
 
@@ -179,10 +180,7 @@ def test_stopping_leaves_neither_threads_nor_descriptors(echo_port: int) -> None
             proxy.upstream_port = echo_port
             exchange(proxy, b"x")
     # The server's thread for the last connection may need a moment.
-    deadline = time.monotonic() + TIMEOUT_S
-    while counts() != before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert counts() == before
+    eventually(lambda: counts() == before)
     proxy.stop()
 
 

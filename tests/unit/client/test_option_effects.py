@@ -28,6 +28,7 @@ from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.record.log_batch import assign_offset
 from fluss.schema.table import TableBucket
+from fluss.testing.waiting import eventually_async
 from tests.fakes import scan_cluster as scanning
 from tests.fakes import write_server as writing
 
@@ -144,8 +145,7 @@ async def test_no_more_segments_are_read_at_a_time_than_wanted(tmp_path: Path, c
     subscriptions = [Subscription(TableBucket(7, number), 0) for number in range(5)]
     reads = [asyncio.ensure_future(log.read(s, info)) for s, info in zip(subscriptions, infos, strict=True)]
     async with asyncio.timeout(120):
-        while open_files() < count:
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: open_files() >= count)
         await asyncio.sleep(0.03)
         # All who are allowed to begin wait for room, with their file open.
         assert open_files() == count

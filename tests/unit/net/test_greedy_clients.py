@@ -21,6 +21,7 @@ from fluss.protocol import frame as frames
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials, UserTable
+from fluss.testing.waiting import eventually_async
 
 MIB = 1024 * 1024
 LOCALHOST = "127.0.0.1"
@@ -190,8 +191,7 @@ async def test_what_a_handler_waits_for_does_not_hold_the_encoded_request():
         padded.MergeFromString(b"\xfa\x7f" + b"\x80\x80\x20" + bytes(512 * 1024))
         fetches = [asyncio.create_task(channel.request(apis.FETCH_LOG, padded, timeout_s=TIMEOUT_S)) for _ in range(20)]
         await channel.request(apis.PRODUCE_LOG, _produce(MIB), timeout_s=TIMEOUT_S)
-        while listener.shared.request_memory.used_bytes:
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: not listener.shared.request_memory.used_bytes)
         assert not any(fetch.done() for fetch in fetches)
         release.set()
         await asyncio.gather(*fetches)
@@ -212,8 +212,7 @@ async def test_places_are_not_kept_for_clients_that_do_not_log_in():
         now += 1.0
         # Saying something does not help.
         await _push(sockets[0], b"".join(frames.request_frame(ApiKey.LIST_DATABASES, 0, 0, [])))
-        while listener.connection_count > 1:
-            await asyncio.sleep(0.01)
+        await eventually_async(lambda: listener.connection_count <= 1)
         await channel.request(apis.LIST_DATABASES, NO_DATABASES, timeout_s=TIMEOUT_S)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from fluss.server.periodic import Periodic
+from fluss.testing.waiting import eventually_async
 
 
 async def test_work_is_repeated_also_after_failures(caplog):
@@ -20,8 +21,7 @@ async def test_work_is_repeated_also_after_failures(caplog):
 
     periodic = Periodic("the work", 1, action)
     periodic.start()
-    while len(calls) < 4:
-        await asyncio.sleep(0.001)
+    await eventually_async(lambda: len(calls) >= 4)
     await periodic.stop()
     count = len(calls)
     await asyncio.sleep(0.01)

@@ -223,7 +223,6 @@ async def test_expired_sessions_let_go_of_their_snapshots_by_themselves(tmp_path
 
 
 async def test_clients_that_are_gone_do_not_keep_others_from_scanning(tmp_path):
-
     async def until_open(server):
         # Until the server has noticed that the other one is gone.
         while (await _open(server)).error_code == TOO_MANY:
