@@ -34,8 +34,16 @@ class ChangelogFold:
     primary key without the partition columns. Changes of one bucket come in the order of their offsets.
     """
 
-    def __init__(self, columns: ScanColumns, with_keys: ScanColumns, key_names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        columns: ScanColumns,
+        with_keys: ScanColumns,
+        key_names: Sequence[str],
+        *,
+        pending_rows_min: int = _PENDING_ROWS_MIN,
+    ) -> None:
         self._columns = columns
+        self._pending_rows_min = pending_rows_min
         names = [column.name for column in with_keys.columns]
         self._key_positions = [names.index(name) for name in key_names]
         self._key_types = [with_keys.columns[position].data_type for position in self._key_positions]
@@ -52,7 +60,7 @@ class ChangelogFold:
         changes = changes if kept.all() else changes.filter(bool_array(kept))
         self._buckets.setdefault(run.bucket, _BucketFold(changes.schema)).pending.append(changes)
         self._pending_rows += changes.num_rows
-        if self._pending_rows >= max(self._folded_rows, _PENDING_ROWS_MIN):
+        if self._pending_rows >= max(self._folded_rows, self._pending_rows_min):
             self._fold()
 
     def rows(self) -> Iterator[RecordRun]:

@@ -41,7 +41,14 @@ class ChangelogRows(NamedTuple):
     rows: pa.RecordBatch
 
 
-def encode_changelog(table: Table, changes: Changes, *, writer_id: int, batch_sequence: int) -> bytearray:
+def encode_changelog(
+    table: Table,
+    changes: Changes,
+    *,
+    writer_id: int,
+    batch_sequence: int,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> bytearray:
     """Encode changes as one log batch that stands for the KV batch of a writer.
 
     Code 13: readers would not take so much at once.
@@ -49,10 +56,10 @@ def encode_changelog(table: Table, changes: Changes, *, writer_id: int, batch_se
     rows, change_types = changes.rows, changes.change_types
     # With what slices leave out, which takes long to tell.
     byte_count_max = rows.get_total_buffer_size()
-    if byte_count_max > DECOMPRESSED_BYTES_MAX and rows.nbytes > DECOMPRESSED_BYTES_MAX:
+    if byte_count_max > bytes_max and rows.nbytes > bytes_max:
         raise FlussError(
             f"The changelog of a batch for table {table.path} would have {rows.nbytes} bytes, readers take at most "
-            f"{DECOMPRESSED_BYTES_MAX} at once; write or delete fewer rows at a time",
+            f"{bytes_max} at once; write or delete fewer rows at a time",
             ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
         )
     if table.descriptor.log_format is LogFormat.ARROW:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.scan import changelog_fold
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.records import RecordRun
 from fluss.schema.schema import Schema
@@ -69,16 +68,13 @@ def runs(changes: list[tuple[int, int, dict[str, Any]]], columns: ScanColumns, r
 
 @pytest.mark.parametrize("pending_rows_min", [1, 16, 262_144])
 @pytest.mark.parametrize("positions", [None, [0], [1, 0, 1], [3, 2]], ids=str)
-def test_the_last_change_of_each_key_counts(
-    monkeypatch: pytest.MonkeyPatch, pending_rows_min: int, positions: list[int] | None
-) -> None:
-    monkeypatch.setattr(changelog_fold, "_PENDING_ROWS_MIN", pending_rows_min)
+def test_the_last_change_of_each_key_counts(pending_rows_min: int, positions: list[int] | None) -> None:
     rng = random.Random(f"{pending_rows_min} {positions}")
     columns = ScanColumns(1, SCHEMA, positions)
     with_keys = columns.with_columns(KEY)
     for count in (0, 1, 5, 300):
         changes, state = random_changes(rng, count)
-        fold = ChangelogFold(columns, with_keys, KEY)
+        fold = ChangelogFold(columns, with_keys, KEY, pending_rows_min=pending_rows_min)
         for run in runs(changes, with_keys, rng):
             fold.add(run)
         found = []

@@ -18,7 +18,6 @@ from fluss.row.values import Timestamp
 from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import BigIntType, DataType, IntType, StringType, TimestampType
-from fluss.server.merge import changelog
 from fluss.server.merge.changelog import decode_changelog, encode_changelog, store_entries
 from fluss.server.merge.changes import Changes
 from fluss.server.model import Table
@@ -27,6 +26,7 @@ from tests.unit.server.merge.merging import (
     Merging,
     encode_row,
     key_of,
+    kv_batch,
     make_table,
     parsed,
     rows_of,
@@ -157,14 +157,14 @@ def test_records_that_are_no_changes_and_unknown_schemas_are_damage() -> None:
             decode_changelog(table, read_batch(batch))
 
 
-def test_a_changelog_that_readers_would_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changelog_that_readers_would_not_take_is_refused() -> None:
     merging = Merging(make_table(SCHEMA))
-    merging.put(("a", 1, None))
-    monkeypatch.setattr(changelog, "DECOMPRESSED_BYTES_MAX", 20)
-    with pytest.raises(FlussError, match="fewer rows") as caught:
-        merging.put(("a", 1, None))
+    row = ("a", 1, None)
+    merging.put(row)
+    changes = merging.merge(kv_batch(merging.table, [(key_of(merging.table, row), row)]))
+    with pytest.raises(FlussError, match="at most 20 at once; write or delete fewer rows") as caught:
+        encode_changelog(merging.table, changes, writer_id=1, batch_sequence=0, bytes_max=20)
     assert caught.value.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
-    assert len(merging.log) == 1
 
 
 @pytest.mark.parametrize("types", [[IntType(), StringType()], [StringType(), BigIntType()]], ids=str)
