@@ -101,11 +101,6 @@ class KeyTable:
         """Return the key bytes of a row."""
         return self._key_encoder().encode([row[self.info.schema.index_of(name)] for name in self._key_names])
 
-    def prefix(self, *values: Any) -> bytes:
-        """Return the bytes of the first columns of a key."""
-        types = [self.info.schema.column(name).data_type for name in self._key_names[: len(values)]]
-        return compacted.encode_fields(types, values)
-
     def batch(
         self,
         *rows: Row | Delete,
@@ -202,11 +197,6 @@ class KeyTable:
         (answer,) = self.requests.ask(apis.PREFIX_LOOKUP, request, version=version).buckets_resp
         return answer
 
-    def prefix_lookup(self, *prefixes: bytes, **more: Any) -> list[list[Row]]:
-        answer = self.prefix_answer(*prefixes, **more)
-        assert not answer.HasField("error_code"), answer
-        return [[self.row(value) for value in found.values] for found in answer.value_lists]
-
     def limit_scan_answer(self, limit: int, bucket: int = 0, partition: int | None = None) -> Any:
         request = pb.LimitScanRequest(
             table_id=self.info.table_id, partition_id=partition, bucket_id=bucket, limit=limit
@@ -242,9 +232,6 @@ class KeyTable:
             table_id=self.info.table_id, partition_id=partition, bucket_id=bucket, limit=limit
         )
         return self.scan(bucket_scan_req=wanted, call_seq_id=0, batch_size_bytes=bytes_max)
-
-    def continue_scan(self, scanner_id: bytes, call: int, bytes_max: int = 2**20) -> Any:
-        return self.scan(scanner_id=scanner_id, call_seq_id=call, batch_size_bytes=bytes_max)
 
     # The changelog
 

@@ -31,13 +31,11 @@ from fluss import (
 )
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
-from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials
 from fluss.record.arrow_batch import decode_arrow_batch
 from fluss.record.arrow_ipc import BodyCodec, parse_message
 from fluss.record.log_batch import iter_batches
-from fluss.row.values import Timestamp
 from fluss.schema.serde import table_to_json
 from fluss.testing.waiting import eventually
 from tests.integration.key_requests import (
@@ -165,44 +163,6 @@ def test_an_auto_increment_column_makes_a_short_changelog_tell_new_rows(cluster:
     assert table.shown() == [("+I", ("a", "x", 1)), ("+U", ("a", "y", 1))]
 
 
-def test_batches_that_delete_nothing_take_ten_offsets_and_have_no_records(cluster: Cluster) -> None:
-    table = cluster.create()
-    assert [table.put(Delete((number,))) for number in range(10)] == list(range(1, 11))
-    assert [batch.header.record_count for batch in table.log_batches()] == [0] * 10
-    table.put((1, "a", None))
-    assert table.changelog() == [(10, "+I", (1, "a", None))]
-    # Neither does a batch that has no records at all.
-    assert table.put() == 12
-
-
-def test_each_record_of_a_batch_builds_on_the_one_before(cluster: Cluster) -> None:
-    table = cluster.create()
-    assert table.put((1, "a", None), (2, "x", None)) == 2
-    assert table.put((1, "b", None), Delete((2,)), (1, "c", None), (2, "y", None), writer=4, sequence=0) == 8
-    assert table.changelog(2) == [
-        (2, "-U", (1, "a", None)),
-        (3, "+U", (1, "b", None)),
-        (4, "-D", (2, "x", None)),
-        (5, "-U", (1, "b", None)),
-        (6, "+U", (1, "c", None)),
-        (7, "+I", (2, "y", None)),
-    ]
-    (batch,) = table.log_batches(2)
-    assert (batch.header.writer_id, batch.header.batch_sequence) == (4, 0), "one batch of its writer"
-
-
-def test_a_batch_out_of_order_leaves_nothing_behind(cluster: Cluster) -> None:
-    table = cluster.create()
-    table.put((1, "a", None), writer=7, sequence=0)
-    for sequence in (2, 6):
-        assert table.put_code((1, "lost", None), (2, "lost", None), writer=7, sequence=sequence) == 31
-    assert (table.offset_end(), table.lookup((1,), (2,))) == (1, [(1, "a", None), None])
-    assert table.put((1, "b", None), writer=7, sequence=1) == 3
-    assert table.shown(1) == [("-U", (1, "a", None)), ("+U", (1, "b", None))]
-    # A writer that nobody has heard of begins with its first batch.
-    assert table.put_code((3, "x", None), writer=8, sequence=1) == 31
-
-
 def test_a_batch_that_is_sent_again_is_answered_as_before_and_changes_nothing(cluster: Cluster) -> None:
     table = cluster.create(properties={"delete.behavior": "ignore"})
     sent: list[tuple[list[Row | Delete], int]] = [
@@ -290,101 +250,6 @@ def test_targets_that_cannot_be_are_refused(cluster: Cluster) -> None:
         assert table.offset_end() == 0
     # Naming every column is writing whole rows, for which a column may be NOT NULL.
     assert cluster.create(strict).put((1, "a", "b"), targets=[0, 1, 2]) == 1
-
-
-# Merge engines and deletes
-
-
-def test_the_first_row_of_a_key_is_the_only_one(cluster: Cluster) -> None:
-    table = cluster.create(properties={"merge-engine": "First_Row"})
-    for version in range(10):
-        table.put(*((key, f"v{version}", None) for key in range(3)))
-    assert table.shown() == [("+I", (key, "v0", None)) for key in range(3)]
-    assert table.offset_end() == 3 + 9
-    table.put(Delete((1,)))
-    assert table.lookup((1,)) == [(1, "v0", None)], "deletes are ignored"
-    for targets in ([0, 1], [0, 1, 2]):
-        assert table.put_code((1, "x", None), targets=targets) == ErrorCode.INVALID_TARGET_COLUMN
-
-
-@pytest.mark.parametrize(
-    ("version_type", "versions"),
-    [
-        (pa.int32(), (-5, 0, 7)),
-        (pa.int64(), (-(2**63) + 1, 5, 2**62)),
-        (pa.timestamp("us"), (Timestamp(-1, 999_000), Timestamp(0, 0), Timestamp(0, 1_000))),
-        (pa.timestamp("ms", tz="UTC"), (Timestamp(1), Timestamp(2), Timestamp(3))),
-    ],
-)
-def test_of_versions_the_highest_stays(cluster: Cluster, version_type: pa.DataType, versions: tuple[Any, ...]) -> None:
-    schema = Schema(pa.schema([("id", pa.int32()), ("v", version_type), ("a", pa.string())]), primary_keys=["id"])
-    table = cluster.create(schema, {"merge-engine": "versioned", "merge-engine.versioned.ver-column": "v"})
-    low, middle, high = versions
-    story = [
-        (None, "none"),
-        (None, "none again"),
-        (middle, "x"),
-        (low, "y"),
-        (None, "z"),
-        (middle, "equal"),
-        (high, "h"),
-    ]
-    for version, text in story:
-        table.put((1, version, text))
-    assert [row[2] for change, row in table.shown() if change != "-U"] == ["none", "none again", "x", "equal", "h"]
-    assert table.offset_end() == 1 + 2 + 2 + 1 + 1 + 2 + 2
-    table.put(Delete((1,)))
-    assert table.lookup((1,)) == [(1, high, "h")], "deletes are ignored"
-    assert table.put_code((1, high, "p"), targets=[0, 1, 2]) == ErrorCode.INVALID_TARGET_COLUMN
-
-
-@pytest.mark.parametrize("engine", [None, "aggregation"])
-def test_refused_deletes_take_their_batch_with_them(cluster: Cluster, engine: str | None) -> None:
-    properties = {"delete.behavior": "Disable"} | ({"merge-engine": engine} if engine else {})
-    table = cluster.create(properties=properties)
-    table.put((1, "a", None), writer=3, sequence=0)
-    batch: list[Row | Delete] = [(1, "b", None), (2, "b", None), Delete((3,))]
-    assert table.put_code(*batch, writer=3, sequence=1) == ErrorCode.DELETION_DISABLED_EXCEPTION
-    assert (table.offset_end(), table.lookup((1,), (2,))) == (1, [(1, "a", None), None])
-    assert table.put((1, "c", None), writer=3, sequence=1) == 3, "its number is free"
-
-
-def test_ignored_deletes_are_skipped_and_the_rest_of_their_batch_is_written(cluster: Cluster) -> None:
-    table = cluster.create(properties={"delete.behavior": "IGNORE"})
-    table.put((1, "a", None))
-    assert table.put(Delete((1,)), (2, "b", None), Delete((2,))) == 2
-    assert table.put(Delete((1,)), Delete((2,)), targets=[0, 1]) == 3
-    assert table.lookup((1,), (2,)) == [(1, "a", None), (2, "b", None)]
-    assert table.shown() == [("+I", (1, "a", None)), ("+I", (2, "b", None))]
-
-
-def test_a_write_may_bypass_the_merge_engine(cluster: Cluster) -> None:
-    total = (
-        Schema.builder()
-        .column("id", DataTypes.int())
-        .column("n", DataTypes.bigint(), aggregation=AggFunction("sum"))
-        .column("m", DataTypes.int(), aggregation=AggFunction("max"))
-        .primary_key(["id"])
-        .build()
-    )
-    table = cluster.create(total, {"merge-engine": "aggregation"})
-    table.put((1, 10, 10))
-    table.put((1, 5, 5), agg_mode=0)
-    table.put((1, 1, None), agg_mode=7)
-    assert table.lookup((1,)) == [(1, 16, 10)], "all other values mean to merge"
-    table.put((1, 3, 3), agg_mode=1)
-    assert table.lookup((1,)) == [(1, 3, 3)]
-    table.put((1, None, 8), targets=[0, 1], agg_mode=1)
-    assert table.lookup((1,)) == [(1, None, 3)]
-    table.put(Delete((1,)))
-    assert table.lookup((1,)) == [(1, None, 3)], "deletes are ignored unless a table says otherwise"
-    table.put(Delete((1,)), agg_mode=1)
-    assert table.lookup((1,)) == [None]
-    first = cluster.create(properties={"merge-engine": "first_row"})
-    first.put((1, "a", "b"))
-    first.put((1, "c", None), agg_mode=1)
-    first.put((1, None, "d"), targets=[0, 2], agg_mode=1)
-    assert first.lookup((1,)) == [(1, "c", "d")]
 
 
 # Aggregate functions
@@ -576,36 +441,6 @@ def test_numbers_are_given_to_new_rows_from_blocks_of_their_bucket(cluster: Clus
     assert table.lookup(("b",), bucket=1) == [("b", "x", 100_001)]
 
 
-def test_whoever_inserts_by_a_lookup_gets_the_one_number_of_the_key(cluster: Cluster) -> None:
-    table = cluster.create(NUMBERED)
-    requests = [table.lookup_request(table.key(("a",)), table.key((f"w{n % 3}",)), **INSERT) for n in range(30)]
-    answers = [answer.buckets_resp[0] for answer in cluster.requests.ask_all(apis.LOOKUP, requests)]
-    found = {row for answer in answers for row in table.rows_of(answer) if row is not None}
-    assert sorted(row[2] for row in found) == [1, 2, 3, 4]
-    assert {row[0] for row in found} == {"a", "w0", "w1", "w2"}
-    assert [change for change, _ in table.shown()] == ["+I"] * 4, "one row for each key"
-    assert table.lookup(("a",), **INSERT) == [row for row in found if row[0] == "a"]
-    assert table.offset_end() >= 4
-
-
-def test_a_lookup_that_inserts_says_what_it_needs(cluster: Cluster) -> None:
-    table = cluster.create()
-    key = table.key((1,))
-    for missing in ("acks", "timeout_ms"):
-        options = {name: value for name, value in INSERT.items() if name != missing}
-        assert table.lookup_answer(key, **options).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert table.lookup_answer(key, **{**INSERT, "acks": 5}).error_code == ErrorCode.INVALID_REQUIRED_ACKS
-    assert table.offset_end() == 0
-    assert table.lookup((1,), **INSERT) == [(1, None, None)]
-    for engine in (
-        {"merge-engine": "first_row"},
-        {"merge-engine": "versioned", "merge-engine.versioned.ver-column": "n"},
-    ):
-        schema = Schema(pa.schema([("id", pa.int32()), ("n", pa.int32())]), primary_keys=["id"])
-        whole = cluster.create(schema, engine)
-        assert whole.lookup_answer(whole.key((1,)), **INSERT).error_code == ErrorCode.INVALID_TARGET_COLUMN
-
-
 def test_numbers_and_counts_go_on_after_restarts_and_crashes(tmp_path: Path) -> None:
     before, crashed = tmp_path / "before", tmp_path / "crashed"
     with embedded.start(data_dir=before) as server, requests_to(server) as requests:
@@ -637,72 +472,6 @@ def test_numbers_and_counts_go_on_after_restarts_and_crashes(tmp_path: Path) -> 
 # Reads
 
 
-def test_values_come_in_the_order_of_the_keys_with_repetitions(cluster: Cluster) -> None:
-    table = cluster.create()
-    table.put((1, "a", None), (2, "b", None), (3, "c", None))
-    table.put(Delete((2,)))
-    one, three = (1, "a", None), (3, "c", None)
-    assert table.lookup((3,), (1,), (9,), (2,), (3,)) == [three, one, None, None, three]
-    assert table.lookup() == []
-
-
-def test_rows_are_found_by_the_beginning_of_their_key_and_in_its_order(cluster: Cluster) -> None:
-    schema = Schema(
-        pa.schema([("shop", pa.string()), ("v", pa.string()), ("number", pa.int32())]), primary_keys=["shop", "number"]
-    )
-    table = cluster.create(schema, bucket_keys=["shop"])
-    for shop in ("b", "a", "ab"):
-        table.put(*((shop, None, number) for number in (300, 2, -1, 1)))
-    # 300 is written as ac 02, and -1 as ff ff ff ff 0f.
-    of_a, nothing = table.prefix_lookup(table.prefix("a"), table.prefix("c"))
-    assert ([row[2] for row in of_a], nothing) == ([1, 2, 300, -1], [])
-    assert {row[0] for row in of_a} == {"a"}
-    assert table.prefix_lookup(table.prefix("ab", 2)) == [[("ab", None, 2)]]
-
-
-def test_the_first_rows_of_a_bucket_come_in_key_order(cluster: Cluster) -> None:
-    table = cluster.create()
-    table.put(*((number, None, None) for number in reversed(range(10))))
-    assert [row[0] for row in table.limit_scan(5)] == [0, 1, 2, 3, 4]
-    assert len(table.limit_scan(50)) == 10
-    assert table.limit_scan_answer(5).is_log_table is False
-    assert cluster.create().limit_scan(3) == []
-
-
-def test_each_request_says_for_which_kind_of_table_it_is(cluster: Cluster) -> None:
-    plain = Schema(pa.schema([("id", pa.int32())]))
-    path = TablePath("fluss", "plain")
-    cluster.admin.create_table(path, TableDescriptor(plain, bucket_count=1))
-    log, keyed = KeyTable(cluster.requests, cluster.admin.get_table_info(path)), cluster.create()
-    batch = keyed.batch((1, "a", None))
-    (put,) = log.put_answers(BucketRecords(0, batch))
-    codes = [
-        put.error_code,
-        log.lookup_answer(b"\x01").error_code,
-        log.lookup_answer(b"\x01", **INSERT).error_code,
-        log.prefix_answer(b"\x01").error_code,
-        log.open_scan().error_code,
-    ]
-    assert codes == [ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION] * 5
-    assert log.row_counts(0) == [0]
-    assert log.limit_scan_answer(1).is_log_table is True
-    request = ProduceLogRequest(-1, keyed.info.table_id, 30_000, [BucketRecords(0, batch)])
-    (produced,) = cluster.requests.ask(apis.PRODUCE_LOG, request).buckets_resp
-    assert produced.error_code == ErrorCode.INVALID_TABLE_EXCEPTION
-
-
-def test_a_scan_sees_the_rows_of_its_beginning_and_says_where_changes_begin(cluster: Cluster) -> None:
-    table = cluster.create()
-    empty = table.open_scan()
-    assert (empty.scanner_id, empty.has_more_results, empty.log_offset, empty.records) == (None, False, 0, None)
-    table.put(*((number, "a", None) for number in range(10)))
-    table.put(Delete((0,)))
-    first = table.open_scan(limit=3)
-    assert ([row[0] for row in table.values_of(first)], first.log_offset) == ([1, 2, 3], 11)
-    assert first.has_more_results is False
-    assert [row[0] for row in table.values_of(table.open_scan())] == list(range(1, 10))
-
-
 def test_whoever_has_read_a_change_finds_it_by_its_key(cluster: Cluster) -> None:
     table = cluster.create()
     rows = [(number, "x" * 50, None) for number in range(2, 300)]
@@ -725,55 +494,6 @@ def test_whoever_has_read_a_change_finds_it_by_its_key(cluster: Cluster) -> None
                 assert found is not None
                 assert int(found[1]) >= read
         writing.result()
-
-
-def test_scans_are_bounded_in_number_size_and_time(tmp_path: Path) -> None:
-    options = {
-        "durability": "os",
-        "kv.scanner.ttl": "3s",
-        "kv.scanner.expiration-interval": "10ms",
-        "kv.scanner.max-per-bucket": "2",
-        "kv.scanner.max-per-server": "3",
-        "kv.scanner.max-batch-size": "1kb",
-    }
-    with embedded.start(options, data_dir=tmp_path) as server, requests_to(server) as requests:
-        cluster = Cluster(server, requests)
-        tables = [cluster.create(), cluster.create()]
-        for table in tables:
-            table.put(*((number, "x" * 100, None) for number in range(50)))
-        first, second = tables
-        scans = [first.open_scan(bytes_max=10**6), first.open_scan(), second.open_scan(bytes_max=1)]
-        assert [len(table.values_of(scan)) for table, scan in zip((first, first, second), scans, strict=True)] == [
-            10,
-            10,
-            1,
-        ]
-        for table in tables:
-            assert table.open_scan().error_code == ErrorCode.TOO_MANY_SCANNERS
-        # A scan that is ended makes room; ending it again is no error.
-        for _ in range(2):
-            assert second.scan(scanner_id=scans[2].scanner_id, close_scanner=True).error_code is None
-        third = second.open_scan()
-        assert third.error_code is None
-        # Calls are counted, and a wrong one is the end.
-        assert [row[0] for row in first.values_of(first.continue_scan(scans[0].scanner_id, 1))] == [*range(10, 20)]
-        assert first.continue_scan(scans[0].scanner_id, 1).error_code == ErrorCode.INVALID_SCAN_REQUEST
-        assert first.continue_scan(scans[0].scanner_id, 2).error_code == ErrorCode.UNKNOWN_SCANNER_ID
-        wanted = pb.PbScanReqForBucket(table_id=first.info.table_id, bucket_id=0)
-        for fields in (
-            {},
-            {"bucket_scan_req": wanted, "scanner_id": third.scanner_id, "call_seq_id": 0, "batch_size_bytes": 1},
-            {"bucket_scan_req": wanted, "close_scanner": True},
-            {"bucket_scan_req": wanted, "call_seq_id": 0},
-            {"bucket_scan_req": wanted, "call_seq_id": 0, "batch_size_bytes": 0},
-            {"bucket_scan_req": wanted, "call_seq_id": 1, "batch_size_bytes": 1},
-        ):
-            assert first.scan(**fields).error_code == ErrorCode.INVALID_SCAN_REQUEST, fields
-        # Nobody asks for more of the second scan.
-        time.sleep(3.5)
-        assert first.continue_scan(scans[1].scanner_id, 1).error_code == ErrorCode.SCANNER_EXPIRED
-        assert first.continue_scan(b"never there", 1).error_code == ErrorCode.UNKNOWN_SCANNER_ID
-        cluster.close()
 
 
 # Properties
@@ -816,28 +536,6 @@ def test_some_columns_of_a_changelog_are_fetched_with_all_change_types(cluster: 
     assert [change_texts(batch) for batch in batches] == [["+I"], [], ["-U", "+U"]]
     schema = pa.schema([ABC.to_arrow().field(index) for index in (0, 2)])
     assert decode_arrow_batch(batches[2], schema).to_pylist() == [{"id": 1, "b": "b"}, {"id": 1, "b": "d"}]
-
-
-def test_the_properties_of_a_table_come_back_as_they_were_sent_and_some_can_be_changed(cluster: Cluster) -> None:
-    sent = {"merge-engine": "AGGREGATION", "delete.behavior": "Allow", "auto-increment.cache-size": "7"}
-    table = cluster.create(properties=sent)
-    found = table.info.properties
-    assert {key: found[f"table.{key}"] for key in sent} == sent
-    assert (found["table.kv.format-version"], found["table.kv.standby-replica.enabled"]) == ("2", "true")
-    admin, path = cluster.admin, table.info.table_path
-    admin.alter_table(path, set_properties={"table.kv.standby-replica.enabled": "false", "table.log.ttl": "3 d"})
-    assert admin.get_table_info(path).properties["table.log.ttl"] == "3 d"
-    for key, value in (
-        ("table.merge-engine", "first_row"),
-        ("table.delete.behavior", "ignore"),
-        ("table.changelog.image", "WAL"),
-        ("table.kv.format", "INDEXED"),
-        ("table.auto-increment.cache-size", "9"),
-    ):
-        with pytest.raises(FlussError) as refused:
-            admin.alter_table(path, set_properties={key: value})
-        assert refused.value.error_code == ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
-    assert {key: admin.get_table_info(path).properties[f"table.{key}"] for key in sent} == sent
 
 
 @pytest.mark.parametrize("version", [None, "1", "2"])

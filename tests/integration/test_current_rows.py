@@ -16,37 +16,17 @@ import fluss
 from fluss import Column, FlussError, TableScan, embedded
 from fluss.client.kernel.runtime import run_blocking, wait_for
 from fluss.client.scan.table_read import TableRead
-from fluss.protocol import api as apis
-from fluss.protocol.api import ApiKey
 from fluss.schema.types import DataTypes
-from fluss.server.rpc.tablet_service import TabletService
 from tests.integration.every_type import FULL_ROW, schema_of_every_type
 from tests.integration.keyed_tables import Tables, by_key, delete, in_background, tables_of, upsert, upsert_batch
 
 SMALL_ANSWERS = {"scanner.log.fetch.max-bytes": 20_000, "scanner.log.fetch.max-bytes-for-bucket": 5_000}
 
 
-@pytest.fixture(scope="module")
-def old_tables() -> Iterator[Tables]:
-    """Tables of a server that does not know scans of rows, like those before version 1.0."""
-    handlers = TabletService.handlers
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            TabletService,
-            "handlers",
-            lambda self: {key: handler for key, handler in handlers(self).items() if key != ApiKey.SCAN_KV},
-        )
-        running = embedded.start({"durability": "os"})
-    with running, tables_of(running) as made:
-        scan = made.create().new_scan()
-        assert not scan._runtime.run(scan._cluster.offers(0, apis.SCAN_KV))
-        yield made
-
-
 @pytest.fixture(params=["scan", "changes"])
-def both(request: pytest.FixtureRequest, tables: Tables, old_tables: Tables) -> Tables:
+def both(request: pytest.FixtureRequest, tables: Tables, tables_without_scans: Tables) -> Tables:
     """Tables that are read by scans of rows, then tables that are read by all their changes."""
-    return tables if request.param == "scan" else old_tables
+    return tables if request.param == "scan" else tables_without_scans
 
 
 def reads(scan: Callable[[], TableScan]) -> Iterator[pa.Table]:

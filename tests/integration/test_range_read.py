@@ -27,7 +27,6 @@ from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 from fluss.server.rpc.scans import KvScanner
-from fluss.server.rpc.tablet_service import TabletService
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
 from tests.integration.keyed_tables import Tables, delete, in_background, tables_of, upsert, upsert_batch
@@ -417,24 +416,9 @@ def test_changes_are_undone_also_where_older_ones_have_expired(expiring: Tables)
     assert by_id(rows_of(table, at)) == [{"name": "a", "id": 1, "price": 4}, {"name": "b", "id": 2, "price": 4}]
 
 
-@pytest.fixture
-def without_scans() -> Iterator[Tables]:
-    """Tables of a server that does not know scans of rows, like those before version 1.0."""
-    handlers = TabletService.handlers
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            TabletService,
-            "handlers",
-            lambda self: {key: handler for key, handler in handlers(self).items() if key != ApiKey.SCAN_KV},
-        )
-        running = embedded.start({"durability": "os"})
-    with running, tables_of(running) as made:
-        yield made
-
-
-def test_servers_without_scans_of_rows_give_the_same_rows(without_scans: Tables) -> None:
-    table = without_scans.create(KEYED, bucket_count=1)
-    history = History(without_scans, table, seed=8)
+def test_servers_without_scans_of_rows_give_the_same_rows(tables_without_scans: Tables) -> None:
+    table = tables_without_scans.create(KEYED, bucket_count=1)
+    history = History(tables_without_scans, table, seed=8)
     for _ in range(3):
         history.change()
     for at, expected in history.at.items():

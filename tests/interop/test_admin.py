@@ -55,7 +55,8 @@ def test_a_bad_database_name_is_refused(client: Client, name: str) -> None:
         client.admin.create_database(name)
 
 
-def test_a_database_is_made_and_dropped_once(client: Client, database: str) -> None:
+def test_a_database_is_made_without_a_descriptor_and_dropped_once(client: Client, database: str) -> None:
+    assert client.admin.get_database_info(database).get_database_descriptor().get_custom_properties() == {}
     with refused(6, database):
         client.admin.create_database(database)
     client.admin.create_database(database, None, True)
@@ -364,6 +365,7 @@ def test_server_nodes_show_both_roles(client: Client, server: Addresses) -> None
     assert [node.server_type for node in nodes] == ["CoordinatorServer", "TabletServer"]
     assert [node.uid.split("-")[0] for node in nodes] == ["cs", "ts"]
     assert {f"{node.host}:{node.port}" for node in nodes} == {server.plain}
+    assert all(client.tools.repr_of(node).startswith("ServerNode(") for node in nodes)
 
 
 def test_a_dead_bootstrap_address_does_not_matter(newer_api: Api, server: Addresses) -> None:

@@ -6,7 +6,6 @@ Databases, partitions, error codes and credentials have files of their own.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,6 @@ import pytest
 
 from tests.interop.client import EARLIEST, READ_TIMEOUT_S, Client, refused
 from tests.interop.remote import Api
-from tests.interop.samples import NESTED, rows_of, schema_of
 
 PAIR = pa.schema([("c1", pa.int32()), ("c2", pa.string())])
 TRIPLE = pa.schema([("id", pa.int32()), ("name", pa.string()), ("score", pa.float32())])
@@ -58,21 +56,6 @@ def test_a_key_table_is_described_as_it_was_made(client: Client, table: str) -> 
     assert info.get_properties()["table.replication.factor"] == "1"
     client.admin.drop_table(client.path(table))
     assert not client.admin.table_exists(client.path(table))
-
-
-def test_a_database_needs_no_descriptor(client: Client, unique: str) -> None:
-    client.admin.create_database(unique, ignore_if_exists=False)
-    assert client.admin.get_database_info(unique).get_database_descriptor().get_custom_properties() == {}
-
-
-def test_server_nodes_are_complete(client: Client) -> None:
-    nodes = client.admin.get_server_nodes()
-    assert {node.server_type for node in nodes} == {"CoordinatorServer", "TabletServer"}
-    for node in nodes:
-        assert node.host
-        assert node.uid
-        assert node.port > 0
-        assert client.tools.repr_of(node).startswith("ServerNode(")
 
 
 # Schemas, configuration, errors: no server needed
@@ -126,34 +109,6 @@ def test_batches_in_keyed_buckets_are_read_as_records(client: Client, table: str
     records = client.tools.poll_records(scanner, 6, READ_TIMEOUT_S)
     assert sorted((row["c1"], row["c2"]) for *_, row in records) == [(i, f"a{i}") for i in range(1, 7)]
     scanner.unsubscribe(bucket_id=0)
-
-
-def test_rows_of_every_shape_are_read_back_as_dicts(client: Client, table: str) -> None:
-    client.create_table(table, TRIPLE)
-    client.append_rows(
-        table, [{"id": 1, "name": "a", "score": 1.5}, {"id": 2, "name": "b", "score": None}, [3, "c", 3.25]]
-    )
-    assert client.read_rows(table, 3) == [
-        {"id": 1, "name": "a", "score": 1.5},
-        {"id": 2, "name": "b", "score": None},
-        {"id": 3, "name": "c", "score": 3.25},
-    ]
-
-
-def test_offsets_follow_the_writes(client: Client, table: str) -> None:
-    client.create_table(table, PAIR)
-    path, spec = client.path(table), client.fluss.OffsetSpec
-    before_ms = int(time.time() * 1000)
-    assert client.admin.list_offsets(path, [0], spec.earliest()) == {0: 0}
-    assert client.admin.list_offsets(path, [0], spec.latest()) == {0: 0}
-    client.append_rows(table, pairs(1, 2, 3))
-    time.sleep(0.02)
-    after_ms = int(time.time() * 1000)
-    time.sleep(0.02)
-    assert client.admin.list_offsets(path, [0], spec.earliest()) == {0: 0}
-    assert client.admin.list_offsets(path, [0], spec.latest()) == {0: 3}
-    assert client.admin.list_offsets(path, [0], spec.timestamp(before_ms)) == {0: 0}
-    assert client.admin.list_offsets(path, [0], spec.timestamp(after_ms)) == {0: 3}
 
 
 def test_a_batch_scanner_goes_on_where_it_was(client: Client, table: str) -> None:
@@ -375,14 +330,6 @@ def test_a_batch_reader_guards_its_scanner_while_it_lives(newer_client: Client, 
 
 
 # The newer generation: nested values
-
-
-def test_lists_keep_nulls_empties_and_nesting(newer_client: Client, table: str) -> None:
-    newer_client.create_table(table, schema_of(NESTED))
-    newer_client.append_rows(table, rows_of(NESTED))
-    as_records = newer_client.read_rows(table, 4)
-    assert as_records == rows_of(NESTED)
-    assert newer_client.read_table(table).to_pylist() == as_records
 
 
 def test_a_map_may_be_given_as_a_dict(newer_client: Client, table: str) -> None:

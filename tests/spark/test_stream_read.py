@@ -19,74 +19,21 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-import fluss
 from fluss import TablePath, blocking
 from fluss.spark.read.stream_offsets import backlog
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
+from tests.unit.spark.read.day_table import DayTable
 
 _TIMEOUT_S = 120
 
 Row = dict[str, Any]
 
 
-class _Table:
-    """A table of a test: ids, and a day if it has partitions."""
-
-    def __init__(
-        self,
-        connection: blocking.FlussConnection,
-        database: str,
-        *,
-        keys: Sequence[str] = (),
-        days: Sequence[str] = (),
-        bucket_count: int = 2,
-    ) -> None:
-        self._connection = connection
-        self.path = TablePath(database, "t")
-        self.admin = connection.get_admin()
-        self._keys = keys
-        columns = [("id", pa.int64()), ("text", pa.string()), ("day", pa.string())]
-        descriptor = fluss.TableDescriptor(
-            fluss.Schema(pa.schema(columns), primary_keys=[*keys, "day"] if keys and days else list(keys)),
-            partition_keys=["day"] if days else [],
-            bucket_count=bucket_count,
-            bucket_keys=["id"],
-        )
-        self.admin.create_table(self.path, descriptor)
-        for day in days:
-            self.add_day(day)
-
-    def add_day(self, day: str) -> None:
-        self.admin.create_partition(self.path, {"day": day})
-
-    def drop_day(self, day: str) -> None:
-        self.admin.drop_partition(self.path, {"day": day})
-
-    def write(self, ids: Sequence[int], day: str = "a", text: str = "x") -> None:
-        table = self._connection.get_table(self.path)
-        columns = {"id": list(ids), "text": [text] * len(ids), "day": [day] * len(ids)}
-        batch = pa.RecordBatch.from_pydict(columns, schema=table.arrow_schema)
-        if self._keys:
-            upserts = table.new_upsert().create_writer()
-            upserts.upsert_arrow_batch(batch)
-            upserts.flush()
-        else:
-            appends = table.new_append().create_writer()
-            appends.write_arrow_batch(batch)
-            appends.flush()
-
-    def delete(self, ids: Sequence[int]) -> None:
-        writer = self._connection.get_table(self.path).new_upsert().create_writer()
-        for id_ in ids:
-            writer.delete({"id": id_})
-        writer.flush()
-
-
 class _Stream:
     """A query with its checkpoint, which may be started again and again. What its batches read is kept by number."""
 
-    def __init__(self, spark: SparkSession, servers: str, table: _Table, checkpoint: str, **options: str) -> None:
+    def __init__(self, spark: SparkSession, servers: str, table: DayTable, checkpoint: str, **options: str) -> None:
         self._spark = spark
         self._checkpoint = checkpoint
         self._options = {"bootstrap.servers": servers, "table": str(table.path), **options}
@@ -127,17 +74,17 @@ class _Stream:
 def test_limited_batches_read_a_growing_partitioned_table_across_a_restart(
     spark: SparkSession, bootstrap_servers: str, connection: blocking.FlussConnection, database: str, checkpoint: str
 ) -> None:
-    table = _Table(connection, database, days=["a", "b"])
-    table.write(range(20), "a")
-    table.write(range(20, 30), "b")
+    table = DayTable(connection, TablePath(database, "t"), days=["a", "b"])
+    table.write(range(20), day="a")
+    table.write(range(20, 30), day="b")
     stream = _Stream(spark, bootstrap_servers, table, checkpoint, maxRowsPerTrigger="12")
     query = stream.run({"availableNow": True})
     assert [batch.num_rows for batch in stream.batches.values()] == [12, 12, 6]
     assert [progress.numInputRows for progress in query.recentProgress[:3]] == [12, 12, 6]
     assert [backlog(progress) for progress in query.recentProgress[:3]] == [18, 6, 0]
-    table.write(range(30, 40), "a")
+    table.write(range(30, 40), day="a")
     table.add_day("c")
-    table.write(range(40, 50), "c")
+    table.write(range(40, 50), day="c")
     table.drop_day("b")
     stream.run({"availableNow": True}, maxRowsPerTrigger="1000")
     assert stream.ids == Counter(range(50))
@@ -147,7 +94,7 @@ def test_limited_batches_read_a_growing_partitioned_table_across_a_restart(
 def test_a_table_with_keys_is_read_in_full_and_then_its_changes(
     spark: SparkSession, bootstrap_servers: str, connection: blocking.FlussConnection, database: str, checkpoint: str
 ) -> None:
-    table = _Table(connection, database, keys=["id"])
+    table = DayTable(connection, TablePath(database, "t"), keys=["id"])
     table.write(range(10), text="old")
     table.delete([0])
     stream = _Stream(spark, bootstrap_servers, table, checkpoint)
@@ -186,7 +133,7 @@ def trimming_connection(trimming_server: ServerProcess) -> Iterator[blocking.Flu
         yield opened
 
 
-def _expire(table: _Table, days: Sequence[str]) -> None:
+def _expire(table: DayTable, days: Sequence[str]) -> None:
     """Have everything deleted that a table holds, and wait for it."""
     table.admin.alter_table(table.path, set_properties={"table.log.ttl": "1ms"})
 
@@ -232,10 +179,10 @@ def test_every_start_and_trigger_reads_everything_once_on_a_table_that_changes(
 ) -> None:
     database = f"matrix_{secrets.token_hex(6)}"
     trimming_connection.get_admin().create_database(database)
-    table = _Table(trimming_connection, database, keys=keys, days=["a", "b"])
-    table.write(range(10), "a")
+    table = DayTable(trimming_connection, TablePath(database, "t"), keys=keys, days=["a", "b"])
+    table.write(range(10), day="a")
     _expire(table, ["a", "b"])
-    table.write(range(10, 20), "a")
+    table.write(range(10, 20), day="a")
     time.sleep(0.01)
     options = {"maxRowsPerTrigger": "7", "scan.partition.discovery.interval": "0s", "scan.startup.mode": mode}
     if mode == "timestamp":
@@ -248,17 +195,17 @@ def test_every_start_and_trigger_reads_everything_once_on_a_table_that_changes(
     if mode == "latest":
         # Whatever is written before the first batch is not for it.
         stream.run(trigger)
-    table.write(range(20, 30), "b")
+    table.write(range(20, 30), day="b")
     stream.run(trigger)
     table.add_day("c")
-    table.write(range(30, 45), "c")
-    table.write(range(45, 50), "a")
+    table.write(range(30, 45), day="c")
+    table.write(range(45, 50), day="a")
     stream.run(trigger)
     _expire(table, ["a", "b", "c"])
     table.drop_day("b")
-    table.write(range(50, 60), "a")
+    table.write(range(50, 60), day="a")
     stream.run(trigger, **{"maxRowsPerTrigger": "1000"})
-    table.write(range(60, 62), "c")
+    table.write(range(60, 62), day="c")
     stream.run(trigger)
     assert stream.ids == Counter(range(first, 62))
     if trigger is None or "once" not in trigger:
@@ -274,13 +221,13 @@ def test_a_retention_gap_stops_a_query_with_a_sentence_and_can_be_skipped(
 ) -> None:
     database = f"gap_{secrets.token_hex(6)}"
     trimming_connection.get_admin().create_database(database)
-    table = _Table(trimming_connection, database, days=["a"])
-    table.write(range(10))
+    table = DayTable(trimming_connection, TablePath(database, "t"), days=["a"])
+    table.write(range(10), day="a")
     stream = _Stream(spark, trimming_server.bootstrap_servers, table, checkpoint)
     stream.run({"availableNow": True})
-    table.write(range(10, 20))
+    table.write(range(10, 20), day="a")
     _expire(table, ["a"])
-    table.write(range(20, 30))
+    table.write(range(20, 30), day="a")
     with pytest.raises(StreamingQueryException, match=r"partition a: what was not read yet.*'scan\.on-data-loss'=skip"):
         stream.run({"availableNow": True})
     stream.run({"availableNow": True}, **{"scan.on-data-loss": "skip"})
@@ -291,13 +238,13 @@ def test_a_retention_gap_stops_a_query_with_a_sentence_and_can_be_skipped(
 def test_a_table_created_again_stops_a_query_with_a_sentence(
     spark: SparkSession, bootstrap_servers: str, connection: blocking.FlussConnection, database: str, checkpoint: str
 ) -> None:
-    table = _Table(connection, database)
+    table = DayTable(connection, TablePath(database, "t"))
     table.write(range(10))
     stream = _Stream(spark, bootstrap_servers, table, checkpoint)
     query = stream.start()
     query.processAllAvailable()
     table.admin.drop_table(table.path)
-    table = _Table(connection, database)
+    table = DayTable(connection, TablePath(database, "t"))
     with pytest.raises(StreamingQueryException, match="was dropped and created again"):
         query.awaitTermination(_TIMEOUT_S)
     with pytest.raises(StreamingQueryException, match="begin with a new checkpoint"):
@@ -308,7 +255,7 @@ def test_a_table_created_again_stops_a_query_with_a_sentence(
 def test_a_batch_that_failed_reads_the_same_rows_again(
     spark: SparkSession, bootstrap_servers: str, connection: blocking.FlussConnection, database: str, checkpoint: str
 ) -> None:
-    table = _Table(connection, database, keys=["id"])
+    table = DayTable(connection, TablePath(database, "t"), keys=["id"])
     table.write(range(10), text="old")
     stream = _Stream(spark, bootstrap_servers, table, checkpoint)
 

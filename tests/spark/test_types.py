@@ -13,21 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fluss import Column, DataField, DataTypes, Schema, TableDescriptor, TablePath, blocking
 from fluss.schema.schema import schema_from_columns
+from tests.integration import every_type
+from tests.integration.every_type import FULL_ROW
 
 X = DataField("x", DataTypes.int())
+# Booleans, numbers, texts, bytes and a decimal of few digits; what is tried here in every precision follows.
+SCALARS = every_type.COLUMNS[:12]
 COLUMNS = (
-    Column("boolean", DataTypes.boolean()),
-    Column("tinyint", DataTypes.tinyint()),
-    Column("smallint", DataTypes.smallint()),
-    Column("int", DataTypes.int()),
-    Column("bigint", DataTypes.bigint()),
-    Column("float", DataTypes.float()),
-    Column("double", DataTypes.double()),
-    Column("char", DataTypes.char(8)),
-    Column("string", DataTypes.string()),
-    Column("binary", DataTypes.binary(3)),
-    Column("bytes", DataTypes.bytes()),
-    Column("decimal", DataTypes.decimal(10, 2)),
+    *SCALARS,
     Column("long_decimal", DataTypes.decimal(38, 18)),
     Column("date", DataTypes.date()),
     *(Column(f"time_{precision}", DataTypes.time(precision)) for precision in (0, 3, 6, 9)),
@@ -42,18 +35,7 @@ COLUMNS = (
 MOMENT = dt.datetime(1969, 12, 31, 23, 59, 59)
 INSTANT = dt.datetime(2026, 7, 1, 3, 30, 15, tzinfo=dt.UTC)
 FULL: dict[str, Any] = {
-    "boolean": True,
-    "tinyint": -128,
-    "smallint": 32767,
-    "int": -(2**31),
-    "bigint": 2**63 - 1,
-    "float": 0.5,
-    "double": -1e300,
-    "char": "abc",
-    "string": "größe \N{GRINNING FACE}",
-    "binary": b"\x00\x01\xff",
-    "bytes": b"",
-    "decimal": Decimal("-12345678.90"),
+    **{column.name: FULL_ROW[column.name] for column in SCALARS},
     "long_decimal": Decimal("12345678901234567890.012345678901234567"),
     "date": dt.date(1582, 10, 14),
     "time_0": dt.time(23, 59, 59),

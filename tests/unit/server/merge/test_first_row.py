@@ -15,7 +15,7 @@ SCHEMA = Schema.builder().column("id", IntType()).column("name", StringType()).p
 
 def merging(**properties: str) -> Merging:
     named = {key.replace("_", "."): value for key, value in properties.items()}
-    return Merging(make_table(SCHEMA, {"merge-engine": "first_row", **named}))
+    return Merging(make_table(SCHEMA, {"merge-engine": "First_Row", **named}))
 
 
 @pytest.mark.parametrize("image", ["FULL", "WAL"])

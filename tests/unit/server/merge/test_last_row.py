@@ -137,15 +137,15 @@ def test_a_wal_image_reads_stored_values_only_for_deletes() -> None:
 
 
 def test_refused_deletes_refuse_the_whole_batch_and_ignored_ones_are_skipped() -> None:
-    refusing = merging(delete_behavior="disable")
+    refusing = merging(delete_behavior="Disable")
     refusing.put(A)
     with pytest.raises(FlussError, match="takes no deletes") as caught:
         refusing.put((2, "b"), GONE)
     assert caught.value.error_code == ErrorCode.DELETION_DISABLED_EXCEPTION
     assert (len(refusing.store), len(refusing.log)) == (1, 1)
-    ignoring = merging(delete_behavior="ignore")
+    ignoring = merging(delete_behavior="IGNORE")
     assert ignoring.put(A, GONE, B) == [("+I", A), ("-U", A), ("+U", B)]
-    assert ignoring.put(GONE) == []
+    assert ignoring.put(GONE) == ignoring.put(GONE, targets=[0]) == []
     assert ignoring.put(Delete((3,)), (2, "b"), (3, "c")) == [("+I", (2, "b")), ("+I", (3, "c"))]
     assert ignoring.rows() == {b"\1": B, b"\2": (2, "b"), b"\3": (3, "c")}
     assert ignoring.put(GONE, overwrite=True) == [("-D", B)]

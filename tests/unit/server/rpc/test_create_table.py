@@ -364,7 +364,8 @@ async def test_tables_with_a_merge_engine_ignore_deletes(make_cluster, engine):
         await cluster.create(
             "fluss.t", descriptor({"id": "INTEGER", "v": "BIGINT"}, primary_key=["id"], properties=properties)
         )
-        assert (await cluster.info("fluss.t"))[1]["properties"]["table.delete.behavior"] == "IGNORE"
+        described = (await cluster.info("fluss.t"))[1]["properties"]
+        assert (described["table.merge-engine"], described["table.delete.behavior"]) == (engine, "IGNORE")
 
 
 async def test_an_explicit_version_of_keys_is_kept(make_cluster):

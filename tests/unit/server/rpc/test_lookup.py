@@ -176,6 +176,9 @@ async def test_tables_without_a_key_and_unknown_ones_are_told_apart(tmp_path):
             2: ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
             3: ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
         }
+        insert = {"insert_if_not_exists": True, "acks": -1, "timeout_ms": 5000}
+        (answer,) = await server.lookup_answers({0: [key]}, table_id=2, **insert)
+        assert answer.error_code == ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION
         server.server.catalog.add(make_table(4, "soon"))
         (answer,) = await server.lookup_answers({0: [key]}, table_id=4)
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

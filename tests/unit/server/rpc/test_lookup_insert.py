@@ -111,6 +111,12 @@ async def test_a_request_has_to_say_how_it_inserts(tmp_path):
         ([("id", "INT NOT NULL"), ("v", "INT")], {"table.merge-engine": "first_row"}, 35, "first_row"),
         (
             [("id", "INT NOT NULL"), ("v", "INT")],
+            {"table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "v"},
+            35,
+            "versioned",
+        ),
+        (
+            [("id", "INT NOT NULL"), ("v", "INT")],
             {"table.datalake.format": "paimon", "table.kv.format-version": "2"},
             15,
             "upsert",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +18,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
-import fluss
-from fluss import FlussError, TablePath, blocking, embedded
+from fluss import FlussError, blocking, embedded
 from fluss.spark.query_options import read_options
 from fluss.spark.read.stream_offsets import backlog
 from fluss.spark.read.stream_reader import FlussStreamReader
 from fluss.spark.type_mapping import view_schema
 from fluss.testing.cluster import ServerProcess
-from fluss.testing.waiting import eventually
+from tests.unit.spark.read.day_table import DayTable
 
 Row = dict[str, Any]
 
@@ -50,82 +48,11 @@ def connection(server: embedded.EmbeddedServer) -> Iterator[blocking.FlussConnec
         yield opened
 
 
-class _Table:
-    """A table of its own for a test."""
-
-    def __init__(
-        self,
-        connection: blocking.FlussConnection,
-        *,
-        keys: Sequence[str] = (),
-        days: Sequence[str] = (),
-        bucket_count: int = 2,
-        **properties: str,
-    ) -> None:
-        self._connection = connection
-        self.admin = connection.get_admin()
-        self.path = TablePath("fluss", f"t_{secrets.token_hex(6)}")
-        self._is_partitioned = bool(days)
-        self._keys = list(keys)
-        self._bucket_count = bucket_count
-        self._properties = properties
-        self.create()
-        for day in days:
-            self.add_day(day)
-
-    def create(self) -> None:
-        columns = [("id", pa.int64()), ("text", pa.string())]
-        columns += [("day", pa.string())] if self._is_partitioned else []
-        keys = [*self._keys, "day"] if self._keys and self._is_partitioned else self._keys
-        descriptor = fluss.TableDescriptor(
-            fluss.Schema(pa.schema(columns), primary_keys=keys),
-            partition_keys=["day"] if self._is_partitioned else [],
-            bucket_count=self._bucket_count,
-            bucket_keys=["id"],
-            properties=self._properties,
-        )
-        self.admin.create_table(self.path, descriptor)
-
-    def add_day(self, day: str) -> None:
-        self.admin.create_partition(self.path, {"day": day})
-
-    def drop_day(self, day: str) -> None:
-        self.admin.drop_partition(self.path, {"day": day})
-
-    def write(self, ids: Sequence[int], text: str = "x", day: str | None = None) -> None:
-        table = self._connection.get_table(self.path)
-        columns = {"id": list(ids), "text": [text] * len(ids)} | ({"day": [day] * len(ids)} if day else {})
-        batch = pa.RecordBatch.from_pydict(columns, schema=table.arrow_schema)
-        if self._keys:
-            upserts = table.new_upsert().create_writer()
-            upserts.upsert_arrow_batch(batch)
-            upserts.flush()
-        else:
-            appends = table.new_append().create_writer()
-            appends.write_arrow_batch(batch)
-            appends.flush()
-
-    def delete(self, ids: Sequence[int]) -> None:
-        writer = self._connection.get_table(self.path).new_upsert().create_writer()
-        for id_ in ids:
-            writer.delete({"id": id_})
-        writer.flush()
-
-    def expire(self) -> None:
-        """Have everything deleted that is there."""
-        self.admin.alter_table(self.path, set_properties={"table.log.ttl": "1ms"})
-        spec = fluss.OffsetSpec.earliest()
-        buckets = range(self._bucket_count)
-        latest = self.admin.list_offsets(self.path, buckets, fluss.OffsetSpec.latest())
-        eventually(lambda: self.admin.list_offsets(self.path, buckets, spec) == latest)
-        self.admin.alter_table(self.path, set_properties={"table.log.ttl": "7d"})
-
-
 @dataclass
 class _Query:
     """Does with readers what Spark does: one at a time, and a checkpoint that outlives them."""
 
-    table: _Table
+    table: DayTable
     servers: str
     options: dict[str, str] = field(default_factory=dict)
     columns: Sequence[str] | None = None
@@ -182,11 +109,11 @@ class _Query:
 @pytest.fixture
 def make(
     connection: blocking.FlussConnection, server: embedded.EmbeddedServer
-) -> Callable[..., tuple[_Table, Callable[..., _Query]]]:
+) -> Callable[..., tuple[DayTable, Callable[..., _Query]]]:
     """Return what makes a table, and queries on it."""
 
-    def made(**arguments: Any) -> tuple[_Table, Callable[..., _Query]]:
-        table = _Table(connection, **arguments)
+    def made(**arguments: Any) -> tuple[DayTable, Callable[..., _Query]]:
+        table = DayTable(connection, **arguments)
 
         def query(columns: Sequence[str] | None = None, **options: str) -> _Query:
             return _Query(
@@ -198,7 +125,7 @@ def make(
     return made
 
 
-Make = Callable[..., tuple[_Table, Callable[..., _Query]]]
+Make = Callable[..., tuple[DayTable, Callable[..., _Query]]]
 
 
 def _ids(rows: Sequence[Row]) -> list[int]:
@@ -615,7 +542,7 @@ def test_a_server_that_is_killed_and_comes_back_is_waited_for(tmp_path: Path) ->
     with ServerProcess(tmp_path, "-D", "durability=os") as mortal:
         config = blocking.Config({"bootstrap.servers": mortal.bootstrap_servers})
         with blocking.FlussConnection.create(config) as opened:
-            table = _Table(opened)
+            table = DayTable(opened)
             table.write(range(5))
             query = _Query(table, mortal.bootstrap_servers)
             assert _ids(query.trigger()) == list(range(5))
