@@ -132,7 +132,7 @@ def test_every_option_is_in_the_table() -> None:
 def test_the_test_of_an_option_is_there_and_names_it(key: str, test: str) -> None:
     file, _, name = test.partition("::")
     text = (ROOT / file).read_text(encoding="utf-8")
-    assert re.search(rf"^def {name}\(", text, re.MULTILINE), f"{file} has no {name}"
+    assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), f"{file} has no {name}"
     # Tests spell options as keys, as properties, or as keyword arguments of their helpers.
     assert _letters(key) in _letters(text), f"{file} does not mention {key}"
 

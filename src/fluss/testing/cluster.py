@@ -131,7 +131,13 @@ class ServerProcess:
         self.start()
 
     def __enter__(self) -> Self:
-        return self if self._process is not None else self.start()
+        if self._process is None:
+            try:
+                self.start()
+            except BaseException:
+                self._log.close()
+                raise
+        return self
 
     def __exit__(self, *exception: object) -> None:
         # A process that has ended by itself is not signalled any more.

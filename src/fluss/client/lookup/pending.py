@@ -121,7 +121,7 @@ class Intake:
                 by_loop.setdefault(loop, []).append((turn, None))
                 room -= 1
         for loop, turns in by_loop.items():
-            call_on(loop, set_results, turns)
+            _call_on(loop, _set_results, turns)
 
 
 class Lookup:
@@ -325,7 +325,7 @@ def deliver(lookups: Iterable[Lookup], results: Iterable[Any]) -> None:
     for lookup, result in zip(lookups, results, strict=True):
         by_loop.setdefault(lookup.loop, []).append((lookup.future, result))
     for loop, pairs in by_loop.items():
-        call_on(loop, set_results, pairs)
+        _call_on(loop, _set_results, pairs)
 
 
 def fail(lookups: Iterable[Lookup], error: FlussError) -> None:
@@ -334,10 +334,10 @@ def fail(lookups: Iterable[Lookup], error: FlussError) -> None:
     for lookup in lookups:
         by_loop.setdefault(lookup.loop, []).append(lookup.future)
     for loop, futures in by_loop.items():
-        call_on(loop, _set_errors, futures, error)
+        _call_on(loop, _set_errors, futures, error)
 
 
-def call_on(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
+def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
     """Call a function on the loop of a caller. Must be called on the library's own loop."""
     if loop is asyncio.get_running_loop():
         function(*args)
@@ -349,7 +349,7 @@ def call_on(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arg
         logger.debug("the event loop of a caller was closed before its lookup was finished")
 
 
-def set_results(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+def _set_results(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
     """Give futures of this loop their results, except for those that were cancelled."""
     for future, result in pairs:
         if not future.done():

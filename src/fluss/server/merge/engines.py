@@ -179,10 +179,10 @@ class LastRowMerger:
     def merge(self, batch: MergeInput, next_ids: NextIds | None) -> Changes:
         rows = self._decoder.decode(batch, self._deletes)
         # Whether a key is new is known only if the stored values are, so a WAL image says +U for both.
-        return last_row_changes(rows, self._image, inserts_are_updates=self._image is ChangelogImage.WAL)
+        return _last_row_changes(rows, self._image, inserts_are_updates=self._image is ChangelogImage.WAL)
 
 
-def last_row_changes(rows: DecodedKvBatch, image: ChangelogImage, *, inserts_are_updates: bool = False) -> Changes:
+def _last_row_changes(rows: DecodedKvBatch, image: ChangelogImage, *, inserts_are_updates: bool = False) -> Changes:
     """Return the changes if every record takes effect: each received row replaces what was there."""
     fold = rows.fold
     before = rows.stored[fold.slots]
@@ -218,7 +218,7 @@ class FirstRowMerger:
         is_stored[batch.old.numbers] = True
         rows = self._decoder.decode(batch, self._deletes, with_stored_rows=False)
         is_first = (rows.fold.previous < 0) & ~is_stored[rows.fold.slots]
-        return last_row_changes(rows.only(np.flatnonzero(is_first)), self._image)
+        return _last_row_changes(rows.only(np.flatnonzero(is_first)), self._image)
 
 
 class VersionedMerger:
@@ -239,7 +239,7 @@ class VersionedMerger:
     def merge(self, batch: MergeInput, next_ids: NextIds | None) -> Changes:
         rows = self._decoder.decode(batch, self._deletes)
         wins = self._wins(rows)
-        return last_row_changes(rows.only(np.flatnonzero(wins)), self._image)
+        return _last_row_changes(rows.only(np.flatnonzero(wins)), self._image)
 
     def _wins(self, rows: DecodedKvBatch) -> BoolArray:
         """Return which rows replace the ones before them."""

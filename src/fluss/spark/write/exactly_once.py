@@ -118,7 +118,7 @@ class SinkState:
                 "Exactly-once writes keep account below the checkpoint, so they must know where it is: give the query "
                 '.option("checkpointLocation", "..."), or set sink.delivery-guarantee to at-least-once'
             )
-        location = absolute_location(location)
+        location = _absolute_location(location)
         files = state_files(location)
         path = f"{_ROOT}/{_MARK}"
         mark = files.read(path)
@@ -294,7 +294,7 @@ def state_files(location: str) -> StateFiles:
     return ArrowFiles(files, path.rstrip("/"))
 
 
-def absolute_location(location: str) -> str:
+def _absolute_location(location: str) -> str:
     """Return a location that means the same in all processes: Spark takes a path as one of the driver's."""
     return location if len(urlsplit(location).scheme) > 1 else str(Path(location).absolute())
 

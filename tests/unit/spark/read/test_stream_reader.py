@@ -583,7 +583,7 @@ def test_mistakes_in_options_are_reported_at_once(make: Make) -> None:
     begun_s = time.monotonic()
     with pytest.raises(FlussError, match="id"):
         query.trigger()
-    assert time.monotonic() - begun_s < 5
+    assert time.monotonic() - begun_s < 20
 
 
 def test_what_only_a_lake_has_is_refused_also_after_a_restart(make: Make) -> None:
