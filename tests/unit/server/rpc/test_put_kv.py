@@ -156,7 +156,7 @@ async def test_what_a_request_asks_of_the_merge_reaches_it(tmp_path):
     )
     async with serving(tmp_path, table) as client:
         await client.put((1, "x", "y"))
-        await client.put((1, None, "z"))
+        await client.put((1, None, "z"), agg_mode=0)
         assert await client.rows() == [(1, "x", "z")], "aggregated: nulls are ignored"
         await client.put((1, "v", None), target_columns=[0, 1])
         assert await client.rows() == [(1, "v", "z")]
