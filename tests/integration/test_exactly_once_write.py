@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +28,7 @@ from fluss.spark.write.exactly_once import ExactlyOnceWrite, SinkState, TaskReco
 from fluss.spark.write.sink import SinkRows
 from fluss.spark.write.writer_record import WriterRecord
 from fluss.testing.faultnet import Faults
+from fluss.testing.waiting import eventually
 from tests.integration.servers import Network, network_of
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("name", pa.string())])
@@ -40,13 +40,22 @@ class DeadError(Exception):
     """An attempt ends here."""
 
 
+# Many batches of few rows, so that attempts die between them.
+CLIENT = {"writer.batch-size": "80"}
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    options = ("server.writer-id.expiration-time=2s", "server.writer-id.expiration-check-interval=100ms")
-    # Many batches of few rows, so that attempts die between them.
-    client = {"writer.batch-size": "80"}
-    with network_of(tmp_path_factory.mktemp("once"), ROWS, *options, seed=8, client=client) as network:
+    with network_of(tmp_path_factory.mktemp("once"), ROWS, seed=8, client=CLIENT) as network:
         network.partitions = [{"day": day} for day in DAYS]
+        yield network
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    """A server that soon forgets writers that are silent."""
+    options = ("server.writer-id.expiration-time=5s", "server.writer-id.expiration-check-interval=100ms")
+    with network_of(tmp_path_factory.mktemp("forgetful"), ROWS, *options, seed=8, client=CLIENT) as network:
         yield network
 
 
@@ -319,9 +328,9 @@ def test_the_order_of_changes_of_a_key_is_kept_and_deletes_delete(network: Netwo
 
 @pytest.mark.parametrize("keys", [(), ("id",)])
 def test_a_writer_that_the_server_has_forgotten_is_replaced(
-    network: Network, tmp_path: Path, keys: tuple[str, ...]
+    forgetful: Network, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:
-    table = network.create(keys=keys, bucket_count=1)
+    table = forgetful.create(keys=keys, bucket_count=1)
     rows = rows_of(list(range(60)))
     with dying_writer(4), pytest.raises(DeadError):
         ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 5))
@@ -342,7 +351,8 @@ def wait_until_forgotten(table: FlussTable, records: TaskRecords) -> None:
     record = records.load()
     assert record is not None
     bucket = TableBucket(record.table_id, 0)
-    for _ in range(100):
+
+    def is_forgotten() -> bool:
         with SequencedWriter(table, record.writer_id, next_sequences={bucket: 1000}) as writer:
             if table.has_primary_key():
                 writer.upsert(bucket, pa.RecordBatch.from_pylist(rows_of([1]), schema=ROWS))
@@ -350,10 +360,9 @@ def wait_until_forgotten(table: FlussTable, records: TaskRecords) -> None:
                 writer.append_nothing(bucket)
             with pytest.raises(FlussError) as refused:
                 writer.flush()
-        if "written nothing" in refused.value.message:
-            return
-        time.sleep(0.1)
-    raise AssertionError("the server still knows the writer")
+        return "written nothing" in refused.value.message
+
+    eventually(is_forgotten)
 
 
 @pytest.mark.parametrize("keys", [(), ("id",)])

@@ -9,12 +9,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.context import SQLContext
 
 _STOP_TIMEOUT_S: Final = 60.0
+# What Spark needs of its home; the archive of the Python package is left out.
+_HOME_PARTS: Final = ("bin", "jars", "sbin")
+
+
+def make_home(directory: Path) -> Path:
+    """Make a SPARK_HOME whose Python processes import the installed package.
+
+    From the archive that is first on their path otherwise, each of them would compile it anew; on a busy machine some
+    would miss the ten seconds that Spark gives a process to call back.
+    """
+    installed = Path(pyspark.__file__).parent
+    for name in _HOME_PARTS:
+        (directory / name).symlink_to(installed / name)
+    return directory
 
 
 class SparkSessions:
