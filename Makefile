@@ -42,8 +42,8 @@ test-spark: $(STAMP) ## Run all tests with Spark, the long ones too: matrices, k
 test-oldest: ## Run the tests with the oldest supported versions of the libraries
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
-		--editable '.[server]' hypothesis pandas psutil pytest pytest-timeout pytest-xdist
-	@.venv-oldest/bin/python -m pytest -n 2 --ignore=tests/unit/protocol/test_generated.py
+		--editable '.[server,spark]' duckdb hypothesis polars psutil pytest pytest-timeout pytest-xdist
+	@.venv-oldest/bin/python -m pytest -n 3 -q --durations=10 --ignore=tests/unit/protocol/test_generated.py
 
 check: $(STAMP) ## Lint, types, and the rule that imports go downwards
 	@$(PY) -m ruff check .

@@ -239,8 +239,8 @@ class _ExportWork:
         if row_filter is None:
             return lambda split: split_rows(table, split, self.columns)
         columns = [*self.columns, *sorted(row_filter.columns - set(self.columns))]
-        condition, predicate = row_filter.expression(), row_filter.predicate()
-        return lambda split: (batch.filter(condition) for batch in split_rows(table, split, columns, predicate))
+        predicate = row_filter.predicate()
+        return lambda split: map(row_filter.filter, split_rows(table, split, columns, predicate))
 
     def _output(self, directory: str, place: str, number: int) -> ParquetOutput:
         job = self.directory.rpartition(TEMPORARY_PREFIX)[2]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +27,6 @@ from fluss.spark.filter.literals import ColumnValue, compared_type, python_value
 Truth: TypeAlias = bool | None
 # What a condition can be for rows of which only something is known.
 Outcomes: TypeAlias = frozenset[Truth]
-# An Arrow array, or an expression that stands for one: the functions of pyarrow take both.
-ArrowValue: TypeAlias = Any
 
 _ANY_OUTCOME: Final[Outcomes] = frozenset({True, False, None})
 _FLOAT_ROOTS: Final = frozenset({TypeRoot.FLOAT, TypeRoot.DOUBLE})
@@ -38,7 +36,7 @@ _TRUTHS: Final[dict[Truth, pa.Scalar]] = {
     False: bool_array(np.array([False]))[0],
     None: _UNKNOWN,
 }
-_COMPARISONS: Final[dict[Operator, Callable[[ArrowValue, pa.Scalar], ArrowValue]]] = {
+_COMPARISONS: Final[dict[Operator, Callable[[pa.Array, pa.Scalar], pa.Array]]] = {
     Operator.EQUAL: pc.equal,
     Operator.NOT_EQUAL: pc.not_equal,
     Operator.LESS: pc.less,
@@ -60,25 +58,23 @@ _TRUE_OF_NAN: Final = frozenset({Operator.NOT_EQUAL, Operator.GREATER, Operator.
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where conditions find their columns: arrays by name, or with nothing given, expressions that name them."""
+    """Where conditions find their columns: arrays by name, all of the same length."""
 
-    arrays: Mapping[str, pa.Array] | None
-    row_count: int = 0
+    arrays: Mapping[str, pa.Array]
+    row_count: int
 
-    def of(self, column: Column) -> ArrowValue:
+    def of(self, column: Column) -> pa.Array:
         """Return a column as it is stored."""
-        return pc.field(column.name) if self.arrays is None else self.arrays[column.name]
+        return self.arrays[column.name]
 
-    def compared(self, column: Column) -> ArrowValue:
+    def compared(self, column: Column) -> pa.Array:
         """Return a column in the type in which it is compared."""
         stored = self.of(column)
         is_other_type = column.data_type.root in (TypeRoot.FLOAT, TypeRoot.BINARY)
         return stored.cast(compared_type(column.data_type)) if is_other_type else stored
 
-    def constant(self, truth: Truth) -> ArrowValue:
+    def constant(self, truth: Truth) -> pa.Array:
         """Return the same truth for every row."""
-        if self.arrays is None:
-            return pc.scalar(_TRUTHS[truth])
         if truth is None:
             return pa.nulls(self.row_count, pa.bool_())
         return bool_array(np.full(self.row_count, truth))
@@ -92,7 +88,7 @@ class BoundCondition(ABC):
         """Return the names of the columns that it looks at."""
 
     @abstractmethod
-    def truth(self, columns: Columns) -> ArrowValue:
+    def truth(self, columns: Columns) -> pa.Array:
         """Return for each row whether it holds; null where that is unknown."""
 
     @abstractmethod
@@ -116,7 +112,7 @@ class Always(BoundCondition):
     def columns(self) -> frozenset[str]:
         return frozenset()
 
-    def truth(self, columns: Columns) -> ArrowValue:
+    def truth(self, columns: Columns) -> pa.Array:
         return columns.constant(self.value)
 
     def outcomes(self, known: Mapping[str, pa.Array]) -> Outcomes:
@@ -150,7 +146,7 @@ class Settled(_ColumnCondition):
 
     value: bool
 
-    def truth(self, columns: Columns) -> ArrowValue:
+    def truth(self, columns: Columns) -> pa.Array:
         return pc.if_else(pc.is_null(columns.of(self.column)), _UNKNOWN, _TRUTHS[self.value])
 
 
@@ -161,7 +157,7 @@ class Compared(_ColumnCondition):
     operator: Operator
     value: ColumnValue
 
-    def truth(self, columns: Columns) -> ArrowValue:
+    def truth(self, columns: Columns) -> pa.Array:
         column = columns.compared(self.column)
         holds = _COMPARISONS[self.operator](column, value_array([self.value], self.column.data_type)[0])
         if self._is_float and self.operator in _TRUE_OF_NAN:
@@ -188,7 +184,7 @@ class OneOf(_ColumnCondition):
     values: tuple[ColumnValue, ...]
     has_null: bool
 
-    def truth(self, columns: Columns) -> ArrowValue:
+    def truth(self, columns: Columns) -> pa.Array:
         column = columns.compared(self.column)
         members = value_array(_with_both_zeros(self.values), self.column.data_type)
         is_in = pc.is_in(column, value_set=members)
@@ -211,7 +207,7 @@ class OneOf(_ColumnCondition):
 class Null(_ColumnCondition):
     """A column that has no value."""
 
-    def truth(self, columns: Columns) -> ArrowValue:
+    def truth(self, columns: Columns) -> pa.Array:
         return pc.is_null(columns.of(self.column))
 
     def predicate(self, is_negated: bool) -> Predicate | None:
@@ -227,7 +223,7 @@ class Like(_ColumnCondition):
 
     pattern: str
 
-    def truth(self, columns: Columns) -> ArrowValue:
+    def truth(self, columns: Columns) -> pa.Array:
         column = columns.of(self.column)
         plain = _plain_pattern(self.pattern)
         if plain is None:
@@ -263,7 +259,7 @@ class Not(BoundCondition):
     def columns(self) -> frozenset[str]:
         return self.condition.columns()
 
-    def truth(self, columns: Columns) -> ArrowValue:
+    def truth(self, columns: Columns) -> pa.Array:
         return pc.invert(self.condition.truth(columns))
 
     def outcomes(self, known: Mapping[str, pa.Array]) -> Outcomes:
@@ -283,7 +279,7 @@ class Joined(BoundCondition):
     def columns(self) -> frozenset[str]:
         return frozenset[str]().union(*(condition.columns() for condition in self.conditions))
 
-    def truth(self, columns: Columns) -> ArrowValue:
+    def truth(self, columns: Columns) -> pa.Array:
         return reduce(
             pc.or_kleene if self.is_any else pc.and_kleene,
             (condition.truth(columns) for condition in self.conditions),

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fluss.errors import FlussError
 from fluss.options import suggestion
@@ -69,10 +68,6 @@ class RowFilter:
         """Return the rows for which the condition holds. The batch has the columns of the filter, and maybe more."""
         arrays = {name: batch.column(name) for name in self.columns}
         return batch.filter(self._condition.truth(Columns(arrays, batch.num_rows)))
-
-    def expression(self) -> pc.Expression:
-        """Return the condition as pyarrow has it. To filter batches one by one, ``filter`` is faster."""
-        return self._condition.truth(Columns(None))
 
     def predicate(self) -> Predicate | None:
         """Return a condition that holds wherever this one does, for servers to skip batches; None if there is none."""

@@ -355,7 +355,6 @@ def test_a_filter_keeps_the_rows_for_which_its_condition_is_true(condition: Draw
     row_filter = _parsed(condition.text)
     expected = [number for number, row in enumerate(rows) if condition.truth(row) is True]
     assert row_filter.filter(batch)["number"].to_pylist() == expected
-    assert batch.filter(row_filter.expression())["number"].to_pylist() == expected
 
 
 @given(_conditions(), _rows.filter(bool))
