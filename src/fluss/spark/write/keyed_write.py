@@ -135,7 +135,8 @@ class KeyedWrite:
             batches = records.batches(bucket, self._attempt.rows_per_batch)
             for number, hashes in enumerate(written):
                 batch = next(batches, None)
-                if batch is None or not bool(np.isin(hashes, batch.hashes).all()):
+                # Sorted, because numpy 2.0 cannot look unsigned numbers of 64 bits up in a table.
+                if batch is None or not bool(np.isin(hashes, batch.hashes, kind="sort").all()):
                     raise FlussError(
                         f"Batch {number} that an earlier attempt of this task wrote to {bucket} of "
                         f"{self._table.table_path} has keys that are not in its rows now: {NOT_REPEATABLE}"
