@@ -104,6 +104,7 @@ def test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own(tmp_path:
 def test_rights_may_be_meant_for_a_user_in_any_case(tmp_path: Path, ignore_case: bool) -> None:
     options = {
         "bind.listeners": "CLIENT://127.0.0.1:0, FLUSS://127.0.0.1:0",
+        "internal.listener.name": "FLUSS",
         "security.protocol.map": "CLIENT:SASL",
         "security.sasl.plain.credentials": "alice:secret",
         "authorizer.enabled": True,

@@ -27,6 +27,7 @@ _LISTENERS = "tests/unit/server/test_listeners.py::"
 _FILES = "tests/unit/server/test_server_options.py::"
 _EMBEDDED = "tests/unit/test_embedded.py::"
 _KV = "tests/unit/server/kv/test_kv_options.py::"
+_SAFE = "tests/integration/test_safe_listeners.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 
 CLIENT = {
@@ -71,6 +72,7 @@ SERVER = {
     "bind.listeners": _PROCESS + "test_clients_are_told_the_address_of_the_listener_they_came_in_by",
     "advertised.listeners": _OPTIONS + "test_clients_are_told_the_advertised_address",
     "internal.listener.name": _PROCESS + "test_rights_are_enforced_except_for_super_users_and_on_the_internal_listener",
+    "security.insecure-listeners.allowed": _SAFE + "test_the_word_may_stand_in_the_file_or_the_environment",
     "security.protocol.map": _OPTIONS + "test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own",
     "security.sasl.enabled.mechanisms": _LISTENERS + "test_plans_that_cannot_work_are_refused_with_the_next_step",
     "security.sasl.plain.credentials": _OPTIONS + "test_rights_may_be_meant_for_a_user_in_any_case",

@@ -32,9 +32,9 @@ examples:
   Keep data in ./data and listen on {_DEFAULT_HOST}:{DEFAULT_PORT}:
     {_PROGRAM} --data-dir ./data
 
-  Let other machines in, on another port; in a container, also tell clients a name that leads there:
-    {_PROGRAM} --data-dir ./data --host 0.0.0.0 --port 9200
-    {_PROGRAM} --data-dir ./data --host 0.0.0.0 -D advertised.listeners=FLUSS://localhost:9123
+  Let everybody in who reaches this machine, on another port; in a container, also tell clients a name that leads there:
+    {_PROGRAM} --data-dir ./data --host 0.0.0.0 --port 9200 --insecure
+    {_PROGRAM} --data-dir ./data --host 0.0.0.0 --insecure -D advertised.listeners=FLUSS://localhost:9123
 
   Ask users for a password (the file server.yaml):
     bind.listeners: CLIENT://0.0.0.0:9123
@@ -84,6 +84,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--port", type=_port, help=f"the port to listen on (default {DEFAULT_PORT}; 0 takes a free one)"
     )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="let other machines in without a password; without this word only SASL listeners take clients from there",
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="options as YAML with dotted keys")
     parser.add_argument(
         "--durability",
@@ -125,6 +130,8 @@ def _options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         given[ServerOptions.data_dir.key] = Setting(arguments.data_dir, "--data-dir")
     if arguments.durability is not None:
         given[ServerOptions.durability.key] = Setting(arguments.durability, "--durability")
+    if arguments.insecure:
+        given[ServerOptions.insecure_listeners_allowed.key] = Setting("true", "--insecure")
     options = ServerOptions.load(given, file=arguments.config)
     if arguments.host is not None or arguments.port is not None:
         listeners = options.setting(ServerOptions.bind_listeners)

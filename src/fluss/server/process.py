@@ -28,7 +28,7 @@ from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import SecurityProtocol, address_text
-from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
+from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
 from fluss.server.model import Clock
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
@@ -112,6 +112,7 @@ class FlussServer:
     async def _start(self) -> None:
         if self._options.ignored_keys:
             logger.info("these options have no effect in this server: %s", ", ".join(self._options.ignored_keys))
+        warn_of_listeners(self._options, self._plans)
         # In a thread, because a directory may be slow, and other servers may share this loop.
         directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir)
         self._running.callback(directory.release)
@@ -152,15 +153,9 @@ class FlussServer:
         options = self._options
         if not options.authorizer_enabled:
             return Authorizer.disabled()
-        if all(plan.endpoint.name == options.internal_listener_name for plan in self._plans):
-            logger.warning(
-                "'%s' is on, but '%s' names the only listener, and clients that come in by that one may do everything",
-                ServerOptions.authorizer_enabled.key,
-                ServerOptions.internal_listener_name.key,
-            )
         return Authorizer(
             super_users=options.super_users,
-            internal_listener_name=options.internal_listener_name,
+            internal_listener_name=options.internal_listener_name or None,
             ignore_case=options.principal_ignore_case,
         )
 

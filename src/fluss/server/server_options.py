@@ -128,14 +128,22 @@ class ServerOptions:
     internal_listener_name = ServerOption(
         "internal.listener.name",
         TEXT,
-        DEFAULT_LISTENER_NAME,
-        "The listener for servers and operators: whoever comes in by it needs no rights.",
+        "",
+        "The listener for servers and operators: whoever comes in by it needs no rights. Unless it is named, there is "
+        "none. It cannot be the only one, and without authentication it has to be on a loopback address.",
     )
     security_protocols = ServerOption(
         "security.protocol.map",
         PROTOCOLS,
         "",
         "PLAINTEXT or SASL by listener name, such as CLIENT:SASL. A listener that is not named is a plaintext one.",
+    )
+    insecure_listeners_allowed = ServerOption(
+        "security.insecure-listeners.allowed",
+        BOOLEAN,
+        "false",
+        "Whether listeners that ask nobody who they are may be reached from other machines; --insecure says the same. "
+        "Otherwise they have to be on a loopback address, such as 127.0.0.1.",
     )
     sasl_mechanisms = ServerOption(
         "security.sasl.enabled.mechanisms", NAMES, "PLAIN", "How users may log in; PLAIN is the one mechanism there is."
