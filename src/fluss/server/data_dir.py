@@ -7,7 +7,7 @@ file                  content
 What else is in there belongs to the roles of the server.
 
 What keeps a second server out is a lock on the directory itself: nothing in it can be deleted to undo that. The file is
-locked besides, for servers of earlier releases, which look at nothing else, and for people who want to know whom to ask.
+locked besides, for servers of earlier releases, which look at nothing else.
 """
 
 from __future__ import annotations
