@@ -32,6 +32,7 @@ ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SCHEMA = blocking.Schema(ARROW_SCHEMA)
 PATH = blocking.TablePath("fluss", "t")
 TIMEOUT_S = 120
+BUCKETS = [blocking.TableBucket(0, number) for number in range(5)]
 
 
 def create_table(connection: blocking.FlussConnection, **description: Any) -> blocking.FlussTable:
@@ -373,6 +374,26 @@ def test_offsets_of_producers_are_kept_for_a_while(tmp_path: Path) -> None:
 
         # Nobody has to ask for what has expired to make it disappear from the disk.
         eventually(lambda: stored() == [])
+
+
+def test_what_is_kept_for_producers_is_bounded(tmp_path: Path) -> None:
+    """By coordinator.producer-offsets.max-ttl, coordinator.producer-offsets.max-per-user, and
+    coordinator.producer-offsets.max-offsets."""
+    options = {
+        "coordinator__producer_offsets__ttl": "1 h",
+        "coordinator__producer_offsets__max_ttl": "2 h",
+        "coordinator__producer_offsets__max_per_user": 2,
+        "coordinator__producer_offsets__max_offsets": 5,
+    }
+    with serving(tmp_path, **options) as (_, connection):
+        admin = connection.get_admin()
+        assert code_of(lambda: admin.register_producer_offsets("large", dict.fromkeys(BUCKETS, 1))) == 63
+        assert admin.register_producer_offsets("a", {BUCKETS[0]: 1}, ttl_ms=2**62)
+        kept = admin.get_producer_offsets("a")
+        assert kept is not None
+        assert kept.expiration_time <= time.time_ns() // 1_000_000 + 2 * 3_600_000
+        assert admin.register_producer_offsets("b", {BUCKETS[0]: 1})
+        assert code_of(lambda: admin.register_producer_offsets("c", {BUCKETS[0]: 1})) == 63
 
 
 # Logs

@@ -266,6 +266,9 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         kv_tables_allowed=options.kv_tables_allowed,
         auto_partition_check_interval_ms=options.auto_partition_check_interval_ms,
         producer_offsets_ttl_ms=options.producer_offsets_ttl_ms,
+        producer_offsets_ttl_ms_max=options.producer_offsets_ttl_ms_max,
+        producers_per_user_max=options.producers_per_user_max,
+        producer_offsets_count_max=options.producer_offsets_count_max,
         producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
     )
 

@@ -264,7 +264,30 @@ class ServerOptions:
         "coordinator.producer-offsets.ttl",
         DURATION_MS,
         "24 h",
-        "How long offsets that a producer has registered are kept.",
+        "How long offsets that a producer has registered are kept, unless it says otherwise.",
+        lowest=1,
+    )
+    producer_offsets_ttl_ms_max = ServerOption(
+        "coordinator.producer-offsets.max-ttl",
+        DURATION_MS,
+        "7 d",
+        "The longest time that a producer can ask for; longer ones count as this, or as the time above if that is "
+        "longer.",
+        lowest=1,
+    )
+    producers_per_user_max = ServerOption(
+        "coordinator.producer-offsets.max-per-user",
+        INT32,
+        "1000",
+        "The most producers of one user whose offsets are kept; further ones are refused with code 63.",
+        lowest=1,
+    )
+    producer_offsets_count_max = ServerOption(
+        "coordinator.producer-offsets.max-offsets",
+        INT32,
+        "262144",
+        "The most offsets of buckets that are kept for all producers together, where a producer counts as one more; "
+        "further ones are refused with code 63.",
         lowest=1,
     )
     producer_offsets_cleanup_interval_ms = ServerOption(
