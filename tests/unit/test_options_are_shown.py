@@ -82,6 +82,7 @@ SERVER = {
     "super.users": _PROCESS + "test_rights_are_enforced_except_for_super_users_and_on_the_internal_listener",
     "security.acl.principal.ignore-case": _OPTIONS + "test_rights_may_be_meant_for_a_user_in_any_case",
     "data.dir": _EMBEDDED + "test_a_given_directory_stays_and_can_be_used_again",
+    "data.dir.mode": "tests/integration/test_private_files.py::test_the_group_may_read_if_the_option_says_so",
     "durability": _OPTIONS + "test_an_acknowledged_row_is_on_the_disk_or_in_the_operating_system",
     "tablet-server.id": _OPTIONS + "test_the_server_has_the_number_and_the_rack_it_is_given",
     "tablet-server.rack": _OPTIONS + "test_the_server_has_the_number_and_the_rack_it_is_given",

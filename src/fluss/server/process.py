@@ -119,7 +119,7 @@ class FlussServer:
             logger.info("these options have no effect in this server: %s", ", ".join(self._options.ignored_keys))
         warn_of_listeners(self._options, self._plans)
         # In a thread, because a directory may be slow, and other servers may share this loop.
-        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir)
+        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir, mode=self._options.data_dir_mode)
         self._running.callback(directory.release)
         await asyncio.to_thread(_refuse_lost_metadata, directory.path)
         nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
@@ -347,11 +347,13 @@ def log_to_stderr(level: str) -> None:
     )
 
 
-def prepare_process() -> None:
+def prepare_process(options: ServerOptions) -> None:
     """Make this process fit to be a server: let the event loop come to its turn soon, and allow many open files.
 
-    For processes that are nothing but a server, before it is started.
+    Files that libraries make, such as those of RocksDB, are for the same people as all others. For processes that are
+    nothing but a server, before it is started.
     """
+    os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
