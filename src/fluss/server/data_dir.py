@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss.errors import FlussError, hide_directory, unhide_directory
+from fluss.storage.log.file_names import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from fluss.storage.vfs import OsFiles
 
 FORMAT_VERSION: Final = 1
@@ -30,6 +31,8 @@ LOCK_FILE: Final = ".lock"
 # The permissions of a data directory: for the user that the server runs as, and for nobody else.
 PRIVATE: Final = 0o700
 # A mount point has one of its own, and a directory that was only locked so far is as good as empty.
+# Files beside the directories of databases. A database of such a name would have no directory, or take theirs.
+FILE_NAMES: Final = frozenset({FORMAT_FILE, RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT})
 _OVERLOOKED: Final = frozenset({LOCK_FILE, f"{FORMAT_FILE}.tmp", "lost+found"})
 # Longer than any process number or version; a longer one was not written by this program.
 _NUMBER_BYTES_MAX: Final = 20
