@@ -86,14 +86,18 @@ def plan_listeners(options: ServerOptions) -> tuple[ListenerPlan, ...]:
         if protocol is SecurityProtocol.SASL:
             _check_users(options, endpoint.name, own_users)
         plans.append(ListenerPlan(endpoint, protocol, own_users, advertised.get(endpoint.name)))
-    if options.authorizer_enabled and options.internal_listener_name:
-        _check_internal(options, plans)
+    if options.authorizer_enabled:
+        _check_internal(options.internal_listener_name, plans)
     if not options.insecure_listeners_allowed:
         _check_reach(plans)
     return tuple(plans)
 
 
-def warn_of_listeners(options: ServerOptions, plans: Iterable[ListenerPlan]) -> None:
+def _named(name: str, plans: Iterable[ListenerPlan]) -> ListenerPlan | None:
+    return next((plan for plan in plans if plan.endpoint.name == name), None)
+
+
+def warn_of_listeners(options: ServerOptions, plans: Sequence[ListenerPlan]) -> None:
     """Log what is allowed and yet better known to the operator."""
     for plan in plans:
         if not plan.is_authenticated and not is_loopback(plan.endpoint.host):
@@ -105,9 +109,18 @@ def warn_of_listeners(options: ServerOptions, plans: Iterable[ListenerPlan]) -> 
                 ServerOptions.super_users.key,
                 ServerOptions.authorizer_enabled.key,
             )
-    elif options.internal_listener_name:
-        logger.info("clients of listener %s need no rights", options.internal_listener_name)
-    elif not options.super_users:
+        return
+    name = options.internal_listener_name
+    if _named(name, plans) is not None:
+        logger.info("clients of listener %s need no rights", name)
+        return
+    if name:
+        names = [plan.endpoint.name for plan in plans]
+        logger.warning(
+            "'%s' is '%s', and there is no such listener%s",
+            *(ServerOptions.internal_listener_name.key, name, suggestion(name, names)),
+        )
+    if not options.super_users:
         logger.warning(
             "'%s' is on, and there is neither a super user nor an internal listener: no user can be given rights; "
             "set '%s' to User:<name>",
@@ -154,17 +167,17 @@ def _check_users(options: ServerOptions, listener_name: str, own_users: Mapping[
         )
 
 
-def _check_internal(options: ServerOptions, plans: Sequence[ListenerPlan]) -> None:
+def _check_internal(name: str, plans: Sequence[ListenerPlan]) -> None:
     """Refuse an internal listener by which clients would come in, for whom rights are meant."""
-    name = options.internal_listener_name
-    _check_known(ServerOptions.internal_listener_name, [name], [plan.endpoint.name for plan in plans])
+    internal = _named(name, plans)
+    if internal is None:
+        return
     if len(plans) == 1:
         raise _invalid(
             ServerOptions.internal_listener_name,
             f"{name} is the only listener, so '{ServerOptions.authorizer_enabled.key}' would have no effect; "
             f"leave it out, or add a listener for clients to '{ServerOptions.bind_listeners.key}'",
         )
-    (internal,) = (plan for plan in plans if plan.endpoint.name == name)
     if not internal.is_authenticated and not is_loopback(internal.endpoint.host):
         raise _invalid(
             ServerOptions.internal_listener_name,
