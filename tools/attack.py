@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -81,7 +82,7 @@ class Honest:
         return f"the honest client came in {len(ordered)} times: median {median:.1f} ms, worst {worst:.1f} ms{failed}"
 
 
-def request_bytes(api: apis.Api, message: object, request_id: int = 0) -> bytes:
+def request_bytes(api: apis.Api[Any, Any], message: Any, request_id: int = 0) -> bytes:
     return b"".join(frames.request_frame(api.key, 0, request_id, api.request.encode(message)))
 
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 import pyarrow as pa
 
@@ -36,7 +36,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
     except (OSError, AttributeError):
         return None
     function.argtypes, function.restype = [ctypes.c_size_t], ctypes.c_int
-    return function  # type: ignore[no-any-return]
+    return cast("Callable[[int], int]", function)
 
 
 _trim_malloc = _malloc_trim()
