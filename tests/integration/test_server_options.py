@@ -32,6 +32,7 @@ ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SCHEMA = blocking.Schema(ARROW_SCHEMA)
 PATH = blocking.TablePath("fluss", "t")
 TIMEOUT_S = 120
+BUCKETS = [blocking.TableBucket(0, number) for number in range(5)]
 
 
 def create_table(connection: blocking.FlussConnection, **description: Any) -> blocking.FlussTable:
@@ -104,6 +105,7 @@ def test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own(tmp_path:
 def test_rights_may_be_meant_for_a_user_in_any_case(tmp_path: Path, ignore_case: bool) -> None:
     options = {
         "bind.listeners": "CLIENT://127.0.0.1:0, FLUSS://127.0.0.1:0",
+        "internal.listener.name": "FLUSS",
         "security.protocol.map": "CLIENT:SASL",
         "security.sasl.plain.credentials": "alice:secret",
         "authorizer.enabled": True,
@@ -276,6 +278,46 @@ def test_limits_and_defaults_of_tables(tmp_path: Path) -> None:
         assert one_more == ErrorCode.PARTITION_MAX_NUM_EXCEPTION
 
 
+def test_what_would_make_more_buckets_than_the_server_may_have_leaves_no_trace(tmp_path: Path) -> None:
+    hourly = {
+        "table.auto-partition.enabled": "true",
+        "table.auto-partition.time-unit": "HOUR",
+        "table.auto-partition.num-precreate": "150",
+    }
+    with serving(tmp_path, server__max_buckets=4096) as (_, connection):
+        admin = connection.get_admin()
+        path = blocking.TablePath("fluss", "hourly")
+        huge = blocking.TableDescriptor(SCHEMA, partition_keys=["name"], bucket_count=4096, properties=hourly)
+        with pytest.raises(FlussError, match=r"'server[.]max-buckets'") as refusal:
+            admin.create_table(path, huge)
+        assert refusal.value.error_code == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        assert f"need {150 * 4096} buckets, and the server has 0 of at most 4096" in refusal.value.message
+        assert admin.list_tables("fluss") == []
+        assert [each.name for each in (tmp_path / "data").iterdir() if each.is_dir()] == []
+
+        admin.create_table(path, blocking.TableDescriptor(SCHEMA, partition_keys=["name"], bucket_count=2048))
+        admin.create_partition(path, {"name": "a"})
+        one = blocking.TablePath("fluss", "one")
+        admin.create_table(one, blocking.TableDescriptor(SCHEMA, bucket_count=1))
+        second = code_of(lambda: admin.create_partition(path, {"name": "b"}))
+        assert second == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        assert len(admin.list_partition_infos(path)) == 1
+        # What is dropped makes room.
+        admin.drop_table(one)
+        admin.create_partition(path, {"name": "b"})
+        too_many = code_of(lambda: admin.create_table(one, blocking.TableDescriptor(SCHEMA, bucket_count=1)))
+        assert too_many == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        assert admin.list_tables("fluss") == ["hourly"]
+    # A server that has more already serves it, and only refuses more.
+    with serving(tmp_path, server__max_buckets=2000) as (_, connection):
+        admin = connection.get_admin()
+        assert admin.get_cluster_health().num_replicas == 4096
+        assert code_of(lambda: admin.create_partition(path, {"name": "c"})) == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        admin.drop_partition(path, {"name": "a"})
+        admin.drop_partition(path, {"name": "b"})
+        assert code_of(lambda: admin.create_partition(path, {"name": "c"})) == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+
+
 @pytest.mark.parametrize(
     ("key", "primary_keys", "is_allowed"),
     [
@@ -332,6 +374,26 @@ def test_offsets_of_producers_are_kept_for_a_while(tmp_path: Path) -> None:
 
         # Nobody has to ask for what has expired to make it disappear from the disk.
         eventually(lambda: stored() == [])
+
+
+def test_what_is_kept_for_producers_is_bounded(tmp_path: Path) -> None:
+    """By coordinator.producer-offsets.max-ttl, coordinator.producer-offsets.max-per-user, and
+    coordinator.producer-offsets.max-offsets."""
+    options = {
+        "coordinator__producer_offsets__ttl": "1 h",
+        "coordinator__producer_offsets__max_ttl": "2 h",
+        "coordinator__producer_offsets__max_per_user": 2,
+        "coordinator__producer_offsets__max_offsets": 5,
+    }
+    with serving(tmp_path, **options) as (_, connection):
+        admin = connection.get_admin()
+        assert code_of(lambda: admin.register_producer_offsets("large", dict.fromkeys(BUCKETS, 1))) == 63
+        assert admin.register_producer_offsets("a", {BUCKETS[0]: 1}, ttl_ms=2**62)
+        kept = admin.get_producer_offsets("a")
+        assert kept is not None
+        assert kept.expiration_time <= time.time_ns() // 1_000_000 + 2 * 3_600_000
+        assert admin.register_producer_offsets("b", {BUCKETS[0]: 1})
+        assert code_of(lambda: admin.register_producer_offsets("c", {BUCKETS[0]: 1})) == 63
 
 
 # Logs

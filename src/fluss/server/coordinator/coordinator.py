@@ -67,14 +67,14 @@ class Coordinator:
             authorizer.add(await store.load_acls())
             return cls(
                 store=store,
-                catalog=await Catalog.open(store, clock=clock),
+                catalog=await Catalog.open(store, clock=clock, bucket_count_max=settings.total_bucket_count_max),
                 nodes=nodes,
                 authorizer=authorizer,
                 configs=await DynamicConfigs.open(store, initial_configs),
                 tags=await ServerTags.open(store, [nodes.tablet_server_id]),
                 writer_ids=await WriterIds.open(store),
                 row_ids=RowIds(store),
-                producers=await ProducerRegistry.open(store, clock=clock, ttl_ms=settings.producer_offsets_ttl_ms),
+                producers=await ProducerRegistry.open(store, settings, clock=clock),
                 settings=settings,
                 clock=clock,
                 rng=rng or random.Random(),

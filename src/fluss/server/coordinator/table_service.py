@@ -34,6 +34,8 @@ from fluss.server.coordinator.table_validation import TableLimits, check_bucket_
 from fluss.server.model import Clock, Table
 
 # The system keeps it; users never create or drop it.
+# File systems take names of 255 bytes, and an id goes with it.
+_PARTITION_NAME_CHARS_MAX: Final = 230
 _HISTORICAL_PARTITION: Final = "__historical__"
 
 
@@ -68,7 +70,12 @@ class TableService:
     async def create(self, path: TablePath, descriptor: TableDescriptor, *, ignore_if_exists: bool) -> None:
         """Create a table from what a user has given; what is missing gets the defaults of the server."""
         descriptor = self._complete(descriptor)
-        table = await self._catalog.create_table(path, descriptor, ignore_if_exists=ignore_if_exists)
+        table = await self._catalog.create_table(
+            path,
+            descriptor,
+            ignore_if_exists=ignore_if_exists,
+            partitions_at_once=self._auto_partitioner.partitions_at_once(descriptor),
+        )
         if table is not None:
             await self._auto_partitioner.look_at(table)
 
@@ -125,7 +132,14 @@ class TableService:
         check_partition_spec(spec, keys, creating=True)
         rule = AutoPartitionRule.of(table.descriptor, self._settings.time_zone)
         rule.check_new_values(ordered_values(spec, keys), self._clock())
-        if not await self._create_if_absent(table, partition_name(spec, keys)) and not ignore_if_exists:
+        name = partition_name(spec, keys)
+        if len(name) > _PARTITION_NAME_CHARS_MAX:
+            raise FlussError(
+                f"The values of a partition have together {len(name)} characters, at most {_PARTITION_NAME_CHARS_MAX} "
+                "are allowed: it has a directory of that name",
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            )
+        if not await self._create_if_absent(table, name) and not ignore_if_exists:
             raise FlussError(
                 f"Partition '{qualified_partition_name(spec, keys)}' already exists for table {table.path}",
                 ErrorCode.PARTITION_ALREADY_EXISTS,
