@@ -264,6 +264,11 @@ class ServerSession:
         """What is held of a large request that is not whole yet."""
         return self._reader.partial_bytes
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether no request has arrived in part."""
+        return self._reader.is_between_frames
+
     def release(self) -> None:
         """Give the memory for received bytes back: the connection is gone, or nothing is arriving on it."""
         self._reader.release()
@@ -278,7 +283,7 @@ class ServerSession:
 
     def failure(self, error: FlussError) -> Parts:
         """Encode the last word on this connection."""
-        return frames.failure_frame(_error_response(error))
+        return failure_parts(error)
 
     def get_buffer(self) -> memoryview:
         return self._reader.get_buffer()
@@ -345,6 +350,11 @@ class ServerSession:
             self._reader.frame_bytes_max = self._frame_bytes_max
         # Clients that saw a challenge elsewhere come back with a second round: it succeeds and changes nothing.
         return pb.AuthenticateResponse()
+
+
+def failure_parts(error: FlussError) -> Parts:
+    """Encode the last word on a connection, also on one that never had a session."""
+    return frames.failure_frame(_error_response(error))
 
 
 def _received_error(body: memoryview) -> FlussError:

@@ -16,7 +16,10 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.memory import MemoryWatch, loop_gives_back
+from fluss.metrics import Metrics
+from fluss.net.admission import Places
 from fluss.net.listener import Listener
+from fluss.net.quotas import QuotaKind, QuotaRates, Quotas
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import CredentialsChecker, UserTable
@@ -27,6 +30,7 @@ from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
+from fluss.server.descriptors import connections_possible
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import SecurityProtocol, address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
@@ -80,6 +84,14 @@ class FlussServer:
         self._clock = clock
         self._running = AsyncExitStack()
         self._listeners: list[RunningListener] = []
+        self._metrics = Metrics()
+        self._quotas = Quotas()
+        self._quotas.show(self._metrics)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What an operator can look at."""
+        return self._metrics
 
     @property
     def options(self) -> ServerOptions:
@@ -150,6 +162,7 @@ class FlussServer:
             self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
         )
         _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
+        _follow_quotas(coordinator.configs, self._quotas)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
 
@@ -184,6 +197,7 @@ class FlussServer:
         self, handlers: Mapping[ApiKey, Handler], users: SharedUsers, nodes: Nodes, tablet_service: TabletService
     ) -> None:
         started: list[Listener] = []
+        places = Places(connections_possible())
 
         async def stop_all() -> None:
             # Fetches that wait for records are answered with what there is, so that no client has to be cut off.
@@ -192,8 +206,10 @@ class FlussServer:
 
         self._running.push_async_callback(stop_all)
         for plan in self._plans:
-            listener = Listener(self._listener_settings(plan, users), handlers)
+            settings = self._listener_settings(plan, users)
+            listener = Listener(settings, handlers, places=places, quotas=self._quotas)
             started.append(listener)
+            listener.show(self._metrics)
             await listener.start()
             host, port = plan.advertised_address(listener.port)
             nodes.set_listener(plan.endpoint.name, host, port)
@@ -215,9 +231,12 @@ class FlussServer:
             check_credentials=checker,
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
+            connections_per_address_max=options.connection_count_per_address_max or None,
             in_flight_requests_max=options.queued_requests_max,
             in_flight_bytes_max=max(1, options.request_memory_bytes_max // len(self._plans)),
             idle_timeout_s=options.idle_time_ms_max / 1000,
+            arrival_timeout_s=options.arrival_timeout_ms / 1000,
+            login_timeout_s=options.login_timeout_ms / 1000,
         )
 
 
@@ -269,6 +288,26 @@ def _follow_changes(
     credentials = ServerOptions.sasl_users.key
     users.replace(configs.value(credentials))
     configs.on_change(credentials, users.replace, check=users.check)
+
+
+def _follow_quotas(configs: DynamicConfigs, quotas: Quotas) -> None:
+    """Limit clients as the options say, now and whenever they change."""
+
+    def follow(kind: QuotaKind, default: ServerOption[int], overrides: ServerOption[dict[str, int]]) -> None:
+        def set_rates(_: str | None = None) -> None:
+            rates = QuotaRates(
+                default.value_type.read(configs.value(default.key) or default.default_text),
+                overrides.value_type.read(configs.value(overrides.key) or ""),
+            )
+            quotas.set_rates(kind, rates)
+
+        set_rates()
+        configs.on_change(default.key, set_rates)
+        configs.on_change(overrides.key, set_rates)
+
+    follow(QuotaKind.PRODUCE, ServerOptions.produce_quota, ServerOptions.produce_quota_overrides)
+    follow(QuotaKind.FETCH, ServerOptions.fetch_quota, ServerOptions.fetch_quota_overrides)
+    follow(QuotaKind.REQUESTS, ServerOptions.request_quota, ServerOptions.request_quota_overrides)
 
 
 def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:

@@ -32,6 +32,7 @@ from fluss.schema.cluster_info import ClusterConfigEntry, ConfigChange, ConfigOp
 from fluss.schema.table_options import LAKE_PREFIX, LakeFormat
 from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.listener_parsing import parse_users
+from fluss.server.quota_options import overrides_of
 
 CLUSTER_LAKE_PREFIX: Final = "datalake."
 CLUSTER_LAKE_FORMAT_KEY: Final = "datalake.format"
@@ -97,6 +98,7 @@ class _Shape(Enum):
     SINGLE = auto()
     LIST = auto()  # Values separated by commas.
     MAP = auto()  # key:value, separated by commas.
+    EQUALS_MAP = auto()  # key=value, separated by commas: keys may hold colons.
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,8 @@ class _DynamicOption:
     shape: _Shape = _Shape.SINGLE
 
 
-def _read_map(text: str) -> dict[str, str]:
-    pairs = (item.partition(":") for item in _items(text))
+def _read_map(text: str, separator: str = ":") -> dict[str, str]:
+    pairs = (item.partition(separator) for item in _items(text))
     return {key.strip(): value for key, _, value in pairs}
 
 
@@ -114,6 +116,14 @@ def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
+def _read_not_negative(text: str) -> int:
+    value = INT32.read(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+_NOT_NEGATIVE: Final = ValueType("an integer that is not negative", _read_not_negative)
 _CREDENTIALS: Final = ValueType("user:password, several separated by commas", parse_users)
 _OPTIONS: Final[dict[str, _DynamicOption]] = {
     CLUSTER_LAKE_FORMAT_KEY: _DynamicOption(choice_of(LakeFormat)),
@@ -128,6 +138,12 @@ _OPTIONS: Final[dict[str, _DynamicOption]] = {
     "remote.data.dirs.weights": _DynamicOption(TEXT, _Shape.LIST),
     "remote.data.dirs.strategy": _DynamicOption(TEXT),
     CREDENTIALS_KEY: _DynamicOption(_CREDENTIALS, _Shape.MAP),
+    "quota.produce.bytes-per-second": _DynamicOption(MEMORY_BYTES),
+    "quota.produce.bytes-per-second.overrides": _DynamicOption(overrides_of(MEMORY_BYTES), _Shape.EQUALS_MAP),
+    "quota.fetch.bytes-per-second": _DynamicOption(MEMORY_BYTES),
+    "quota.fetch.bytes-per-second.overrides": _DynamicOption(overrides_of(MEMORY_BYTES), _Shape.EQUALS_MAP),
+    "quota.requests-per-second": _DynamicOption(_NOT_NEGATIVE),
+    "quota.requests-per-second.overrides": _DynamicOption(overrides_of(INT32), _Shape.EQUALS_MAP),
 }
 
 
@@ -249,12 +265,13 @@ def _combined(shape: _Shape, change: ConfigChange, before: str) -> str:
             return ",".join(dict.fromkeys((*items, *others)))
         removed = set(others)
         return ",".join(item for item in items if item not in removed)
-    pairs, other_pairs = _read_map(before), _read_map(change.value)
+    separator = "=" if shape is _Shape.EQUALS_MAP else ":"
+    pairs, other_pairs = _read_map(before, separator), _read_map(change.value, separator)
     if change.op is ConfigOp.APPEND:
         pairs.update(other_pairs)
     else:
         pairs = {key: value for key, value in pairs.items() if key not in other_pairs}
-    return ",".join(f"{key}:{value}" for key, value in pairs.items())
+    return ",".join(f"{key}{separator}{value}" for key, value in pairs.items())
 
 
 def _check_value(key: str, option: _DynamicOption, text: str) -> None:
