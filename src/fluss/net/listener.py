@@ -155,6 +155,7 @@ class Listener:
             await self._abort_connections()
         self._shared.bursts.close()
         await self._server.wait_closed()
+        self._shared.hashing.close()
 
     async def __aenter__(self) -> Listener:
         await self.start()

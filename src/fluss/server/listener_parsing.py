@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Final
 
 from fluss.errors import FlussError
+from fluss.protocol.stored_password import StoredPassword, is_stored_form
 
 PORT_MAX: Final = 65535
 _LISTENER_NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -190,7 +191,17 @@ def _add_user(users: dict[str, str], name: str, password: str) -> None:
         raise FlussError(f"the name or the password of the user {name!r} holds a NUL character")
     if name in users:
         raise FlussError(f"the user {name} occurs twice")
+    if is_stored_form(password):
+        check_hash(name, password)
     users[name] = password
+
+
+def check_hash(name: str, text: str) -> None:
+    """Refuse a hash of a password that cannot be one, with the name of its user."""
+    try:
+        StoredPassword.parse(text)
+    except FlussError as error:
+        raise FlussError(f"the password of the user {name}: {error.message}") from None
 
 
 def _parts(text: str) -> list[str]:
