@@ -12,7 +12,8 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.metrics import Metrics, Sample
 from fluss.net.admission import Admission, Places
 from fluss.net.burst_log import BurstLog
-from fluss.net.limits import ByteBudget, LoginThrottle
+from fluss.net.limits import ByteBudget
+from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import Quotas
 from fluss.net.server_connection import Answer, Handler, ListenerSettings, RequestContext, ServerConnection, Shared
 from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey
@@ -49,6 +50,7 @@ class Listener:
         clock: Callable[[], float] | None = None,
         places: Places | None = None,
         quotas: Quotas | None = None,
+        throttle: LoginThrottle | None = None,
     ) -> None:
         own = UNAUTHENTICATED_APIS & handlers.keys()
         assert not own, f"{sorted(own)} are answered by the connection itself"
@@ -61,7 +63,7 @@ class Listener:
             arriving_memory=ByteBudget(settings.in_flight_bytes_max // 2),
             request_memory=ByteBudget(settings.in_flight_bytes_max // 2),
             answer_memory=ByteBudget(settings.unsent_bytes_total_max),
-            throttle=LoginThrottle(clock or time.monotonic),
+            throttle=throttle or LoginThrottle(clock or time.monotonic),
             clock=clock or time.monotonic,
             admission=Admission(settings.connections_max, settings.connections_per_address_max, *given_places),
             quotas=quotas or Quotas(clock or time.monotonic),
@@ -97,6 +99,11 @@ class Listener:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    def end_outdated_sessions(self) -> None:
+        """End sessions whose users have other passwords by now. To be called when users have changed."""
+        for connection in tuple(self._connections):
+            connection.end_outdated_session()
 
     def show(self, metrics: Metrics) -> None:
         """Have the connections of this listener shown among the metrics."""

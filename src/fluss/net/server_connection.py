@@ -16,15 +16,23 @@ from typing import Any, TypeAlias, cast
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
 from fluss.net.admission import Admission, address_key
 from fluss.net.burst_log import BurstLog
-from fluss.net.limits import ByteBudget, LoginThrottle
-from fluss.net.login import PasswordHashing, Users, UserSource
+from fluss.net.limits import ByteBudget
+from fluss.net.login import Guess, Login, PasswordHashing, Success, Users, UserSource
+from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import FETCH_APIS, PRODUCE_APIS, ClientQuota, QuotaKind, Quotas
 from fluss.net.transport import Outbox
 from fluss.protocol.api import Api, ApiKey, ServerRole
 from fluss.protocol.codec import Parts
 from fluss.protocol.frame import REQUEST_FRAME_BYTES_MAX
 from fluss.protocol.sasl import ANONYMOUS, PLAIN, Principal
-from fluss.protocol.session import AnswerReady, RequestReceived, ServerSession, failure_parts
+from fluss.protocol.session import (
+    AnswerReady,
+    RequestReceived,
+    ServerEvent,
+    ServerSession,
+    TokenReceived,
+    failure_parts,
+)
 
 # How long a client may take to read the last word and to close its side.
 _LINGER_S = 1.0
@@ -44,6 +52,8 @@ _BUFFER_IDLE_S = 30.0
 _ANSWER_HELD_S_MAX = 10.0
 # How often it is looked whether a client may go on: its quota may have been raised.
 _THROTTLE_CHECK_S = 1.0
+# How often it is looked whether it is a guess's turn.
+_LOGIN_CHECK_S = 0.25
 # What a refused client sends goes here.
 _NOTHING_WANTED = memoryview(bytearray(4096))
 _NO_BODY = memoryview(b"")
@@ -185,11 +195,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._is_resting = False
         self._linger_timer: asyncio.TimerHandle | None = None
+        # Logging in: while a token is checked, nothing is read.
+        self._login: Login | None = None
+        if settings.check_credentials is not None:
+            self._login = Login(settings.check_credentials, settings.mechanisms, shared.hashing)
+        self._login_task: asyncio.Task[None] | None = None
         self._failed_login_count = 0
-        # While answers are held back, nothing is read.
-        self._held_back: Parts = []
-        self._held_back_s = 0.0
-        self._held_back_timer: asyncio.TimerHandle | None = None
+        # Of the password that the client has logged in with.
+        self._password_version: bytes | None = None
         self._refusal_count = 0
         # What this connection has of the shared memory: of a frame that is not whole yet, of requests, of answers.
         self._partial_bytes = 0
@@ -232,7 +245,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._session = ServerSession(
             self._shared.served,
             server_type=self._settings.server_type,
-            check_credentials=None if self._settings.check_credentials is None else self._check_credentials,
+            needs_login=self._login is not None,
             frame_bytes_max=self._settings.frame_bytes_max,
         )
 
@@ -259,29 +272,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._phase is not _Phase.OPEN:
             return
         turn_ends_at = time.monotonic() + _TURN_S
-        try:
-            events = self._session.buffer_updated(nbytes)
-        except Exception:
-            # Only the credentials checker is foreign code in there.
-            logger.exception("checking the credentials of %s failed", self._peer_address)
-            self.abort()
-            return
-        for event in events:
-            if isinstance(event, RequestReceived):
-                self._hold_request(len(event.body))
-                self._queue.append(event)
-            elif isinstance(event, AnswerReady):
-                if self._quotas.is_active:
-                    self._charge(QuotaKind.REQUESTS, 1)
-                if event.error is not None:
-                    self._log_refusal(event.error)
-                if self._held_back_s:
-                    self._hold_back(event.parts)
-                else:
-                    self._write(event.parts)
-            else:
-                logger.warning("gave up the connection of %s: %s", self._peer_address, event.error)
-                self._end_with(event.parts)
+        events = self._session.buffer_updated(nbytes)
+        self._take_events(events)
         self._count_partial_frame()
         if self._session.is_between_frames:
             self._frame_began_at = None
@@ -295,6 +287,23 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._rest()
         self.regulate_reading()
 
+    def _take_events(self, events: list[ServerEvent]) -> None:
+        for event in events:
+            if isinstance(event, RequestReceived):
+                self._hold_request(len(event.body))
+                self._queue.append(event)
+            elif isinstance(event, AnswerReady):
+                if self._quotas.is_active:
+                    self._charge(QuotaKind.REQUESTS, 1)
+                if event.error is not None:
+                    self._log_refusal(event.error)
+                self._write(event.parts)
+            elif isinstance(event, TokenReceived):
+                self._login_task = self._loop.create_task(self._log_in(event))
+            else:
+                logger.warning("gave up the connection of %s: %s", self._peer_address, event.error)
+                self._end_with(event.parts)
+
     def pause_writing(self) -> None:
         self._outbox.pause()
 
@@ -303,7 +312,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase = _Phase.SILENT
-        for timer in (self._linger_timer, self._held_back_timer, self._throttle_timer):
+        for timer in (self._linger_timer, self._throttle_timer, self._login_task):
             if timer is not None:
                 timer.cancel()
         self._outbox.clear()
@@ -332,29 +341,73 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # Logging in
 
-    def _check_credentials(self, username: str, password: str) -> bool:
-        users = self._settings.check_credentials
-        assert users is not None, "only a listener with users asks for them"
+    async def _log_in(self, event: TokenReceived) -> None:
+        """Check a token when it is its turn, then go on with what has arrived meanwhile."""
+        try:
+            events = await self._outcome(event)
+        except FlussError as error:
+            events = self._session.authentication_failed(event.request_id, error)
+            if self._session.principal is not None and isinstance(error, AuthenticationError):
+                # A client that logs in again, and cannot, is not who it was.
+                self._log_refusal(error)
+                self._end_with(events[0].parts if isinstance(events[0], AnswerReady) else [])
+                return
+        except Exception:
+            # Only a function that knows the passwords is foreign code in there.
+            logger.exception("checking the credentials of %s failed", self._peer_address)
+            self.abort()
+            return
+        finally:
+            self._login_task = None
+        if self._phase is not _Phase.OPEN:
+            return
+        self._take_events(events)
+        self._start_requests()
+        self.regulate_reading()
+
+    async def _outcome(self, event: TokenReceived) -> list[ServerEvent]:
+        assert self._login is not None, "only a session that has to log in reports tokens"
+        taken = self._login.take(event.mechanism, event.token)
+        if not isinstance(taken, Guess):
+            return self._session.challenge(event.request_id, taken)
+        success = await self._checked(taken)
+        if self._session.principal not in (None, success.principal):
+            raise AuthenticationError("a connection has one user; log in as another one on a new connection")
+        self._password_version = success.version
+        return self._session.authenticated(event.request_id, success.principal, success.challenge)
+
+    async def _checked(self, guess: Guess) -> Success:
         if self._failed_login_count >= _FAILED_LOGINS_MAX:
             raise AuthenticationError("too many failed logins; connect again")
-        is_right = users.table(username, password) if isinstance(users, Users) else users(username, password)
-        if not is_right:
+        attempt = self._throttle.begin(self._address, guess.username)
+        try:
+            while (wait_s := attempt.wait_s) > 0:
+                await asyncio.sleep(min(wait_s, _LOGIN_CHECK_S))
+            success = await guess.check()
+        except AuthenticationError:
             self._failed_login_count += 1
-            self._held_back_s = self._throttle.failed(self._peer_address.rpartition(":")[0])
-        return is_right
+            self._shared.bursts.log("wrong passwords", logging.INFO, f"{self._peer_address} gave a wrong password")
+            raise
+        except BaseException:
+            attempt.withdraw()
+            raise
+        attempt.succeeded()
+        return success
 
-    def _hold_back(self, parts: Parts) -> None:
-        """Answer after a delay, and read nothing more until then."""
-        self._held_back.extend(parts)
-        if self._held_back_timer is None:
-            self._held_back_timer = self._loop.call_later(self._held_back_s, self._answer_held_back)
-
-    def _answer_held_back(self) -> None:
-        parts, self._held_back = self._held_back, []
-        self._held_back_s, self._held_back_timer = 0.0, None
-        if not self._is_silent():
-            self._write(parts)
-        self.regulate_reading()
+    def end_outdated_session(self) -> None:
+        """End the session if its user has another password than the one it has logged in with."""
+        users = self._settings.check_credentials
+        if self._password_version is None or not isinstance(users, Users) or self._session.principal is None:
+            return
+        if users.table.version_of(self._session.principal.name) == self._password_version:
+            return
+        logger.info(
+            "the password of %s has changed: %s has to log in again", self._session.principal, self._peer_address
+        )
+        self._password_version = None
+        # What was received is answered: it may be the very change.
+        self.drain()
+        self._loop.call_later(_LINGER_S, self.abort)
 
     # Carrying out requests
 
@@ -591,7 +644,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.regulate_reading()
 
     def _has_room(self) -> bool:
-        if self._held_back_timer is not None or self._throttle_timer is not None or self._is_resting:
+        if self._login_task is not None or self._throttle_timer is not None or self._is_resting:
             return False
         if not self._has_memory():
             return False
@@ -626,7 +679,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._disconnect("disconnected {}: it does not take its answers", logging.WARNING)
         elif self._is_late_with_request(now):
             self._disconnect("disconnected {}: it takes too long to send a request", logging.WARNING)
-        elif self._session.principal is None and now - self._connected_at > self._settings.login_timeout_s:
+        elif self._is_late_with_login(now):
             self._disconnect("disconnected {}: it has not logged in", logging.INFO)
         elif now - self._active_at > self._settings.idle_timeout_s:
             self._disconnect("closed the idle connection of {}", logging.INFO)
@@ -636,6 +689,11 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _disconnect(self, reason: str, level: int) -> None:
         self._shared.bursts.log(reason, level, reason.format(self._peer_address))
         self.abort()
+
+    def _is_late_with_login(self, now: float) -> bool:
+        if self._session.principal is not None or self._login_task is not None:
+            return False
+        return now - self._connected_at > self._settings.login_timeout_s
 
     def _is_late_with_request(self, now: float) -> bool:
         if self._frame_began_at is None or not self._is_reading:

@@ -84,11 +84,23 @@ class SharedUsers:
     """The users of all SASL listeners that have none of their own.
 
     There are two kinds: those of the JAAS text, which stay, and those of the credentials, which can be replaced while
-    the server runs. A user that is in both has the password of the credentials.
+    the server runs. A user that is in both has the password of the credentials. Super users have the password of the
+    configuration (``own_credentials``, or the JAAS text), whatever the credentials are replaced by.
     """
 
-    def __init__(self, fixed: Mapping[str, str], credentials: str | None = None, *, is_needed: bool = True) -> None:
+    def __init__(
+        self,
+        fixed: Mapping[str, str],
+        credentials: str | None = None,
+        *,
+        is_needed: bool = True,
+        own_credentials: Mapping[str, str] | None = None,
+        is_super_user: Callable[[str], bool] = lambda name: False,
+    ) -> None:
         self._fixed = fixed
+        self._is_super_user = is_super_user
+        own = own_credentials or {}
+        self._super_users = {name: password for name, password in own.items() if is_super_user(name)}
         # Whether there is a listener whose clients would be locked out without them.
         self._is_needed = is_needed
         # Called after users have changed: sessions of users with another password than they have now have to end.
@@ -102,14 +114,19 @@ class SharedUsers:
 
     def check(self, credentials: str | None) -> None:
         """Refuse credentials that cannot be read, or that would leave no user who can log in."""
-        users = {**self._fixed, **parse_users(credentials or "")}
+        users = self._users(credentials)
         if self._is_needed and not users:
             raise FlussError("nobody could log in any more")
 
     def replace(self, credentials: str | None) -> None:
-        self._table = UserTable({**self._fixed, **parse_users(credentials or "")})
+        self._table = UserTable(self._users(credentials))
         for tell in self.on_change:
             tell()
+
+    def _users(self, credentials: str | None) -> dict[str, str]:
+        given = parse_users(credentials or "")
+        others = {name: password for name, password in given.items() if not self._is_super_user(name)}
+        return {**self._fixed, **others, **self._super_users}
 
     def version_of(self, username: str) -> bytes | None:
         """Return what changes when a user gets another password; None for a user that does not exist."""

@@ -21,11 +21,12 @@ from fluss.metrics import Metrics
 from fluss.net.admission import Places
 from fluss.net.listener import Listener
 from fluss.net.login import Users
+from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import QuotaKind, QuotaRates, Quotas
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import UserTable
-from fluss.server.authorizer import Authorizer
+from fluss.server.authorizer import Authorizer, super_user_names
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
@@ -165,7 +166,10 @@ class FlussServer:
         tablet_service.start()
         self._watch_memory()
         users = SharedUsers(
-            self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
+            self._options.sasl_jaas_users,
+            is_needed=any(plan.needs_shared_users for plan in self._plans),
+            own_credentials=self._options.sasl_users,
+            is_super_user=_super_user_names(self._options),
         )
         _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
         _follow_quotas(coordinator.configs, self._quotas)
@@ -203,7 +207,7 @@ class FlussServer:
         self, handlers: Mapping[ApiKey, Handler], users: SharedUsers, nodes: Nodes, tablet_service: TabletService
     ) -> None:
         started: list[Listener] = []
-        places = Places(connections_possible())
+        places, throttle = Places(connections_possible()), LoginThrottle(time.monotonic)
 
         async def stop_all() -> None:
             # Fetches that wait for records are answered with what there is, so that no client has to be cut off.
@@ -213,9 +217,11 @@ class FlussServer:
         self._running.push_async_callback(stop_all)
         for plan in self._plans:
             settings = self._listener_settings(plan, users)
-            listener = Listener(settings, handlers, places=places, quotas=self._quotas)
+            listener = Listener(settings, handlers, places=places, quotas=self._quotas, throttle=throttle)
             started.append(listener)
             listener.show(self._metrics)
+            if plan.needs_shared_users:
+                users.on_change.append(listener.end_outdated_sessions)
             await listener.start()
             host, port = plan.advertised_address(listener.port)
             nodes.set_listener(plan.endpoint.name, host, port)
@@ -317,6 +323,10 @@ def _follow_quotas(configs: DynamicConfigs, quotas: Quotas) -> None:
     follow(QuotaKind.REQUESTS, ServerOptions.request_quota, ServerOptions.request_quota_overrides)
 
 
+def _super_user_names(options: ServerOptions) -> Callable[[str], bool]:
+    return super_user_names(options.super_users, ignore_case=options.principal_ignore_case)
+
+
 def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
     return CoordinatorSettings(
         default_bucket_count=options.default_bucket_count,
@@ -329,6 +339,7 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         auto_partition_check_interval_ms=options.auto_partition_check_interval_ms,
         producer_offsets_ttl_ms=options.producer_offsets_ttl_ms,
         producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
+        is_super_user=_super_user_names(options),
     )
 
 

@@ -8,10 +8,12 @@ import socket
 
 import pytest
 
+from fluss.net import server_connection
 from fluss.net.admission import Admission, Places, address_key
 from fluss.net.burst_log import BurstLog
 from fluss.net.listener import Listener, ListenerSettings
 from fluss.protocol import frame as frames
+from fluss.protocol.session import ServerSession
 from fluss.server.descriptors import connections_possible
 from fluss.storage.vfs import DESCRIPTORS_MAX
 from fluss.testing.waiting import eventually_async
@@ -140,9 +142,7 @@ async def test_a_flood_of_connections_is_refused_with_one_line_and_leaves_nothin
 
 async def test_nothing_is_allocated_before_a_connection_has_a_place(monkeypatch):
     made = []
-    from fluss.net import server_connection
-
-    session = server_connection.ServerSession
+    session = ServerSession
     monkeypatch.setattr(server_connection, "ServerSession", lambda *args, **kw: made.append(1) or session(*args, **kw))
     async with Listener(ListenerSettings(connections_max=1), PLAIN_HANDLERS) as listener:
         _, first = await asyncio.open_connection(LOCALHOST, listener.port)

@@ -18,8 +18,9 @@ from fluss.errors import AuthenticationError, FlussError, NetworkError
 from fluss.net.admission import Admission
 from fluss.net.burst_log import BurstLog
 from fluss.net.channel import Channel
-from fluss.net.limits import ByteBudget, LoginThrottle
+from fluss.net.limits import ByteBudget
 from fluss.net.listener import Answer, Listener, ListenerSettings, RequestContext
+from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import Quotas
 from fluss.net.server_connection import ServerConnection, Shared
 from fluss.net.transport import new_event_loop

@@ -112,6 +112,10 @@ def _read_map(text: str, separator: str = ":") -> dict[str, str]:
     return {key.strip(): value for key, _, value in pairs}
 
 
+def _name_of(item: str) -> str:
+    return item.partition(":")[0].strip()
+
+
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
@@ -159,20 +163,34 @@ def _option(key: str) -> _DynamicOption:
 class DynamicConfigs:
     """The configuration of the cluster. It belongs to one event loop."""
 
-    def __init__(self, store: MetadataStore, initial: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        initial: Mapping[str, str],
+        dynamic: Mapping[str, str],
+        *,
+        is_super_user: Callable[[str], bool] = lambda name: False,
+    ) -> None:
         self._store = store
+        self._is_super_user = is_super_user
         self._initial = dict(initial)
         self._dynamic = dict(dynamic)
         self._watchers: list[tuple[str, OnChange, CheckChange | None]] = []
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def open(cls, store: MetadataStore, initial: Mapping[str, str]) -> DynamicConfigs:
+    async def open(
+        cls,
+        store: MetadataStore,
+        initial: Mapping[str, str],
+        *,
+        is_super_user: Callable[[str], bool] = lambda name: False,
+    ) -> DynamicConfigs:
         """Load what was set by request; ``initial`` is the configuration of the server itself (code 64)."""
         for key, text in initial.items():
             if key in _OPTIONS:
                 _check_value(key, _OPTIONS[key], text)
-        return cls(store, initial, await store.load_configs())
+        return cls(store, initial, await store.load_configs(), is_super_user=is_super_user)
 
     def values(self) -> dict[str, str]:
         """Return every key with the value that counts, as text."""
@@ -227,17 +245,32 @@ class DynamicConfigs:
         if change.op is ConfigOp.DELETE:
             return
         text = change.value
+        if change.key == CREDENTIALS_KEY:
+            self._refuse_super_users(text)
         if change.op is not ConfigOp.SET:
             if option.shape is _Shape.SINGLE:
                 raise _invalid(
                     f"'{change.key}' is a single value: it can be set and deleted, not {change.op.name.lower()}ed"
                 )
-            text = _combined(option.shape, change, dynamic.get(change.key, self._initial.get(change.key, "")))
+            before = dynamic.get(change.key, self._initial.get(change.key, ""))
+            if change.key == CREDENTIALS_KEY:
+                # Those of super users stay where they are: in the configuration of the server.
+                before = ",".join(item for item in _items(before) if not self._is_super_user(_name_of(item)))
+            text = _combined(option.shape, change, before)
         if not text and option.shape is not _Shape.SINGLE:
             dynamic.pop(change.key, None)
             return
         _check_value(change.key, option, text)
         dynamic[change.key] = text
+
+    def _refuse_super_users(self, credentials: str) -> None:
+        """Refuse credentials that name a super user, without a look at the password: the answer tells nothing of it."""
+        for item in _items(credentials):
+            if self._is_super_user(_name_of(item)):
+                raise _invalid(
+                    f"'{_name_of(item)}' is a super user, whose password is that of the server's own configuration; "
+                    "change it there, and restart the server"
+                )
 
     def _check_with_watchers(self, changed: set[str], after: Mapping[str, str]) -> None:
         for key, _, check in self._watchers:
