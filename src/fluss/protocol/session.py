@@ -422,5 +422,5 @@ def _error_response(error: FlussError) -> bytes:
     # The code for errors that were found on this side has no meaning on the other.
     is_local = error.error_code == ErrorCode.CLIENT_ERROR
     code = ErrorCode.UNKNOWN_SERVER_ERROR if is_local else error.error_code
-    text = error.message[:_ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
+    text = error.public_message[:_ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
     return pb.ErrorResponse(error_code=code, error_message=text).SerializeToString()

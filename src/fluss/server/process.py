@@ -36,7 +36,7 @@ from fluss.server.data_dir import DataDirectory
 from fluss.server.descriptors import connections_possible
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import SecurityProtocol, address_text
-from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
+from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
 from fluss.server.model import Clock
 from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
@@ -135,8 +135,9 @@ class FlussServer:
     async def _start(self) -> None:
         if self._options.ignored_keys:
             logger.info("these options have no effect in this server: %s", ", ".join(self._options.ignored_keys))
+        warn_of_listeners(self._options, self._plans)
         # In a thread, because a directory may be slow, and other servers may share this loop.
-        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir)
+        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir, mode=self._options.data_dir_mode)
         self._running.callback(directory.release)
         await asyncio.to_thread(_refuse_lost_metadata, directory.path)
         nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
@@ -191,15 +192,9 @@ class FlussServer:
         options = self._options
         if not options.authorizer_enabled:
             return Authorizer.disabled()
-        if all(plan.endpoint.name == options.internal_listener_name for plan in self._plans):
-            logger.warning(
-                "'%s' is on, but '%s' names the only listener, and clients that come in by that one may do everything",
-                ServerOptions.authorizer_enabled.key,
-                ServerOptions.internal_listener_name.key,
-            )
         return Authorizer(
             super_users=options.super_users,
-            internal_listener_name=options.internal_listener_name,
+            internal_listener_name=options.internal_listener_name or None,
             ignore_case=options.principal_ignore_case,
         )
 
@@ -338,6 +333,9 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         kv_tables_allowed=options.kv_tables_allowed,
         auto_partition_check_interval_ms=options.auto_partition_check_interval_ms,
         producer_offsets_ttl_ms=options.producer_offsets_ttl_ms,
+        producer_offsets_ttl_ms_max=options.producer_offsets_ttl_ms_max,
+        producers_per_user_max=options.producers_per_user_max,
+        producer_offsets_count_max=options.producer_offsets_count_max,
         producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
         is_super_user=_super_user_names(options),
     )
@@ -417,11 +415,13 @@ def log_to_stderr(level: str) -> None:
     )
 
 
-def prepare_process() -> None:
+def prepare_process(options: ServerOptions) -> None:
     """Make this process fit to be a server: let the event loop come to its turn soon, and allow many open files.
 
-    For processes that are nothing but a server, before it is started.
+    Files that libraries make, such as those of RocksDB, are for the same people as all others. For processes that are
+    nothing but a server, before it is started.
     """
+    os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
