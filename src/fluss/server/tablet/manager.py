@@ -1,8 +1,8 @@
 """The logs of a server: opened when they are first asked for, dropped with their tables, closed in order at the end.
 
-What a start costs, and what the server holds in memory, is in proportion to what is used and not to what exists. After a
-start that follows a crash all logs are looked through in the background, so that damage is found before a request meets
-it, and so that the next stop can be a clean one.
+What a start costs, and what the server holds in memory, is in proportion to what is used and not to what exists. After
+a crash all logs are looked through in the background, so that damage is found before a request meets it, and the next
+stop can be a clean one.
 """
 
 from __future__ import annotations
@@ -304,10 +304,8 @@ class TabletManager:
     async def _checkpoint(self) -> None:
         buckets = [bucket for table in self._tables.values() for bucket in table]
         if not self._settings.is_fsync_required:
-            logs = (bucket.tablet for bucket in buckets)
-            await self._flush(
-                log for log in logs if log is not None and log.recovery_offset < log.offset_high_watermark
-            )
+            logs = [bucket.tablet for bucket in buckets if bucket.tablet is not None]
+            await self._flush(log for log in logs if log.recovery_offset < log.offset_high_watermark)
         is_new = self._upkeep.take_is_changed()
         for index, bucket in enumerate(buckets):
             if bucket.tablet is not None:

@@ -2,7 +2,7 @@
 
 1. Requests that know a dropped bucket are told so, some buckets in each turn of the event loop.
 2. When nothing is being opened or written any more, its key-value stores are closed and removed.
-3. The directory of the table or partition gets a name that says that it is to go, so that a start after a crash knows it.
+3. The directory of the table or partition gets a name that says that it is to go: a start after a crash knows it then.
 4. A thread deletes what is in it, bucket by bucket. A server that stops does not wait for that: the next one goes on.
 5. The directories above go as soon as they are empty.
 """
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reaper:
-    """Takes dropped groups of buckets, one after the other. Belongs to the event loop; files are removed in a thread."""
+    """Takes dropped groups of buckets, one after the other. Belongs to the event loop; a thread removes the files."""
 
     def __init__(self, data_dir: Path, files: Files, opener: LogOpener, committer: Committer) -> None:
         self._data_dir = data_dir

@@ -62,7 +62,7 @@ class Retention:
             await self._expire_table(table)
 
     async def expire_writers(self) -> None:
-        """Forget writers that have been silent for too long. Those of logs that are not open go when they are opened."""
+        """Forget writers that have been silent for too long. Opening a log does the same."""
         buckets = [bucket for table in self._tables.values() for bucket in table]
         for index, bucket in enumerate(buckets):
             if bucket.tablet is not None and bucket.tablet.failure is None:

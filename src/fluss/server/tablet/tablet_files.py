@@ -9,8 +9,8 @@
 All three may be missing or damaged: then more is looked at than necessary, and nothing is lost.
 
 A table or partition is dropped when the catalog has forgotten it; its directory gets the suffix ``.deleted`` and is
-deleted afterwards. A server that was stopped in between finds it at its next start, and goes on. What is looked for then
-are tables and partitions, not their buckets: there may be very many of those.
+deleted afterwards. A server that was stopped in between finds it at its next start, and goes on. What is looked for
+then are tables and partitions, not their buckets: there may be very many of those.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Checkpoints:
         try:
             columns = decode_checkpoint_columns(self._files.read(path, 0, self._files.size(path)), str(path))
         except (FlussError, OSError) as error:
-            logger.warning("what is noted of logs is not known, more of them is read than necessary: %s", error)
+            logger.warning("recovery offsets are not known, more is read of logs than necessary: %s", error)
             return {}
         return dict(columns.groups(sizes))
 

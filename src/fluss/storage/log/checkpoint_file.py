@@ -116,14 +116,14 @@ def _quickly_decoded(text: bytes) -> CheckpointColumns | None:
     header, body = text[:body_start], np.frombuffer(text, np.uint8, offset=body_start)
     is_end = (body == _SPACE) | (body == _LINE_FEED)
     ends = np.flatnonzero(is_end)
-    if not body.size or not is_end[-1] or not (is_end | ((body >= _ZERO) & (body <= _NINE))).all():
+    if not body.size or body[-1] != _LINE_FEED or not (is_end | ((body >= _ZERO) & (body <= _NINE))).all():
         return None
     digits = np.diff(ends, prepend=-1) - 1
     last_numbers = np.flatnonzero(body[ends] == _LINE_FEED)
     counts = np.diff(last_numbers, prepend=-1)
     if digits.min() < 1 or digits.max() > _QUICK_DIGITS_MAX or counts.min() < 3 or counts.max() > 4:
         return None
-    if body[-1] != _LINE_FEED or header != b"%d\n%d\n" % (VERSION, len(counts)):
+    if header != b"%d\n%d\n" % (VERSION, len(counts)):
         return None
     numbers = np.fromstring(body.tobytes().decode("ascii"), np.int64, sep=" ")
     partition_ids = np.where(counts == 4, numbers[last_numbers - 2], _NO_PARTITION)

@@ -132,7 +132,9 @@ async def hosting(
     settings = settings or TabletSettings(kv=kv or KvSettings())
     manager = TabletManager(data_dir, MemoryCatalog(table), settings, clock=clock, **options)
     async with manager:
-        yield Bucket(manager, table, clock)
+        bucket = Bucket(manager, table, clock)
+        await bucket.hosted.open()
+        yield bucket
 
 
 def crashed(data_dir: Path, copy: Path) -> Path:
