@@ -291,6 +291,7 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         kv=_kv_settings(options),
         scans=_scan_settings(options),
         is_fsync_required=options.durability is Durability.FSYNC,
+        open_logs_max=options.open_logs_max,
         checkpoint_interval_ms=options.log_checkpoint_interval_ms,
         retention_check_interval_ms=options.log_retention_check_interval_ms,
         retention_rolls_active_segment=options.log_retention_rolls_active_segment,
