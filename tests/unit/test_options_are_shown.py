@@ -14,6 +14,9 @@ from fluss.server.server_options import ServerOptions
 ROOT = Path(__file__).parents[2]
 
 _OPTIONS = "tests/integration/test_server_options.py::"
+_DOORS = "tests/integration/test_doors.py::"
+_QUOTAS = _DOORS + "test_quotas_hold_from_the_start_and_can_be_changed_while_the_server_runs"
+_QUOTAS_OF_NAMES = _DOORS + "test_names_have_quotas_of_their_own"
 _BOOTSTRAP = "tests/unit/client/kernel/test_servers.py::"
 _EFFECTS = "tests/unit/client/test_option_effects.py::"
 _CONFIG = "tests/unit/test_config.py::"
@@ -26,6 +29,7 @@ _PROCESS = "tests/integration/test_server_process.py::"
 _LISTENERS = "tests/unit/server/test_listeners.py::"
 _FILES = "tests/unit/server/test_server_options.py::"
 _EMBEDDED = "tests/unit/test_embedded.py::"
+_UNOPENED = "tests/unit/server/tablet/test_unopened_logs.py::"
 _KV = "tests/unit/server/kv/test_kv_options.py::"
 _PASSWORDS = "tests/integration/test_hashed_passwords.py::"
 _TLS = "tests/integration/test_tls.py::"
@@ -109,6 +113,15 @@ SERVER = {
     "netty.server.max-queued-requests": _OPTIONS + "test_one_connection_has_no_more_requests_under_way_than_allowed",
     "netty.connection.max-idle-time": _OPTIONS + "test_an_idle_connection_is_closed_and_one_with_traffic_is_not",
     "server.max-connections": _OPTIONS + "test_more_clients_than_allowed_are_told_so",
+    "server.max-connections-per-address": _DOORS + "test_one_address_has_no_more_places_than_its_option_says",
+    "server.request-arrival-timeout": _DOORS + "test_a_request_has_to_arrive_in_time",
+    "server.login-timeout": _DOORS + "test_a_client_has_to_log_in_in_time",
+    "quota.produce.bytes-per-second": _QUOTAS,
+    "quota.produce.bytes-per-second.overrides": _QUOTAS,
+    "quota.fetch.bytes-per-second": _DOORS + "test_fetches_are_answered_at_the_quota",
+    "quota.fetch.bytes-per-second.overrides": _QUOTAS_OF_NAMES,
+    "quota.requests-per-second": _QUOTAS,
+    "quota.requests-per-second.overrides": _QUOTAS_OF_NAMES,
     "server.buffer.memory-size": _OPTIONS + "test_who_has_used_up_the_memory_for_requests_is_not_read_from",
     "default.bucket.number": _OPTIONS + "test_limits_and_defaults_of_tables",
     "default.replication.factor": _FILES + "test_wrong_files_are_refused_with_the_reason",
@@ -126,6 +139,7 @@ SERVER = {
     "log.segment.file-size": _OPTIONS + "test_segments_end_at_their_size",
     "log.index.file-size": _OPTIONS + "test_segments_end_when_their_index_is_full",
     "log.index.interval-size": _OPTIONS + "test_an_index_has_an_entry_for_so_many_bytes",
+    "server.max-open-logs": _UNOPENED + "test_logs_that_are_not_used_are_closed_and_opened_again",
     "log.flush.offset.checkpoint-interval": _OPTIONS + "test_it_is_noted_at_an_interval_what_need_not_be_read_again",
     "log.retention.check-interval": _OPTIONS + "test_expired_segments_leave_at_an_interval_the_active_one_if_wanted",
     "log.retention.roll-active-segment.enabled": _OPTIONS
