@@ -122,7 +122,7 @@ class TlsAcceptor:
             refusal = self._admission.admit(host)
             if refusal is not None:
                 # Telling it in TLS would cost a handshake, and there is no place.
-                self._log("connections refused", f"refused the connection of {host}: {refusal}")
+                self._log("connections refused", f"refused the connection of {host}: {refusal}", logging.WARNING)
                 accepted.close()
                 continue
             accepted.setblocking(False)
@@ -130,8 +130,8 @@ class TlsAcceptor:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _log(self, kind: str, text: str) -> None:
-        self._bursts.log(kind, logging.WARNING, text)
+    def _log(self, kind: str, text: str, level: int = logging.INFO) -> None:
+        self._bursts.log(kind, level, text)
 
     def _accept_again(self, listening: socket.socket) -> None:
         if listening in self.sockets:
@@ -152,7 +152,7 @@ class TlsAcceptor:
         except TimeoutError:
             self._log("handshakes given up", f"gave up the handshake of {host} after {self._handshake_timeout_s:g} s")
         except OSError as error:
-            self._log("handshakes failed", f"the TLS handshake of {host} failed: {error or type(error).__name__}")
+            self._log("handshakes failed", f"the TLS handshake of {host} failed: {str(error) or type(error).__name__}")
         finally:
             if connection is None:
                 accepted.close()

@@ -226,7 +226,11 @@ class ServerOptions:
         "Otherwise they have to be on a loopback address, such as 127.0.0.1.",
     )
     sasl_mechanisms = ServerOption(
-        "security.sasl.enabled.mechanisms", NAMES, "PLAIN", "How users may log in; PLAIN is the one mechanism there is."
+        "security.sasl.enabled.mechanisms",
+        NAMES,
+        "PLAIN",
+        "How users may log in: PLAIN, by sending the password; SCRAM-SHA-256, by proving to know it; or both, separated "
+        "by commas.",
     )
     sasl_users = ServerOption(
         "security.sasl.plain.credentials",
