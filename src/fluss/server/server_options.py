@@ -229,8 +229,8 @@ class ServerOptions:
         "security.sasl.enabled.mechanisms",
         NAMES,
         "PLAIN",
-        "How users may log in: PLAIN, by sending the password; SCRAM-SHA-256, by proving to know it; or both, separated "
-        "by commas.",
+        "How users may log in: PLAIN, by sending the password; SCRAM-SHA-256, by proving to know it; or both, "
+        "separated by commas.",
     )
     sasl_users = ServerOption(
         "security.sasl.plain.credentials",
