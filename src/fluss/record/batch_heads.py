@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fluss.buffers import BytesLike, Int64Array
+from fluss.buffers import BytesLike, Int64Array, byte_view
 from fluss.errors import CorruptRecordError
 from fluss.record.log_batch import HEADER_LAYOUTS, LENGTH_END, MAGIC_NEWEST, MAGIC_V1
 
@@ -51,12 +51,11 @@ class BatchHeads:
 class HeadCollector:
     """Takes heads out of stored bytes, one after the other."""
 
-    __slots__ = ("_blocks", "_facts", "statistics_bytes")
+    __slots__ = ("_blocks", "_facts")
 
     def __init__(self) -> None:
         self._facts: list[tuple[int, ...]] = []
         self._blocks: list[memoryview] = []
-        self.statistics_bytes = 0
 
     def __len__(self) -> int:
         return len(self._facts)
@@ -86,7 +85,6 @@ class HeadCollector:
                 return 0, head_bytes
             if facts[5]:
                 self._blocks.append(window[statistics_start : start + head_bytes])
-                self.statistics_bytes += facts[5]
         else:
             facts += (0,)
         if size < head_bytes:
@@ -111,11 +109,11 @@ class HeadCollector:
         )
 
 
-def heads_of(data: BytesLike) -> BatchHeads:
-    """Return the heads of whole batches that lie back to back."""
-    window = memoryview(data)
+def heads_of(data: BytesLike, batches_max: int | None = None) -> BatchHeads:
+    """Return the heads of whole batches that lie back to back; of the first ``batches_max`` if that is given."""
+    window = byte_view(data)
     collector, position = HeadCollector(), 0
-    while position < len(window):
+    while position < len(window) and len(collector) != batches_max:
         size, head_bytes = collector.take(window, position)
         if not size:
             raise CorruptRecordError(f"the batch at byte {position} is cut off: its head has {head_bytes} bytes")

@@ -138,7 +138,8 @@ class _RankedBounds:
             & (self.up_to_minimum == self.up_to_maximum)
             & (self.up_to_minimum > self.below_minimum)
         )
-        return np.where(is_literal, self.below_minimum, -1)
+        ranks: Int64Array = np.where(is_literal, self.below_minimum, -1)
+        return ranks
 
 
 # Tests of single functions

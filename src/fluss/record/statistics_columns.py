@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fluss.buffers import Int64Array, UInt8Array, byte_array
+from fluss.buffers import Int64Array, UInt8Array, byte_array, byte_view
 from fluss.errors import CorruptRecordError
 from fluss.record.batch_heads import BatchHeads
 from fluss.record.statistics import (
@@ -247,7 +247,7 @@ class _Blocks:
     ) -> tuple[npt.NDArray[Any], BoolArray]:
         found = ColumnStatistics.nothing(len(rows_at), data_type)
         values, is_good = found.minimums, found.has_bounds
-        view = memoryview(self.data)
+        view = byte_view(self.data)
         for index, (start, size) in enumerate(zip(rows_at.tolist(), sizes.tolist(), strict=True)):
             try:
                 value = self.layout.read_field(view[start : start + size], place, data_type)
