@@ -1,4 +1,4 @@
-"""What a filter costs the server: one condition, a thousand, far too many, and sixteen greedy clients beside a modest one.
+"""What filters cost the server: one condition, a thousand, far too many, and greedy clients beside a modest one.
 
 The log has thousands of small batches with statistics, none of which can match: the server looks at all of them and
 returns nothing. Requests are sent as a client encodes them, one after the other, from where the last answer ended.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import psutil
@@ -25,6 +26,8 @@ from fluss.record.log_batch import MAGIC_V1, build_batch, measure_batches
 from fluss.record.statistics import collect_statistics
 from fluss.schema.predicate import Predicate, col
 
+Line: TypeAlias = tuple[str, float, str, str]
+
 BATCHES = 3000
 ROWS_PER_BATCH = 10
 BATCHES_PER_REQUEST = 100
@@ -39,13 +42,19 @@ SCHEMA = fluss.Schema(
 )
 
 
-def measure() -> Iterator[tuple[str, float, str, str]]:
-    with embedded.start(process=True, options={"durability": "os"}) as server:
-        yield from asyncio.run(_measure(server))
+def measure() -> Iterator[Line]:
+    with embedded.start(process=True, options={"durability": "os"}) as server, asyncio.Runner() as runner:
+        measuring = _measure(server)
+        # Each line is shown when it is known.
+        while (line := runner.run(_next(measuring))) is not None:
+            yield line
 
 
-async def _measure(server: embedded.EmbeddedServer) -> list[tuple[str, float, str, str]]:
-    lines: list[tuple[str, float, str, str]] = []
+async def _next(lines: AsyncIterator[Line]) -> Line | None:
+    return await anext(lines, None)
+
+
+async def _measure(server: embedded.EmbeddedServer) -> AsyncIterator[Line]:
     process = psutil.Process(server.process_id)
     async with await fluss.FlussConnection.create(server.config()) as connection:
         path = fluss.TablePath("fluss", "filtered")
@@ -55,7 +64,7 @@ async def _measure(server: embedded.EmbeddedServer) -> list[tuple[str, float, st
     reader = _Reader(await Channel.connect(host, int(port)), info.table_id)
     await _write(reader.channel, info.table_id)
 
-    async def timed(name: str, predicate: Predicate, unit: str = "ms", repeats: int = REPEATS) -> float:
+    async def timed(name: str, predicate: Predicate, repeats: int = REPEATS) -> Line:
         """Read the whole log several times; the best is what it costs, others were disturbed."""
         requests = reader.requests(predicate)
         times = []
@@ -67,21 +76,20 @@ async def _measure(server: embedded.EmbeddedServer) -> list[tuple[str, float, st
             now = process.cpu_times()
             times.append((seconds, now.user + now.system - used.user - used.system))
         seconds, processor = min(times)
-        lines.append((name, seconds * 1e3, unit, f"server: {processor * 1e3:,.0f} ms of processor time"))
-        return seconds
+        return name, seconds * 1e3, "ms", f"server: {processor * 1e3:,.0f} ms of processor time"
 
     none = f"of {BATCHES:,} batches, none wanted"
-    await timed(f"one condition on numbers, {none}", col("id") < 0)
-    await timed(f"one condition on texts, {none}", col("name") == "zzz")
-    await timed(f"one condition, {BATCHES:,} batches, all wanted", col("id") >= 0)
-    await timed(f"one condition, {BATCHES:,} batches, every second wanted", _every_second())
     many = _any_of(LEAVES)
-    await timed(f"{LEAVES:,} conditions in an OR, {none}", many, repeats=2)
-    await timed(f"a list of {LEAVES:,} numbers, {none}", col("id").is_in([-n - 1 for n in range(LEAVES)]), repeats=2)
-    lines.append(await _too_many(reader, port=int(port), host=host))
-    lines += await _beside_greedy_clients(reader, many, host, int(port))
+    yield await timed(f"one condition on numbers, {none}", col("id") < 0)
+    yield await timed(f"one condition on texts, {none}", col("name") == "zzz")
+    yield await timed(f"one condition, {BATCHES:,} batches, all wanted", col("id") >= 0)
+    yield await timed(f"one condition, {BATCHES:,} batches, every second wanted", col("name").starts_with("odd"))
+    yield await timed(f"{LEAVES:,} conditions in an OR, {none}", many, repeats=2)
+    yield await timed(f"a list of {LEAVES:,} numbers, {none}", col("id").is_in(list(range(-LEAVES, 0))), repeats=2)
+    yield await _too_many(reader, port=int(port), host=host)
+    for line in await _beside_greedy_clients(reader, many, host, int(port)):
+        yield line
     await reader.channel.close()
-    return lines
 
 
 def _any_of(count: int) -> Predicate:
@@ -97,11 +105,6 @@ def _joined(pair: list[Predicate]) -> Predicate:
     return pair[0] | pair[1] if len(pair) > 1 else pair[0]
 
 
-def _every_second() -> Predicate:
-    """Texts of odd batches begin with another letter."""
-    return col("name").starts_with("odd")
-
-
 class _Reader:
     """One client that reads the bucket from its beginning."""
 
@@ -111,7 +114,9 @@ class _Reader:
 
     def requests(self, predicate: Predicate | None) -> FetchRequests:
         bound = None if predicate is None else predicate.bind(SCHEMA)
-        return FetchRequests(fluss.Config(), self._bucket.table_id, predicate=bound, schema_id=1)
+        # At the end of the log an answer is wanted at once.
+        config = fluss.Config({"scanner.log.fetch.wait-max-time-ms": "0"})
+        return FetchRequests(config, self._bucket.table_id, predicate=bound, schema_id=1)
 
     async def fetch(self, requests: FetchRequests, offset: int) -> bulk_messages.FetchedBucket:
         message = requests.request([requests.entry(self._bucket, offset)])
@@ -158,7 +163,7 @@ def _batch(number: int) -> bytearray:
     )
 
 
-async def _too_many(reader: _Reader, host: str, port: int) -> tuple[str, float, str, str]:
+async def _too_many(reader: _Reader, host: str, port: int) -> Line:
     """A client of its own, because it may get no answer for a long time."""
     name = f"{LEAVES_TOO_MANY:,} conditions in an OR, until the answer"
     requests = reader.requests(_any_of(LEAVES_TOO_MANY))
@@ -175,9 +180,7 @@ async def _too_many(reader: _Reader, host: str, port: int) -> tuple[str, float, 
         return name, (time.perf_counter() - started) * 1e3, "ms", remark
 
 
-async def _beside_greedy_clients(
-    reader: _Reader, greed: Predicate, host: str, port: int
-) -> list[tuple[str, float, str, str]]:
+async def _beside_greedy_clients(reader: _Reader, greed: Predicate, host: str, port: int) -> list[Line]:
     """Small fetches without a filter, alone and while others send their thousand conditions over and over."""
     modest = _Reader(await Channel.connect(host, port), reader._bucket.table_id)
     plain = modest.requests(None)

@@ -146,7 +146,8 @@ class _RankedBounds:
 
 
 def _may_equal(bounds: _RankedBounds, rank: int) -> BoolArray:
-    return (bounds.below_minimum <= rank) & (bounds.up_to_maximum > rank)
+    answer: BoolArray = (bounds.below_minimum <= rank) & (bounds.up_to_maximum > rank)
+    return answer
 
 
 def _may_differ(bounds: _RankedBounds, rank: int) -> BoolArray:

@@ -48,7 +48,7 @@ class FilterLimits:
     # Values that columns are compared with.
     literals_max: int = 16_384
     # As they are encoded in the request.
-    bytes_max: int = 256 * 1024
+    bytes_max: int = 1024 * 1024
 
 
 class LeafFunction(IntEnum):

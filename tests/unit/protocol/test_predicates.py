@@ -116,9 +116,9 @@ def test_filters_of_one_request_have_limits_together() -> None:
     decode_predicate(listed, schema, allowance)
     with pytest.raises(FlussError, match="has 6 values or more, this server takes 5: ask for a range"):
         decode_predicate(listed, schema, allowance)
-    allowance.take_bytes(200_000)
-    with pytest.raises(FlussError, match="has 400000 bytes or more, this server takes 262144"):
-        allowance.take_bytes(200_000)
+    allowance.take_bytes(600_000)
+    with pytest.raises(FlussError, match="has 1200000 bytes or more, this server takes 1048576"):
+        allowance.take_bytes(600_000)
 
 
 def nested(levels: int) -> bytes:

@@ -189,7 +189,7 @@ class LogFetcher:
     ) -> Answer | FetchLogResponse | Awaitable[Answer | FetchLogResponse]:
         """Answer at once if that needs neither the disk nor waiting."""
         fetch = self._prepare(context, request)
-        if fetch.ready and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
+        if fetch.ready and not fetch.filter_bytes and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
             granted = self._memory.try_take(fetch.bytes_max, fetch.owner)
             if granted is not None:
                 with self._settling(fetch, granted):

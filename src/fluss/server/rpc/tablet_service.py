@@ -77,6 +77,10 @@ class TabletService:
         return self._memory
 
     @property
+    def filter_turns(self) -> FilterTurns:
+        return self._filter_turns
+
+    @property
     def scan_sessions(self) -> ScanSessions:
         return self._sessions
 

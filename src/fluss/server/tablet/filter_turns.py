@@ -36,6 +36,16 @@ class FilterTurns:
         """What the filters of all fetches that work or wait have."""
         return self._used_bytes
 
+    @property
+    def free_count(self) -> int:
+        """Turns that nobody has."""
+        return self._free
+
+    @property
+    def waiting_count(self) -> int:
+        """Fetches that wait for their turn."""
+        return sum(map(len, self._waiting.values()))
+
     # Memory
 
     def hold(self, byte_count: int, owner: str) -> bool:

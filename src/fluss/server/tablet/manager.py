@@ -82,7 +82,7 @@ class TabletSettings:
     filters: FilterLimits = field(default_factory=FilterLimits)
     filter_batches_max: int = 16_384
     # What the filters of all fetches may have, as they were sent; then a connection has them answered one by one.
-    filter_memory_bytes_max: int = 16 * 1024 * 1024
+    filter_memory_bytes_max: int = 32 * 1024 * 1024
     # How long an answer is held back that says nothing but "try again": some clients do so at once, without end.
     retry_answer_delay_ms: int = 50
 
