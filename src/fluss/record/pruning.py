@@ -146,12 +146,12 @@ class _RankedBounds:
 
 
 def _may_equal(bounds: _RankedBounds, rank: int) -> BoolArray:
-    answer: BoolArray = (bounds.below_minimum <= rank) & (bounds.up_to_maximum > rank)
-    return answer
+    return (bounds.below_minimum <= rank) & (bounds.up_to_maximum > rank)
 
 
 def _may_differ(bounds: _RankedBounds, rank: int) -> BoolArray:
-    return bounds.only_value != rank
+    answer: BoolArray = bounds.only_value != rank
+    return answer
 
 
 def _may_be_less(bounds: _RankedBounds, rank: int) -> BoolArray:
