@@ -21,9 +21,8 @@ from fluss.net.listener import Listener
 from fluss.net.login import Users
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
-from fluss.protocol.sasl import CredentialsChecker, UserTable
-from fluss.schema.predicate import FilterLimits
 from fluss.protocol.sasl import UserTable
+from fluss.schema.predicate import FilterLimits
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
