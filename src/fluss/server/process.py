@@ -18,9 +18,10 @@ from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
 from fluss.memory import MemoryWatch, loop_gives_back
 from fluss.net.listener import Listener
+from fluss.net.login import Users
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
-from fluss.protocol.sasl import CredentialsChecker, UserTable
+from fluss.protocol.sasl import UserTable
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
@@ -40,7 +41,7 @@ from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
-from fluss.server.tablet.tablet_files import tablet_directories
+from fluss.server.tablet.tablet_files import find_tablet
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogSettings
 
@@ -205,14 +206,15 @@ class FlussServer:
 
     def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
         options = self._options
-        checker: CredentialsChecker | None = None
+        known_users: Users | None = None
         if plan.protocol is SecurityProtocol.SASL:
-            checker = users if plan.own_users is None else UserTable(plan.own_users)
+            known_users = users if plan.own_users is None else UserTable(plan.own_users)
         return ListenerSettings(
             name=plan.endpoint.name,
             host=plan.endpoint.host,
             port=plan.endpoint.port,
-            check_credentials=checker,
+            check_credentials=known_users,
+            mechanisms=tuple(name.upper() for name in options.sasl_mechanisms),
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
             in_flight_requests_max=options.queued_requests_max,
@@ -226,10 +228,10 @@ def _refuse_lost_metadata(data_dir: Path) -> None:
     metadata = data_dir / METADATA_FILE
     if metadata.exists() and metadata.stat().st_size > 0:
         return
-    tablets = tablet_directories(data_dir)
-    if tablets:
+    tablet = find_tablet(data_dir)
+    if tablet is not None:
         raise FlussError(
-            f"{metadata} is missing or empty, but there are {len(tablets)} logs, such as {tablets[0].path}; "
+            f"{metadata} is missing or empty, but there are logs, such as {tablet}; "
             "restore the file together with its -wal file from a backup, or start with another data directory"
         )
 
@@ -305,6 +307,7 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         kv=_kv_settings(options),
         scans=_scan_settings(options),
         is_fsync_required=options.durability is Durability.FSYNC,
+        open_logs_max=options.open_logs_max,
         checkpoint_interval_ms=options.log_checkpoint_interval_ms,
         retention_check_interval_ms=options.log_retention_check_interval_ms,
         retention_rolls_active_segment=options.log_retention_rolls_active_segment,
