@@ -16,10 +16,12 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
+from fluss.memory import MemoryWatch, loop_gives_back
 from fluss.net.listener import Listener
+from fluss.net.login import Users
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
-from fluss.protocol.sasl import CredentialsChecker, UserTable
+from fluss.protocol.sasl import UserTable
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
@@ -29,8 +31,9 @@ from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import SecurityProtocol, address_text
-from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
+from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
 from fluss.server.model import Clock
+from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.server_options import Durability, ServerOption, ServerOptions
@@ -38,7 +41,7 @@ from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
-from fluss.server.tablet.tablet_files import tablet_directories
+from fluss.server.tablet.tablet_files import find_tablet
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogSettings
 from fluss.storage.vfs import Files
@@ -53,6 +56,8 @@ STOP_TIMEOUT_S: Final = 60.0
 _SWITCH_INTERVAL_S: Final = 0.0005
 # Connections, segments and key-value stores need one descriptor or several each.
 _DESCRIPTORS_WANTED: Final = 65_536
+# How often it is looked whether the process holds memory that nothing uses any more.
+_MEMORY_CHECK_INTERVAL_MS: Final = 5_000
 # A bucket that is not used costs next to nothing. One that is used takes some kilobytes: its log, the places of its
 # readers, its keys. And all of them are used as soon as one reader subscribes to all of them.
 _MEMORY_BYTES_PER_BUCKET: Final = 16 * 1024
@@ -120,8 +125,9 @@ class FlussServer:
     async def _start(self) -> None:
         if self._options.ignored_keys:
             logger.info("these options have no effect in this server: %s", ", ".join(self._options.ignored_keys))
+        warn_of_listeners(self._options, self._plans)
         # In a thread, because a directory may be slow, and other servers may share this loop.
-        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir)
+        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir, mode=self._options.data_dir_mode)
         self._running.callback(directory.release)
         await asyncio.to_thread(_refuse_lost_metadata, directory.path)
         nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
@@ -150,6 +156,7 @@ class FlussServer:
         tablet_service = TabletService(manager, coordinator.catalog, authorizer, clock=self._clock)
         self._running.push_async_callback(tablet_service.stop)
         tablet_service.start()
+        self._watch_memory()
         users = SharedUsers(
             self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
         )
@@ -157,19 +164,24 @@ class FlussServer:
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
 
+    def _watch_memory(self) -> None:
+        watch = MemoryWatch()
+
+        async def check() -> None:
+            watch.check()
+
+        upkeep = Periodic("giving memory back", _MEMORY_CHECK_INTERVAL_MS, check)
+        self._running.callback(loop_gives_back(asyncio.get_running_loop()))
+        self._running.push_async_callback(upkeep.stop)
+        upkeep.start()
+
     def _new_authorizer(self) -> Authorizer:
         options = self._options
         if not options.authorizer_enabled:
             return Authorizer.disabled()
-        if all(plan.endpoint.name == options.internal_listener_name for plan in self._plans):
-            logger.warning(
-                "'%s' is on, but '%s' names the only listener, and clients that come in by that one may do everything",
-                ServerOptions.authorizer_enabled.key,
-                ServerOptions.internal_listener_name.key,
-            )
         return Authorizer(
             super_users=options.super_users,
-            internal_listener_name=options.internal_listener_name,
+            internal_listener_name=options.internal_listener_name or None,
             ignore_case=options.principal_ignore_case,
         )
 
@@ -198,14 +210,15 @@ class FlussServer:
 
     def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
         options = self._options
-        checker: CredentialsChecker | None = None
+        known_users: Users | None = None
         if plan.protocol is SecurityProtocol.SASL:
-            checker = users if plan.own_users is None else UserTable(plan.own_users)
+            known_users = users if plan.own_users is None else UserTable(plan.own_users)
         return ListenerSettings(
             name=plan.endpoint.name,
             host=plan.endpoint.host,
             port=plan.endpoint.port,
-            check_credentials=checker,
+            check_credentials=known_users,
+            mechanisms=tuple(name.upper() for name in options.sasl_mechanisms),
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
             in_flight_requests_max=options.queued_requests_max,
@@ -219,10 +232,10 @@ def _refuse_lost_metadata(data_dir: Path) -> None:
     metadata = data_dir / METADATA_FILE
     if metadata.exists() and metadata.stat().st_size > 0:
         return
-    tablets = tablet_directories(data_dir)
-    if tablets:
+    tablet = find_tablet(data_dir)
+    if tablet is not None:
         raise FlussError(
-            f"{metadata} is missing or empty, but there are {len(tablets)} logs, such as {tablets[0].path}; "
+            f"{metadata} is missing or empty, but there are logs, such as {tablet}; "
             "restore the file together with its -wal file from a backup, or start with another data directory"
         )
 
@@ -275,6 +288,9 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         kv_tables_allowed=options.kv_tables_allowed,
         auto_partition_check_interval_ms=options.auto_partition_check_interval_ms,
         producer_offsets_ttl_ms=options.producer_offsets_ttl_ms,
+        producer_offsets_ttl_ms_max=options.producer_offsets_ttl_ms_max,
+        producers_per_user_max=options.producers_per_user_max,
+        producer_offsets_count_max=options.producer_offsets_count_max,
         producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
     )
 
@@ -295,6 +311,7 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         kv=_kv_settings(options),
         scans=_scan_settings(options),
         is_fsync_required=options.durability is Durability.FSYNC,
+        open_logs_max=options.open_logs_max,
         checkpoint_interval_ms=options.log_checkpoint_interval_ms,
         retention_check_interval_ms=options.log_retention_check_interval_ms,
         retention_rolls_active_segment=options.log_retention_rolls_active_segment,
@@ -353,11 +370,13 @@ def log_to_stderr(level: str) -> None:
     )
 
 
-def prepare_process() -> None:
+def prepare_process(options: ServerOptions) -> None:
     """Make this process fit to be a server: let the event loop come to its turn soon, and allow many open files.
 
-    For processes that are nothing but a server, before it is started.
+    Files that libraries make, such as those of RocksDB, are for the same people as all others. For processes that are
+    nothing but a server, before it is started.
     """
+    os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
