@@ -75,7 +75,7 @@ def test_what_was_not_synced_is_lost_with_the_power_and_the_rest_is_not(tmp_path
         directory = tmp_path / str(seed)
         directory.mkdir()
         (directory / "old").write_bytes(b"old")
-        files = LosingFiles(seed)
+        files = LosingFiles(directory, seed)
         files.write(directory / "log", [b"synced"], 0)
         files.sync(directory / "log")
         files.sync_directory(directory)
@@ -89,9 +89,22 @@ def test_what_was_not_synced_is_lost_with_the_power_and_the_rest_is_not(tmp_path
     assert outcomes == {True, False}
 
 
+def test_nothing_above_the_root_is_ever_lost(tmp_path: Path) -> None:
+    for seed in range(20):
+        root = tmp_path / "machine" / str(seed)
+        root.mkdir(parents=True)
+        files = LosingFiles(root, seed)
+        files.make_directory(root / "table" / "log-0", durably=False)
+        files.write(root / "table" / "log-0" / "log", [b"rows"], 0)
+        files.lose_power()
+        assert root.is_dir()
+        with pytest.raises(AssertionError, match="is not below"):
+            LosingFiles(root, seed).make_directory(tmp_path / "elsewhere")
+
+
 def test_a_full_disk_takes_a_part_of_a_write(tmp_path: Path) -> None:
     is_full = False
-    files = LosingFiles(1, is_full=lambda: is_full)
+    files = LosingFiles(tmp_path, 1, is_full=lambda: is_full)
     files.write(tmp_path / "log", [b"1234"], 0)
     is_full = True
     with pytest.raises(OSError, match="No space"):

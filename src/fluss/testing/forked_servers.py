@@ -264,11 +264,12 @@ def _serve_order(order: _Order, answers: int, log: int) -> int:
     log_to_stderr(order.log_level)
     code = 1
     try:
-        prepare_process()
+        options = ServerOptions(order.options)
+        prepare_process(options)
         if order.descriptors_max is not None:
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (order.descriptors_max, hard))
-        run(_serve(order, answers))
+        run(_serve(order, options, answers))
         code = 0
     except (FlussError, OSError) as error:
         _answer(answers, {"error": str(error)})
@@ -277,17 +278,17 @@ def _serve_order(order: _Order, answers: int, log: int) -> int:
     return code
 
 
-async def _serve(order: _Order, answers: int) -> None:
+async def _serve(order: _Order, options: ServerOptions, answers: int) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, request_stop, stop)
     conditions = None if order.conditions is None else Conditions(Path(order.conditions))
     files = None
     if order.loss_seed is not None:
         is_full = conditions.is_disk_full if conditions is not None else lambda: False
-        files = LosingFiles(order.loss_seed, is_full=is_full)
+        files = LosingFiles(Path(options.data_dir).absolute(), order.loss_seed, is_full=is_full)
         loop.add_signal_handler(signal.SIGUSR1, _lose_power, files, answers)
     clock = wall_clock_ms if conditions is None else conditions.clock_ms
-    async with FlussServer(ServerOptions(order.options), clock=clock, files=files) as server:
+    async with FlussServer(options, clock=clock, files=files) as server:
         _answer(answers, {"port": server.listeners[0].port})
         await stop.wait()
 

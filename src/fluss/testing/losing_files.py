@@ -26,10 +26,15 @@ from fluss.testing.faultfs import FaultFiles
 class LosingFiles:
     """Real files, whose unsynced part can be lost. All methods may be called from any thread; one acts at a time."""
 
-    def __init__(self, seed: int, *, is_full: Callable[[], bool] = lambda: False) -> None:
-        """While ``is_full`` says so, what needs space fails with ENOSPC, writes in the middle."""
+    def __init__(self, root: Path, seed: int, *, is_full: Callable[[], bool] = lambda: False) -> None:
+        """Nothing but what is below ``root`` is ever lost, and no other path may be given.
+
+        While ``is_full`` says so, what needs space fails with ENOSPC, writes in the middle.
+        """
+        self._root = root
         self._real = OsFiles()
         self._shadow = FaultFiles(seed)
+        self._shadow.make_directory(root)
         self._is_full = is_full
         self._turn = threading.RLock()
 
@@ -39,7 +44,9 @@ class LosingFiles:
         before, directories = self._shadow.files(), self._shadow.directories()
         self._shadow.crash()
         after = self._shadow.files()
-        for directory in directories - self._shadow.directories():
+        lost = directories - self._shadow.directories()
+        assert all(self._root in directory.parents for directory in lost), f"{lost} are not all below {self._root}"
+        for directory in lost:
             shutil.rmtree(directory, ignore_errors=True)
         for path in before.keys() - after.keys():
             with suppress(FileNotFoundError):
@@ -105,7 +112,7 @@ class LosingFiles:
     def make_directory(self, path: Path, *, durably: bool = True) -> None:
         with self._turn:
             self._require_space(path)
-            self._know_directory(path.parent)
+            self._know_directory(path)
             self._real.make_directory(path, durably=durably)
             self._shadow.make_directory(path, durably=durably)
 
@@ -145,7 +152,12 @@ class LosingFiles:
             self._shadow.replace(path, path.read_bytes())
 
     def _know_directory(self, path: Path) -> None:
-        if not self._shadow.exists(path) and path.is_dir():
+        """Know a directory, or the part of its path that there is."""
+        if path == self._root or self._shadow.exists(path):
+            return
+        assert self._root in path.parents, f"{path} is not below {self._root}"
+        self._know_directory(path.parent)
+        if path.is_dir():
             self._shadow.make_directory(path)
 
     def _know_tree(self, path: Path) -> None:
