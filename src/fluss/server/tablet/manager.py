@@ -27,6 +27,8 @@ from fluss.server.tablet.buckets import HostedBucket, HostedTable, unknown_bucke
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
+from fluss.server.tablet.scrub_repairs import ScrubRepairs
+from fluss.server.tablet.scrubber import Scrubber, ScrubSettings
 from fluss.server.tablet.tablet_files import (
     Checkpoints,
     find_residue,
@@ -55,6 +57,7 @@ class TabletSettings:
     log: LogSettings = field(default_factory=LogSettings)
     kv: KvSettings = field(default_factory=KvSettings)
     scans: ScanSettings = field(default_factory=ScanSettings)
+    scrub: ScrubSettings = field(default_factory=ScrubSettings)
     # Whether an acknowledged record is on the disk, or may still be in the memory of the operating system.
     is_fsync_required: bool = True
     checkpoint_interval_ms: int = 60_000
@@ -143,6 +146,8 @@ class TabletManager:
             Periodic("writer expiry", settings.writer_expiration_check_interval_ms, self._retention.expire_writers),
             Periodic("disk check", settings.disk_check_interval_ms, self._disk_guard.check),
         )
+        repairs = ScrubRepairs(self._tables, lambda bucket: self._recovery_offsets.get(bucket, 0))
+        self._scrubber = Scrubber(data_dir, settings.scrub, repairs, self._files, clock=clock)
         self._background: set[asyncio.Task[None]] = set()
         self._state = _State.NEW
 
@@ -162,6 +167,10 @@ class TabletManager:
     @property
     def retention(self) -> Retention:
         return self._retention
+
+    @property
+    def scrubber(self) -> Scrubber:
+        return self._scrubber
 
     @property
     def kv_runtime(self) -> KvRuntime:
@@ -194,6 +203,7 @@ class TabletManager:
         for periodic in self._periodics:
             periodic.start()
         self._kv_runtime.start()
+        self._scrubber.start()
         # What was recovered need not be recovered again.
         self._in_background(self.checkpoint())
         self._in_background(self._remove_residue())
@@ -205,6 +215,7 @@ class TabletManager:
         self._state = _State.STOPPED
         for periodic in self._periodics:
             await periodic.stop()
+        await self._scrubber.stop()
         while self._background:
             await asyncio.wait(self._background)
         await self._close_stores()
@@ -265,7 +276,10 @@ class TabletManager:
             hosted.update(table)
 
     def health(self) -> BucketHealth:
-        active = [bucket.is_active for table in self._tables.values() for bucket in table]
+        is_damaged = self._scrubber.is_damaged
+        active = [
+            bucket.is_active and not is_damaged(bucket.bucket) for table in self._tables.values() for bucket in table
+        ]
         return BucketHealth(bucket_count=len(active), active_count=sum(active))
 
     # Opening

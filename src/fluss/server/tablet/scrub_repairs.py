@@ -1,0 +1,88 @@
+"""What becomes of stores that scrubbing finds damaged: they are built again, as when a reader had met the damage.
+
+A store whose changelog still begins at its first offset can always be built again. Otherwise that takes a copy, which
+consists of hard links to the same files: one that has the damaged file, too, is of no use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from fluss.errors import KvDamagedError
+from fluss.schema.table import TableBucket
+from fluss.server.kv.bucket import KvBucket
+from fluss.server.kv.recovery import KvDirectories
+from fluss.server.tablet.buckets import HostedBucket, HostedTable
+from fluss.storage.kv.store import remove_store
+from fluss.storage.log.tablet import LogTablet
+
+
+class ScrubRepairs:
+    """Answers the questions of the scrubber about buckets, and has stores mended. Belongs to the event loop."""
+
+    def __init__(self, tables: Mapping[int, HostedTable], recovery_offset: Callable[[TableBucket], int]) -> None:
+        """``recovery_offset`` tells how much of a log that is not open is known to be on the disk."""
+        self._tables = tables
+        self._recovery_offset = recovery_offset
+
+    def settled_offset(self, bucket: TableBucket) -> int | None:
+        hosted = self._hosted(bucket)
+        if hosted is None:
+            return None
+        log = hosted.tablet
+        return self._recovery_offset(bucket) if log is None else log.recovery_offset
+
+    async def store_damaged(self, bucket: TableBucket | None, paths: Sequence[Path], error: KvDamagedError) -> bool:
+        store = self._store_of(bucket)
+        if store is None:
+            return False
+        log, kv = store
+        if log.offset_start > 0 and not await asyncio.to_thread(_has_good_copy, log.directory, paths):
+            return False
+        kv.store_failed(await kv.store(), error)
+        return True
+
+    async def copy_damaged(self, bucket: TableBucket, paths: Sequence[Path]) -> bool:
+        store = self._store_of(bucket)
+        if store is None:
+            return False
+        log, kv = store
+        current = KvDirectories.beside(log.directory).store
+        if await asyncio.to_thread(_are_in, paths, current):
+            # Another copy would have the same damage.
+            return False
+        await asyncio.to_thread(remove_store, paths[0].parent)
+        if log.offset_start > 0:
+            await kv.protect(log.offset_start)
+        return True
+
+    def _store_of(self, bucket: TableBucket | None) -> tuple[LogTablet, KvBucket] | None:
+        hosted = None if bucket is None else self._hosted(bucket)
+        log = None if hosted is None else hosted.tablet
+        kv = None if hosted is None else hosted.kv
+        return None if log is None or kv is None else (log, kv)
+
+    def _hosted(self, bucket: TableBucket) -> HostedBucket | None:
+        table = self._tables.get(bucket.table_id)
+        group = () if table is None else table.group(bucket.partition_id)
+        return group[bucket.bucket_id] if bucket.bucket_id < len(group) else None
+
+
+def _has_good_copy(log_directory: Path, damaged: Sequence[Path]) -> bool:
+    """Whether the newest copy of a store, from which it would be built, does not have the damaged files. Blocking."""
+    copies = KvDirectories.beside(log_directory).checkpoints()
+    return bool(copies) and not _are_in(damaged, copies[0][1])
+
+
+def _are_in(paths: Sequence[Path], directory: Path) -> bool:
+    """Whether one of these files, under its name, is the same file in another directory. Blocking."""
+    for path in paths:
+        try:
+            if os.path.samefile(path, directory / path.name):
+                return True
+        except FileNotFoundError:
+            continue
+    return False
