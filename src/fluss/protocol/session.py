@@ -244,7 +244,10 @@ class ServerSession:
             first_bytes_max = min(frame_bytes_max, _UNAUTHENTICATED_FRAME_BYTES_MAX)
             self._state = SessionState.AUTHENTICATING
         self._reader = frames.FrameReader(
-            frame_bytes_max=first_bytes_max, fields_bytes_min=frames.REQUEST_FIELDS_BYTES, is_writable=True
+            frame_bytes_max=first_bytes_max,
+            fields_bytes_min=frames.REQUEST_FIELDS_BYTES,
+            is_writable=True,
+            is_trusted=False,
         )
         self._served = served
         self._server_type = server_type
@@ -260,6 +263,10 @@ class ServerSession:
     def partial_frame_bytes(self) -> int:
         """What is held of a large request that is not whole yet."""
         return self._reader.partial_bytes
+
+    def release(self) -> None:
+        """Give the memory for received bytes back: the connection is gone, or nothing is arriving on it."""
+        self._reader.release()
 
     def response(self, request: RequestReceived, message: Any) -> Parts:
         """Encode the answer to a request."""
@@ -352,5 +359,5 @@ def _error_response(error: FlussError) -> bytes:
     # The code for errors that were found on this side has no meaning on the other.
     is_local = error.error_code == ErrorCode.CLIENT_ERROR
     code = ErrorCode.UNKNOWN_SERVER_ERROR if is_local else error.error_code
-    text = error.message[:_ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
+    text = error.public_message[:_ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
     return pb.ErrorResponse(error_code=code, error_message=text).SerializeToString()

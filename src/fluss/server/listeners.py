@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,8 @@ from fluss.server.server_options import ServerOption, ServerOptions
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})
 _LOOPBACK_HOST = "127.0.0.1"
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
@@ -27,6 +31,11 @@ class ListenerPlan:
     # The users of this listener alone, with their passwords; None if it has those of all listeners.
     own_users: Mapping[str, str] | None = field(repr=False)
     advertised: Endpoint | None
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether clients have to say who they are, and to prove it."""
+        return self.protocol is SecurityProtocol.SASL
 
     @property
     def needs_shared_users(self) -> bool:
@@ -77,7 +86,47 @@ def plan_listeners(options: ServerOptions) -> tuple[ListenerPlan, ...]:
         if protocol is SecurityProtocol.SASL:
             _check_users(options, endpoint.name, own_users)
         plans.append(ListenerPlan(endpoint, protocol, own_users, advertised.get(endpoint.name)))
+    if options.authorizer_enabled:
+        _check_internal(options.internal_listener_name, plans)
+    if not options.insecure_listeners_allowed:
+        _check_reach(plans)
     return tuple(plans)
+
+
+def _named(name: str, plans: Iterable[ListenerPlan]) -> ListenerPlan | None:
+    return next((plan for plan in plans if plan.endpoint.name == name), None)
+
+
+def warn_of_listeners(options: ServerOptions, plans: Sequence[ListenerPlan]) -> None:
+    """Log what is allowed and yet better known to the operator."""
+    for plan in plans:
+        if not plan.is_authenticated and not is_loopback(plan.endpoint.host):
+            logger.warning("listener %s lets everybody in who reaches it", plan.endpoint)
+    if not options.authorizer_enabled:
+        if options.super_users:
+            logger.warning(
+                "'%s' has no effect: every user may do everything as long as '%s' is off",
+                ServerOptions.super_users.key,
+                ServerOptions.authorizer_enabled.key,
+            )
+        return
+    name = options.internal_listener_name
+    if _named(name, plans) is not None:
+        logger.info("clients of listener %s need no rights", name)
+        return
+    if name:
+        names = [plan.endpoint.name for plan in plans]
+        logger.warning(
+            "'%s' is '%s', and there is no such listener%s",
+            *(ServerOptions.internal_listener_name.key, name, suggestion(name, names)),
+        )
+    if not options.super_users:
+        logger.warning(
+            "'%s' is on, and there is neither a super user nor an internal listener: no user can be given rights; "
+            "set '%s' to User:<name>",
+            ServerOptions.authorizer_enabled.key,
+            ServerOptions.super_users.key,
+        )
 
 
 class SharedUsers:
@@ -116,6 +165,50 @@ def _check_users(options: ServerOptions, listener_name: str, own_users: Mapping[
             f"the listener {listener_name} asks for user name and password, but there are no users; "
             f"set '{ServerOptions.sasl_users.key}' to user:password",
         )
+
+
+def _check_internal(name: str, plans: Sequence[ListenerPlan]) -> None:
+    """Refuse an internal listener by which clients would come in, for whom rights are meant."""
+    internal = _named(name, plans)
+    if internal is None:
+        return
+    if len(plans) == 1:
+        raise _invalid(
+            ServerOptions.internal_listener_name,
+            f"{name} is the only listener, so '{ServerOptions.authorizer_enabled.key}' would have no effect; "
+            f"leave it out, or add a listener for clients to '{ServerOptions.bind_listeners.key}'",
+        )
+    if not internal.is_authenticated and not is_loopback(internal.endpoint.host):
+        raise _invalid(
+            ServerOptions.internal_listener_name,
+            f"clients of {internal.endpoint} need no rights, and are not asked who they are; bind it to 127.0.0.1, or "
+            f"add {name}:SASL to '{ServerOptions.security_protocols.key}'",
+        )
+
+
+def _check_reach(plans: Iterable[ListenerPlan]) -> None:
+    """Refuse listeners that other machines reach and that ask nobody who they are."""
+    for plan in plans:
+        if not plan.is_authenticated and not is_loopback(plan.endpoint.host):
+            raise _invalid(
+                ServerOptions.bind_listeners,
+                f"{plan.endpoint} would let everybody in who can reach this machine; bind it to 127.0.0.1, ask for "
+                f"passwords with '{ServerOptions.security_protocols.key}' = '{plan.endpoint.name}:SASL', or say "
+                f"--insecure ('{ServerOptions.insecure_listeners_allowed.key}' = 'true') if that is what you want",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there; a name that is not known counts as reachable."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        addresses = {found[4][0] for found in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
 
 
 def _check_known(option: ServerOption[Any], given: Collection[str], names: Collection[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
+from fluss.memory import MemoryWatch, loop_gives_back
 from fluss.net.listener import Listener
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
@@ -29,8 +30,9 @@ from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import SecurityProtocol, address_text
-from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
+from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
 from fluss.server.model import Clock
+from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.server_options import Durability, ServerOption, ServerOptions
@@ -53,6 +55,8 @@ STOP_TIMEOUT_S: Final = 60.0
 _SWITCH_INTERVAL_S: Final = 0.0005
 # Connections, segments and key-value stores need one descriptor or several each.
 _DESCRIPTORS_WANTED: Final = 65_536
+# How often it is looked whether the process holds memory that nothing uses any more.
+_MEMORY_CHECK_INTERVAL_MS: Final = 5_000
 # A bucket that is not used costs next to nothing. One that is used takes some kilobytes: its log, the places of its
 # readers, its keys. And all of them are used as soon as one reader subscribes to all of them.
 _MEMORY_BYTES_PER_BUCKET: Final = 16 * 1024
@@ -118,8 +122,9 @@ class FlussServer:
     async def _start(self) -> None:
         if self._options.ignored_keys:
             logger.info("these options have no effect in this server: %s", ", ".join(self._options.ignored_keys))
+        warn_of_listeners(self._options, self._plans)
         # In a thread, because a directory may be slow, and other servers may share this loop.
-        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir)
+        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir, mode=self._options.data_dir_mode)
         self._running.callback(directory.release)
         await asyncio.to_thread(_refuse_lost_metadata, directory.path)
         nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
@@ -147,6 +152,7 @@ class FlussServer:
         tablet_service = TabletService(manager, coordinator.catalog, authorizer, clock=self._clock)
         self._running.push_async_callback(tablet_service.stop)
         tablet_service.start()
+        self._watch_memory()
         users = SharedUsers(
             self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
         )
@@ -154,19 +160,24 @@ class FlussServer:
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
 
+    def _watch_memory(self) -> None:
+        watch = MemoryWatch()
+
+        async def check() -> None:
+            watch.check()
+
+        upkeep = Periodic("giving memory back", _MEMORY_CHECK_INTERVAL_MS, check)
+        self._running.callback(loop_gives_back(asyncio.get_running_loop()))
+        self._running.push_async_callback(upkeep.stop)
+        upkeep.start()
+
     def _new_authorizer(self) -> Authorizer:
         options = self._options
         if not options.authorizer_enabled:
             return Authorizer.disabled()
-        if all(plan.endpoint.name == options.internal_listener_name for plan in self._plans):
-            logger.warning(
-                "'%s' is on, but '%s' names the only listener, and clients that come in by that one may do everything",
-                ServerOptions.authorizer_enabled.key,
-                ServerOptions.internal_listener_name.key,
-            )
         return Authorizer(
             super_users=options.super_users,
-            internal_listener_name=options.internal_listener_name,
+            internal_listener_name=options.internal_listener_name or None,
             ignore_case=options.principal_ignore_case,
         )
 
@@ -272,6 +283,9 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         kv_tables_allowed=options.kv_tables_allowed,
         auto_partition_check_interval_ms=options.auto_partition_check_interval_ms,
         producer_offsets_ttl_ms=options.producer_offsets_ttl_ms,
+        producer_offsets_ttl_ms_max=options.producer_offsets_ttl_ms_max,
+        producers_per_user_max=options.producers_per_user_max,
+        producer_offsets_count_max=options.producer_offsets_count_max,
         producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
     )
 
@@ -351,11 +365,13 @@ def log_to_stderr(level: str) -> None:
     )
 
 
-def prepare_process() -> None:
+def prepare_process(options: ServerOptions) -> None:
     """Make this process fit to be a server: let the event loop come to its turn soon, and allow many open files.
 
-    For processes that are nothing but a server, before it is started.
+    Files that libraries make, such as those of RocksDB, are for the same people as all others. For processes that are
+    nothing but a server, before it is started.
     """
+    os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
