@@ -13,8 +13,9 @@ or copies, and takes no part of RocksDB's memory, locks or cache. A file is made
 | index   | entries: key, handle of a partition; a partition has entries: key, handle of a data block                 |
 
 Entries of the index and of the filter's index have no length of their value and no shared keys, since every one is a
-restart point; those of the metaindex have both. The checksum is a masked CRC-32C, to which a number is added that
-depends on the file and on the position, so that a block of another place is noticed, too.
+restart point; those of the metaindex have both. The checksum is half of XXH3 of the bytes, changed by the kind of
+compression. To it a number is added that depends on the file and the position, so that a block of another place is
+noticed, too.
 
 The blocks that the handles name must cover the file without a gap: then every byte has been checked. A file of another
 format or checksum is not an error: nothing can be said about it.
@@ -30,7 +31,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from fluss.errors import KvDamagedError
-from fluss.record.framing import crc32c
+from fluss.storage.kv.xxh3 import xxh3_64
 
 _FOOTER: Final = struct.Struct(
     "<B"  # checksum type
@@ -45,10 +46,11 @@ _FOOTER: Final = struct.Struct(
 _EXTENDED_MAGIC: Final = bytes.fromhex("3e007a00")
 _MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 _FORMAT_VERSION: Final = 6
-_CRC32C: Final = 1
+_XXH3: Final = 4
 _TRAILER: Final = struct.Struct("<BI")
 _UINT32: Final = struct.Struct("<I")
-_MASK_DELTA: Final = 0xA282EAD8
+# What a checksum is changed by, times the last byte.
+_LAST_BYTE_PRIME: Final = 0x6B9083D9
 _UINT32_MAX: Final = 0xFFFFFFFF
 _NO_COMPRESSION: Final = 0
 _LZ4: Final = 4
@@ -115,12 +117,13 @@ class SstCheck:
         checksum_type, extended, checksum, base_context, metaindex_bytes, version, magic = _FOOTER.unpack(footer)
         if magic != _MAGIC or len(footer) != _FOOTER.size:
             raise self._damage(position, "the file does not end with the footer of an SST file")
-        if version != _FORMAT_VERSION or checksum_type != _CRC32C:
+        if version != _FORMAT_VERSION or checksum_type != _XXH3:
             raise UnknownFormatError
         self._base_context = base_context
         zeroed = bytearray(footer)
         zeroed[5:9] = bytes(4)
-        expected = _mixed(_masked(crc32c(bytes(zeroed))), base_context, position)
+        (found,) = xxh3_64([bytes(zeroed[:-1])])
+        expected = _mixed(found, zeroed[-1], base_context, position)
         if extended != _EXTENDED_MAGIC or checksum != expected:
             raise self._damage(position, "the footer does not match its checksum")
         metaindex = Handle(position - metaindex_bytes - _TRAILER.size, metaindex_bytes)
@@ -180,26 +183,28 @@ class SstCheck:
             while last + 1 < len(handles) and handles[last + 1].end - start <= self._chunk_bytes:
                 last += 1
             piece = memoryview(self._read(start, handles[last].end - start))
-            for handle in handles[first : last + 1]:
-                self._check_block(piece[handle.position - start : handle.end - start], handle)
+            self._check_piece(piece, start, handles[first : last + 1])
             first = last + 1
 
-    def _check_block(self, block: memoryview, handle: Handle) -> None:
-        if len(block) < handle.size + _TRAILER.size:
-            raise self._damage(handle.position, "the file ends in the middle of a block")
-        stored = _UINT32.unpack_from(block, handle.size + 1)[0]
-        found = _mixed(_masked(crc32c(block[: handle.size + 1])), self._base_context, handle.position)
-        if stored != found:
-            raise self._damage(
-                handle.position, f"the block has the checksum {stored:#010x}, its bytes give {found:#010x}"
-            )
+    def _check_piece(self, piece: memoryview, start: int, handles: list[Handle]) -> None:
+        """Check blocks that are in a piece of the file that begins at a byte."""
+        if len(piece) < handles[-1].end - start:
+            raise self._damage(start + len(piece), "the file ends in the middle of a block")
+        blocks = [piece[handle.position - start :][: handle.size] for handle in handles]
+        for handle, value in zip(handles, xxh3_64(blocks), strict=True):
+            kind, stored = _TRAILER.unpack_from(piece, handle.position - start + handle.size)
+            found = _mixed(value, kind, self._base_context, handle.position)
+            if stored != found:
+                raise self._damage(
+                    handle.position, f"the block has the checksum {stored:#010x}, its bytes give {found:#010x}"
+                )
 
     def _checked_block(self, handle: Handle) -> bytes:
         """Return the content of a block that is needed to find others."""
         if handle.end > self._size:
             raise self._damage(handle.position, "a block is said to be behind the end of the file")
         block = self._read(handle.position, handle.size + _TRAILER.size)
-        self._check_block(memoryview(block), handle)
+        self._check_piece(memoryview(block), handle.position, [handle])
         kind = block[handle.size]
         if kind == _NO_COMPRESSION:
             return block[: handle.size]
@@ -227,13 +232,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _masked(crc: int) -> int:
-    """Return a checksum as RocksDB stores it, which differs from that of bytes that contain a checksum."""
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & _UINT32_MAX
-
-
-def _mixed(checksum: int, base_context: int, position: int) -> int:
-    """Add what the file and the position contribute."""
+def _mixed(value: int, last_byte: int, base_context: int, position: int) -> int:
+    """Return the checksum of bytes by their hash, a last byte, the file, and the position."""
+    checksum = (value ^ last_byte * _LAST_BYTE_PRIME) & _UINT32_MAX
     if not base_context:
         return checksum
     return (checksum + (base_context ^ ((position & _UINT32_MAX) + (position >> 32)))) & _UINT32_MAX
