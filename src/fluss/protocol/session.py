@@ -338,8 +338,8 @@ class ServerSession:
                     f"this listener takes no credentials; connect with the security protocol {sasl.PLAINTEXT_PROTOCOL}"
                 )
         elif self._state is SessionState.AUTHENTICATING:
-            if request.protocol != sasl.MECHANISM:
-                raise AuthenticationError(f"only the SASL mechanism {sasl.MECHANISM} is enabled on this listener")
+            if request.protocol != sasl.PLAIN:
+                raise AuthenticationError(f"only the SASL mechanism {sasl.PLAIN} is enabled on this listener")
             self._principal = sasl.check_plain_token(request.token, self._check_credentials)
             self._state = SessionState.OPEN
             self._reader.frame_bytes_max = self._frame_bytes_max

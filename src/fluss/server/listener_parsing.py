@@ -18,6 +18,7 @@ from typing import Final
 
 from fluss.errors import FlussError
 from fluss.protocol.sasl import ANONYMOUS
+from fluss.protocol.stored_password import StoredPassword, is_stored_form
 from fluss.schema.acl import WILDCARD
 
 PORT_MAX: Final = 65535
@@ -194,7 +195,17 @@ def _add_user(users: dict[str, str], name: str, password: str) -> None:
         raise FlussError(f"the name {name} stands for other users; choose another one")
     if name in users:
         raise FlussError(f"the user {name} occurs twice")
+    if is_stored_form(password):
+        check_hash(name, password)
     users[name] = password
+
+
+def check_hash(name: str, text: str) -> None:
+    """Refuse a hash of a password that cannot be one, with the name of its user."""
+    try:
+        StoredPassword.parse(text)
+    except FlussError as error:
+        raise FlussError(f"the password of the user {name}: {error.message}") from None
 
 
 def _parts(text: str) -> list[str]:

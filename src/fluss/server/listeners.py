@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.options import suggestion
-from fluss.protocol.sasl import MECHANISM, UserTable
+from fluss.protocol.sasl import PLAIN, UserTable
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol, address_text, parse_users
 from fluss.server.server_options import ServerOption, ServerOptions
 
@@ -130,7 +130,7 @@ def warn_of_listeners(options: ServerOptions, plans: Sequence[ListenerPlan]) -> 
 
 
 class SharedUsers:
-    """The users of all SASL listeners that have none of their own, to be used as a CredentialsChecker.
+    """The users of all SASL listeners that have none of their own.
 
     There are two kinds: those of the JAAS text, which stay, and those of the credentials, which can be replaced while
     the server runs. A user that is in both has the password of the credentials.
@@ -140,7 +140,14 @@ class SharedUsers:
         self._fixed = fixed
         # Whether there is a listener whose clients would be locked out without them.
         self._is_needed = is_needed
+        # Called after users have changed: sessions of users with another password than they have now have to end.
+        self.on_change: list[Callable[[], None]] = []
         self.replace(credentials)
+
+    @property
+    def table(self) -> UserTable:
+        """The users as they are now."""
+        return self._table
 
     def check(self, credentials: str | None) -> None:
         """Refuse credentials that cannot be read, or that would leave no user who can log in."""
@@ -150,15 +157,18 @@ class SharedUsers:
 
     def replace(self, credentials: str | None) -> None:
         self._table = UserTable({**self._fixed, **parse_users(credentials or "")})
+        for tell in self.on_change:
+            tell()
 
-    def __call__(self, username: str, password: str) -> bool:
-        return self._table(username, password)
+    def version_of(self, username: str) -> bytes | None:
+        """Return what changes when a user gets another password; None for a user that does not exist."""
+        return self._table.version_of(username)
 
 
 def _check_users(options: ServerOptions, listener_name: str, own_users: Mapping[str, str] | None) -> None:
-    unknown = [name for name in options.sasl_mechanisms if name.upper() != MECHANISM]
+    unknown = [name for name in options.sasl_mechanisms if name.upper() != PLAIN]
     if unknown or not options.sasl_mechanisms:
-        raise _invalid(ServerOptions.sasl_mechanisms, f"{MECHANISM} is the one mechanism there is; set it to that")
+        raise _invalid(ServerOptions.sasl_mechanisms, f"{PLAIN} is the one mechanism there is; set it to that")
     if not (own_users if own_users is not None else {**options.sasl_jaas_users, **options.sasl_users}):
         raise _invalid(
             ServerOptions.security_protocols,

@@ -18,9 +18,10 @@ from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
 from fluss.memory import MemoryWatch, loop_gives_back
 from fluss.net.listener import Listener
+from fluss.net.login import Users
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
-from fluss.protocol.sasl import CredentialsChecker, UserTable
+from fluss.protocol.sasl import UserTable
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
@@ -206,14 +207,15 @@ class FlussServer:
 
     def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
         options = self._options
-        checker: CredentialsChecker | None = None
+        known_users: Users | None = None
         if plan.protocol is SecurityProtocol.SASL:
-            checker = users if plan.own_users is None else UserTable(plan.own_users)
+            known_users = users if plan.own_users is None else UserTable(plan.own_users)
         return ListenerSettings(
             name=plan.endpoint.name,
             host=plan.endpoint.host,
             port=plan.endpoint.port,
-            check_credentials=checker,
+            check_credentials=known_users,
+            mechanisms=tuple(name.upper() for name in options.sasl_mechanisms),
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
             in_flight_requests_max=options.queued_requests_max,

@@ -143,11 +143,20 @@ def test_a_listener_with_users_of_its_own_has_those_only() -> None:
 
 def test_users_of_all_listeners_can_be_replaced_while_those_of_the_jaas_text_stay() -> None:
     users = SharedUsers({"fixed": "1", "both": "2"}, "both:3,old:4")
-    assert [users("fixed", "1"), users("both", "3"), users("old", "4")] == [True, True, True]
-    assert not users("both", "2")
+    table, told = users.table, []
+    assert [table("fixed", "1"), table("both", "3"), table("old", "4")] == [True, True, True]
+    assert not table("both", "2")
+    before = {name: users.version_of(name) for name in ("fixed", "both", "old", "new")}
+    users.on_change.append(lambda: told.append(users.table))
     users.replace("new:5")
-    assert [users("fixed", "1"), users("both", "2"), users("new", "5")] == [True, True, True]
-    assert not users("old", "4")
+    table = users.table
+    assert told == [table]
+    assert [table("fixed", "1"), table("both", "2"), table("new", "5")] == [True, True, True]
+    assert not table("old", "4")
+    after = {name: users.version_of(name) for name in before}
+    assert {name for name in before if before[name] == after[name]} == {"fixed"}
+    assert before["new"] is None
+    assert after["old"] is None
 
 
 def test_replacing_users_is_refused_if_no_user_could_log_in_any_more() -> None:
