@@ -242,6 +242,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._arriving_memory.leave(self.regulate_reading)
         self._arriving_memory.give_back(self._partial_bytes)
         self._unsent_bytes = self._partial_bytes = 0
+        # This object is in cycles of references, which can stay for long after the connection is gone.
+        self._session.release()
         self._give_up_requests()
         self._on_disconnected(self)
 

@@ -244,7 +244,10 @@ class ServerSession:
             first_bytes_max = min(frame_bytes_max, _UNAUTHENTICATED_FRAME_BYTES_MAX)
             self._state = SessionState.AUTHENTICATING
         self._reader = frames.FrameReader(
-            frame_bytes_max=first_bytes_max, fields_bytes_min=frames.REQUEST_FIELDS_BYTES, is_writable=True
+            frame_bytes_max=first_bytes_max,
+            fields_bytes_min=frames.REQUEST_FIELDS_BYTES,
+            is_writable=True,
+            is_trusted=False,
         )
         self._served = served
         self._server_type = server_type
@@ -260,6 +263,10 @@ class ServerSession:
     def partial_frame_bytes(self) -> int:
         """What is held of a large request that is not whole yet."""
         return self._reader.partial_bytes
+
+    def release(self) -> None:
+        """Give the memory for received bytes back: the connection is gone, or nothing is arriving on it."""
+        self._reader.release()
 
     def response(self, request: RequestReceived, message: Any) -> Parts:
         """Encode the answer to a request."""

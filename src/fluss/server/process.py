@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
+from fluss.memory import MemoryWatch, loop_gives_back
 from fluss.net.listener import Listener
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
@@ -31,6 +32,7 @@ from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import SecurityProtocol, address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
 from fluss.server.model import Clock
+from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.server_options import Durability, ServerOption, ServerOptions
@@ -52,6 +54,8 @@ STOP_TIMEOUT_S: Final = 60.0
 _SWITCH_INTERVAL_S: Final = 0.0005
 # Connections, segments and key-value stores need one descriptor or several each.
 _DESCRIPTORS_WANTED: Final = 65_536
+# How often it is looked whether the process holds memory that nothing uses any more.
+_MEMORY_CHECK_INTERVAL_MS: Final = 5_000
 # A bucket that is not used costs next to nothing. One that is used takes some kilobytes: its log, the places of its
 # readers, its keys. And all of them are used as soon as one reader subscribes to all of them.
 _MEMORY_BYTES_PER_BUCKET: Final = 16 * 1024
@@ -146,12 +150,24 @@ class FlussServer:
         tablet_service = TabletService(manager, coordinator.catalog, authorizer, clock=self._clock)
         self._running.push_async_callback(tablet_service.stop)
         tablet_service.start()
+        self._watch_memory()
         users = SharedUsers(
             self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
         )
         _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
+
+    def _watch_memory(self) -> None:
+        watch = MemoryWatch()
+
+        async def check() -> None:
+            watch.check()
+
+        upkeep = Periodic("giving memory back", _MEMORY_CHECK_INTERVAL_MS, check)
+        self._running.callback(loop_gives_back(asyncio.get_running_loop()))
+        self._running.push_async_callback(upkeep.stop)
+        upkeep.start()
 
     def _new_authorizer(self) -> Authorizer:
         options = self._options

@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,9 @@ async def hosting(
     data_dir.mkdir(exist_ok=True)
     clock = clock or Clock()
     settings = settings or TabletSettings(kv=kv or KvSettings())
+    if settings.kv.open_wait_ms == KvSettings().open_wait_ms:
+        # A busy disk may keep a store from being opened for longer than a request would wait for it.
+        settings = replace(settings, kv=replace(settings.kv, open_wait_ms=120_000))
     manager = TabletManager(data_dir, MemoryCatalog(table), settings, clock=clock, **options)
     async with manager:
         bucket = Bucket(manager, table, clock)
