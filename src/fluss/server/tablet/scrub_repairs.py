@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fluss.errors import KvDamagedError
 from fluss.schema.table import TableBucket
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.recovery import KvDirectories
-from fluss.server.tablet.buckets import HostedBucket, HostedTable
+from fluss.server.tablet.buckets import BucketGroup, HostedTable
 from fluss.storage.kv.store import remove_store
 from fluss.storage.log.tablet import LogTablet
 
@@ -23,20 +23,19 @@ from fluss.storage.log.tablet import LogTablet
 class ScrubRepairs:
     """Answers the questions of the scrubber about buckets, and has stores mended. Belongs to the event loop."""
 
-    def __init__(self, tables: Mapping[int, HostedTable], recovery_offset: Callable[[TableBucket], int]) -> None:
-        """``recovery_offset`` tells how much of a log that is not open is known to be on the disk."""
+    def __init__(self, tables: Mapping[int, HostedTable]) -> None:
         self._tables = tables
-        self._recovery_offset = recovery_offset
 
     def settled_offset(self, bucket: TableBucket) -> int | None:
-        hosted = self._hosted(bucket)
-        if hosted is None:
+        group = self._group(bucket)
+        if group is None:
             return None
-        log = hosted.tablet
-        return self._recovery_offset(bucket) if log is None else log.recovery_offset
+        hosted = group.in_use.get(bucket.bucket_id)
+        log = None if hosted is None else hosted.tablet
+        return group.recovery_offset(bucket.bucket_id) if log is None else log.recovery_offset
 
     async def store_damaged(self, bucket: TableBucket | None, paths: Sequence[Path], error: KvDamagedError) -> bool:
-        store = self._store_of(bucket)
+        store = await self._store_of(bucket)
         if store is None:
             return False
         log, kv = store
@@ -46,7 +45,7 @@ class ScrubRepairs:
         return True
 
     async def copy_damaged(self, bucket: TableBucket, paths: Sequence[Path]) -> bool:
-        store = self._store_of(bucket)
+        store = await self._store_of(bucket)
         if store is None:
             return False
         log, kv = store
@@ -59,16 +58,19 @@ class ScrubRepairs:
             await kv.protect(log.offset_start)
         return True
 
-    def _store_of(self, bucket: TableBucket | None) -> tuple[LogTablet, KvBucket] | None:
-        hosted = None if bucket is None else self._hosted(bucket)
-        log = None if hosted is None else hosted.tablet
-        kv = None if hosted is None else hosted.kv
+    async def _store_of(self, bucket: TableBucket | None) -> tuple[LogTablet, KvBucket] | None:
+        """Return the log and the store of a bucket, opened if need be; None if it has none, or not any more."""
+        group = None if bucket is None else self._group(bucket)
+        if bucket is None or group is None:
+            return None
+        hosted = await group[bucket.bucket_id].open()
+        log, kv = hosted.tablet, hosted.kv
         return None if log is None or kv is None else (log, kv)
 
-    def _hosted(self, bucket: TableBucket) -> HostedBucket | None:
+    def _group(self, bucket: TableBucket) -> BucketGroup | None:
         table = self._tables.get(bucket.table_id)
-        group = () if table is None else table.group(bucket.partition_id)
-        return group[bucket.bucket_id] if bucket.bucket_id < len(group) else None
+        group = None if table is None else table.groups.get(bucket.partition_id)
+        return group if group is not None and bucket.bucket_id < group.bucket_count else None
 
 
 def _has_good_copy(log_directory: Path, damaged: Sequence[Path]) -> bool:

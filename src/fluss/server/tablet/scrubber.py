@@ -159,9 +159,11 @@ class Scrubber:
         # Buckets with a damaged segment, or a store that cannot be built again, by the path of the file.
         self._unhealthy: dict[str, TableBucket | None] = {}
 
-    def is_damaged(self, bucket: TableBucket) -> bool:
-        """Whether a file of the bucket is known to be damaged, and is not mended by itself."""
-        return bool(self._unhealthy) and bucket in self._unhealthy.values()
+    @property
+    def damaged_buckets(self) -> set[TableBucket]:
+        """The buckets with a file that is known to be damaged, and is not mended by itself."""
+        found = {bucket for bucket in self._unhealthy.values() if bucket is not None}
+        return {bucket for bucket in found if self._host.settled_offset(bucket) is not None}
 
     @property
     def damaged_files(self) -> dict[str, str]:
