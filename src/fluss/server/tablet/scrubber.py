@@ -32,11 +32,19 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from fluss.errors import FlussError, KvDamagedError
+from fluss.metrics import Metrics, Sample
 from fluss.schema.table import TableBucket
 from fluss.server.model import Clock
 from fluss.storage.background_reads import BackgroundReads, ReadsStoppedError
 from fluss.storage.kv.sst_check import SstCheck, UnknownFormatError
-from fluss.storage.log.file_names import LogFileKind, LogFileName, TabletKind, TabletLocation, log_file_name
+from fluss.storage.log.file_names import (
+    DELETED_SUFFIX,
+    LogFileKind,
+    LogFileName,
+    TabletKind,
+    TabletLocation,
+    log_file_name,
+)
 from fluss.storage.log.segment_check import IndexDamagedError, check_segment
 from fluss.storage.vfs import Files
 
@@ -104,7 +112,6 @@ class Tablet:
 class ScrubCounts:
     """What has been done since the start of the server. Read by anyone, written by the scrubber."""
 
-    bytes_read: int = 0
     files_checked: int = 0
     # Files whose format cannot be checked: written by an older version.
     files_unknown: int = 0
@@ -169,6 +176,30 @@ class Scrubber:
     def damaged_files(self) -> dict[str, str]:
         """What is wrong with each damaged file, by its path."""
         return dict(self._progress.damaged)
+
+    def show(self, metrics: Metrics) -> None:
+        """Have the counts, and what is damaged now, shown among the metrics."""
+        counts = self.counts
+
+        def samples() -> list[Sample]:
+            by_kind = {
+                "segment": counts.segments_damaged,
+                "index": counts.indexes_damaged,
+                "store": counts.stores_damaged,
+            }
+            return [Sample(count, (("kind", kind),)) for kind, count in by_kind.items()]
+
+        def one(read: Callable[[], float]) -> Callable[[], list[Sample]]:
+            return lambda: [Sample(read())]
+
+        metrics.counters("fluss_scrub_bytes_total", "Bytes read again.", one(lambda: self._reads.read_bytes))
+        metrics.counters("fluss_scrub_files_total", "Files checked.", one(lambda: counts.files_checked))
+        metrics.counters("fluss_scrub_passes_total", "Passes over all files.", one(lambda: counts.passes))
+        metrics.counters("fluss_scrub_damaged_total", "Damaged files and stores that were found.", samples)
+        metrics.gauge(
+            "fluss_scrub_damaged_files", "Files that are damaged and not mended.", lambda: len(self._progress.damaged)
+        )
+        metrics.gauge("fluss_scrub_damaged_buckets", "Buckets with such files.", lambda: len(self.damaged_buckets))
 
     def start(self) -> None:
         if self._settings.is_enabled:
@@ -267,7 +298,6 @@ class Scrubber:
             findings = await self._in_thread(self._check_log, tablet, settled_offset or 0)
         else:
             findings = await self._in_thread(self._check_store, tablet)
-        self.counts.bytes_read = self._reads.read_bytes
         known = {str(finding.path.relative_to(self._data_dir)) for finding in findings}
         for path in self._paths_below(tablet.directory) - known:
             logger.warning("scrubbing: %s is good again", path)
@@ -475,7 +505,7 @@ def _directories(
     except FileNotFoundError:
         return
     for name in sorted(below):
-        if behind and name < behind[0]:
+        if name.endswith(DELETED_SUFFIX) or (behind and name < behind[0]):
             continue
         is_on_way = bool(behind) and name == behind[0]
         # The last one itself is not yielded again, and has nothing below it that was not.
