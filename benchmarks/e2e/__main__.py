@@ -14,7 +14,11 @@ if __name__ == "__main__":
     sys.exit(
         run_suites(
             "benchmarks.e2e",
+<<<<<<< HEAD
             ("throughput", "latency", "idle", "memory", "upserts", "lookups", "keys", "scrubbing", "spark"),
+=======
+            ("throughput", "latency", "idle", "memory", "upserts", "lookups", "keys", "filters", "tls", "spark"),
+>>>>>>> main
             __doc__,
         )
     )
