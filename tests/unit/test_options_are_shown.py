@@ -96,6 +96,8 @@ SERVER = {
     "server.max-connections-per-address": _DOORS + "test_one_address_has_no_more_places_than_its_option_says",
     "server.request-arrival-timeout": _DOORS + "test_a_request_has_to_arrive_in_time",
     "server.login-timeout": _DOORS + "test_a_client_has_to_log_in_in_time",
+    "metrics.reporter.prometheus.port": _DOORS + "test_metrics_can_be_read_over_http",
+    "metrics.reporter.prometheus.host": _DOORS + "test_metrics_can_be_read_over_http",
     "quota.produce.bytes-per-second": _QUOTAS,
     "quota.produce.bytes-per-second.overrides": _QUOTAS,
     "quota.fetch.bytes-per-second": _DOORS + "test_fetches_are_answered_at_the_quota",

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
-from fluss.memory import MemoryWatch, loop_gives_back
+from fluss.memory import MemoryWatch, loop_gives_back, resident_bytes
 from fluss.metrics import Metrics
 from fluss.net.admission import Places
 from fluss.net.listener import Listener
@@ -37,6 +37,7 @@ from fluss.server.descriptors import connections_possible
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import SecurityProtocol, address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
+from fluss.server.metrics_page import MetricsPage
 from fluss.server.model import Clock
 from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
@@ -94,6 +95,7 @@ class FlussServer:
         self._metrics = Metrics()
         self._quotas = Quotas()
         self._quotas.show(self._metrics)
+        self._metrics.gauge("fluss_resident_memory_bytes", "The memory of the process.", lambda: resident_bytes() or 0)
 
     @property
     def metrics(self) -> Metrics:
@@ -176,6 +178,10 @@ class FlussServer:
         _follow_quotas(coordinator.configs, self._quotas)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
+        if self._options.metrics_port:
+            page = MetricsPage(self._metrics.text, self._options.metrics_host, self._options.metrics_port)
+            self._running.push_async_callback(page.stop)
+            await page.start()
 
     def _watch_memory(self) -> None:
         watch = MemoryWatch()

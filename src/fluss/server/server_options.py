@@ -33,7 +33,7 @@ from fluss.options import (
 )
 from fluss.protocol.sasl import Principal
 from fluss.server.authorizer import parse_super_users
-from fluss.server.listener_parsing import parse_endpoints, parse_jaas, parse_protocols, parse_users
+from fluss.server.listener_parsing import PORT_MAX, parse_endpoints, parse_jaas, parse_protocols, parse_users
 from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
 from fluss.server.quota_options import overrides_of
 
@@ -273,6 +273,21 @@ class ServerOptions:
         "What requests that are arriving or being carried out may hold in memory; then nothing more is read from "
         "connections that hold some of it.",
         lowest=1024 * 1024,
+    )
+
+    metrics_port = ServerOption(
+        "metrics.reporter.prometheus.port",
+        INT32,
+        "0",
+        "Where metrics can be read over HTTP, as http://host:port/metrics in the Prometheus text format; 0 is nowhere.",
+        lowest=0,
+        highest=PORT_MAX,
+    )
+    metrics_host = ServerOption(
+        "metrics.reporter.prometheus.host",
+        TEXT,
+        "127.0.0.1",
+        "The address for it. Whoever can reach it can read them, names of users and addresses of clients among them.",
     )
 
     # Quotas. They can be changed while the server runs.
