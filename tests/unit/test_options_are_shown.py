@@ -29,6 +29,7 @@ _PROCESS = "tests/integration/test_server_process.py::"
 _LISTENERS = "tests/unit/server/test_listeners.py::"
 _FILES = "tests/unit/server/test_server_options.py::"
 _EMBEDDED = "tests/unit/test_embedded.py::"
+_UNOPENED = "tests/unit/server/tablet/test_unopened_logs.py::"
 _KV = "tests/unit/server/kv/test_kv_options.py::"
 _SAFE = "tests/integration/test_safe_listeners.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
@@ -121,6 +122,7 @@ SERVER = {
     "log.segment.file-size": _OPTIONS + "test_segments_end_at_their_size",
     "log.index.file-size": _OPTIONS + "test_segments_end_when_their_index_is_full",
     "log.index.interval-size": _OPTIONS + "test_an_index_has_an_entry_for_so_many_bytes",
+    "server.max-open-logs": _UNOPENED + "test_logs_that_are_not_used_are_closed_and_opened_again",
     "log.flush.offset.checkpoint-interval": _OPTIONS + "test_it_is_noted_at_an_interval_what_need_not_be_read_again",
     "log.retention.check-interval": _OPTIONS + "test_expired_segments_leave_at_an_interval_the_active_one_if_wanted",
     "log.retention.roll-active-segment.enabled": _OPTIONS

@@ -47,7 +47,7 @@ from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
-from fluss.server.tablet.tablet_files import tablet_directories
+from fluss.server.tablet.tablet_files import find_tablet
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogSettings
 
@@ -259,10 +259,10 @@ def _refuse_lost_metadata(data_dir: Path) -> None:
     metadata = data_dir / METADATA_FILE
     if metadata.exists() and metadata.stat().st_size > 0:
         return
-    tablets = tablet_directories(data_dir)
-    if tablets:
+    tablet = find_tablet(data_dir)
+    if tablet is not None:
         raise FlussError(
-            f"{metadata} is missing or empty, but there are {len(tablets)} logs, such as {tablets[0].path}; "
+            f"{metadata} is missing or empty, but there are logs, such as {tablet}; "
             "restore the file together with its -wal file from a backup, or start with another data directory"
         )
 
@@ -363,6 +363,7 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         kv=_kv_settings(options),
         scans=_scan_settings(options),
         is_fsync_required=options.durability is Durability.FSYNC,
+        open_logs_max=options.open_logs_max,
         checkpoint_interval_ms=options.log_checkpoint_interval_ms,
         retention_check_interval_ms=options.log_retention_check_interval_ms,
         retention_rolls_active_segment=options.log_retention_rolls_active_segment,

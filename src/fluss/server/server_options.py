@@ -423,6 +423,14 @@ class ServerOptions:
         lowest=0,
         highest=INT32_MAX,
     )
+    open_logs_max = ServerOption(
+        "server.max-open-logs",
+        INT32,
+        "16384",
+        "The most logs that are held open, at some kilobytes of memory each. Beyond it logs that were not used for a "
+        "while are closed, and opened again when they are needed.",
+        lowest=0,
+    )
     log_checkpoint_interval_ms = ServerOption(
         "log.flush.offset.checkpoint-interval",
         DURATION_MS,

@@ -30,6 +30,8 @@ _FILE_MODE: Final = 0o666
 _PARTS_PER_WRITE: Final = 1024
 # A larger read goes into memory that is used again and again: fresh pages cost more than the copy.
 _LARGE_READ_BYTES: Final = 64 * 1024
+# How often directories are made again that were removed meanwhile because they were empty.
+_MAKE_ATTEMPTS: Final = 10
 
 
 class Files(Protocol):
@@ -179,6 +181,16 @@ class OsFiles:
             self.sync_directory(path.parent)
 
     def make_directory(self, path: Path, *, durably: bool = True) -> None:
+        for attempt in range(_MAKE_ATTEMPTS):
+            try:
+                self._make_missing(path, durably=durably)
+                return
+            except FileNotFoundError:
+                # Another thread has removed a parent because it was empty, between two steps of this one.
+                if attempt == _MAKE_ATTEMPTS - 1:
+                    raise
+
+    def _make_missing(self, path: Path, *, durably: bool) -> None:
         missing = [path]
         while not missing[-1].parent.exists():
             missing.append(missing[-1].parent)

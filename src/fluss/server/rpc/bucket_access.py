@@ -59,10 +59,14 @@ class BucketAccess:
     def bucket(
         self, table: HostedTable | None, table_id: int, partition_id: int | None, bucket_id: int
     ) -> HostedBucket:
-        """Return a bucket; raise code 21 if there is no such bucket, and 12 if it is not ready here."""
-        group = () if table is None else table.group(partition_id)
-        if 0 <= bucket_id < len(group):
-            return group[bucket_id]
+        """Return a bucket, whose log need not be open; raise code 21 if there is none, and 12 if it is not here yet."""
+        group = None if table is None else table.groups.get(partition_id)
+        if group is not None:
+            hosted = group.in_use.get(bucket_id)
+            if hosted is not None:
+                return hosted
+            if 0 <= bucket_id < group.bucket_count:
+                return group[bucket_id]
         bucket = TableBucket.new_with_partition(table_id, partition_id, bucket_id)
         raise not_hosted(bucket) if table is not None and self._exists(bucket) else unknown_bucket(bucket)
 

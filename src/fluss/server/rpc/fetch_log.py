@@ -30,7 +30,7 @@ from fluss.schema.acl import AclOperation
 from fluss.schema.predicate import BoundPredicate
 from fluss.server.model import format_bucket
 from fluss.server.rpc.bucket_access import BucketAccess
-from fluss.server.tablet.buckets import HostedBucket, HostedTable, unknown_bucket
+from fluss.server.tablet.buckets import HostedBucket, HostedTable, NotOpenError, open_all, unknown_bucket
 from fluss.server.tablet.fetch_memory import FetchMemory
 from fluss.server.tablet.log_reads import NOTHING, BucketData, FetchLimits, Selection, read_bucket
 from fluss.server.tablet.purgatory import BucketCursor, FetchPurgatory
@@ -60,6 +60,8 @@ class _TableFetch:
     table_id: int
     cursors: list[BucketCursor] = field(default_factory=list)
     failures: list[FetchedBucket] = field(default_factory=list)
+    # Those that fail only because they have to be opened first.
+    unopened: list[HostedBucket] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -76,6 +78,7 @@ class _Fetch:
     cursors: list[BucketCursor] = field(default_factory=list)
     # The cursors that have something to read.
     ready: list[BucketCursor] = field(default_factory=list)
+    unopened: list[HostedBucket] = field(default_factory=list)
     # What was read and is held in memory.
     byte_count: int = 0
 
@@ -140,6 +143,8 @@ class LogFetcher:
     ) -> Answer | FetchLogResponse | Awaitable[Answer | FetchLogResponse]:
         """Answer at once if that needs neither the disk nor waiting."""
         fetch = self._prepare(context, request)
+        if fetch.unopened:
+            return self._open_and_serve(context, request, fetch.unopened)
         if fetch.ready and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
             granted = self._memory.try_take(fetch.bytes_max, fetch.owner)
             if granted is not None:
@@ -147,6 +152,12 @@ class LogFetcher:
                     _read_all(self._reads(fetch), FetchLimits(granted, _SCAN_BYTES_MAX))
                 return self._answer(fetch)
         return self._serve(fetch)
+
+    async def _open_and_serve(
+        self, context: RequestContext, request: pb.FetchLogRequest, unopened: Sequence[HostedBucket]
+    ) -> Answer | FetchLogResponse:
+        await open_all(unopened)
+        return await self._serve(self._prepare(context, request))
 
     # Prepare
 
@@ -162,6 +173,7 @@ class LogFetcher:
             fetch.tables.append(table_fetch)
             self._prepare_table(context, wanted, table_fetch)
             fetch.cursors += table_fetch.cursors
+            fetch.unopened += table_fetch.unopened
         if len({cursor.hosted for cursor in fetch.cursors}) < len(fetch.cursors):
             fetch.keep_last()
         fetch.ready = [cursor for cursor in fetch.cursors if cursor.is_ready]
@@ -186,6 +198,8 @@ class LogFetcher:
                 hosted = self._access.bucket(table, table_id, partition_id, entry.bucket_id)
                 cursor = _cursor(hosted, entry.fetch_offset, entry.max_fetch_bytes, selection)
             except FlussError as error:
+                if isinstance(error, NotOpenError):
+                    table_fetch.unopened.append(error.bucket)
                 table_fetch.failures.append(_failure(entry.bucket_id, partition_id, error))
             else:
                 table_fetch.cursors.append(cursor)

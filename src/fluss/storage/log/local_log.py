@@ -18,7 +18,7 @@ from typing import Final
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.storage.log.committer import LogEnd, PendingWrites
-from fluss.storage.log.file_names import DELETED_SUFFIX, directories_above
+from fluss.storage.log.file_names import DELETED_SUFFIX, LogFileKind, LogFileName, directories_above
 from fluss.storage.log.segment import Segment
 from fluss.storage.vfs import Files
 
@@ -125,6 +125,19 @@ class LocalLog:
 
 
 # Work for threads
+
+
+def first_segment_time(files: Files, directory: Path, *, interval_bytes: int, is_only_one_wanted: bool) -> int | None:
+    """Return the commit time of the last batch in the first segment of a log on the disk; None if it is empty.
+
+    Of a log with a single segment it is also None, unless that is wanted.
+    """
+    names = map(LogFileName.parse, files.names(directory))
+    bases = [name.offset for name in names if name and name.kind is LogFileKind.SEGMENT and not name.is_deleted]
+    if not bases or (len(bases) == 1 and not is_only_one_wanted):
+        return None
+    time_ms = Segment.found(files, directory, min(bases), interval_bytes=interval_bytes).load_timestamp_max()
+    return time_ms if time_ms >= 0 else None
 
 
 def count_expired(segments: Sequence[Segment], expired_before_ms: int) -> int:
