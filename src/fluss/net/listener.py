@@ -16,6 +16,8 @@ from fluss.net.limits import ByteBudget
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import Quotas
 from fluss.net.server_connection import Answer, Handler, ListenerSettings, RequestContext, ServerConnection, Shared
+from fluss.net.tls import ServerCertificate
+from fluss.net.tls_acceptor import TlsAcceptor
 from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey
 
 __all__ = ["Answer", "Handler", "Listener", "ListenerSettings", "RequestContext"]
@@ -71,7 +73,7 @@ class Listener:
         )
         self._connections: set[ServerConnection] = set()
         self._all_disconnected = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsAcceptor | None = None
         self._port: int | None = None
         self._check_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
@@ -139,11 +141,25 @@ class Listener:
         loop = asyncio.get_running_loop()
         host, port = self._settings.host, self._settings.port
         try:
-            self._server = await loop.create_server(self._new_connection, host, port, backlog=_BACKLOG)
+            if self._settings.certificate is None:
+                self._server = await loop.create_server(self._new_connection, host, port, backlog=_BACKLOG)
+            else:
+                self._server = await self._accept_tls(self._settings.certificate)
         except (OSError, OverflowError, UnicodeError) as error:
             raise FlussError(f"listener {self._settings.name} cannot listen on {host}:{port}: {error}") from error
         self._port = self._server.sockets[0].getsockname()[1]
         self._schedule_check(loop)
+
+    async def _accept_tls(self, certificate: ServerCertificate) -> TlsAcceptor:
+        acceptor = TlsAcceptor(
+            self._settings.name,
+            context=lambda: certificate.context,
+            new_connection=self._new_connection,
+            places=self,
+            handshake_timeout_s=certificate.tls.handshake_timeout_s,
+        )
+        await acceptor.start(self._settings.host, self._settings.port, backlog=_BACKLOG)
+        return acceptor
 
     async def stop(self, *, grace_s: float = 10.0) -> None:
         """Stop accepting, let received requests finish for at most ``grace_s``, and close. May be called again."""
@@ -186,14 +202,31 @@ class Listener:
             await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
 
     def _new_connection(self) -> ServerConnection:
-        return ServerConnection(self._settings, self._shared, self._connected, self._disconnected)
+        is_admitted = self._settings.certificate is not None
+        return ServerConnection(
+            self._settings, self._shared, self._connected, self._disconnected, is_admitted=is_admitted
+        )
 
     def _connected(self, connection: ServerConnection) -> FlussError | None:
         """Take a new connection in; return why it cannot stay, if it cannot."""
         self._connections.add(connection)
-        if self._is_stopping:
-            return FlussError("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
-        return None
+        return self._refusal_while_stopping()
+
+    def _refusal_while_stopping(self) -> FlussError | None:
+        return FlussError("the server is shutting down", ErrorCode.NETWORK_EXCEPTION) if self._is_stopping else None
+
+    def admit(self, host: str) -> FlussError | None:
+        """Give a client a place before its handshake, or return why there is none."""
+        refusal = self._refusal_while_stopping() or self.admission.admit(host)
+        if refusal is not None:
+            self._shared.bursts.log(
+                "connections refused", logging.WARNING, f"refused the connection of {host}: {refusal}"
+            )
+        return refusal
+
+    def release(self, host: str) -> None:
+        """Take the place back of a client that has not finished its handshake."""
+        self.admission.release(host)
 
     def _disconnected(self, connection: ServerConnection) -> None:
         self._connections.discard(connection)

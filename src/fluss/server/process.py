@@ -24,8 +24,11 @@ from fluss.net.login import Users
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import QuotaKind, QuotaRates, Quotas
 from fluss.net.server_connection import Handler, ListenerSettings
+from fluss.net.tls import ServerCertificate, ServerTls
+from fluss.protocol import scram
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import UserTable
+from fluss.schema.predicate import FilterLimits
 from fluss.server.authorizer import Authorizer, super_user_names
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
@@ -35,13 +38,14 @@ from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.descriptors import connections_possible
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
-from fluss.server.listener_parsing import SecurityProtocol, address_text
+from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
 from fluss.server.metrics_page import MetricsPage
 from fluss.server.model import Clock
 from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
+from fluss.server.security_files import SecurityFiles, UsersFile, load_salt_key
 from fluss.server.server_options import Durability, ServerOption, ServerOptions
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
@@ -96,6 +100,7 @@ class FlussServer:
         self._quotas = Quotas()
         self._quotas.show(self._metrics)
         self._metrics.gauge("fluss_resident_memory_bytes", "The memory of the process.", lambda: resident_bytes() or 0)
+        self._security_files = SecurityFiles()
 
     @property
     def metrics(self) -> Metrics:
@@ -168,12 +173,7 @@ class FlussServer:
         self._running.push_async_callback(tablet_service.stop)
         tablet_service.start()
         self._watch_memory()
-        users = SharedUsers(
-            self._options.sasl_jaas_users,
-            is_needed=any(plan.needs_shared_users for plan in self._plans),
-            own_credentials=self._options.sasl_users,
-            is_super_user=_super_user_names(self._options),
-        )
+        users = await self._load_users(directory.path)
         _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
         _follow_quotas(coordinator.configs, self._quotas)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
@@ -182,6 +182,38 @@ class FlussServer:
             page = MetricsPage(self._metrics.text, self._options.metrics_host, self._options.metrics_port)
             self._running.push_async_callback(page.stop)
             await page.start()
+        if not self._security_files.is_empty:
+            interval_ms = self._options.security_reload_interval_ms
+            reload = Periodic("fluss-security-reload", interval_ms, self._security_files.renew)
+            self._running.push_async_callback(reload.stop)
+            reload.start()
+
+    async def reload(self) -> None:
+        """Look at the files of certificates and users now; those that have changed are loaded again."""
+        await self._security_files.renew()
+
+    async def _load_users(self, data_dir: Path) -> SharedUsers:
+        options, file, salt_key = self._options, None, None
+        if options.sasl_users_file:
+            file = await asyncio.to_thread(UsersFile, Path(options.sasl_users_file))
+        if any(plan.protocol.uses_sasl for plan in self._plans) and scram.MECHANISM in self._mechanisms:
+            salt_key = await asyncio.to_thread(load_salt_key, data_dir)
+        is_needed = any(plan.needs_shared_users for plan in self._plans)
+        users = SharedUsers(
+            options.sasl_jaas_users,
+            is_needed=is_needed,
+            own_credentials=options.sasl_users,
+            is_super_user=_super_user_names(options),
+            file=file,
+            salt_key=salt_key,
+        )
+        if file is not None:
+            self._security_files.add_users(file, users.refresh)
+        return users
+
+    @property
+    def _mechanisms(self) -> tuple[str, ...]:
+        return tuple(name.upper() for name in self._options.sasl_mechanisms)
 
     def _watch_memory(self) -> None:
         watch = MemoryWatch()
@@ -217,7 +249,7 @@ class FlussServer:
 
         self._running.push_async_callback(stop_all)
         for plan in self._plans:
-            settings = self._listener_settings(plan, users)
+            settings = await self._listener_settings(plan, users)
             listener = Listener(settings, handlers, places=places, quotas=self._quotas, throttle=throttle)
             started.append(listener)
             listener.show(self._metrics)
@@ -232,17 +264,19 @@ class FlussServer:
             self._listeners.append(running)
             logger.info("listener %s; clients are told %s", running, address_text(host, port))
 
-    def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
+    async def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
         options = self._options
+        certificate = None if plan.tls is None else await self._load_certificate(plan.endpoint.name, plan.tls)
         known_users: Users | None = None
-        if plan.protocol is SecurityProtocol.SASL:
+        if plan.protocol.uses_sasl:
             known_users = users if plan.own_users is None else UserTable(plan.own_users)
         return ListenerSettings(
             name=plan.endpoint.name,
             host=plan.endpoint.host,
             port=plan.endpoint.port,
             check_credentials=known_users,
-            mechanisms=tuple(name.upper() for name in options.sasl_mechanisms),
+            mechanisms=self._mechanisms,
+            certificate=certificate,
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
             connections_per_address_max=options.connection_count_per_address_max or None,
@@ -252,6 +286,14 @@ class FlussServer:
             arrival_timeout_s=options.arrival_timeout_ms / 1000,
             login_timeout_s=options.login_timeout_ms / 1000,
         )
+
+    async def _load_certificate(self, listener_name: str, tls: ServerTls) -> ServerCertificate:
+        try:
+            certificate = await asyncio.to_thread(ServerCertificate, tls)
+        except FlussError as error:
+            raise FlussError(f"listener {listener_name}: {error.message}", error.error_code) from None
+        self._security_files.add_certificate(listener_name, certificate)
+        return certificate
 
 
 def _refuse_lost_metadata(data_dir: Path) -> None:
@@ -371,6 +413,12 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         disk_write_limit_ratio=options.disk_write_limit_ratio,
         disk_write_recover_ratio=options.disk_write_recover_ratio,
         disk_check_interval_ms=options.disk_check_interval_ms,
+        filters=FilterLimits(
+            conditions_max=options.filter_conditions_max,
+            literals_max=options.filter_literals_max,
+            bytes_max=options.filter_bytes_max,
+        ),
+        filter_batches_max=options.filter_batches_max,
     )
 
 
