@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pyarrow as pa
@@ -219,8 +222,39 @@ async def test_names_have_quotas_of_their_own(tmp_path: Path) -> None:
             await channel.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=120)
         values = server.metrics.values()
         address = ("address", LOCALHOST)
-        assert values["fluss_quota_limit_per_second", (("kind", "fetch"), address)] == 3 * 1024 * 1024
-        assert values["fluss_quota_limit_per_second", (("kind", "requests"), address)] == 1000
-        assert values["fluss_quota_used_total", (("kind", "requests"), address)] == 2
+        assert values["fluss_quota_limit_per_second", (address, ("kind", "fetch"))] == 3 * 1024 * 1024
+        assert values["fluss_quota_limit_per_second", (address, ("kind", "requests"))] == 1000
+        assert values["fluss_quota_used_total", (address, ("kind", "requests"))] == 2
         assert values["fluss_connections_refused_total", (("listener", "FLUSS"),)] == 0
         assert "fluss_connections{" in server.metrics.text()
+
+
+# Metrics
+
+
+def test_metrics_can_be_read_over_http(tmp_path: Path) -> None:
+    # A port that was free a moment ago.
+    with socket.create_server((LOCALHOST, 0)) as probe:
+        port = probe.getsockname()[1]
+    options = {
+        "metrics.reporter.prometheus.port": port,
+        "metrics.reporter.prometheus.host": "localhost",
+        "quota.requests-per-second": 1_000_000,
+    }
+    with embedded.start(options, data_dir=tmp_path) as server:
+        with blocking.FlussConnection.create(server.config()) as connection:
+            connection.get_admin().list_databases()
+            with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=60) as answer:
+                text = answer.read().decode()
+        assert f'fluss_quota_limit_per_second{{address="{LOCALHOST}",kind="requests"}} 1000000' in text
+        assert 'fluss_connections{listener="FLUSS"} ' in text
+        assert "# TYPE fluss_connections_refused_total counter" in text
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://localhost:{port}/", timeout=60)
+        with socket.create_connection((LOCALHOST, port)) as hostile:
+            hostile.settimeout(60)
+            hostile.sendall(bytes(100_000))
+            with contextlib.suppress(ConnectionResetError):
+                assert hostile.recv(1000) == b""
+        with pytest.raises(FlussError, match="metrics cannot be shown"):
+            embedded.start(options, data_dir=tmp_path / "second")

@@ -29,6 +29,7 @@ _PROCESS = "tests/integration/test_server_process.py::"
 _LISTENERS = "tests/unit/server/test_listeners.py::"
 _FILES = "tests/unit/server/test_server_options.py::"
 _EMBEDDED = "tests/unit/test_embedded.py::"
+_SCRUB = "tests/integration/test_scrubbing.py::"
 _UNOPENED = "tests/unit/server/tablet/test_unopened_logs.py::"
 _KV = "tests/unit/server/kv/test_kv_options.py::"
 _PASSWORDS = "tests/integration/test_hashed_passwords.py::"
@@ -116,6 +117,8 @@ SERVER = {
     "server.max-connections-per-address": _DOORS + "test_one_address_has_no_more_places_than_its_option_says",
     "server.request-arrival-timeout": _DOORS + "test_a_request_has_to_arrive_in_time",
     "server.login-timeout": _DOORS + "test_a_client_has_to_log_in_in_time",
+    "metrics.reporter.prometheus.port": _DOORS + "test_metrics_can_be_read_over_http",
+    "metrics.reporter.prometheus.host": _DOORS + "test_metrics_can_be_read_over_http",
     "quota.produce.bytes-per-second": _QUOTAS,
     "quota.produce.bytes-per-second.overrides": _QUOTAS,
     "quota.fetch.bytes-per-second": _DOORS + "test_fetches_are_answered_at_the_quota",
@@ -161,6 +164,8 @@ SERVER = {
     "kv.scanner.max-per-bucket": _KV + "test_options_reach_the_settings",
     "kv.scanner.max-per-server": _KV + "test_options_reach_the_settings",
     "kv.scanner.max-batch-size": _KV + "test_options_reach_the_settings",
+    "server.scrub.interval": _SCRUB + "test_how_often_and_how_fast_files_are_read_again_are_options",
+    "server.scrub.max-bytes-per-second": _SCRUB + "test_how_often_and_how_fast_files_are_read_again_are_options",
     "server.data-disk.write-limit-ratio": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",
     "server.data-disk.write-recover-ratio": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",
     "server.data-disk.check-interval": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",

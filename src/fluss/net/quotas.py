@@ -140,7 +140,7 @@ class ClientQuota:
 
     def samples(self, read: Callable[[_Use], float]) -> Iterator[Sample]:
         for kind, use in self._uses.items():
-            yield Sample(read(use), (("kind", kind.name.lower()), *self.labels))
+            yield Sample(read(use), tuple(sorted((("kind", kind.name.lower()), *self.labels))))
 
 
 class Quotas:

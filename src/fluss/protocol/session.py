@@ -275,7 +275,7 @@ class ServerSession:
 
     def identify(self, principal: sasl.Principal) -> None:
         """Say who the client is, before it has sent anything, where it is known without credentials."""
-        assert self._principal is not None, "where there are users, clients log in"
+        assert not self._needs_login, "where there are users, clients log in"
         self._principal = principal
 
     @property

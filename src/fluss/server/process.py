@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
-from fluss.memory import MemoryWatch, loop_gives_back
+from fluss.memory import MemoryWatch, loop_gives_back, resident_bytes
 from fluss.metrics import Metrics
 from fluss.net.admission import Places
 from fluss.net.listener import Listener
@@ -40,6 +40,7 @@ from fluss.server.descriptors import connections_possible
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
+from fluss.server.metrics_page import MetricsPage
 from fluss.server.model import Clock
 from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
@@ -50,9 +51,11 @@ from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
+from fluss.server.tablet.scrubber import ScrubSettings
 from fluss.server.tablet.tablet_files import find_tablet
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogSettings
+from fluss.storage.vfs import Files
 
 T = TypeVar("T")
 
@@ -87,18 +90,21 @@ class FlussServer:
     fails half way: then everything is as before.
     """
 
-    def __init__(self, options: ServerOptions, *, clock: Clock = wall_clock_ms) -> None:
+    def __init__(self, options: ServerOptions, *, clock: Clock = wall_clock_ms, files: Files | None = None) -> None:
+        """``files`` are where logs are kept: the disk of the machine unless given."""
         if not options.data_dir:
             raise FlussError(f"'{ServerOptions.data_dir.key}' is not set; say where to keep the data")
         self._options = options
         self._plans = plan_listeners(options)
         self._clock = clock
+        self._files = files
         self._running = AsyncExitStack()
         self._listeners: list[RunningListener] = []
-        self._security_files = SecurityFiles()
         self._metrics = Metrics()
         self._quotas = Quotas()
         self._quotas.show(self._metrics)
+        self._metrics.gauge("fluss_resident_memory_bytes", "The memory of the process.", lambda: resident_bytes() or 0)
+        self._security_files = SecurityFiles()
 
     @property
     def metrics(self) -> Metrics:
@@ -161,6 +167,7 @@ class FlussServer:
             _tablet_settings(self._options),
             clock=self._clock,
             ids=coordinator.row_ids,
+            files=self._files,
         )
         self._running.push_async_callback(manager.stop)
         await manager.start()
@@ -176,6 +183,10 @@ class FlussServer:
         _follow_quotas(coordinator.configs, self._quotas)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
+        if self._options.metrics_port:
+            page = MetricsPage(self._metrics.text, self._options.metrics_host, self._options.metrics_port)
+            self._running.push_async_callback(page.stop)
+            await page.start()
         if not self._security_files.is_empty:
             interval_ms = self._options.security_reload_interval_ms
             reload = Periodic("fluss-security-reload", interval_ms, self._security_files.renew)
@@ -196,10 +207,10 @@ class FlussServer:
         users = SharedUsers(
             options.sasl_jaas_users,
             is_needed=is_needed,
-            file=file,
-            salt_key=salt_key,
             own_credentials=options.sasl_users,
             is_super_user=_super_user_names(options),
+            file=file,
+            salt_key=salt_key,
         )
         if file is not None:
             self._security_files.add_users(file, users.refresh)
@@ -407,6 +418,7 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         disk_write_limit_ratio=options.disk_write_limit_ratio,
         disk_write_recover_ratio=options.disk_write_recover_ratio,
         disk_check_interval_ms=options.disk_check_interval_ms,
+        scrub=ScrubSettings(bytes_per_second=options.scrub_bytes_per_second, interval_ms=options.scrub_interval_ms),
         filters=FilterLimits(
             conditions_max=options.filter_conditions_max,
             literals_max=options.filter_literals_max,

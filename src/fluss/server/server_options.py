@@ -34,7 +34,7 @@ from fluss.options import (
 )
 from fluss.protocol.sasl import Principal
 from fluss.server.authorizer import parse_super_users
-from fluss.server.listener_parsing import parse_endpoints, parse_jaas, parse_protocols, parse_users
+from fluss.server.listener_parsing import PORT_MAX, parse_endpoints, parse_jaas, parse_protocols, parse_users
 from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
 from fluss.server.quota_options import overrides_of
 
@@ -350,6 +350,21 @@ class ServerOptions:
         lowest=1024 * 1024,
     )
 
+    metrics_port = ServerOption(
+        "metrics.reporter.prometheus.port",
+        INT32,
+        "0",
+        "Where metrics can be read over HTTP, as http://host:port/metrics in the Prometheus text format; 0 is nowhere.",
+        lowest=0,
+        highest=PORT_MAX,
+    )
+    metrics_host = ServerOption(
+        "metrics.reporter.prometheus.host",
+        TEXT,
+        "127.0.0.1",
+        "The address for it. Whoever can reach it can read them, names of users and addresses of clients among them.",
+    )
+
     # Quotas. They can be changed while the server runs.
     produce_quota = ServerOption(
         "quota.produce.bytes-per-second",
@@ -640,6 +655,20 @@ class ServerOptions:
     )
     disk_check_interval_ms = ServerOption(
         "server.data-disk.check-interval", DURATION_MS, "30 s", "How often the disk is looked at.", lowest=1
+    )
+    scrub_interval_ms = ServerOption(
+        "server.scrub.interval",
+        DURATION_MS,
+        "7 d",
+        "How often all sealed segments and SST files are read again to find damage; 0 s never does.",
+        lowest=0,
+    )
+    scrub_bytes_per_second = ServerOption(
+        "server.scrub.max-bytes-per-second",
+        MEMORY_BYTES,
+        "8 mb",
+        "How fast they are read; 0 b turns scrubbing off.",
+        lowest=0,
     )
 
     __slots__ = ("_ignored", "_listener_tls", "_listener_users", "_settings", "_values")
