@@ -30,6 +30,7 @@ from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.tablet_files import (
     Checkpoints,
     find_residue,
+    is_known,
     remove_empty_directories,
     remove_residue,
     tablet_directories,
@@ -128,7 +129,7 @@ class TabletManager:
             usage_ratio=usage_ratio,
         )
         self._readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="fluss-reader")
-        self._kv_runtime = KvRuntime(settings.kv, ids)
+        self._kv_runtime = KvRuntime(settings.kv, ids, data_dir)
         self._tables: dict[int, HostedTable] = {}
         # From the last start or checkpoint. Those of offline buckets must not get lost: they say what has to be there.
         self._recovery_offsets: dict[TableBucket, int] = {}
@@ -257,7 +258,7 @@ class TabletManager:
             self._recovery_offsets.pop(bucket.bucket, None)
         if buckets:
             directories = [place.directory for place in self._places(table, partition)]
-            self._in_background(self._delete(logs, stores, directories))
+            self._in_background(self._delete(table, partition, logs, stores, directories))
 
     def table_altered(self, table: Table) -> None:
         hosted = self._tables.get(table.table_id)
@@ -418,11 +419,20 @@ class TabletManager:
             logger.error("a log could not be closed in order: %s", failure)
         return not failures and all(bucket.is_log_active for table in self._tables.values() for bucket in table)
 
-    async def _delete(self, logs: Sequence[LogTablet], stores: Sequence[KvBucket], directories: Sequence[Path]) -> None:
+    async def _delete(
+        self,
+        table: Table,
+        partition: Partition | None,
+        logs: Sequence[LogTablet],
+        stores: Sequence[KvBucket],
+        directories: Sequence[Path],
+    ) -> None:
         for log in logs:
             await log.delete()
         for store in stores:
             await store.close(is_dropped=True)
+        if table.has_primary_key:
+            await self._kv_runtime.drop_stores(table.table_id, None if partition is None else partition.partition_id)
         await asyncio.to_thread(self._remove_directories, directories)
 
     def _remove_directories(self, directories: Sequence[Path]) -> None:
@@ -438,6 +448,8 @@ class TabletManager:
         residue = find_residue(found, self._catalog)
         if residue:
             await asyncio.to_thread(remove_residue, residue, self._data_dir, self._files)
+        if self._catalog.tables():
+            await self._kv_runtime.remove_residue(partial(is_known, self._catalog))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that no request waits for. If it fails, the next start does it again."""

@@ -103,7 +103,8 @@ def find_residue(directories: Sequence[TabletDirectory], catalog: CatalogView) -
     unknown = [
         directory.path
         for directory in directories
-        if not directory.is_deleted and not _is_known(directory.location, catalog)
+        if not directory.is_deleted
+        and not is_known(catalog, directory.location.table_id, directory.location.partition_id)
     ]
     if not unknown or catalog.tables():
         return residue + unknown
@@ -137,11 +138,12 @@ def remove_empty_directories(directory: Path, data_dir: Path) -> None:
         directory = directory.parent
 
 
-def _is_known(location: TabletLocation, catalog: CatalogView) -> bool:
-    table = catalog.table_by_id(location.table_id)
+def is_known(catalog: CatalogView, table_id: int, partition_id: int | None) -> bool:
+    """Tell whether there is such a partition, or such a table without partitions."""
+    table = catalog.table_by_id(table_id)
     if table is None:
         return False
-    if location.partition_id is None:
+    if partition_id is None:
         return not table.is_partitioned
-    partition = catalog.partition_by_id(location.partition_id)
-    return partition is not None and partition.table_id == location.table_id
+    partition = catalog.partition_by_id(partition_id)
+    return partition is not None and partition.table_id == table_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from fluss.errors import ErrorCode, FlussError
@@ -17,9 +18,13 @@ class RowReader:
     the directory would stay locked for as long as the error is kept.
     """
 
-    def __init__(self, iterator: rocks.RdictIter, directory: Path) -> None:
+    def __init__(
+        self, iterator: rocks.RdictIter, directory: Path, explain: Callable[[Exception, Path], FlussError]
+    ) -> None:
+        """``explain`` gives an error of RocksDB a type."""
         self._iterator: rocks.RdictIter | None = iterator
         self._directory = directory
+        self._explain = explain
 
     @property
     def has_more(self) -> bool:
@@ -53,7 +58,7 @@ class RowReader:
         except FlussError:
             raise
         except Exception as error:
-            raise rocks.explain(error, self._directory) from error
+            raise self._explain(error, self._directory) from error
 
     def _open_iterator(self) -> rocks.RdictIter:
         if self._iterator is None:
