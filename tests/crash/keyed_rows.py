@@ -92,7 +92,7 @@ class KeyedRows:
         """Delete a store, or some of its bytes. The log is not touched: it is what the store is made from."""
         if rng.randrange(DAMAGE_EVERY):
             return False
-        stores = sorted(path for path in data_dir.rglob("kv-*") if path.is_dir())
+        stores = sorted(path for path in (*data_dir.rglob("kv-*"), *data_dir.glob("kv.shared/*")) if path.is_dir())
         if not stores:
             return False
         store = rng.choice(stores)

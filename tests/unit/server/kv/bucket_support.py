@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +125,20 @@ async def hosting(
     kv: KvSettings | None = None,
     settings: TabletSettings | None = None,
     clock: Clock | None = None,
+    shares: bool = False,
     **options: Any,
 ) -> AsyncIterator[Bucket]:
-    """Start a server with one table; stop it in order at the end."""
+    """Start a server with one table; stop it in order at the end.
+
+    Every store has a database of its own unless it ``shares`` one.
+    """
     data_dir.mkdir(exist_ok=True)
     clock = clock or Clock()
     settings = settings or TabletSettings(kv=kv or KvSettings())
+    if not shares:
+        settings = replace(
+            settings, kv=replace(settings.kv, store=replace(settings.kv.store, shared_store_bytes_max=0))
+        )
     manager = TabletManager(data_dir, MemoryCatalog(table), settings, clock=clock, **options)
     async with manager:
         yield Bucket(manager, table, clock)
