@@ -31,6 +31,7 @@ class Data:
         self.root = root
         self.resources = KvResources(SETTINGS)
         self.databases = SharedDatabases(root, self.resources)
+        self._opened: list[KvStore] = []
 
     def home(self, bucket_id: int = 0) -> StoreHome:
         directory = self.root / f"kv-{bucket_id}"
@@ -41,7 +42,13 @@ class Data:
     def open(self, bucket_id: int = 0) -> KvStore:
         store = self.home(bucket_id).open()
         assert store is not None
+        self._opened.append(store)
         return store
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+        self.databases.close()
 
 
 @contextmanager
@@ -50,7 +57,7 @@ def opened(root: Path) -> Iterator[Data]:
     try:
         yield data
     finally:
-        data.databases.close()
+        data.close()
 
 
 class Crashes:
@@ -111,7 +118,7 @@ def test_a_crash_at_any_step_of_a_move_leaves_all_rows_in_one_place(tmp_path, mo
         with opened(left) as data:
             store = data.open()
             # What was flushed before may be all that is there; the changelog has the rest.
-            rows = {1: before, 2: model}[store.state.applied_offset]
+            rows = dict({1: before, 2: model}[store.state.applied_offset])
             assert rows_of(store) == sorted_values(rows)
             if store.shared is None:
                 moved += 1
