@@ -265,8 +265,12 @@ class SharedStores:
 
 
 def _flush(shared: SharedDatabase, stores: list[KvStore]) -> None:
+    offsets: dict[KvStore, int] = {}
     for store in stores:
         # One that was closed meanwhile is in the database.
         with suppress(FlussError):
-            store.flush_to_shared()
+            offsets[store] = store.flush_to_shared()
     shared.flush()
+    for store, offset in offsets.items():
+        with suppress(FlussError):
+            store.note_flushed(offset)

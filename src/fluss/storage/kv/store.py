@@ -422,13 +422,19 @@ class KvStore(StoreLookups):
             self._database.place.database.flush(True)
             self._flushed_offset = self._database_state.applied_offset
 
-    def flush_to_shared(self) -> None:
+    def flush_to_shared(self) -> int:
         """Bring everything that was written before into the shared database, whose own flush is the caller's.
 
-        So a flush of thousands of stores is one of the shared database.
+        So a flush of thousands of stores is one of the shared database. Returns the offset for ``note_flushed``.
         """
         with self._database, self._flush_lock:
             self._flush_memtables()
+            return self._database_state.applied_offset
+
+    def note_flushed(self, offset: int) -> None:
+        """Note that the shared database was flushed after ``flush_to_shared`` returned the offset."""
+        with self._database, self._flush_lock:
+            self._flushed_offset = max(self._flushed_offset, offset)
 
     def release(self) -> None:
         """Bring everything to the disk that was written before, and keep nothing of it in memory.
