@@ -276,6 +276,46 @@ def test_limits_and_defaults_of_tables(tmp_path: Path) -> None:
         assert one_more == ErrorCode.PARTITION_MAX_NUM_EXCEPTION
 
 
+def test_what_would_make_more_buckets_than_the_server_may_have_leaves_no_trace(tmp_path: Path) -> None:
+    hourly = {
+        "table.auto-partition.enabled": "true",
+        "table.auto-partition.time-unit": "HOUR",
+        "table.auto-partition.num-precreate": "150",
+    }
+    with serving(tmp_path, server__max_buckets=4096) as (_, connection):
+        admin = connection.get_admin()
+        path = blocking.TablePath("fluss", "hourly")
+        huge = blocking.TableDescriptor(SCHEMA, partition_keys=["name"], bucket_count=4096, properties=hourly)
+        with pytest.raises(FlussError, match=r"'server[.]max-buckets'") as refusal:
+            admin.create_table(path, huge)
+        assert refusal.value.error_code == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        assert f"need {150 * 4096} buckets, and the server has 0 of at most 4096" in refusal.value.message
+        assert admin.list_tables("fluss") == []
+        assert [each.name for each in (tmp_path / "data").iterdir() if each.is_dir()] == []
+
+        admin.create_table(path, blocking.TableDescriptor(SCHEMA, partition_keys=["name"], bucket_count=2048))
+        admin.create_partition(path, {"name": "a"})
+        one = blocking.TablePath("fluss", "one")
+        admin.create_table(one, blocking.TableDescriptor(SCHEMA, bucket_count=1))
+        second = code_of(lambda: admin.create_partition(path, {"name": "b"}))
+        assert second == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        assert len(admin.list_partition_infos(path)) == 1
+        # What is dropped makes room.
+        admin.drop_table(one)
+        admin.create_partition(path, {"name": "b"})
+        too_many = code_of(lambda: admin.create_table(one, blocking.TableDescriptor(SCHEMA, bucket_count=1)))
+        assert too_many == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        assert admin.list_tables("fluss") == ["hourly"]
+    # A server that has more already serves it, and only refuses more.
+    with serving(tmp_path, server__max_buckets=2000) as (_, connection):
+        admin = connection.get_admin()
+        assert admin.get_cluster_health().num_replicas == 4096
+        assert code_of(lambda: admin.create_partition(path, {"name": "c"})) == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        admin.drop_partition(path, {"name": "a"})
+        admin.drop_partition(path, {"name": "b"})
+        assert code_of(lambda: admin.create_partition(path, {"name": "c"})) == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+
+
 @pytest.mark.parametrize(
     ("key", "primary_keys", "is_allowed"),
     [

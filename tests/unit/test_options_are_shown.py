@@ -91,6 +91,7 @@ SERVER = {
     "default.bucket.number": _OPTIONS + "test_limits_and_defaults_of_tables",
     "default.replication.factor": _FILES + "test_wrong_files_are_refused_with_the_reason",
     "max.bucket.num": _OPTIONS + "test_limits_and_defaults_of_tables",
+    "server.max-buckets": _OPTIONS + "test_what_would_make_more_buckets_than_the_server_may_have_leaves_no_trace",
     "max.partition.num": _OPTIONS + "test_limits_and_defaults_of_tables",
     "auto-partition.check.interval": _OPTIONS + "test_partitions_by_time_are_looked_after_at_an_interval",
     "allow.create.log.tables": _OPTIONS + "test_a_kind_of_tables_can_be_forbidden",

@@ -1,16 +1,20 @@
 """The directory that holds everything a server keeps: made on first use, and used by one process at a time.
 
 file                  content
-``.lock``               locked as long as a server runs; holds the number of its process
+``.lock``               holds the number of the server's process, and is locked as long as it runs
 ``flussbett-format``    the version of the layout of everything else, as a decimal number
 
 What else is in there belongs to the roles of the server.
+
+What keeps a second server out is a lock on the directory itself: nothing in it can be deleted to undo that. The file is
+locked besides, for servers of earlier releases, which look at nothing else.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +33,10 @@ _NUMBER_BYTES_MAX: Final = 20
 class DataDirectory:
     """A data directory that this process holds. Made by ``acquire``; ``release`` lets the next one in."""
 
-    def __init__(self, path: Path, lock_fd: int) -> None:
+    def __init__(self, path: Path, lock_fds: Sequence[int]) -> None:
         self.path = path
-        self._lock_fd: int | None = lock_fd
+        # Of the directory and of the file.
+        self._lock_fds = lock_fds
 
     @classmethod
     def acquire(cls, path: Path) -> DataDirectory:
@@ -43,7 +48,7 @@ class DataDirectory:
         try:
             OsFiles().make_directory(path)
             _refuse_foreign(path)
-            lock_fd = _lock(path)
+            lock_fds = _lock(path)
         except OSError as error:
             raise FlussError(
                 f"the data directory {path} cannot be used: {error.strerror}; choose another one or correct its rights"
@@ -51,15 +56,14 @@ class DataDirectory:
         try:
             _check_format(path)
         except BaseException:
-            _unlock(lock_fd)
+            _unlock(lock_fds)
             raise
-        return cls(path, lock_fd)
+        return cls(path, lock_fds)
 
     def release(self) -> None:
         """Let another process use the directory. May be called again."""
-        if self._lock_fd is not None:
-            _unlock(self._lock_fd)
-            self._lock_fd = None
+        _unlock(self._lock_fds)
+        self._lock_fds = ()
 
     def __enter__(self) -> DataDirectory:
         return self
@@ -80,23 +84,36 @@ def _refuse_foreign(path: Path) -> None:
         )
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path) -> Sequence[int]:
+    """Lock the directory, then the file in it, and return the descriptors that hold the locks."""
+    directory_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return directory_fd, _lock_file(path)
+    except BaseException as error:
+        os.close(directory_fd)
+        if isinstance(error, BlockingIOError):
+            raise FlussError(_held_by(path)) from None
+        raise
+
+
+def _lock_file(path: Path) -> int:
     fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-    except BlockingIOError:
-        holder = os.pread(fd, _NUMBER_BYTES_MAX, 0).decode("ascii", "replace").strip()
-        os.close(fd)
-        raise FlussError(_held_by(path, holder)) from None
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-def _held_by(path: Path, holder: str) -> str:
+def _held_by(path: Path) -> str:
+    try:
+        holder = (path / LOCK_FILE).read_bytes()[:_NUMBER_BYTES_MAX].decode("ascii", "replace").strip()
+    except OSError:
+        holder = ""
     if not holder.isdecimal():
         return f"the data directory {path} is in use by another process; stop that one or choose another directory"
     if int(holder) == os.getpid():
@@ -107,10 +124,11 @@ def _held_by(path: Path, holder: str) -> str:
     )
 
 
-def _unlock(fd: int) -> None:
-    # The lock is given back by name and not only by closing: a forked process may still have the file open.
-    fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
+def _unlock(fds: Iterable[int]) -> None:
+    for fd in fds:
+        # The lock is given back by name and not only by closing: a forked process may still have the file open.
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
 
 
 def _check_format(path: Path) -> None:

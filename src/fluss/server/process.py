@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
+from fluss.machine import machine_memory_bytes
 from fluss.net.listener import Listener
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
@@ -51,6 +52,10 @@ STOP_TIMEOUT_S: Final = 60.0
 _SWITCH_INTERVAL_S: Final = 0.0005
 # Connections, segments and key-value stores need one descriptor or several each.
 _DESCRIPTORS_WANTED: Final = 65_536
+# A bucket that is not used costs next to nothing. One that is used takes some kilobytes: its log, the places of its
+# readers, its keys. And all of them are used as soon as one reader subscribes to all of them.
+_MEMORY_BYTES_PER_BUCKET: Final = 16 * 1024
+_BUCKETS_MIN: Final = 16_384
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 logger = logging.getLogger(__name__)
@@ -260,6 +265,7 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         default_bucket_count=options.default_bucket_count,
         default_replication_factor=options.default_replication_factor,
         bucket_count_max=options.bucket_count_max,
+        total_bucket_count_max=options.total_bucket_count_max or _bucket_count_for(machine_memory_bytes()),
         partition_count_max=options.partition_count_max,
         log_tables_allowed=options.log_tables_allowed,
         kv_tables_allowed=options.kv_tables_allowed,
@@ -267,6 +273,11 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         producer_offsets_ttl_ms=options.producer_offsets_ttl_ms,
         producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
     )
+
+
+def _bucket_count_for(memory_bytes: int) -> int:
+    """Return how many buckets a server may have if nobody has said it."""
+    return max(_BUCKETS_MIN, memory_bytes // _MEMORY_BYTES_PER_BUCKET)
 
 
 def _tablet_settings(options: ServerOptions) -> TabletSettings:

@@ -229,6 +229,14 @@ class ServerOptions:
     bucket_count_max = ServerOption(
         "max.bucket.num", INT32, "4096", "The most buckets of a table, or of each of its partitions.", lowest=1
     )
+    total_bucket_count_max = ServerOption(
+        "server.max-buckets",
+        INT32,
+        "0",
+        "The most buckets of all tables and partitions together. Whatever would make more is refused; what is there "
+        "already stays. 0 means one for every 16 kb of the memory of the machine or container, but at least 16384.",
+        lowest=0,
+    )
     partition_count_max = ServerOption("max.partition.num", INT32, "1000", "The most partitions of a table.", lowest=1)
     auto_partition_check_interval_ms = ServerOption(
         "auto-partition.check.interval",

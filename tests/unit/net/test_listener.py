@@ -544,15 +544,25 @@ async def test_a_slow_but_steady_reader_gets_everything():
 
 
 async def test_an_idle_connection_is_closed_and_a_busy_one_is_not():
-    now = 1000.0
-    settings = ListenerSettings(idle_timeout_s=600.0, stalled_timeout_s=0.04)
-    listener = Listener(settings, PLAIN_HANDLERS, clock=lambda: now)
+    now, looked_at_count = 1000.0, 0
+
+    def clock():
+        nonlocal looked_at_count
+        looked_at_count += 1
+        return now
+
+    async def both_are_checked():
+        """Wait until each connection was checked at the present time: without traffic nothing else asks for it."""
+        count = looked_at_count
+        await eventually_async(lambda: looked_at_count >= count + 4)
+
+    listener = Listener(ListenerSettings(idle_timeout_s=600.0, stalled_timeout_s=0.04), PLAIN_HANDLERS, clock=clock)
     async with listener, await _connect(listener) as idle, await _connect(listener) as busy:
-        # What was sent so far is noticed by a periodic check; let that happen before time jumps.
-        await asyncio.sleep(0.3)
+        await both_are_checked()
         now += 599.0
+        await both_are_checked()
         await busy.request(apis.TABLE_EXISTS, _table_request("t"), timeout_s=120)
-        await asyncio.sleep(0.3)
+        await both_are_checked()
         assert idle.is_open
         now += 2.0
         await eventually_async(lambda: not idle.is_open)

@@ -3,6 +3,7 @@ Shown with real directories and a second process that holds the lock."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -59,13 +60,42 @@ def test_a_directory_that_another_process_holds_is_refused_with_its_number_until
 
 def test_the_lock_is_given_back_even_if_a_forked_process_still_has_the_file_open(tmp_path: Path) -> None:
     directory = DataDirectory.acquire(tmp_path)
-    assert directory._lock_fd is not None
-    inherited = os.dup(directory._lock_fd)
+    inherited = [os.dup(fd) for fd in directory._lock_fds]
     try:
         directory.release()
         DataDirectory.acquire(tmp_path).release()
     finally:
-        os.close(inherited)
+        for fd in inherited:
+            os.close(fd)
+
+
+def test_deleting_the_lock_file_lets_no_second_server_in(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        (tmp_path / LOCK_FILE).unlink()
+        with pytest.raises(FlussError, match="in use by another process; stop that one or choose another directory"):
+            DataDirectory.acquire(tmp_path)
+        # The refused one has left no file behind that names itself.
+        assert not (tmp_path / LOCK_FILE).exists()
+        holder.kill()
+    DataDirectory.acquire(tmp_path).release()
+
+
+def test_a_server_of_an_earlier_release_that_locks_only_the_file_keeps_others_out(tmp_path: Path) -> None:
+    DataDirectory.acquire(tmp_path).release()
+    (tmp_path / LOCK_FILE).write_text("4711\n")
+    earlier = os.open(tmp_path / LOCK_FILE, os.O_RDWR)
+    try:
+        fcntl.flock(earlier, fcntl.LOCK_EX)
+        with pytest.raises(FlussError, match="in use by process 4711"):
+            DataDirectory.acquire(tmp_path)
+    finally:
+        os.close(earlier)
+    # And the attempt has not kept the directory.
+    DataDirectory.acquire(tmp_path).release()
 
 
 def test_releasing_twice_does_nothing(tmp_path: Path) -> None:

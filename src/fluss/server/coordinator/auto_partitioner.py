@@ -141,6 +141,8 @@ class AutoPartitioner:
         self._rng = rng
         self._server_count = server_count
         self._delays_ms: dict[int, int] = {}
+        # The tables without room for all their partitions. That is logged once, until there is room again.
+        self._crowded_ids: set[int] = set()
         self._periodic = Periodic("auto partition", settings.auto_partition_check_interval_ms, self.look)
 
     async def start(self) -> None:
@@ -152,11 +154,24 @@ class AutoPartitioner:
     async def stop(self) -> None:
         await self._periodic.stop()
 
+    @property
+    def is_short_of_room(self) -> bool:
+        """Whether a table lacks partitions because a limit of partitions or buckets is reached."""
+        return bool(self._crowded_ids)
+
+    def partitions_at_once(self, descriptor: TableDescriptor) -> int:
+        """Return how many partitions a new table gets as soon as it is there."""
+        if not descriptor.is_partitioned() or not AUTO_PARTITION_ENABLED.of(descriptor.properties):
+            return 0
+        rule = AutoPartitionRule.of(descriptor, self._settings.time_zone)
+        return len(rule.names_to_have(self._clock(), count_max=self._settings.partition_count_max))
+
     async def look(self) -> None:
         """Look at all tables as at every interval: tables by day are extended with their own delay."""
         tables = self._catalog.tables()
         ids = {table.table_id for table in tables}
         self._delays_ms = {key: delay_ms for key, delay_ms in self._delays_ms.items() if key in ids}
+        self._crowded_ids &= ids
         for table in tables:
             await self._look_at(table, is_delayed=True)
 
@@ -166,6 +181,7 @@ class AutoPartitioner:
 
     async def _look_at(self, table: Table, *, is_delayed: bool) -> None:
         if not table.is_partitioned or not AUTO_PARTITION_ENABLED.of(table.descriptor.properties):
+            self._crowded_ids.discard(table.table_id)
             return
         rule = AutoPartitionRule.of(table.descriptor, self._settings.time_zone)
         now_ms = self._clock()
@@ -186,15 +202,29 @@ class AutoPartitioner:
         expired = rule.expired_names(wanted, now_ms)
         missing = [name for name in wanted if name not in existing and name not in expired]
         if not missing:
+            self._crowded_ids.discard(table.table_id)
             return
         check_bucket_count(table.bucket_count, self._settings.bucket_count_max)
         check_replicas(table.descriptor, self._server_count())
-        room = max(0, count_max - len(existing))
+        room = max(0, min(count_max - len(existing), self._catalog.bucket_room // table.bucket_count))
         created = await self._catalog.create_partitions(table.table_id, missing[:room], count_max=count_max)
         if created:
             logger.info("created the partitions %s of %s", ", ".join(p.name for p in created), table.path)
-        if len(missing) > room:
-            logger.warning("%s has its maximum of %d partitions; the next ones are not created", table.path, count_max)
+        if len(missing) <= room:
+            self._crowded_ids.discard(table.table_id)
+        elif table.table_id not in self._crowded_ids:
+            self._crowded_ids.add(table.table_id)
+            logger.warning(
+                "%s has %d partitions of %d buckets, and there is no room for %d more: a table may have %d partitions "
+                "('max.partition.num'), and the server has room for %d buckets more ('server.max-buckets'). They are "
+                "created when there is room",
+                table.path,
+                len(existing) + len(created),
+                table.bucket_count,
+                len(missing) - room,
+                count_max,
+                self._catalog.bucket_room,
+            )
 
     async def _drop(self, table: Table, rule: AutoPartitionRule, now_ms: int) -> None:
         expired = rule.expired_names(self._catalog.partitions_of(table.table_id), now_ms)

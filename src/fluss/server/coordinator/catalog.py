@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT32_MAX
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.serde import table_to_json
@@ -39,10 +40,16 @@ class CatalogImage:
         self._tables: dict[int, Table] = {}
         self._table_jsons: dict[int, bytes] = {}
         self._partitions: dict[int, Partition] = {}
+        self._bucket_count = 0
         # A new mapping for every change, so that those handed out stay as they were.
         self._partitions_by_name: dict[int, Mapping[str, Partition]] = {}
 
     # Reading
+
+    @property
+    def bucket_count(self) -> int:
+        """The buckets of all tables and partitions."""
+        return self._bucket_count
 
     def database_names(self) -> list[str]:
         return sorted(self._databases)
@@ -122,13 +129,17 @@ class CatalogImage:
         del self._tables_by_name[name]
 
     def _put_table(self, table: Table) -> None:
+        if table.table_id not in self._tables and not table.is_partitioned:
+            self._bucket_count += table.bucket_count
         self._tables[table.table_id] = table
         self._tables_by_name[table.path.database_name][table.path.table_name] = table
         self._table_jsons.pop(table.table_id, None)
 
     def _remove_table(self, table: Table) -> None:
-        for partition in self._partitions_by_name.pop(table.table_id, _NO_PARTITIONS).values():
+        partitions = self._partitions_by_name.pop(table.table_id, _NO_PARTITIONS)
+        for partition in partitions.values():
             del self._partitions[partition.partition_id]
+        self._bucket_count -= table.bucket_count * (len(partitions) if table.is_partitioned else 1)
         del self._tables[table.table_id]
         del self._tables_by_name[table.path.database_name][table.path.table_name]
         self._table_jsons.pop(table.table_id, None)
@@ -138,6 +149,7 @@ class CatalogImage:
         for partition in partitions:
             by_name[partition.name] = partition
             self._partitions[partition.partition_id] = partition
+        self._bucket_count += self._tables[table_id].bucket_count * (len(by_name) - len(self.partitions_of(table_id)))
         self._partitions_by_name[table_id] = MappingProxyType(by_name)
 
     def _remove_partitions(self, table_id: int, partitions: Iterable[Partition]) -> None:
@@ -145,25 +157,30 @@ class CatalogImage:
         for partition in partitions:
             del by_name[partition.name]
             del self._partitions[partition.partition_id]
+        self._bucket_count -= self._tables[table_id].bucket_count * (len(self.partitions_of(table_id)) - len(by_name))
         self._partitions_by_name[table_id] = MappingProxyType(by_name)
 
 
 class Catalog(CatalogImage):
     """The catalog of a cluster. It belongs to one event loop; a change that was begun must be let run to its end."""
 
-    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, bucket_count_max: int) -> None:
         super().__init__()
         self._store = store
         self._clock = clock
+        self._bucket_count_max = bucket_count_max
         self._host: BucketHost | None = None
         self._lock = asyncio.Lock()
         self._table_id_next = 0
         self._partition_id_next = 0
 
     @classmethod
-    async def open(cls, store: MetadataStore, *, clock: Clock) -> Catalog:
-        """Load the catalog; one without any database gets the default one."""
-        catalog = cls(store, clock)
+    async def open(cls, store: MetadataStore, *, clock: Clock, bucket_count_max: int = INT32_MAX) -> Catalog:
+        """Load the catalog; one without any database gets the default one.
+
+        If there are more than ``bucket_count_max`` buckets, they stay, and there will be no more of them.
+        """
+        catalog = cls(store, clock, bucket_count_max)
         await catalog._load()
         if not catalog.database_names():
             await catalog.create_database(DEFAULT_DATABASE, DatabaseDescriptor(), ignore_if_exists=True)
@@ -245,9 +262,13 @@ class Catalog(CatalogImage):
     # Tables
 
     async def create_table(
-        self, path: TablePath, descriptor: TableDescriptor, *, ignore_if_exists: bool
+        self, path: TablePath, descriptor: TableDescriptor, *, ignore_if_exists: bool, partitions_at_once: int = 0
     ) -> Table | None:
-        """Create a table from a complete, validated descriptor. Returns None if it existed and that was allowed."""
+        """Create a table from a complete, validated descriptor. Returns None if it existed and that was allowed.
+
+        ``partitions_at_once`` is how many partitions it is going to get right away. Raises code 49 if there is no room
+        for the buckets of all of them.
+        """
         async with self._lock:
             if ignore_if_exists and self.table_by_path(path) is not None:
                 return None
@@ -257,6 +278,7 @@ class Catalog(CatalogImage):
             now_ms = self._clock()
             schemas = {_SCHEMA_ID_FIRST: descriptor.schema}
             table = Table(path, self._table_id_next, _SCHEMA_ID_FIRST, descriptor, schemas, now_ms, now_ms)
+            self._check_room(table, partitions_at_once if table.is_partitioned else 1)
             # The id is spent even if something fails now: bytes under it may exist.
             self._table_id_next += 1
             partitions = () if table.is_partitioned else (None,)
@@ -300,7 +322,8 @@ class Catalog(CatalogImage):
     async def create_partitions(self, table_id: int, names: Iterable[str], *, count_max: int) -> list[Partition]:
         """Create the partitions of a table that do not exist yet, and return them. None is created if one fails.
 
-        Raises code 7 if the table has gone and 45 if it would have more than ``count_max`` partitions.
+        Raises code 7 if the table has gone, 45 if it would have more than ``count_max`` partitions, and 49 if the
+        server would have more buckets than it may have.
         """
         async with self._lock:
             table = self.existing_table_by_id(table_id)
@@ -314,6 +337,7 @@ class Catalog(CatalogImage):
                     f"is {count_max}; drop old ones or raise 'max.partition.num' of the server",
                     ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
                 )
+            self._check_room(table, len(names))
             first_id = self._partition_id_next
             partitions = [Partition(first_id + index, table_id, name) for index, name in enumerate(names)]
             self._partition_id_next += len(partitions)
@@ -335,6 +359,24 @@ class Catalog(CatalogImage):
             return partitions
 
     # Buckets
+
+    @property
+    def bucket_room(self) -> int:
+        """How many buckets more there may be."""
+        return max(0, self._bucket_count_max - self._bucket_count)
+
+    def _check_room(self, table: Table, group_count: int) -> None:
+        """Refuse the buckets of so many partitions, or of a table without partitions, if there is no room for them."""
+        wanted = table.bucket_count * group_count
+        if wanted <= self.bucket_room:
+            return
+        what = f"{group_count} partitions of {table.path}" if table.is_partitioned else f"Table {table.path}"
+        raise FlussError(
+            f"{what} would need {wanted} buckets, and the server has {self._bucket_count} of at most "
+            f"{self._bucket_count_max}; choose fewer buckets or partitions, drop what is not needed, or raise "
+            "'server.max-buckets'",
+            ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+        )
 
     async def _with_open_buckets(
         self, table: Table, partitions: Iterable[Partition | None], store: Callable[[], Awaitable[None]]

@@ -67,7 +67,7 @@ class Coordinator:
             authorizer.add(await store.load_acls())
             return cls(
                 store=store,
-                catalog=await Catalog.open(store, clock=clock),
+                catalog=await Catalog.open(store, clock=clock, bucket_count_max=settings.total_bucket_count_max),
                 nodes=nodes,
                 authorizer=authorizer,
                 configs=await DynamicConfigs.open(store, initial_configs),

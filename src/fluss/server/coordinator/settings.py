@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from zoneinfo import ZoneInfo
 
+from fluss.integers import INT32_MAX
+
 _LOCAL_ZONE_FILE = "/etc/localtime"
 
 
@@ -29,6 +31,8 @@ class CoordinatorSettings:
     default_replication_factor: int = 1
     # Of one table, or of one partition.
     bucket_count_max: int = 4096
+    # Of all tables together.
+    total_bucket_count_max: int = INT32_MAX
     # Of one table.
     partition_count_max: int = 1000
     log_tables_allowed: bool = True

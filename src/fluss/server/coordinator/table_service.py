@@ -68,7 +68,12 @@ class TableService:
     async def create(self, path: TablePath, descriptor: TableDescriptor, *, ignore_if_exists: bool) -> None:
         """Create a table from what a user has given; what is missing gets the defaults of the server."""
         descriptor = self._complete(descriptor)
-        table = await self._catalog.create_table(path, descriptor, ignore_if_exists=ignore_if_exists)
+        table = await self._catalog.create_table(
+            path,
+            descriptor,
+            ignore_if_exists=ignore_if_exists,
+            partitions_at_once=self._auto_partitioner.partitions_at_once(descriptor),
+        )
         if table is not None:
             await self._auto_partitioner.look_at(table)
 

@@ -14,9 +14,10 @@ from fluss.protocol.convert import config_changes, pb_config_entry, server_tag
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster_info import HealthStatus
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation
+from fluss.server.coordinator.auto_partitioner import AutoPartitioner
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.nodes import ServerTags
-from fluss.server.model import BucketHost
+from fluss.server.model import BucketHealth, BucketHost
 from fluss.server.rpc.handler_group import ChangeHandler
 
 _REBALANCE_GOALS: Final = range(3)
@@ -29,12 +30,14 @@ class ClusterHandlers:
     def __init__(
         self,
         bucket_host: BucketHost,
+        auto_partitioner: AutoPartitioner,
         configs: DynamicConfigs,
         tags: ServerTags,
         authorizer: Authorizer,
         rng: random.Random,
     ) -> None:
         self._bucket_host = bucket_host
+        self._auto_partitioner = auto_partitioner
         self._configs = configs
         self._tags = tags
         self._authorizer = authorizer
@@ -65,8 +68,14 @@ class ClusterHandlers:
             in_sync_replicas=health.active_count,
             num_leader_replicas=health.bucket_count,
             active_leader_replicas=health.active_count,
-            status=HealthStatus.GREEN if health.active_count == health.bucket_count else HealthStatus.RED,
+            status=self._status(health),
         )
+
+    def _status(self, health: BucketHealth) -> HealthStatus:
+        if health.active_count < health.bucket_count:
+            return HealthStatus.RED
+        # Everything works, but partitions that a table should have by now are missing, and writers will look for them.
+        return HealthStatus.YELLOW if self._auto_partitioner.is_short_of_room else HealthStatus.GREEN
 
     # Configuration
 

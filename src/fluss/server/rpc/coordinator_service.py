@@ -55,7 +55,7 @@ class CoordinatorService:
             WriterHandlers(catalog, authorizer, self._writer_ids, coordinator.producers),
             SnapshotHandlers(catalog, authorizer),
             AclHandlers(coordinator.store, authorizer),
-            ClusterHandlers(bucket_host, configs, tags, authorizer, coordinator.rng),
+            ClusterHandlers(bucket_host, self._auto_partitioner, configs, tags, authorizer, coordinator.rng),
         )
 
     def handlers(self) -> dict[ApiKey, Handler]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from fluss.errors import FlussError
+from fluss.machine import machine_memory_bytes
 from fluss.spark.session.java import find_java
 from fluss.spark.session.noise import ignored_pandas_warning, without_noise
 
@@ -36,8 +37,6 @@ UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 _GIB: Final = 1024**3
 _DRIVER_GIB_MIN, _DRIVER_GIB_MAX = 1, 4
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-# The file that a container's memory limit is in; in the older form of control groups, the second one.
-_MEMORY_LIMIT_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # Errors only. The first line of a session, about its log level, is left out if the shell has the level of the root.
 _LOG_SETTINGS: Final = """\
 status = off
@@ -234,17 +233,3 @@ def _quiet_java_options(given: str, directory: Path) -> str:
     file = directory / "log4j2.properties"
     file.write_text(_LOG_SETTINGS, encoding="utf-8")
     return f"{given} -XX:+DisplayVMOutputToStderr -Dlog4j2.configurationFile={file.as_uri()}".strip()
-
-
-def machine_memory_bytes() -> int:
-    """Return the memory of this machine, or of the container if that has less."""
-    try:
-        sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    except (AttributeError, ValueError, OSError):
-        sizes = []  # Not every system tells.
-    for file in map(Path, _MEMORY_LIMIT_FILES):
-        try:
-            sizes.append(int(file.read_text(encoding="ascii")))
-        except (OSError, ValueError):
-            continue  # No container, or one without a limit: "max".
-    return min(sizes, default=_DRIVER_GIB_MIN * 4 * _GIB)

@@ -12,12 +12,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from fluss.errors import FlussError
+from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.cluster_info import HealthStatus
 from fluss.schema.serde import table_from_json
 from fluss.server.coordinator.auto_partitioner import AutoPartitionRule
-from tests.unit.server.coordinator.support import descriptor, path, spec
+from tests.unit.server.coordinator.support import create_request, descriptor, path, spec
 
 DAY_MS = 86_400_000
 COLUMNS = {"id": "INTEGER", "time": "STRING", "region": "STRING"}
@@ -241,6 +242,43 @@ async def test_limits_are_logged_and_fill_what_room_there_is(make_cluster, caplo
         with caplog.at_level(logging.WARNING):
             await cluster.create("fluss.t", _table("YEAR", num_precreate=5))
         assert sorted(await cluster.partitions("fluss.t")) == ["2024", "2025", "2026"]
+
+
+async def test_a_server_full_of_buckets_is_logged_once_and_partitions_follow_when_there_is_room(
+    make_cluster, clock, caplog
+):
+    async with make_cluster(settings={"total_bucket_count_max": 3}) as cluster:
+        clock.now_ms = _ms(2024, 9, 10)
+        await cluster.create("fluss.t", _table("YEAR", num_precreate=2))
+        await cluster.create("fluss.other", descriptor(COLUMNS))
+        assert cluster.catalog.bucket_count == 3
+        clock.now_ms = _ms(2025, 9, 10)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                await cluster.service._auto_partitioner.look()
+        warnings = [record.getMessage() for record in caplog.records if "no room" in record.getMessage()]
+        assert len(warnings) == 1
+        assert "fluss.t has 2 partitions of 1 buckets" in warnings[0]
+        assert "'server.max-buckets'" in warnings[0]
+        assert sorted(await cluster.partitions("fluss.t")) == ["2024", "2025"]
+        health = await cluster.ask(apis.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest())
+        assert health.status == HealthStatus.YELLOW
+        await cluster.ask(
+            apis.DROP_TABLE, pb.DropTableRequest(table_path=path("fluss.other"), ignore_if_not_exists=False)
+        )
+        await cluster.service._auto_partitioner.look()
+        assert sorted(await cluster.partitions("fluss.t")) == ["2024", "2025", "2026"]
+        health = await cluster.ask(apis.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest())
+        assert health.status == HealthStatus.GREEN
+
+
+async def test_a_new_table_whose_first_partitions_have_no_room_is_refused_as_a_whole(make_cluster):
+    async with make_cluster(settings={"total_bucket_count_max": 3}) as cluster:
+        error = await cluster.refused(apis.CREATE_TABLE, create_request("fluss.t", _table("YEAR", num_precreate=4)))
+        assert error.error_code == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        assert cluster.catalog.tables() == ()
+        assert not cluster.host.events
+        assert cluster.catalog.bucket_count == 0
 
 
 async def test_a_table_that_cannot_be_extended_does_not_hold_up_others(make_cluster, caplog):

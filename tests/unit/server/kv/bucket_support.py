@@ -139,6 +139,9 @@ async def hosting(
         settings = replace(
             settings, kv=replace(settings.kv, store=replace(settings.kv.store, shared_store_bytes_max=0))
         )
+    if settings.kv.open_wait_ms == KvSettings().open_wait_ms:
+        # A busy disk may keep a store from being opened for longer than a request would wait for it.
+        settings = replace(settings, kv=replace(settings.kv, open_wait_ms=120_000))
     manager = TabletManager(data_dir, MemoryCatalog(table), settings, clock=clock, **options)
     async with manager:
         yield Bucket(manager, table, clock)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import FlussError
+from fluss.machine import machine_memory_bytes
 from fluss.spark.session import running
 from fluss.spark.session.noise import without_noise
 from fluss.spark.session.start import (
     format_settings,
     is_local,
     local_master,
-    machine_memory_bytes,
     new_session_settings,
 )
 
