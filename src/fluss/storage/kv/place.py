@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.storage.kv import rocks
 from fluss.storage.kv.bucket_prefix import prefix_range
-from fluss.storage.kv.key_filter import KEY_FIRST
 from fluss.storage.kv.shared_database import UNFINISHED_SUFFIX, SharedDatabase
 
 # The state of a store lies under its prefix alone: no row has an empty key.
@@ -57,13 +56,6 @@ class Place(NamedTuple):
         """Return the keys of rows as they are in the database."""
         prefix = self.prefix
         return [prefix + key for key in keys] if prefix else keys
-
-    def scan(
-        self, key_first: bytes = KEY_FIRST, key_end: bytes | None = None, *, fill_cache: bool = True
-    ) -> rocks.RdictIter:
-        """Return an iterator over the rows as they are now, standing at the first; see ``rocks.scan``."""
-        key_end = self.key_end if key_end is None else self.prefix + key_end
-        return rocks.scan(self.database, self.prefix + key_first, key_end, fill_cache=fill_cache)
 
     def next_keys(self, key_first: bytes, key_count: int) -> list[bytes]:
         """Return up to so many keys of rows, from one on."""

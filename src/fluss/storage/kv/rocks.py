@@ -240,7 +240,8 @@ def ingest(database: Rdict, path: Path) -> None:
 def scan(database: Rdict, key_first: bytes, key_end: bytes | None = None, *, fill_cache: bool = True) -> RdictIter:
     """Return an iterator over the database as it is now, standing at the first key.
 
-    It keeps the database open until it is dropped, whatever is closed before.
+    It keeps the database open until it is dropped, whatever is closed before. It does not keep ``key_end``, and has no
+    copy of it: the caller has to hold this very object for as long as it uses the iterator.
     """
     reading = ReadOptions()
     if key_end is not None:

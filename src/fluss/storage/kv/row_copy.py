@@ -16,6 +16,7 @@ from typing import Final
 from fluss.errors import ErrorCode, FlussError
 from fluss.storage.kv import rocks
 from fluss.storage.kv.flush import add_to_sst
+from fluss.storage.kv.key_filter import KEY_FIRST
 from fluss.storage.kv.place import UNFINISHED_NAME, Place
 from fluss.storage.kv.rocks import KvResources
 from fluss.storage.kv.state import KvState, SharedState
@@ -31,8 +32,11 @@ class RowCopy:
     """Reads the rows of a store as they are when it is made. For one thread; ``close`` it in any case."""
 
     def __init__(self, source: Place, store_name: Path) -> None:
-        self._iterator: rocks.RdictIter | None = source.scan(fill_cache=False)
+        # With the source the end of its keys is kept, of which the iterator has no copy.
         self._source = source
+        self._iterator: rocks.RdictIter | None = rocks.scan(
+            source.database, source.prefix + KEY_FIRST, source.key_end, fill_cache=False
+        )
         self._store_name = store_name
         # Of the rows that were copied, with their keys.
         self.byte_count = 0

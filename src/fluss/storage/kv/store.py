@@ -384,15 +384,12 @@ class KvStore(StoreLookups):
             with self._write_lock:
                 self._seal()
                 self._finish_flush()
-                reader = self._reader(self._database.place.scan(fill_cache=False))
+                reader = RowReader(self._database.place, self.directory, fill_cache=False)
                 snapshot = KvSnapshot(reader, self._state)
             if self._snapshots is None:
                 self._snapshots = weakref.WeakSet()
             self._snapshots.add(snapshot)
             return snapshot
-
-    def _reader(self, iterator: rocks.RdictIter) -> RowReader:
-        return RowReader(iterator, self.directory, self._database.place.explain)
 
     def _scan(self, key_first: bytes, key_end: bytes | None, count_max: int, bytes_max: int) -> list[bytes]:
         rows_max = self._resources.settings.scan_rows_max
@@ -400,7 +397,7 @@ class KvStore(StoreLookups):
             if len(self._memtables[0]) or self._flush is not None:
                 with self._flush_lock:
                     self._flush_memtables()
-            reader = self._reader(self._database.place.scan(key_first, key_end))
+            reader = RowReader(self._database.place, self.directory, key_first, key_end)
             try:
                 values, byte_count = reader.read(bytes_max + 1, min(count_max, rows_max + 1))
             finally:
@@ -642,7 +639,7 @@ def remove_store(directory: Path) -> None:
 
 
 def _has_rows(place: Place, directory: Path) -> bool:
-    reader = RowReader(place.scan(), directory, place.explain)
+    reader = RowReader(place, directory)
     try:
         return reader.has_more
     finally:

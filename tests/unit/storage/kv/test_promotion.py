@@ -17,7 +17,16 @@ from fluss.storage.kv.shared_database import SharedDatabase, SharedDatabases
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.store_home import StoreHome
 from fluss.testing.waiting import eventually
-from tests.unit.storage.kv.support import SMALL, Rows, copy_as_after_a_crash, find, rows_of, sorted_values, write_batch
+from tests.unit.storage.kv.support import (
+    SMALL,
+    Rows,
+    copy_as_after_a_crash,
+    find,
+    rows_of,
+    sorted_values,
+    write,
+    write_batch,
+)
 
 # Every store is large that has a few hundred rows.
 SETTINGS = replace(SMALL, shared_store_bytes_max=10_000, write_buffer_bytes=2**20)
@@ -309,3 +318,16 @@ def test_without_sharing_small_stores_move_when_they_are_opened(tmp_path):
     assert other.shared is None
     other.close()
     data.databases.close()
+
+
+def test_a_scan_in_a_shared_database_ends_where_its_prefix_does(tmp_path):
+    with opened(tmp_path) as data:
+        store = data.open()
+        write(store, [b"%03d" % number for number in range(1000)], [b"x"] * 1000, KvState(1))
+        for number in range(500):
+            prefix = b"%02d" % (number % 100)
+            # The library has a pointer to the end, and no copy of it: what else takes its memory must not matter.
+            noise = [bytes([number % 256]) * length for length in range(1, 40)]
+            assert len(store.prefix_values(prefix, bytes_max=10**6)) == 10
+            assert len(store.first_values(10**6, bytes_max=10**6)) == 1000
+            del noise
