@@ -81,21 +81,27 @@ class WriteBuffers:
     def _relieve(self) -> None:
         try:
             # The second time those that got what others have given back: small stores give it to a shared database.
+            failed: set[BufferOwner] = set()
             for _ in range(_RELIEF_PASSES):
-                self._release_largest()
+                self._release_largest(failed)
         finally:
             with self._relief_changed:
                 self._is_relieving = False
                 self._relief_changed.notify_all()
 
-    def _release_largest(self) -> None:
+    def _release_largest(self, failed: set[BufferOwner]) -> None:
+        """Have owners give memory back until there is room, the fullest first; note those that cannot."""
         sizes = self._sizes()
         for owner in sorted(sizes, key=sizes.__getitem__, reverse=True):
             if self.has_room():
                 return
-            # It may be closed by now, or it cannot write to the disk: its next writer is told.
-            with suppress(FlussError):
+            if owner in failed:
+                continue
+            try:
                 owner.release()
+            except FlussError:
+                # It may be closed by now, or it cannot write to the disk: its next writer is told.
+                failed.add(owner)
             with self._relief_changed:
                 self._relief_changed.notify_all()
 
