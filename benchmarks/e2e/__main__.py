@@ -14,7 +14,19 @@ if __name__ == "__main__":
     sys.exit(
         run_suites(
             "benchmarks.e2e",
-            ("throughput", "latency", "idle", "memory", "upserts", "lookups", "buckets", "keys", "spark"),
+            (
+                "throughput",
+                "latency",
+                "idle",
+                "memory",
+                "upserts",
+                "lookups",
+                "buckets",
+                "keys",
+                "filters",
+                "tls",
+                "spark",
+            ),
             __doc__,
         )
     )

@@ -192,7 +192,7 @@ def test_logs_whose_metadata_is_lost_are_not_touched(tmp_path: Path, start: Star
             code, said = start(tmp_path / "data")
             assert code == 1
             (line,) = said.splitlines()
-            assert "metadata.sqlite is missing or empty, but there are 1 logs" in line
+            assert "metadata.sqlite is missing or empty, but there are logs, such as " in line
         metadata.write_bytes(content)
         server.start()
         assert read(server) == [0, 1, 2]

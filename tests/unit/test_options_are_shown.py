@@ -26,7 +26,11 @@ _PROCESS = "tests/integration/test_server_process.py::"
 _LISTENERS = "tests/unit/server/test_listeners.py::"
 _FILES = "tests/unit/server/test_server_options.py::"
 _EMBEDDED = "tests/unit/test_embedded.py::"
+_UNOPENED = "tests/unit/server/tablet/test_unopened_logs.py::"
 _KV = "tests/unit/server/kv/test_kv_options.py::"
+_PASSWORDS = "tests/integration/test_hashed_passwords.py::"
+_TLS = "tests/integration/test_tls.py::"
+_SAFE = "tests/integration/test_safe_listeners.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 
 CLIENT = {
@@ -37,6 +41,12 @@ CLIENT = {
     "security.sasl.mechanism": _CONFIG + "test_contradictions_are_found_by_validate_only",
     "security.sasl.username": _BOOTSTRAP + "test_right_credentials_open_every_connection",
     "security.sasl.password": _BOOTSTRAP + "test_wrong_credentials_are_code_46_and_are_not_tried_again",
+    "security.ssl.ca": _TLS + "test_a_missing_file_is_named_before_anything_is_sent",
+    "security.ssl.certificate": _TLS + "test_acls_name_the_user_of_a_certificate",
+    "security.ssl.key": _CONFIG + "test_contradictions_are_found_by_validate_only",
+    "security.ssl.key.password": _TLS + "test_a_client_may_have_an_encrypted_key",
+    "security.ssl.server-name": _TLS + "test_options_of_a_listener_count_more_than_those_of_all",
+    "security.ssl.verify-hostname": _TLS + "test_the_name_of_a_server_can_be_waived",
     "writer.acks": _SENDER + "test_acks_reach_the_server",
     "writer.enable-idempotence": _SENDER
     + "test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_order",
@@ -71,7 +81,19 @@ SERVER = {
     "bind.listeners": _PROCESS + "test_clients_are_told_the_address_of_the_listener_they_came_in_by",
     "advertised.listeners": _OPTIONS + "test_clients_are_told_the_advertised_address",
     "internal.listener.name": _PROCESS + "test_rights_are_enforced_except_for_super_users_and_on_the_internal_listener",
+    "security.insecure-listeners.allowed": _SAFE + "test_the_word_may_stand_in_the_file_or_the_environment",
     "security.protocol.map": _OPTIONS + "test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own",
+    "security.ssl.certificate.file": _TLS + "test_a_server_does_not_start_with_tls_that_cannot_work",
+    "security.ssl.key.file": _TLS + "test_a_renewed_certificate_is_shown_without_a_restart",
+    "security.ssl.key.password": _TLS + "test_an_encrypted_key_needs_its_password",
+    "security.ssl.key.password.file": _TLS + "test_an_encrypted_key_needs_its_password",
+    "security.ssl.client.auth": _TLS + "test_a_server_does_not_start_with_tls_that_cannot_work",
+    "security.ssl.client.ca.file": _TLS + "test_a_server_does_not_start_with_tls_that_cannot_work",
+    "security.ssl.client.principal": _TLS + "test_a_server_does_not_start_with_tls_that_cannot_work",
+    "security.ssl.min-version": _TLS + "test_a_server_does_not_start_with_tls_that_cannot_work",
+    "security.ssl.handshake-timeout": _TLS + "test_a_client_that_says_nothing_is_gone_after_the_handshake_timeout",
+    "security.reload-interval": _TLS + "test_files_are_looked_at_again_and_again",
+    "security.sasl.users.file": _PASSWORDS + "test_users_of_a_file_log_in_and_new_ones_do_without_a_restart",
     "security.sasl.enabled.mechanisms": _LISTENERS + "test_plans_that_cannot_work_are_refused_with_the_next_step",
     "security.sasl.plain.credentials": _OPTIONS + "test_rights_may_be_meant_for_a_user_in_any_case",
     "security.sasl.plain.jaas.config": _OPTIONS + "test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own",
@@ -80,6 +102,7 @@ SERVER = {
     "super.users": _PROCESS + "test_rights_are_enforced_except_for_super_users_and_on_the_internal_listener",
     "security.acl.principal.ignore-case": _OPTIONS + "test_rights_may_be_meant_for_a_user_in_any_case",
     "data.dir": _EMBEDDED + "test_a_given_directory_stays_and_can_be_used_again",
+    "data.dir.mode": "tests/integration/test_private_files.py::test_the_group_may_read_if_the_option_says_so",
     "durability": _OPTIONS + "test_an_acknowledged_row_is_on_the_disk_or_in_the_operating_system",
     "tablet-server.id": _OPTIONS + "test_the_server_has_the_number_and_the_rack_it_is_given",
     "tablet-server.rack": _OPTIONS + "test_the_server_has_the_number_and_the_rack_it_is_given",
@@ -97,16 +120,24 @@ SERVER = {
     "allow.create.log.tables": _OPTIONS + "test_a_kind_of_tables_can_be_forbidden",
     "allow.create.kv.tables": _OPTIONS + "test_a_kind_of_tables_can_be_forbidden",
     "coordinator.producer-offsets.ttl": _OPTIONS + "test_offsets_of_producers_are_kept_for_a_while",
+    "coordinator.producer-offsets.max-ttl": _OPTIONS + "test_what_is_kept_for_producers_is_bounded",
+    "coordinator.producer-offsets.max-per-user": _OPTIONS + "test_what_is_kept_for_producers_is_bounded",
+    "coordinator.producer-offsets.max-offsets": _OPTIONS + "test_what_is_kept_for_producers_is_bounded",
     "coordinator.producer-offsets.cleanup-interval": _OPTIONS + "test_offsets_of_producers_are_kept_for_a_while",
     "log.segment.file-size": _OPTIONS + "test_segments_end_at_their_size",
     "log.index.file-size": _OPTIONS + "test_segments_end_when_their_index_is_full",
     "log.index.interval-size": _OPTIONS + "test_an_index_has_an_entry_for_so_many_bytes",
+    "server.max-open-logs": _UNOPENED + "test_logs_that_are_not_used_are_closed_and_opened_again",
     "log.flush.offset.checkpoint-interval": _OPTIONS + "test_it_is_noted_at_an_interval_what_need_not_be_read_again",
     "log.retention.check-interval": _OPTIONS + "test_expired_segments_leave_at_an_interval_the_active_one_if_wanted",
     "log.retention.roll-active-segment.enabled": _OPTIONS
     + "test_expired_segments_leave_at_an_interval_the_active_one_if_wanted",
     "server.writer-id.expiration-time": _OPTIONS + "test_silent_writers_are_forgotten_at_an_interval",
     "server.writer-id.expiration-check-interval": _OPTIONS + "test_silent_writers_are_forgotten_at_an_interval",
+    "log.filter.max-conditions": _OPTIONS + "test_a_filter_may_cost_so_much",
+    "log.filter.max-literals": _OPTIONS + "test_a_filter_may_cost_so_much",
+    "log.filter.max-size": _OPTIONS + "test_a_filter_may_cost_so_much",
+    "log.filter.max-batches": _OPTIONS + "test_a_fetch_looks_at_so_many_batches",
     "kv.snapshot.interval": _KV + "test_rows_are_written_to_the_disk_at_an_interval_that_can_be_changed",
     "kv.writes.memory-size": _KV + "test_writes_beyond_their_memory_are_refused",
     "kv.rocksdb.block.cache-size": _KV + "test_options_reach_the_settings",

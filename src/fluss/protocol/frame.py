@@ -46,12 +46,17 @@ FRAME_BYTES_MAX = LENGTH_BYTES + (1 << 31) - 1
 # Parts below this size are cheaper to copy together than to hand to the socket one by one.
 _JOINED_PART_BYTES_MAX = 16 * 1024
 _PAYLOAD_ALIGNMENT_BYTES = 8
+_NO_MEMORY = memoryview(b"")
 
 
 class ResponseType(IntEnum):
     SUCCESS = 0
     ERROR = 1
     SERVER_FAILURE = 2
+
+
+# The first two bytes of a TLS record that is a handshake or an alert; a frame that begins so has 350 million bytes.
+_TLS_RECORDS = frozenset({0x1603, 0x1503})
 
 
 class RequestFrame(NamedTuple):
@@ -146,7 +151,8 @@ class FrameReader:
 
     Memory follows what was received, not what was announced: the memory of a large frame grows with its content, up to
     fourfold at a time, and frames up to ``_EAGER_BYTES_MAX`` get theirs at once, so that they are not copied at all
-    except for the few bytes that came together with their length.
+    except for the few bytes that came together with their length. A sender that is not trusted has to have sent a frame
+    before that had a quarter of the size: so all senders hold no more than about four times what they have sent.
 
     After a length that no valid frame can have, ``failure`` is set and all further bytes are ignored: where the next
     frame would start cannot be known.
@@ -154,23 +160,28 @@ class FrameReader:
 
     _RECEIVE_BUFFER_BYTES = 64 * 1024
     _EAGER_BYTES_MAX = 4 * 1024 * 1024
+    _UNTRUSTED_BYTES = 256 * 1024
     _GROWTH_FACTOR = 4
 
-    def __init__(self, *, frame_bytes_max: int, fields_bytes_min: int, is_writable: bool = False) -> None:
+    def __init__(
+        self, *, frame_bytes_max: int, fields_bytes_min: int, is_writable: bool = False, is_trusted: bool = True
+    ) -> None:
         assert LENGTH_BYTES + fields_bytes_min <= frame_bytes_max <= FRAME_BYTES_MAX
         # May be changed between frames.
         self.frame_bytes_max = frame_bytes_max
         self._fields_bytes_min = fields_bytes_min
         # The receiver of a large frame may write into it: a server puts offsets into the batches that it stores.
         self._is_writable = is_writable
-        # Bytes not yet cut are received[start:end].
-        self._received = byte_view(new_memory(self._RECEIVE_BUFFER_BYTES))
+        # Bytes not yet cut are received[start:end]. There is no memory for them before the first ones can arrive.
+        self._received = _NO_MEMORY
         self._start = 0
         self._end = 0
         # The frame that does not fit there, if one is under way: large[:large_end] has arrived.
         self._large: memoryview | None = None
         self._large_end = 0
         self._large_bytes = 0
+        # What a large frame gets at once.
+        self._eager_bytes = self._EAGER_BYTES_MAX if is_trusted else self._UNTRUSTED_BYTES
         self.failure: CorruptMessageError | None = None
 
     @property
@@ -187,7 +198,15 @@ class FrameReader:
         """Return memory for the next bytes; never empty."""
         if self._large is not None:
             return self._large[self._large_end :]
+        if self._received is _NO_MEMORY:
+            self._received = byte_view(new_memory(self._RECEIVE_BUFFER_BYTES))
         return self._received[self._end :]
+
+    def release(self) -> None:
+        """Give the memory back. Between two frames more may come: then there is memory again. Otherwise all is lost."""
+        self._received = _NO_MEMORY
+        self._start = self._end = 0
+        self._large = None
 
     def buffer_updated(self, byte_count: int) -> list[memoryview]:
         """Take note of new bytes and return the frames they complete."""
@@ -252,6 +271,8 @@ class FrameReader:
                 f"a frame announces {length} bytes, fewer than the {self._fields_bytes_min} of its header"
             )
         if LENGTH_BYTES + length > self.frame_bytes_max:
+            if length >> 16 in _TLS_RECORDS:
+                raise FrameTooLargeError("the other side speaks TLS, and this side does not; both have to")
             raise FrameTooLargeError(
                 f"a frame announces {LENGTH_BYTES + length} bytes, more than the limit of {self.frame_bytes_max}"
             )
@@ -268,7 +289,7 @@ class FrameReader:
     def _start_large_frame(self, length: int) -> None:
         arrived = self._received[self._start + LENGTH_BYTES : self._end]
         self._large_bytes = length
-        self._large = self._large_memory(min(length, self._EAGER_BYTES_MAX))
+        self._large = self._large_memory(min(length, self._eager_bytes))
         self._large[: len(arrived)] = arrived
         self._large_end = len(arrived)
         self._start = self._end = 0
@@ -277,6 +298,8 @@ class FrameReader:
         self._large_end += byte_count
         if self._large_end == self._large_bytes:
             self._large = None
+            eager_bytes = min(self._large_bytes * self._GROWTH_FACTOR, self._EAGER_BYTES_MAX)
+            self._eager_bytes = max(self._eager_bytes, eager_bytes)
             return [large if self._is_writable else large.toreadonly()]
         if self._large_end == len(large):
             grown = self._large_memory(min(self._large_bytes, len(large) * self._GROWTH_FACTOR))

@@ -244,7 +244,10 @@ class ServerSession:
             first_bytes_max = min(frame_bytes_max, _UNAUTHENTICATED_FRAME_BYTES_MAX)
             self._state = SessionState.AUTHENTICATING
         self._reader = frames.FrameReader(
-            frame_bytes_max=first_bytes_max, fields_bytes_min=frames.REQUEST_FIELDS_BYTES, is_writable=True
+            frame_bytes_max=first_bytes_max,
+            fields_bytes_min=frames.REQUEST_FIELDS_BYTES,
+            is_writable=True,
+            is_trusted=False,
         )
         self._served = served
         self._server_type = server_type
@@ -256,10 +259,19 @@ class ServerSession:
         """Who the client is, or None as long as it has not authenticated."""
         return self._principal
 
+    def identify(self, principal: sasl.Principal) -> None:
+        """Say who the client is, before it has sent anything, where it is known without credentials."""
+        assert self._check_credentials is None, "where there are users, clients log in"
+        self._principal = principal
+
     @property
     def partial_frame_bytes(self) -> int:
         """What is held of a large request that is not whole yet."""
         return self._reader.partial_bytes
+
+    def release(self) -> None:
+        """Give the memory for received bytes back: the connection is gone, or nothing is arriving on it."""
+        self._reader.release()
 
     def response(self, request: RequestReceived, message: Any) -> Parts:
         """Encode the answer to a request."""
@@ -331,8 +343,8 @@ class ServerSession:
                     f"this listener takes no credentials; connect with the security protocol {sasl.PLAINTEXT_PROTOCOL}"
                 )
         elif self._state is SessionState.AUTHENTICATING:
-            if request.protocol != sasl.MECHANISM:
-                raise AuthenticationError(f"only the SASL mechanism {sasl.MECHANISM} is enabled on this listener")
+            if request.protocol != sasl.PLAIN:
+                raise AuthenticationError(f"only the SASL mechanism {sasl.PLAIN} is enabled on this listener")
             self._principal = sasl.check_plain_token(request.token, self._check_credentials)
             self._state = SessionState.OPEN
             self._reader.frame_bytes_max = self._frame_bytes_max
@@ -352,5 +364,5 @@ def _error_response(error: FlussError) -> bytes:
     # The code for errors that were found on this side has no meaning on the other.
     is_local = error.error_code == ErrorCode.CLIENT_ERROR
     code = ErrorCode.UNKNOWN_SERVER_ERROR if is_local else error.error_code
-    text = error.message[:_ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
+    text = error.public_message[:_ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
     return pb.ErrorResponse(error_code=code, error_message=text).SerializeToString()

@@ -17,6 +17,9 @@ from enum import Enum
 from typing import Final
 
 from fluss.errors import FlussError
+from fluss.protocol.sasl import ANONYMOUS
+from fluss.protocol.stored_password import StoredPassword, is_stored_form
+from fluss.schema.acl import WILDCARD
 
 PORT_MAX: Final = 65535
 _LISTENER_NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -37,10 +40,20 @@ _JAAS_USER_PREFIX: Final = "user_"
 
 
 class SecurityProtocol(Enum):
-    """How a listener knows who its clients are."""
+    """How a listener knows who its clients are, and whether others can listen in."""
 
     PLAINTEXT = "PLAINTEXT"  # It does not: every client is anonymous.
     SASL = "SASL"  # By user name and password.
+    SSL = "SSL"  # By the client's certificate, if it has to show one. TLS is spoken.
+    SASL_SSL = "SASL_SSL"  # By user name and password. TLS is spoken.
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def uses_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +80,7 @@ def address_text(host: str, port: int) -> str:
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
     """Read ``NAME://host:port`` parts separated by commas. An empty host means all addresses of the machine."""
     endpoints = tuple(_endpoint(part) for part in _parts(text))
-    names = [endpoint.name for endpoint in endpoints]
-    if repeated := _first_repeated(names):
+    if repeated := _first_repeated([endpoint.name for endpoint in endpoints]):
         raise FlussError(f"the listener {repeated} occurs twice; give each listener a name of its own")
     return endpoints
 
@@ -85,8 +97,9 @@ def _endpoint(text: str) -> Endpoint:
 
 
 def parse_protocols(text: str) -> dict[str, SecurityProtocol]:
-    """Read ``NAME:protocol`` parts separated by commas; the protocol is PLAINTEXT or SASL in any case."""
+    """Read ``NAME:protocol`` parts separated by commas; the protocol is one of ``SecurityProtocol`` in any case."""
     protocols: dict[str, SecurityProtocol] = {}
+    protocols_text = ", ".join(SecurityProtocol.__members__)
     for part in _parts(text):
         name, colon, protocol = (piece.strip() for piece in part.partition(":"))
         if not (name and colon and protocol):
@@ -94,7 +107,7 @@ def parse_protocols(text: str) -> dict[str, SecurityProtocol]:
         if name in protocols:
             raise FlussError(f"the listener {name} occurs twice")
         if protocol.upper() not in SecurityProtocol.__members__:
-            raise FlussError(f"'{protocol}' is not a security protocol; use PLAINTEXT or SASL")
+            raise FlussError(f"'{protocol}' is not a security protocol; use {protocols_text}")
         protocols[name] = SecurityProtocol[protocol.upper()]
     return protocols
 
@@ -106,7 +119,7 @@ def parse_users(text: str) -> dict[str, str]:
         name, colon, password = (piece.strip() for piece in part.partition(":"))
         if not colon:
             raise FlussError(f"entry {number} is not of the form user:password; a password cannot hold a comma")
-        _add_user(users, name, password)
+        add_user(users, name, password)
     return users
 
 
@@ -129,7 +142,7 @@ def parse_jaas(text: str) -> dict[str, str]:
             raise FlussError(f"option {tokens.count} has no '=' after its name")
         value = tokens.value()
         if name.startswith(_JAAS_USER_PREFIX):
-            _add_user(users, name.removeprefix(_JAAS_USER_PREFIX), value)
+            add_user(users, name.removeprefix(_JAAS_USER_PREFIX), value)
     if not tokens.at_end():
         raise FlussError("there is more text after the semicolon; one login module is enough for all users")
     return users
@@ -181,16 +194,30 @@ class _JaasTokens:
         return match
 
 
-def _add_user(users: dict[str, str], name: str, password: str) -> None:
+def add_user(users: dict[str, str], name: str, password: str) -> None:
+    """Add a user, or raise FlussError that does not repeat the password."""
     if not name:
         raise FlussError("a user has no name")
     if not password:
         raise FlussError(f"the password of the user {name} is empty")
     if "\0" in name or "\0" in password:
         raise FlussError(f"the name or the password of the user {name!r} holds a NUL character")
+    if name == WILDCARD or name.upper() == ANONYMOUS.name:
+        # Rights that are meant for clients without a name must not be those of a user, nor the other way round.
+        raise FlussError(f"the name {name} stands for other users; choose another one")
     if name in users:
         raise FlussError(f"the user {name} occurs twice")
+    if is_stored_form(password):
+        check_hash(name, password)
     users[name] = password
+
+
+def check_hash(name: str, text: str) -> None:
+    """Refuse a hash of a password that cannot be one, with the name of its user."""
+    try:
+        StoredPassword.parse(text)
+    except FlussError as error:
+        raise FlussError(f"the password of the user {name}: {error.message}") from None
 
 
 def _parts(text: str) -> list[str]:
@@ -198,4 +225,6 @@ def _parts(text: str) -> list[str]:
 
 
 def _first_repeated(names: list[str]) -> str | None:
-    return next((name for index, name in enumerate(names) if name in names[:index]), None)
+    """Return the first name that an earlier one equals but for its case: options of single listeners have no case."""
+    folded = [name.lower() for name in names]
+    return next((name for index, name in enumerate(names) if name.lower() in folded[:index]), None)

@@ -16,10 +16,15 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
+from fluss.memory import MemoryWatch, loop_gives_back
 from fluss.net.listener import Listener
+from fluss.net.login import Users
 from fluss.net.server_connection import Handler, ListenerSettings
+from fluss.net.tls import ServerCertificate, ServerTls
+from fluss.protocol import scram
 from fluss.protocol.api import ApiKey
-from fluss.protocol.sasl import CredentialsChecker, UserTable
+from fluss.protocol.sasl import UserTable
+from fluss.schema.predicate import FilterLimits
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
@@ -28,17 +33,19 @@ from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
-from fluss.server.listener_parsing import SecurityProtocol, address_text
-from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
+from fluss.server.listener_parsing import address_text
+from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
 from fluss.server.model import Clock
+from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
+from fluss.server.security_files import SecurityFiles, UsersFile, load_salt_key
 from fluss.server.server_options import Durability, ServerOption, ServerOptions
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
-from fluss.server.tablet.tablet_files import tablet_directories
+from fluss.server.tablet.tablet_files import find_tablet
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogSettings
 
@@ -52,6 +59,8 @@ STOP_TIMEOUT_S: Final = 60.0
 _SWITCH_INTERVAL_S: Final = 0.0005
 # Connections, segments and key-value stores need one descriptor or several each.
 _DESCRIPTORS_WANTED: Final = 65_536
+# How often it is looked whether the process holds memory that nothing uses any more.
+_MEMORY_CHECK_INTERVAL_MS: Final = 5_000
 # A bucket that is not used costs next to nothing. One that is used takes some kilobytes: its log, the places of its
 # readers, its keys. And all of them are used as soon as one reader subscribes to all of them.
 _MEMORY_BYTES_PER_BUCKET: Final = 16 * 1024
@@ -81,6 +90,7 @@ class FlussServer:
         self._clock = clock
         self._running = AsyncExitStack()
         self._listeners: list[RunningListener] = []
+        self._security_files = SecurityFiles()
 
     @property
     def options(self) -> ServerOptions:
@@ -117,8 +127,9 @@ class FlussServer:
     async def _start(self) -> None:
         if self._options.ignored_keys:
             logger.info("these options have no effect in this server: %s", ", ".join(self._options.ignored_keys))
+        warn_of_listeners(self._options, self._plans)
         # In a thread, because a directory may be slow, and other servers may share this loop.
-        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir)
+        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir, mode=self._options.data_dir_mode)
         self._running.callback(directory.release)
         await asyncio.to_thread(_refuse_lost_metadata, directory.path)
         nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
@@ -146,26 +157,55 @@ class FlussServer:
         tablet_service = TabletService(manager, coordinator.catalog, authorizer, clock=self._clock)
         self._running.push_async_callback(tablet_service.stop)
         tablet_service.start()
-        users = SharedUsers(
-            self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
-        )
+        self._watch_memory()
+        users = await self._load_users(directory.path)
         _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
+        if not self._security_files.is_empty:
+            interval_ms = self._options.security_reload_interval_ms
+            reload = Periodic("fluss-security-reload", interval_ms, self._security_files.renew)
+            self._running.push_async_callback(reload.stop)
+            reload.start()
+
+    async def reload(self) -> None:
+        """Look at the files of certificates and users now; those that have changed are loaded again."""
+        await self._security_files.renew()
+
+    async def _load_users(self, data_dir: Path) -> SharedUsers:
+        options, file, salt_key = self._options, None, None
+        if options.sasl_users_file:
+            file = await asyncio.to_thread(UsersFile, Path(options.sasl_users_file))
+        if any(plan.protocol.uses_sasl for plan in self._plans) and scram.MECHANISM in self._mechanisms:
+            salt_key = await asyncio.to_thread(load_salt_key, data_dir)
+        is_needed = any(plan.needs_shared_users for plan in self._plans)
+        users = SharedUsers(options.sasl_jaas_users, is_needed=is_needed, file=file, salt_key=salt_key)
+        if file is not None:
+            self._security_files.add_users(file, users.refresh)
+        return users
+
+    @property
+    def _mechanisms(self) -> tuple[str, ...]:
+        return tuple(name.upper() for name in self._options.sasl_mechanisms)
+
+    def _watch_memory(self) -> None:
+        watch = MemoryWatch()
+
+        async def check() -> None:
+            watch.check()
+
+        upkeep = Periodic("giving memory back", _MEMORY_CHECK_INTERVAL_MS, check)
+        self._running.callback(loop_gives_back(asyncio.get_running_loop()))
+        self._running.push_async_callback(upkeep.stop)
+        upkeep.start()
 
     def _new_authorizer(self) -> Authorizer:
         options = self._options
         if not options.authorizer_enabled:
             return Authorizer.disabled()
-        if all(plan.endpoint.name == options.internal_listener_name for plan in self._plans):
-            logger.warning(
-                "'%s' is on, but '%s' names the only listener, and clients that come in by that one may do everything",
-                ServerOptions.authorizer_enabled.key,
-                ServerOptions.internal_listener_name.key,
-            )
         return Authorizer(
             super_users=options.super_users,
-            internal_listener_name=options.internal_listener_name,
+            internal_listener_name=options.internal_listener_name or None,
             ignore_case=options.principal_ignore_case,
         )
 
@@ -181,7 +221,7 @@ class FlussServer:
 
         self._running.push_async_callback(stop_all)
         for plan in self._plans:
-            listener = Listener(self._listener_settings(plan, users), handlers)
+            listener = Listener(await self._listener_settings(plan, users), handlers)
             started.append(listener)
             await listener.start()
             host, port = plan.advertised_address(listener.port)
@@ -192,16 +232,19 @@ class FlussServer:
             self._listeners.append(running)
             logger.info("listener %s; clients are told %s", running, address_text(host, port))
 
-    def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
+    async def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
         options = self._options
-        checker: CredentialsChecker | None = None
-        if plan.protocol is SecurityProtocol.SASL:
-            checker = users if plan.own_users is None else UserTable(plan.own_users)
+        certificate = None if plan.tls is None else await self._load_certificate(plan.endpoint.name, plan.tls)
+        known_users: Users | None = None
+        if plan.protocol.uses_sasl:
+            known_users = users if plan.own_users is None else UserTable(plan.own_users)
         return ListenerSettings(
             name=plan.endpoint.name,
             host=plan.endpoint.host,
             port=plan.endpoint.port,
-            check_credentials=checker,
+            check_credentials=known_users,
+            mechanisms=self._mechanisms,
+            certificate=certificate,
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
             in_flight_requests_max=options.queued_requests_max,
@@ -209,16 +252,24 @@ class FlussServer:
             idle_timeout_s=options.idle_time_ms_max / 1000,
         )
 
+    async def _load_certificate(self, listener_name: str, tls: ServerTls) -> ServerCertificate:
+        try:
+            certificate = await asyncio.to_thread(ServerCertificate, tls)
+        except FlussError as error:
+            raise FlussError(f"listener {listener_name}: {error.message}", error.error_code) from None
+        self._security_files.add_certificate(listener_name, certificate)
+        return certificate
+
 
 def _refuse_lost_metadata(data_dir: Path) -> None:
     """Refuse logs without the file that says whose they are: new tables would be taken for the old ones. Blocking."""
     metadata = data_dir / METADATA_FILE
     if metadata.exists() and metadata.stat().st_size > 0:
         return
-    tablets = tablet_directories(data_dir)
-    if tablets:
+    tablet = find_tablet(data_dir)
+    if tablet is not None:
         raise FlussError(
-            f"{metadata} is missing or empty, but there are {len(tablets)} logs, such as {tablets[0].path}; "
+            f"{metadata} is missing or empty, but there are logs, such as {tablet}; "
             "restore the file together with its -wal file from a backup, or start with another data directory"
         )
 
@@ -271,6 +322,9 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         kv_tables_allowed=options.kv_tables_allowed,
         auto_partition_check_interval_ms=options.auto_partition_check_interval_ms,
         producer_offsets_ttl_ms=options.producer_offsets_ttl_ms,
+        producer_offsets_ttl_ms_max=options.producer_offsets_ttl_ms_max,
+        producers_per_user_max=options.producers_per_user_max,
+        producer_offsets_count_max=options.producer_offsets_count_max,
         producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
     )
 
@@ -291,6 +345,7 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         kv=_kv_settings(options),
         scans=_scan_settings(options),
         is_fsync_required=options.durability is Durability.FSYNC,
+        open_logs_max=options.open_logs_max,
         checkpoint_interval_ms=options.log_checkpoint_interval_ms,
         retention_check_interval_ms=options.log_retention_check_interval_ms,
         retention_rolls_active_segment=options.log_retention_rolls_active_segment,
@@ -298,6 +353,12 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         disk_write_limit_ratio=options.disk_write_limit_ratio,
         disk_write_recover_ratio=options.disk_write_recover_ratio,
         disk_check_interval_ms=options.disk_check_interval_ms,
+        filters=FilterLimits(
+            conditions_max=options.filter_conditions_max,
+            literals_max=options.filter_literals_max,
+            bytes_max=options.filter_bytes_max,
+        ),
+        filter_batches_max=options.filter_batches_max,
     )
 
 
@@ -351,11 +412,13 @@ def log_to_stderr(level: str) -> None:
     )
 
 
-def prepare_process() -> None:
+def prepare_process(options: ServerOptions) -> None:
     """Make this process fit to be a server: let the event loop come to its turn soon, and allow many open files.
 
-    For processes that are nothing but a server, before it is started.
+    Files that libraries make, such as those of RocksDB, are for the same people as all others. For processes that are
+    nothing but a server, before it is started.
     """
+    os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)

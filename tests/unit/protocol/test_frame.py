@@ -192,3 +192,24 @@ def test_frames_before_a_bad_length_are_handed_out_and_everything_after_it_is_ig
     assert reader.feed(_framed(b"abcdefgh")) == []
     assert len(reader.get_buffer()) > 0
     assert reader.buffer_updated(4) == []
+
+
+def test_a_sender_that_is_not_trusted_gets_memory_as_it_sends():
+    reader = FrameReader(frame_bytes_max=100 * MIB, fields_bytes_min=1, is_trusted=False)
+    reader.feed(struct.pack(">i", 90 * MIB) + bytes(100_000))
+    assert len(reader.get_buffer()) < 300_000
+    reader = FrameReader(frame_bytes_max=100 * MIB, fields_bytes_min=1, is_trusted=False)
+    assert len(reader.feed(_framed(bytes(MIB)))) == 1
+    stream = memoryview(_framed(bytes(2 * MIB)))
+    reader.feed(stream[:100_000])
+    assert len(reader.get_buffer()) == len(stream) - 100_000, "it has sent a large frame: the next one is not copied"
+
+
+def test_there_is_no_memory_before_it_is_asked_for_and_none_after_it_was_released():
+    reader = _reader()
+    assert len(reader._received) == 0
+    assert reader.feed(_framed(b"a" * 9)) == [b"a" * 9]
+    assert len(reader._received) > 0
+    reader.release()
+    assert len(reader._received) == 0
+    assert reader.feed(_framed(b"b" * 9)) == [b"b" * 9]

@@ -463,6 +463,11 @@ class KvBucket:
         await self._life.close(is_dropped=is_dropped)
 
     @property
+    def is_closable(self) -> bool:
+        """Whether nothing would miss it: it does nothing, and its store is closed."""
+        return not self._is_busy and self._life.is_closed
+
+    @property
     def _is_busy(self) -> bool:
         return bool(self._tasks or self._queue or self._pending or self._reader_count)
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.server.kv.batches import BatchPreparer
 from fluss.server.kv.open_stores import OpenStores, SharedStores
 from fluss.server.model import IdSource, Table
@@ -132,6 +132,10 @@ class KvRuntime:
     async def remove_residue(self, is_known: Callable[[int, int | None], bool]) -> None:
         """Remove the rows of tables and partitions that do not exist from shared databases."""
         await self.shared_stores.remove_residue(is_known)
+
+    async def shared_damaged(self, directory: Path, error: KvDamagedError) -> None:
+        """Have a shared database built again that was found damaged from outside, by its directory."""
+        await self.shared_stores.damaged(directory, error)
 
     def forget_table(self, table_id: int) -> None:
         self._preparers.pop(table_id, None)

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from fluss.errors import FlussError
+from fluss.errors import FlussError, KvDamagedError
 from fluss.storage.kv.bucket_prefix import KeyRange
 from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.shared_database import DIRECTORY_NAME, GivenUpError, SharedDatabase, SharedDatabases
@@ -181,6 +181,16 @@ class SharedStores:
             if store.current is not None and store.current.shared is shared:
                 store.close_soon()
         self._reopening[shared.number] = asyncio.get_running_loop().create_task(self._reopen(shared))
+
+    async def damaged(self, directory: Path, error: KvDamagedError) -> None:
+        """Give up the database in a directory because of damage that was found from outside."""
+        await self.wait_reopened()
+        with suppress(GivenUpError):
+            shared = await self._in_thread(self.databases.in_directory, directory)
+            if shared is not None:
+                logger.error("%s", error.message)
+                shared.is_damaged = True
+                self.give_up(shared)
 
     async def wait_reopened(self) -> None:
         """Wait until the databases that were given up can be opened again."""

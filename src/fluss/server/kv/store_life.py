@@ -94,6 +94,11 @@ class StoreLife:
         """The store if it is open at this moment."""
         return self._store
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the store is not open, and nothing is about to open or close it."""
+        return self._store is None and self._changing is None and not self._waiting_count
+
     def used(self) -> None:
         """Note that the store, which is open, was used."""
         self._open_stores.used(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -17,7 +17,7 @@ from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.model import Clock
 from fluss.server.rpc.bucket_access import BucketAccess, is_try_again
-from fluss.server.tablet.buckets import HostedTable
+from fluss.server.tablet.buckets import HostedBucket, HostedTable, not_open, open_all
 from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.storage.log.tablet import LogTablet
 
@@ -51,6 +51,20 @@ class OffsetLister:
     ) -> pb.ListOffsetsResponse | Awaitable[pb.ListOffsetsResponse]:
         """Answer at once unless a time has to be looked up, or everything says "try again"."""
         found = self._find_all(context, request)
+        if unopened := not_open(found):
+            return self._open_and_list(context, request, unopened)
+        return self._list(request, found)
+
+    async def _open_and_list(
+        self, context: RequestContext, request: pb.ListOffsetsRequest, unopened: Iterable[HostedBucket]
+    ) -> pb.ListOffsetsResponse:
+        await open_all(unopened)
+        response = self._list(request, self._find_all(context, request))
+        return response if isinstance(response, pb.ListOffsetsResponse) else await response
+
+    def _list(
+        self, request: pb.ListOffsetsRequest, found: list[_Found]
+    ) -> pb.ListOffsetsResponse | Awaitable[pb.ListOffsetsResponse]:
         if any(isinstance(answer, LogTablet) for answer in found):
             return self._look_up(request, found)
         if is_try_again(answer if isinstance(answer, FlussError) else None for answer in found):
@@ -158,21 +172,34 @@ class RowCounter:
         self, context: RequestContext, request: pb.GetTableStatsRequest
     ) -> pb.GetTableStatsResponse | Awaitable[pb.GetTableStatsResponse]:
         """Answer for every bucket: in a log table every visible offset is a row, primary-key tables count theirs."""
+        counts = self._begin_all(context, request)
+        if unopened := not_open(count.failure for count in counts):
+            return self._open_and_count(context, request, unopened)
+        if any(count.kv is not None for count in counts):
+            return self._ask_stores(counts)
+        return _counts_response(counts)
+
+    async def _open_and_count(
+        self, context: RequestContext, request: pb.GetTableStatsRequest, unopened: Iterable[HostedBucket]
+    ) -> pb.GetTableStatsResponse:
+        await open_all(unopened)
+        return await self._ask_stores(self._begin_all(context, request))
+
+    def _begin_all(self, context: RequestContext, request: pb.GetTableStatsRequest) -> list[_Count]:
+        """Count what can be counted without waiting."""
         counts = [_Count(wanted.bucket_id, partition_id(wanted)) for wanted in request.buckets_req]
         try:
             table = self._countable_table(context, request.table_id)
         except FlussError as error:
             for count in counts:
                 count.failure = error
-            return _counts_response(counts)
+            return counts
         for count in counts:
             try:
                 self._begin(table, request.table_id, count)
             except FlussError as error:
                 count.failure = error
-        if any(count.kv is not None for count in counts):
-            return self._ask_stores(counts)
-        return _counts_response(counts)
+        return counts
 
     def _countable_table(self, context: RequestContext, table_id: int) -> HostedTable | None:
         hosted = self._access.table(context, table_id, AclOperation.READ)

@@ -38,7 +38,7 @@ from fluss.server.merge.engines import check_targets
 from fluss.server.merge.key_only_rows import KeyOnlyRows
 from fluss.server.model import CatalogView, Partition, Table
 from fluss.server.rpc.bucket_access import ReadResources, check_acks, check_key_version, is_try_again
-from fluss.server.tablet.buckets import HostedTable, unknown_bucket
+from fluss.server.tablet.buckets import HostedTable, NotOpenError, not_open, open_all, unknown_bucket
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.fetch_memory import no_memory
 from fluss.storage.kv.store import KvStore
@@ -76,12 +76,17 @@ class BucketLookup:
     encoded: bytes = b""
     failure: FlussError | None = None
 
+    def refuse(self, error: FlussError) -> None:
+        """Note what is wrong with the read, if nothing else is."""
+        if self.failure is None or isinstance(self.failure, NotOpenError):
+            self.failure = error
+
     @property
     def answer(self) -> LookupAnswer:
         if self.failure is None:
             return LookupAnswer(self.bucket_id, self.partition_id, encoded=self.encoded)
         code = self.failure.error_code
-        return LookupAnswer(self.bucket_id, self.partition_id, _TOLD_CODES.get(code, code), self.failure.message)
+        return LookupAnswer(self.bucket_id, self.partition_id, _TOLD_CODES.get(code, code), self.failure.public_message)
 
 
 @dataclass(slots=True, eq=False)
@@ -129,13 +134,13 @@ class KeyReads:
             return request
         for read in reads:
             try:
-                read.kv = self._resources.access.bucket(table, table_id, read.partition_id, read.bucket_id).key_values()
+                bucket = self._resources.access.bucket(table, table_id, read.partition_id, read.bucket_id)
+                assert table is not None, "a table that is not here has no buckets"
+                read.table = table.table
+                read.kv = bucket.key_values()
             except FlussError as error:
                 # There may be very many of them, and the traceback would keep everything that was looked at.
                 read.failure = error.with_traceback(None)
-            else:
-                assert table is not None, "a table that is not here has no buckets"
-                read.table = table.table
         return request
 
     def _table(self, context: RequestContext, table_id: int, operations: Sequence[AclOperation]) -> HostedTable | None:
@@ -180,8 +185,11 @@ class KeyReads:
     async def serve(
         self, request: ReadRequest, work: Callable[[], Awaitable[None]], respond: Respond
     ) -> Answer | EncodedMessage:
-        """Do the work, and answer with what has become of the reads."""
+        """Open the buckets that are not open, do the work, and answer with what has become of the reads."""
         try:
+            if unopened := not_open(read.failure for read in request.reads):
+                await open_all(unopened)
+                _find_stores(request.reads)
             await work()
             if is_try_again(read.failure for read in request.reads):
                 await self._resources.purgatory.hold_back()
@@ -192,6 +200,17 @@ class KeyReads:
         if not request.byte_count:
             return response
         return Answer(response, partial(self._resources.memory.give_back, request.byte_count, request.owner))
+
+
+def _find_stores(reads: Iterable[BucketLookup]) -> None:
+    """Find the rows by key of the buckets that were not open before."""
+    for read in reads:
+        if isinstance(read.failure, NotOpenError):
+            try:
+                read.kv = read.failure.bucket.key_values()
+                read.failure = None
+            except FlussError as error:
+                read.failure = error.with_traceback(None)
 
 
 def _is_open(read: BucketLookup) -> bool:
@@ -266,7 +285,7 @@ class KvLookup:
             _check_insertion(request)
         except FlussError as error:
             for read in wanted.reads:
-                read.failure = read.failure or error
+                read.refuse(error)
         return self._reads.serve(wanted, partial(self._read_or_insert, wanted, request.timeout_ms), lookup_response)
 
     async def _read_or_insert(self, wanted: ReadRequest, timeout_ms: int) -> None:
@@ -388,9 +407,11 @@ class KvPrefixLookup:
         wanted = self._reads.prepare(context, request.table_id, request.buckets_req, AclOperation.READ)
         for read in wanted.reads:
             if b"" in read.keys:
-                read.failure = read.failure or FlussError(
-                    "A prefix lookup needs the first columns of a key; to read a whole bucket, scan it",
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                read.refuse(
+                    FlussError(
+                        "A prefix lookup needs the first columns of a key; to read a whole bucket, scan it",
+                        ErrorCode.UNKNOWN_SERVER_ERROR,
+                    )
                 )
         work = partial(self._reads.read, wanted, wanted.reads, _look_up_prefixes)
         return self._reads.serve(wanted, work, prefix_lookup_response)

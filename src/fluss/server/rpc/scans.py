@@ -67,12 +67,11 @@ class LimitScanner:
             raise FlussError(
                 f"The limit of a scan cannot be negative, got {request.limit}", ErrorCode.INVALID_SCAN_REQUEST
             )
-        hosted = self._resources.access.bucket(table, request.table_id, partition_id(request), request.bucket_id)
-        hosted.log()
-        return hosted
+        return self._resources.access.bucket(table, request.table_id, partition_id(request), request.bucket_id)
 
     async def _scan(self, hosted: HostedBucket, row_count: int, owner: str) -> Answer | LimitScanResponse:
         try:
+            (await hosted.open()).log()
             if hosted.kv is not None:
                 # A store that has to be opened is waited for before the turn is taken, not during it.
                 await hosted.kv.store()
@@ -107,7 +106,7 @@ class LimitScanner:
     async def _answer_error(self, error: FlussError) -> LimitScanResponse:
         if error.error_code in RETRIABLE_CODES:
             await self._resources.purgatory.hold_back()
-        return LimitScanResponse(error_code=error.error_code, error_message=error.message)
+        return LimitScanResponse(error_code=error.error_code, error_message=error.public_message)
 
 
 def _first_rows(store: KvStore, row_count: int, bytes_max: int) -> list[BytesLike]:
@@ -155,7 +154,7 @@ class KvScanner:
     async def _answer_error(self, error: FlussError) -> ScanKvResponse:
         if error.error_code in RETRIABLE_CODES:
             await self._resources.purgatory.hold_back()
-        return ScanKvResponse(error_code=error.error_code, error_message=error.message)
+        return ScanKvResponse(error_code=error.error_code, error_message=error.public_message)
 
     # Open, continue, close
 
@@ -164,7 +163,7 @@ class KvScanner:
             raise _invalid("the call that opens a session has the call_seq_id 0")
         bytes_target = self._bytes_target(request)
         wanted = request.bucket_scan_req
-        hosted = self._bucket(context, wanted)
+        hosted = await self._bucket(context, wanted).open()
         kv = hosted.key_values()
         self._sessions.claim(hosted.bucket)
         session: ScanSession | None = None

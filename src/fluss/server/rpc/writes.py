@@ -55,13 +55,41 @@ class WriteRequest(Protocol):
 class BucketWrite(ABC):
     """What becomes of the records of one bucket."""
 
-    __slots__ = ("failure", "is_safe", "records")
+    __slots__ = ("_begun", "failure", "is_safe", "records")
 
     def __init__(self, records: BucketRecords) -> None:
         self.records = records
         # Whether it is as safe as the writer wants it to be.
         self.is_safe = False
         self.failure: FlussError | None = None
+        # Set if the log of the bucket has to be opened first; done when the write has begun, or failed.
+        self._begun: asyncio.Future[None] | None = None
+
+    def begin_when_open(self, table: HostedTable, bucket: HostedBucket) -> None:
+        """Begin to write when the log of the bucket is open; writes to one bucket begin in the order of the calls."""
+        self._begun = asyncio.get_running_loop().create_future()
+        bucket.when_open(partial(self._begin_late, self._begun, table, bucket))
+
+    def _begin_late(self, begun: asyncio.Future[None], table: HostedTable, bucket: HostedBucket) -> None:
+        if begun.done() or self.failure is not None:
+            return  # The writer was told that it has taken too long.
+        try:
+            self.begin(table, bucket)
+        except FlussError as error:
+            self.failure = error.with_traceback(None)
+        except Exception as error:
+            begun.set_exception(error)
+            return
+        begun.set_result(None)
+
+    @property
+    def has_begun(self) -> bool:
+        return self._begun is None or (self._begun.done() and not self._begun.cancelled())
+
+    async def wait_begun(self) -> None:
+        """Wait until the write has begun, or has failed."""
+        if self._begun is not None:
+            await self._begun
 
     @abstractmethod
     def begin(self, table: HostedTable, bucket: HostedBucket) -> None:
@@ -123,7 +151,10 @@ class Writes:
                 records = write.records
                 bucket = self._access.bucket(table, request.table_id, records.partition_id, records.bucket_id)
                 assert table is not None, "a table that is not here has no buckets"
-                write.begin(table, bucket)
+                if bucket.is_settled:
+                    write.begin(table, bucket)
+                else:
+                    write.begin_when_open(table, bucket)
             except FlussError as error:
                 # There may be very many of them, and the traceback would keep everything that was looked at.
                 write.failure = error.with_traceback(None)
@@ -157,6 +188,8 @@ class Writes:
         return await self._answer_later(writes, respond) if _are_try_again(writes) else respond(writes)
 
     async def _wait(self, write: BucketWrite) -> None:
+        if write.failure is None:
+            await write.wait_begun()
         if write.failure is not None:
             return
         try:
@@ -170,7 +203,7 @@ class Writes:
 
 
 def _time_out(write: BucketWrite, timeout_ms: int) -> None:
-    if write.failure is None and not write.is_safe and not write.is_safe_by_now():
+    if write.failure is None and not write.is_safe and not (write.has_begun and write.is_safe_by_now()):
         write.failure = FlussError(
             f"The records were not on disk within {timeout_ms} ms; they may still be written",
             ErrorCode.REQUEST_TIME_OUT,
@@ -342,7 +375,7 @@ def _put_response(api_version: int, puts: Sequence[_Put]) -> pb.PutKvResponse:
             answer.partition_id = put.records.partition_id
         if put.failure is not None:
             answer.error_code = _told_code(put.failure, api_version)
-            answer.error_message = put.failure.message
+            answer.error_message = put.failure.public_message
         else:
             answer.log_end_offset = put.log_end_offset
         if put.pressure > 0.0:

@@ -3,13 +3,26 @@
 A table without partitions is kept like one with a single partition that has no id. Everything here belongs to the
 event loop.
 
+A bucket is a number until a request asks for it. Then there is a ``HostedBucket``, whose log is opened in a thread
+while the requests for it wait; one that is not used for a while becomes a number again.
+
+    a number -> opening -> open     its log can be read and written
+       ^           |         |
+       |           +-----> offline  its log is damaged; stays so until the server starts again
+       +------ closed ------+
+
 ``BatchCheck`` knows what a batch must be to be stored in a table, so that every reader can decode it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+import logging
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX, buffer_bounds
@@ -20,10 +33,13 @@ from fluss.record.log_batch import CHANGE_TYPE_BYTES, LogBatch, iter_batches, ve
 from fluss.schema.table import TableBucket
 from fluss.schema.table_options import LogFormat
 from fluss.server.model import Partition, Table, format_bucket
+from fluss.storage.log.file_names import TabletKind, TabletLocation
 from fluss.storage.log.tablet import LogTablet
 
 if TYPE_CHECKING:
     from fluss.server.kv.bucket import KvBucket
+
+logger = logging.getLogger(__name__)
 
 
 class Waiter(Protocol):
@@ -34,56 +50,155 @@ class Waiter(Protocol):
         ...
 
 
+class Opener(Protocol):
+    """Opens the logs of buckets below a data directory."""
+
+    data_dir: Path
+
+    def open(self, bucket: HostedBucket) -> None:
+        """Have the log of a bucket opened; ``bucket.opened`` is called on the event loop, perhaps at once."""
+        ...
+
+    def open_new(self, bucket: HostedBucket) -> None:
+        """Open the log of a bucket at once if it is known that nothing of it is on the disk."""
+        ...
+
+
+class NotOpenError(FlussError):
+    """The log of a bucket is not open (any more); ``bucket`` tells when it is.
+
+    A client that gets to see it is told to try again.
+    """
+
+    def __init__(self, bucket: HostedBucket) -> None:
+        super().__init__(
+            f"The log of {format_bucket(bucket.bucket)} is being opened; try again", ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
+        self.bucket = bucket
+
+
 class HostedBucket:
-    """One bucket: its log, or why there is none, its rows by key, and the fetches that wait for it.
+    """One bucket in use: its log, or why there is none, its rows by key, and the fetches that wait for it.
 
     Thousands of these may lie idle: what belongs to rows by key is made when it is first needed.
     """
 
-    __slots__ = ("_kv", "_log", "_new_kv", "_problem", "_waiters", "bucket", "idle_answer", "idle_high_watermark")
+    __slots__ = (
+        "_is_dropped",
+        "_kv",
+        "_log",
+        "_opening",
+        "_problem",
+        "_waiters",
+        "bucket",
+        "group",
+        "idle_answer",
+        "idle_high_watermark",
+        "is_used",
+    )
 
-    def __init__(
-        self, bucket: TableBucket, log: LogTablet | FlussError, new_kv: Callable[[LogTablet], KvBucket] | None = None
-    ) -> None:
-        """``new_kv`` is for the buckets of primary-key tables, None for all others."""
-        self.bucket = bucket
-        self._new_kv = new_kv
+    def __init__(self, group: BucketGroup, bucket_id: int) -> None:
+        self.group = group
+        self.bucket: TableBucket = TableBucket.new_with_partition(group.table_id, group.partition_id, bucket_id)
+        # Whether a request has asked for the log since this was last set to False.
+        self.is_used = True
         self._kv: KvBucket | None = None
         self._log: LogTablet | None = None
         self._problem: FlussError | None = None
-        if isinstance(log, LogTablet):
-            self._log = log
-            log.on_advance(self._advanced)
-        else:
-            self._problem = log
+        self._is_dropped = False
+        # What is to be done when the log is open, in this order; None if it is not being opened.
+        self._opening: list[Callable[[], None]] | None = None
         self._waiters: set[Waiter] | None = None
         # What fetches that find nothing are told, encoded, and the high watermark for which it holds.
         self.idle_high_watermark = -1
         self.idle_answer = b""
 
+    def __repr__(self) -> str:
+        return f"HostedBucket({format_bucket(self.bucket)}, {self._log or self._problem or 'not open'})"
+
+    # Opening
+
+    @property
+    def directory(self) -> Path:
+        """Where its log is, or will be."""
+        return self.group.log_directory(self.bucket.bucket_id)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether ``log`` returns the log, or raises an error that stays."""
+        return self._log is not None or self._problem is not None or self._is_dropped
+
+    def when_open(self, act: Callable[[], None]) -> None:
+        """Do something as soon as the log is open, or it is known why it will not be: now, if it is known already.
+
+        Everything is done in the order of the calls.
+        """
+        if self.is_settled:
+            act()
+            return
+        if self._opening is not None:
+            self._opening.append(act)
+            return
+        self._opening = [act]
+        self.group.opener.open(self)
+
+    async def open(self) -> HostedBucket:
+        """Wait until the log is open, or it is known why it will not be."""
+        await open_all((self,))
+        return self
+
+    def opened(self, log: LogTablet | FlussError) -> None:
+        """Take the log, or why it cannot be opened, and let those go on who wait for it."""
+        if self._is_dropped:
+            return
+        if isinstance(log, LogTablet):
+            self._log = log
+            log.on_advance(self._advanced)
+        else:
+            self._problem = log
+        self._go_on()
+
+    def not_opened(self) -> None:
+        """Let those go on who wait for the log, which cannot be opened now; the next request may try again."""
+        self._go_on()
+
+    def _go_on(self) -> None:
+        acts, self._opening = self._opening or (), None
+        for act in acts:
+            try:
+                act()
+            except Exception:  # Those behind it belong to other requests.
+                logger.exception("a request could not go on with %s", self.bucket)
+
+    # What is there
+
     @property
     def tablet(self) -> LogTablet | None:
-        """The log, if there is one that works; ``log`` raises why there is none."""
+        """The log, if it is open; ``log`` raises why it is not."""
         return self._log
 
     def log(self) -> LogTablet:
-        """Return the log. A bucket that is offline raises why (code 26), one that was dropped code 21."""
+        """Return the log. A bucket that is offline raises why (code 26), one that was dropped code 21.
+
+        One that is not open raises NotOpenError: see ``open``.
+        """
         if self._log is not None:
+            self.is_used = True
             return self._log
-        if self._problem is None:
-            raise unknown_bucket(self.bucket)
-        raise self._problem.copied()
+        if self._problem is not None:
+            raise self._problem.copied()
+        raise unknown_bucket(self.bucket) if self._is_dropped else NotOpenError(self)
 
     @property
     def kv(self) -> KvBucket | None:
-        """The rows by key, if there is a log that works and the table has a primary key; see ``key_values``."""
-        if self._kv is None and self._new_kv is not None and self._log is not None:
-            self._kv = self._new_kv(self._log)
+        """The rows by key, if the log is open and the table has a primary key; see ``key_values``."""
+        if self._kv is None and self._log is not None:
+            self._kv = self.group.new_kv(self._log)
         return self._kv if self._log is not None else None
 
     @property
     def kv_in_use(self) -> KvBucket | None:
-        """The rows by key, if a request has asked for them since the server started."""
+        """The rows by key, if a request has asked for them since the bucket was opened."""
         return self._kv
 
     def key_values(self) -> KvBucket:
@@ -98,19 +213,53 @@ class HostedBucket:
         return kv
 
     @property
-    def is_log_active(self) -> bool:
-        """Whether the log takes reads and writes."""
-        return self._log is not None and self._log.failure is None
+    def is_failed(self) -> bool:
+        """Whether the bucket does not take reads and writes, by key as well if it has keys."""
+        if self._problem is not None or (self._kv is not None and not self._kv.is_available):
+            return True
+        return self._log is not None and self._log.failure is not None
 
     @property
-    def is_active(self) -> bool:
-        """Whether the bucket takes reads and writes, by key as well if it has keys."""
-        return self.is_log_active and (self._kv is None or self._kv.is_available)
+    def is_log_clean(self) -> bool:
+        """Whether nothing is known that the next start would have to look at."""
+        return self._problem is None and (self._log is None or self._log.failure is None)
 
-    def forget_log(self) -> None:
-        """The bucket is dropped: requests that know it find nothing any more, those that wait wake up."""
-        self._log = self._problem = None
+    @property
+    def is_closable(self) -> bool:
+        """Whether the log is open and nothing would miss it now."""
+        return self._log is not None and self._log.is_idle and self._waiters is None and self._kv is None
+
+    async def close(self) -> None:
+        """Close the log; the bucket is a number again. Raises what goes wrong with that.
+
+        Requests that ask for the bucket meanwhile wait, and have the log opened again.
+        """
+        log, self._log, self._opening = self._log, None, []
+        assert log is not None, "it was closable"
+        in_order = False
+        try:
+            await log.close()
+            in_order = True
+        finally:
+            if not self._is_dropped:
+                self.group.note_closed(log, in_order=in_order)
+                if self._opening:
+                    self.group.opener.open(self)
+                else:
+                    self._opening = None
+                    del self.group.in_use[self.bucket.bucket_id]
+
+    def drop(self) -> None:
+        """Note that the bucket is gone: requests that know it find nothing any more, those that wait wake up."""
+        log, self._log, self._problem, self._is_dropped = self._log, None, None, True
+        if self._kv is not None:
+            self._kv.refuse(unknown_bucket(self.bucket))
+        if log is not None:
+            log.drop()
+        self._go_on()
         self._wake()
+
+    # Waiting for records
 
     def add_waiter(self, waiter: Waiter) -> None:
         if self._waiters is None:
@@ -135,13 +284,136 @@ class HostedBucket:
             waiter.bucket_advanced()
 
 
+# What is known of a log that is not open, one byte for each bucket of a group.
+NOTHING_ON_DISK: Final = 0
+# It is as the last run of the server left it.
+LEFT_BEHIND: Final = 1
+# This run has closed it in order.
+CLOSED_IN_ORDER: Final = 2
+# This run could not close it in order.
+LEFT_OPEN: Final = 3
+
+
+class BucketGroup:
+    """The buckets of a partition, or of a table without partitions: how many they are, and those that are in use.
+
+    There may be very many groups, so what is known of logs that are not open is kept in a few bytes.
+    """
+
+    __slots__ = (
+        "_partition",
+        "_table",
+        "bucket_count",
+        "first_times",
+        "found",
+        "high_watermarks",
+        "in_use",
+        "opener",
+        "recovery_offsets",
+        "table_id",
+    )
+
+    def __init__(self, table: HostedTable, partition: Partition | None, opener: Opener) -> None:
+        self._table = table
+        self._partition = partition
+        self.table_id = table.table.table_id
+        self.bucket_count = table.table.bucket_count
+        self.opener = opener
+        # By number.
+        self.in_use: dict[int, HostedBucket] = {}
+        # What is on the disk, by number, as above; None as long as nobody has looked.
+        self.found: bytearray | None = None
+        # From the checkpoints, by number; None if all are 0. Those of buckets that are open or offline are kept, too:
+        # they say what has to be there.
+        self.recovery_offsets: array[int] | None = None
+        self.high_watermarks: array[int] | None = None
+        # For retention: when the first segments of logs that are not open end, -1 where that is not known.
+        self.first_times: array[int] | None = None
+
+    @property
+    def partition_id(self) -> int | None:
+        return None if self._partition is None else self._partition.partition_id
+
+    @property
+    def directory(self) -> Path:
+        """Where the directories of its buckets are."""
+        return self.opener.data_dir / _group_directory(self.table, self._partition)
+
+    def log_directory(self, bucket_id: int) -> Path:
+        """Return where the log of a bucket is, or will be."""
+        return self.directory / f"{TabletKind.LOG}{bucket_id}"
+
+    @property
+    def table(self) -> Table:
+        """The newest version of the table."""
+        return self._table.table
+
+    def __len__(self) -> int:
+        return self.bucket_count
+
+    def __getitem__(self, bucket_id: int) -> HostedBucket:
+        """Return a bucket; from now on it is in use."""
+        hosted = self.in_use.get(bucket_id)
+        if hosted is None:
+            if not 0 <= bucket_id < self.bucket_count:
+                raise IndexError(bucket_id)
+            hosted = self.in_use[bucket_id] = HostedBucket(self, bucket_id)
+            self.opener.open_new(hosted)
+        return hosted
+
+    def new_kv(self, log: LogTablet) -> KvBucket | None:
+        new_kv = self._table.new_kv
+        return None if new_kv is None else new_kv(log)
+
+    def recovery_offset(self, bucket_id: int) -> int:
+        """Return before which offset the log of a bucket is known to have been on the disk."""
+        return 0 if self.recovery_offsets is None else self.recovery_offsets[bucket_id]
+
+    def take_found(self, found: bytearray) -> None:
+        """Take what is on the disk, unless that is known. Buckets that are in use are known better."""
+        if self.found is None:
+            self.found = found
+
+    def note_offsets(self, log: LogTablet) -> bool:
+        """Note what of a log is on the disk and what is visible; return whether that is new."""
+        bucket_id = log.bucket.bucket_id
+        recovery_offset, high_watermark = log.recovery_offset, log.offset_high_watermark
+        if self.recovery_offsets is None or self.high_watermarks is None:
+            if not recovery_offset and not high_watermark:
+                return False
+            self.recovery_offsets = self.recovery_offsets or self.new_numbers(0)
+            self.high_watermarks = self.high_watermarks or self.new_numbers(0)
+        if self.recovery_offsets[bucket_id] == recovery_offset and self.high_watermarks[bucket_id] == high_watermark:
+            return False
+        self.recovery_offsets[bucket_id] = recovery_offset
+        self.high_watermarks[bucket_id] = high_watermark
+        return True
+
+    def new_numbers(self, value: int) -> array[int]:
+        """Return an array with a number for each bucket."""
+        return array("q", [value]) * self.bucket_count
+
+    def note_closed(self, log: LogTablet, *, in_order: bool) -> None:
+        """Note what is known of a log that has just been closed."""
+        bucket_id = log.bucket.bucket_id
+        assert self.found is not None, "a log is opened by looking for it"
+        self.note_offsets(log)
+        if log.segment_count or self.found[bucket_id] != NOTHING_ON_DISK:
+            self.found[bucket_id] = CLOSED_IN_ORDER if in_order else LEFT_OPEN
+        if self.first_times is not None:
+            self.first_times[bucket_id] = -1
+
+
 class HostedTable:
     """A table and those of its partitions that this server has. Altering it replaces what is known about it."""
 
-    __slots__ = ("_batch_check", "_groups", "log_format", "table")
+    __slots__ = ("_batch_check", "groups", "log_format", "new_kv", "table")
 
-    def __init__(self, table: Table) -> None:
-        self._groups: dict[int | None, Sequence[HostedBucket]] = {}
+    def __init__(self, table: Table, new_kv: Callable[[HostedTable, LogTablet], KvBucket] | None = None) -> None:
+        """``new_kv`` is for the buckets of primary-key tables, None for all others."""
+        # By the id of the partition.
+        self.groups: dict[int | None, BucketGroup] = {}
+        self.new_kv = None if new_kv is None else partial(new_kv, self)
         self.update(table)
 
     def update(self, table: Table) -> None:
@@ -156,31 +428,67 @@ class HostedTable:
             self._batch_check = BatchCheck(self.table)
         return self._batch_check
 
-    def add(self, partition: Partition | None, buckets: Sequence[HostedBucket]) -> None:
-        self._groups[_group_key(partition)] = buckets
+    def add(self, partition: Partition | None, opener: Opener) -> BucketGroup:
+        """Host a partition, or a table without partitions."""
+        group = BucketGroup(self, partition, opener)
+        self.groups[group.partition_id] = group
+        return group
 
-    def remove(self, partition: Partition | None) -> Sequence[HostedBucket]:
-        """Take the buckets of a partition out, or those of a table without partitions; none if there are none."""
-        return self._groups.pop(_group_key(partition), ())
+    def remove(self, partition: Partition | None) -> BucketGroup | None:
+        """Take a partition out, or a table without partitions; return it if it was here."""
+        return self.groups.pop(None if partition is None else partition.partition_id, None)
 
     def has(self, partition: Partition | None) -> bool:
-        return _group_key(partition) in self._groups
+        return (None if partition is None else partition.partition_id) in self.groups
 
     @property
     def is_empty(self) -> bool:
-        return not self._groups
+        return not self.groups
 
-    def group(self, partition_id: int | None) -> Sequence[HostedBucket]:
-        """Return the buckets of a partition by number; none if it is not here."""
-        return self._groups.get(partition_id, ())
+    def group(self, partition_id: int | None) -> BucketGroup:
+        """Return the buckets of a partition by number; raises KeyError if it is not here."""
+        return self.groups[partition_id]
 
     def __iter__(self) -> Iterator[HostedBucket]:
-        for group in self._groups.values():
-            yield from group
+        """Iterate over the buckets in use."""
+        for group in self.groups.values():
+            yield from group.in_use.values()
 
 
-def _group_key(partition: Partition | None) -> int | None:
-    return None if partition is None else partition.partition_id
+def _group_directory(table: Table, partition: Partition | None) -> Path:
+    location = TabletLocation(
+        table.path.database_name,
+        table.path.table_name,
+        table.table_id,
+        0,
+        None if partition is None else partition.name,
+        None if partition is None else partition.partition_id,
+    )
+    return Path(location.path(TabletKind.LOG)).parent
+
+
+async def open_all(buckets: Iterable[HostedBucket]) -> None:
+    """Wait until the logs of buckets are open, or it is known why they will not be."""
+    left = 0
+    are_open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def count_down() -> None:
+        nonlocal left
+        left -= 1
+        if not left and not are_open.done():
+            are_open.set_result(None)
+
+    for bucket in buckets:
+        if not bucket.is_settled:
+            left += 1
+            bucket.when_open(count_down)
+    if left:
+        await are_open
+
+
+def not_open(outcomes: Iterable[object]) -> Collection[HostedBucket]:
+    """Return the buckets that have to be opened first among those that requests have asked for."""
+    return [outcome.bucket for outcome in outcomes if isinstance(outcome, NotOpenError)]
 
 
 def unknown_bucket(bucket: TableBucket) -> FlussError:

@@ -1,50 +1,45 @@
-"""The logs of a server: opened at its start, made and dropped with their tables, closed in order at its end.
+"""The logs of a server: opened when they are first asked for, dropped with their tables, closed in order at the end.
 
-The stores with the rows of primary-key tables are opened later, when the first request asks for them.
+What a start costs, and what the server holds in memory, is in proportion to what is used and not to what exists. After
+a crash all logs are looked through in the background, so that damage is found before a request meets it, and the next
+stop can be a clean one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.table import TableBucket
+from fluss.schema.predicate import FilterLimits
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
-from fluss.server.kv.recovery import KvDirectories
-from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table, format_bucket
+from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table
 from fluss.server.periodic import Periodic
-from fluss.server.tablet.buckets import HostedBucket, HostedTable, unknown_bucket
+from fluss.server.tablet.buckets import BucketGroup, HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
+from fluss.server.tablet.log_opener import LogOpener
+from fluss.server.tablet.log_upkeep import LogUpkeep
+from fluss.server.tablet.reaper import Reaper
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
-from fluss.server.tablet.tablet_files import (
-    Checkpoints,
-    find_residue,
-    is_known,
-    remove_empty_directories,
-    remove_residue,
-    tablet_directories,
-)
+from fluss.server.tablet.tablet_files import Checkpoints, GroupOffsets, find_groups, find_residue, is_known
+from fluss.storage.log.checkpoint_file import GroupId
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.file_names import TabletKind, TabletLocation
 from fluss.storage.log.tablet import LogSettings, LogTablet
 from fluss.storage.vfs import Files, OsFiles
 
-# Logs that are opened by one job of a thread, and logs that are closed at the same time.
-_LOGS_PER_JOB = 64
-_OPENING_THREADS = 4
-# How often a start that takes long says how far it is.
-_PROGRESS_INTERVAL_S = 5.0
+# Logs that are closed at the same time, and logs that are looked at in one turn of the event loop.
+_LOGS_PER_TURN: Final = 64
+_LOOKS_PER_TURN: Final = 2048
 
 logger = logging.getLogger(__name__)
 
@@ -75,18 +70,19 @@ class TabletSettings:
     limit_scan_bytes_max: int = 128 * 1024 * 1024
     # Buckets for which all fetches together wait, counted once per fetch; then a fetch is answered without waiting.
     delayed_buckets_max: int = 1_000_000
-    # Threads that read what is not in memory.
+    # Threads that read what is not in memory, and how many of them fetches with filters use at the same time.
     reader_threads: int = 4
+    filter_threads: int = 2
+    # What the filters of one fetch may be, and how many batches they are asked about before it is answered.
+    filters: FilterLimits = field(default_factory=FilterLimits)
+    filter_batches_max: int = 16_384
+    # What the filters of all fetches may have, as they were sent; then a connection has them answered one by one.
+    filter_memory_bytes_max: int = 32 * 1024 * 1024
+    # Logs that are held open; beyond it those that were not used for a while are closed until they are needed again.
+    open_logs_max: int = 16_384
+    idle_check_interval_ms: int = 30_000
     # How long an answer is held back that says nothing but "try again": some clients do so at once, without end.
     retry_answer_delay_ms: int = 50
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A bucket and where its log is."""
-
-    bucket: TableBucket
-    directory: Path
 
 
 class _State(Enum):
@@ -130,16 +126,20 @@ class TabletManager:
         )
         self._readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="fluss-reader")
         self._kv_runtime = KvRuntime(settings.kv, ids, data_dir)
+        self._opener = LogOpener(data_dir, settings.log, files=self._files, committer=self._committer, clock=clock)
+        self._reaper = Reaper(data_dir, self._files, self._opener, self._committer, self._kv_runtime)
         self._tables: dict[int, HostedTable] = {}
-        # From the last start or checkpoint. Those of offline buckets must not get lost: they say what has to be there.
-        self._recovery_offsets: dict[TableBucket, int] = {}
-        self._was_clean = False
+        self._bucket_count = 0
         # The checkpoint files are written by one task at a time.
         self._checkpoint_turn = asyncio.Lock()
-        self._checkpointed: tuple[list[int], list[int]] | None = None
-        self._retention = Retention(self._tables, clock, rolls_active_segment=settings.retention_rolls_active_segment)
+        self._is_checkpoint_due = False
+        self._upkeep = LogUpkeep(self._tables, self._opener, open_logs_max=settings.open_logs_max)
+        self._retention = Retention(
+            self._tables, clock, self._opener, rolls_active_segment=settings.retention_rolls_active_segment
+        )
         self._periodics = (
             Periodic("log checkpoint", settings.checkpoint_interval_ms, self.checkpoint),
+            Periodic("closing of idle logs", settings.idle_check_interval_ms, self._upkeep.close_idle),
             Periodic("log retention", settings.retention_check_interval_ms, self._retention.expire_segments),
             Periodic("writer expiry", settings.writer_expiration_check_interval_ms, self._retention.expire_writers),
             Periodic("disk check", settings.disk_check_interval_ms, self._disk_guard.check),
@@ -177,26 +177,26 @@ class TabletManager:
     # From start to stop
 
     async def start(self) -> None:
-        """Open every log of the catalog. Damaged ones do not fail the start."""
+        """Host everything that is in the catalog. Logs are opened later."""
         assert self._state is _State.NEW, "a manager is started once"
         self._state = _State.STARTING
         self._committer.start()
         try:
-            self._was_clean = await asyncio.to_thread(self._checkpoints.take_clean_shutdown_marker)
-            self._recovery_offsets = await asyncio.to_thread(self._checkpoints.read_recovery_offsets)
+            self._opener.was_clean = await asyncio.to_thread(self._checkpoints.take_clean_shutdown_marker)
             await self._disk_guard.check()
-            await self._open_all()
+            for table in self._catalog.tables():
+                for partition in self._partitions_of(table):
+                    self._host(table, partition)
+            await self._take_notes()
         except BaseException:
             await self._stop_threads()
             raise
-        # From now on every new directory is the work of this process.
-        self._was_clean = False
         self._state = _State.RUNNING
         for periodic in self._periodics:
             periodic.start()
         self._kv_runtime.start()
-        # What was recovered need not be recovered again.
-        self._in_background(self.checkpoint())
+        if not self._opener.was_clean:
+            self._in_background(self._recover())
         self._in_background(self._remove_residue())
 
     async def stop(self) -> None:
@@ -204,10 +204,14 @@ class TabletManager:
         if self._state is not _State.RUNNING:
             return
         self._state = _State.STOPPED
+        self._upkeep.stop()
+        self._retention.stop()
         for periodic in self._periodics:
             await periodic.stop()
+        await self._reaper.stop()
         while self._background:
             await asyncio.wait(self._background)
+        await self._opener.stop()
         await self._close_stores()
         is_clean = await self._close_all()
         await self._stop_threads()
@@ -236,29 +240,22 @@ class TabletManager:
         hosted = self._tables.get(table.table_id)
         if hosted is not None and hosted.has(partition):
             return
-        places = list(self._places(table, partition))
-        logs = await asyncio.to_thread(self._open_logs, places)
-        self._host(table, partition, places, logs)
+        group = self._host(table, partition)
+        if not await asyncio.to_thread(self._files.exists, group.directory):
+            # From now on every directory in it is the work of this process.
+            group.take_found(bytearray(group.bucket_count))
 
     async def drop_buckets(self, table: Table, partition: Partition | None) -> None:
         hosted = self._tables.get(table.table_id)
-        if hosted is None:
+        group = None if hosted is None else hosted.remove(partition)
+        if hosted is None or group is None:
             return
-        buckets = hosted.remove(partition)
         if hosted.is_empty:
             del self._tables[table.table_id]
             self._kv_runtime.forget_table(table.table_id)
-        self._checkpointed = None
-        logs = [bucket.tablet for bucket in buckets if bucket.tablet is not None]
-        stores = [bucket.kv_in_use for bucket in buckets if bucket.kv_in_use is not None]
-        for bucket in buckets:
-            if bucket.kv_in_use is not None:
-                bucket.kv_in_use.refuse(unknown_bucket(bucket.bucket))
-            bucket.forget_log()
-            self._recovery_offsets.pop(bucket.bucket, None)
-        if buckets:
-            directories = [place.directory for place in self._places(table, partition)]
-            self._in_background(self._delete(table, partition, logs, stores, directories))
+        self._bucket_count -= group.bucket_count
+        self._is_checkpoint_due = True
+        self._reaper.drop(group)
 
     def table_altered(self, table: Table) -> None:
         hosted = self._tables.get(table.table_id)
@@ -266,101 +263,43 @@ class TabletManager:
             hosted.update(table)
 
     def health(self) -> BucketHealth:
-        active = [bucket.is_active for table in self._tables.values() for bucket in table]
-        return BucketHealth(bucket_count=len(active), active_count=sum(active))
+        failed_count = sum(bucket.is_failed for table in self._tables.values() for bucket in table)
+        return BucketHealth(bucket_count=self._bucket_count, active_count=self._bucket_count - failed_count)
 
-    # Opening
-
-    async def _open_all(self) -> None:
-        groups = [(table, partition) for table in self._catalog.tables() for partition in self._partitions_of(table)]
-        places = [list(self._places(table, partition)) for table, partition in groups]
-        known = self._recovery_offsets
-        everywhere = [place for group in places for place in group]
-        self._recovery_offsets = {place.bucket: known[place.bucket] for place in everywhere if place.bucket in known}
-        logs = iter(await self._open_in_parallel(everywhere))
-        for (table, partition), group in zip(groups, places, strict=True):
-            self._host(table, partition, group, [next(logs) for _ in group])
+    # Hosting
 
     def _partitions_of(self, table: Table) -> Collection[Partition | None]:
         return self._catalog.partitions_of(table.table_id).values() if table.is_partitioned else (None,)
 
-    def _places(self, table: Table, partition: Partition | None) -> Iterator[_Place]:
-        partition_id = None if partition is None else partition.partition_id
-        for bucket_id in range(table.bucket_count):
-            location = TabletLocation(
-                table.path.database_name,
-                table.path.table_name,
-                table.table_id,
-                bucket_id,
-                None if partition is None else partition.name,
-                partition_id,
-            )
-            bucket = TableBucket.new_with_partition(table.table_id, partition_id, bucket_id)
-            yield _Place(bucket, self._data_dir / location.path(TabletKind.LOG))
-
-    async def _open_in_parallel(self, places: Sequence[_Place]) -> list[LogTablet | FlussError]:
-        threads = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="fluss-open")
-        try:
-            loop = asyncio.get_running_loop()
-            jobs = [
-                loop.run_in_executor(threads, self._open_logs, places[first : first + _LOGS_PER_JOB])
-                for first in range(0, len(places), _LOGS_PER_JOB)
-            ]
-            while waiting := [job for job in jobs if not job.done()]:
-                done_count = (len(jobs) - len(waiting)) * _LOGS_PER_JOB
-                if done_count:
-                    logger.info("opening logs: %d of %d are open", done_count, len(places))
-                await asyncio.wait(waiting, timeout=_PROGRESS_INTERVAL_S)
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
-        return [log for job in jobs for log in job.result()]
-
-    def _open_logs(self, places: Sequence[_Place]) -> list[LogTablet | FlussError]:
-        return [self._open_log(place) for place in places]
-
-    def _open_log(self, place: _Place) -> LogTablet | FlussError:
-        """Open one log; what cannot be opened becomes the reason why. Blocking."""
-        try:
-            log, result = LogTablet.open(
-                place.directory,
-                place.bucket,
-                self._settings.log,
-                files=self._files,
-                committer=self._committer,
-                clock=self._clock,
-                recovery_offset=self._recovery_offsets.get(place.bucket, 0),
-                was_clean=self._was_clean,
-            )
-        except (FlussError, OSError) as error:
-            reason = error.message if isinstance(error, FlussError) else str(error)
-            text = f"{format_bucket(place.bucket)} is offline, its log in {place.directory} cannot be used: {reason}"
-            logger.error("%s. Repair or restore the files and start the server again, or drop the table", text)
-            return FlussError(text, ErrorCode.STORAGE_EXCEPTION)
-        if result.bytes_dropped:
-            logger.warning(
-                "%s: cut off %d bytes that were not written completely when the server was interrupted; the log goes "
-                "on at offset %d",
-                place.directory,
-                result.bytes_dropped,
-                result.offset_next,
-            )
-        return log
-
-    def _host(
-        self,
-        table: Table,
-        partition: Partition | None,
-        places: Sequence[_Place],
-        logs: Sequence[LogTablet | FlussError],
-    ) -> None:
+    def _host(self, table: Table, partition: Partition | None) -> BucketGroup:
         hosted = self._tables.get(table.table_id)
         if hosted is None:
-            hosted = self._tables[table.table_id] = HostedTable(table)
-        new_kv = partial(KvBucket, self._kv_runtime, hosted) if table.has_primary_key else None
-        hosted.add(
-            partition, [HostedBucket(place.bucket, log, new_kv) for place, log in zip(places, logs, strict=True)]
-        )
-        self._checkpointed = None
+            new_kv = partial(KvBucket, self._kv_runtime) if table.has_primary_key else None
+            hosted = self._tables[table.table_id] = HostedTable(table, new_kv)
+        group = hosted.add(partition, self._opener)
+        self._bucket_count += group.bucket_count
+        return group
+
+    async def _take_notes(self) -> None:
+        """Take what the last run has noted of logs."""
+
+        def bucket_count(group_id: GroupId) -> int | None:
+            group = self._group(group_id)
+            return None if group is None else group.bucket_count
+
+        for group_id, offsets in (await asyncio.to_thread(self._checkpoints.read, bucket_count)).items():
+            group = self._group(group_id)
+            assert group is not None, "others were left out"
+            group.recovery_offsets, group.high_watermarks = offsets
+
+    def _group(self, group_id: GroupId) -> BucketGroup | None:
+        hosted = self._tables.get(group_id[0])
+        return None if hosted is None else hosted.groups.get(group_id[1])
+
+    async def _recover(self) -> None:
+        """After a crash: look through all logs that are on the disk, and note what need not be looked at again."""
+        await self._upkeep.recover()
+        await self.checkpoint()
 
     # Checkpoints
 
@@ -370,17 +309,28 @@ class TabletManager:
             await self._checkpoint()
 
     async def _checkpoint(self) -> None:
-        logs = list(self._logs())
+        buckets = [bucket for table in self._tables.values() for bucket in table]
         if not self._settings.is_fsync_required:
+            logs = [bucket.tablet for bucket in buckets if bucket.tablet is not None]
             await self._flush(log for log in logs if log.recovery_offset < log.offset_high_watermark)
-        facts = [log.recovery_offset for log in logs], [log.offset_high_watermark for log in logs]
-        if facts == self._checkpointed:
+        is_new = self._upkeep.take_is_changed()
+        for index, bucket in enumerate(buckets):
+            if bucket.tablet is not None:
+                is_new |= bucket.group.note_offsets(bucket.tablet)
+            if index % _LOOKS_PER_TURN == _LOOKS_PER_TURN - 1:
+                await asyncio.sleep(0)
+        if not is_new and not self._is_checkpoint_due:
             return
-        self._recovery_offsets.update(zip((log.bucket for log in logs), facts[0], strict=True))
-        recovery_offsets = {bucket: offset for bucket, offset in self._recovery_offsets.items() if offset}
-        high_watermarks = {log.bucket: offset for log, offset in zip(logs, facts[1], strict=True) if offset}
-        await asyncio.to_thread(self._checkpoints.write, recovery_offsets, high_watermarks)
-        self._checkpointed = facts
+        noted = [
+            ((table_id, partition_id), GroupOffsets(group.recovery_offsets, group.high_watermarks))
+            for table_id, table in self._tables.items()
+            for partition_id, group in table.groups.items()
+            if group.recovery_offsets is not None or group.high_watermarks is not None
+        ]
+        # Set again if the files cannot be written.
+        self._is_checkpoint_due = True
+        await asyncio.to_thread(self._checkpoints.write, noted)
+        self._is_checkpoint_due = False
 
     async def _flush(self, logs: Iterable[LogTablet]) -> None:
         """Bring to the disk what the operating system has; otherwise a crash would mean to look through all of it."""
@@ -389,12 +339,6 @@ class TabletManager:
                 await log.flush()
             except (FlussError, OSError) as error:
                 logger.error("%s could not be flushed: %s", log.directory, error)
-
-    def _logs(self) -> Iterator[LogTablet]:
-        for table in self._tables.values():
-            for bucket in table:
-                if bucket.tablet is not None:
-                    yield bucket.tablet
 
     # Closing and deleting
 
@@ -409,45 +353,25 @@ class TabletManager:
 
     async def _close_all(self) -> bool:
         """Close every log; return whether all is in order, so that the next start need not look."""
-        logs = list(self._logs())
+        buckets = [bucket for table in self._tables.values() for bucket in table]
+        logs = [bucket.tablet for bucket in buckets if bucket.tablet is not None]
         failures: list[BaseException] = []
-        for first in range(0, len(logs), _LOGS_PER_JOB):
-            closing = [log.close() for log in logs[first : first + _LOGS_PER_JOB]]
+        for first in range(0, len(logs), _LOGS_PER_TURN):
+            closing = [log.close() for log in logs[first : first + _LOGS_PER_TURN]]
             outcomes = await asyncio.gather(*closing, return_exceptions=True)
             failures += [outcome for outcome in outcomes if outcome is not None]
         for failure in failures:
             logger.error("a log could not be closed in order: %s", failure)
-        return not failures and all(bucket.is_log_active for table in self._tables.values() for bucket in table)
-
-    async def _delete(
-        self,
-        table: Table,
-        partition: Partition | None,
-        logs: Sequence[LogTablet],
-        stores: Sequence[KvBucket],
-        directories: Sequence[Path],
-    ) -> None:
-        for log in logs:
-            await log.delete()
-        for store in stores:
-            await store.close(is_dropped=True)
-        if table.has_primary_key:
-            await self._kv_runtime.drop_stores(table.table_id, None if partition is None else partition.partition_id)
-        await asyncio.to_thread(self._remove_directories, directories)
-
-    def _remove_directories(self, directories: Sequence[Path]) -> None:
-        """Remove stores, what is left of logs that could not be opened, and the directories above. Blocking."""
-        for directory in directories:
-            KvDirectories.beside(directory).remove()
-            self._files.remove_tree(directory)
-        for parent in {directory.parent for directory in directories}:
-            remove_empty_directories(parent, self._data_dir)
+        return not failures and not self._upkeep.has_unclean and all(bucket.is_log_clean for bucket in buckets)
 
     async def _remove_residue(self) -> None:
-        found = await asyncio.to_thread(tablet_directories, self._data_dir)
-        residue = find_residue(found, self._catalog)
+        groups = await asyncio.to_thread(find_groups, self._data_dir)
+        residue = find_residue(groups, self._catalog)
         if residue:
-            await asyncio.to_thread(remove_residue, residue, self._data_dir, self._files)
+            logger.warning(
+                "removing %d directories, such as %s: their tables or partitions were dropped", len(residue), residue[0]
+            )
+            self._reaper.remove(residue)
         if self._catalog.tables():
             await self._kv_runtime.remove_residue(partial(is_known, self._catalog))
 

@@ -188,6 +188,11 @@ class SharedDatabases:
             return None
         return self._opened(number)
 
+    def in_directory(self, directory: Path) -> SharedDatabase | None:
+        """Return the database in a directory, None if there is none."""
+        numbers = [number for number in range(DATABASES_COUNT) if self._path(number) == directory]
+        return self._opened(numbers[0]) if numbers and rocks.DISK.exists(directory) else None
+
     def damaged(self, table_id: int) -> SharedDatabase | None:
         """Return the database of a table if it is open, and known to be damaged."""
         shared = self._open.get(table_id % DATABASES_COUNT)

@@ -121,16 +121,20 @@ class PendingWrites:
         self._is_directory_made = end_written.segment is not None
         # Of the snapshots that exist, ascending.
         self._snapshot_offsets = snapshot_offsets
-        self._items: deque[SegmentWrite | SegmentRoll] = deque()
+        # Made by the first append: many logs are never written to.
+        self._items: deque[SegmentWrite | SegmentRoll] | None = None
         # Set by the committer thread after a failure, cleared by the event loop when memory and disk agree again.
         self._is_halted = False
 
     def put(self, item: SegmentWrite | SegmentRoll) -> None:
+        if self._items is None:
+            self._items = deque()
         self._items.append(item)
 
     def clear(self) -> None:
         """Forget what was not written yet."""
-        self._items.clear()
+        if self._items is not None:
+            self._items.clear()
 
     def resume(self) -> None:
         """Write again after a failure that was undone."""
@@ -158,7 +162,7 @@ class PendingWrites:
 
     def _next(self) -> SegmentWrite | SegmentRoll | None:
         try:
-            return self._items.popleft()
+            return self._items.popleft() if self._items is not None else None
         except IndexError:
             return None
 

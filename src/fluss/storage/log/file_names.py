@@ -144,6 +144,29 @@ class TabletLocation:
         return cls(parts[0], table[1], int(table[2]), int(bucket[2]), partition[1], int(partition[2])), kind
 
 
+def is_tablet_name(name: str) -> bool:
+    """Tell whether a directory is named like one of a bucket's local directories."""
+    match = _BUCKET_DIRECTORY.fullmatch(name)
+    return match is not None and match[1] != TabletKind.REMOTE_LOG
+
+
+def group_ids(path: str) -> tuple[int, int | None] | None:
+    """Read the relative directory of a table or a partition: the id of the table, and that of the partition if any.
+
+    Returns None for any other directory.
+    """
+    parts = path.split("/")
+    if not 2 <= len(parts) <= 3 or _DATABASE_DIRECTORY.fullmatch(parts[0]) is None:
+        return None
+    table = _TABLE_DIRECTORY.fullmatch(parts[1])
+    if table is None:
+        return None
+    if len(parts) == 2:
+        return int(table[2]), None
+    partition = _PARTITION_DIRECTORY.fullmatch(parts[2])
+    return None if partition is None else (int(table[2]), int(partition[2]))
+
+
 def directories_above(directory: Path, bucket: TableBucket) -> Sequence[Path]:
     """Return the directories that must be durable for a tablet directory to be found, that of all data last."""
     return directory.parents[: 3 if bucket.partition_id is None else 4]

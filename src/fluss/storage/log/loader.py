@@ -96,6 +96,11 @@ _EMPTY: Final = RecoveryReport(0, 0, 0, 0, 0, None)
 _EMPTY_END: Final = LogEnd(None, 0, 0, -1)
 
 
+def empty_log() -> LoadedLog:
+    """Return a log of which nothing is on the disk."""
+    return LoadedLog([], _EMPTY_END, WriterState(), [], _EMPTY)
+
+
 def load_log(
     files: Files,
     directory: Path,
@@ -110,7 +115,7 @@ def load_log(
     """Load a directory, which need not exist. Raises CorruptRecordError for damage that cannot be repaired."""
     file_names = files.names(directory)
     if not file_names and recovery_offset == 0:
-        return LoadedLog([], _EMPTY_END, WriterState(), [], _EMPTY)
+        return empty_log()
     loader = _Loader(files, directory, bucket, recovery_offset, was_clean, is_synced, interval_bytes)
     return loader.load(file_names, writers_since_ms)
 

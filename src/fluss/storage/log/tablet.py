@@ -35,9 +35,9 @@ from fluss.storage.log.append_result import AppendResult, History, OffsetWaiters
 from fluss.storage.log.committer import CommitRound, Committer, LogEnd, PendingWrites, SegmentRoll, SegmentWrite
 from fluss.storage.log.file_names import OFFSET_MAX
 from fluss.storage.log.index import TIME_ENTRY_BYTES
-from fluss.storage.log.loader import LoadedLog, RecoveryReport, load_log
+from fluss.storage.log.loader import LoadedLog, RecoveryReport, empty_log, load_log
 from fluss.storage.log.local_log import LocalLog, count_expired, remove_expired, remove_log, sync_segments
-from fluss.storage.log.segment import Segment
+from fluss.storage.log.segment import Segment, StoredHeads
 from fluss.storage.log.writer_state import WriterEntry
 from fluss.storage.vfs import Files
 
@@ -76,6 +76,7 @@ class LogTablet:
         "_is_held_back",
         "_listeners",
         "_local",
+        "_offset_cached",
         "_offset_next",
         "_offset_synced",
         "_pending",
@@ -99,6 +100,8 @@ class LogTablet:
         committer: Committer,
         clock: Callable[[], int],
         loaded: LoadedLog,
+        *,
+        was_clean: bool = False,
     ) -> None:
         self.bucket = bucket
         self.directory = directory
@@ -112,9 +115,11 @@ class LogTablet:
         self._local = LocalLog(bucket, directory, tuple(loaded.segments), loaded.end)
         self._end_durable = loaded.end
         # Durable, and not shown yet; oldest first.
-        self._ends_held_back: deque[LogEnd] = deque()
+        self._ends_held_back: deque[LogEnd] | None = None
         self._is_held_back = False
         self._offset_next = self._offset_synced = loaded.end.offset_next
+        # Where the log ended when its indexes and the state of its writers were last written; -1 if that is not known.
+        self._offset_cached = loaded.end.offset_next if was_clean else -1
         self._timestamp_max_ms = loaded.end.timestamp_max_ms
         self._pending = PendingWrites(
             files,
@@ -159,7 +164,21 @@ class LogTablet:
             interval_bytes=settings.index_interval_bytes,
             writers_since_ms=clock() - settings.writer_expiration_ms,
         )
-        return cls(directory, bucket, settings, files, committer, clock, loaded), loaded.result
+        return cls(directory, bucket, settings, files, committer, clock, loaded, was_clean=was_clean), loaded.result
+
+    @classmethod
+    def new(
+        cls,
+        directory: Path,
+        bucket: TableBucket,
+        settings: LogSettings,
+        *,
+        files: Files,
+        committer: Committer,
+        clock: Callable[[], int],
+    ) -> LogTablet:
+        """Return a log of which nothing is on the disk. Its directory is made by the first write."""
+        return cls(directory, bucket, settings, files, committer, clock, empty_log(), was_clean=True)
 
     def __repr__(self) -> str:
         return f"LogTablet({self.bucket}, {self.offset_start} to {self.offset_high_watermark})"
@@ -385,6 +404,8 @@ class LogTablet:
         if end.segment is not before.segment:
             self._release_indexes(end)
         if self._is_held_back and end.offset_next > self.offset_high_watermark:
+            if self._ends_held_back is None:
+                self._ends_held_back = deque()
             self._ends_held_back.append(end)
         else:
             self._show(end)
@@ -475,6 +496,32 @@ class LogTablet:
             self._check_not_deleted()
             raise
 
+    def read_heads(self, offset: int, *, batches_max: int, bytes_max: int) -> StoredHeads | None:
+        """Return the heads of batches from the one with an offset on, all from one segment; any thread may call.
+
+        At least one, until ``batches_max`` are found or ``bytes_max`` bytes were read for them; None at the high
+        watermark. Raises what ``read`` raises.
+        """
+        try:
+            return self._local.read_heads(
+                offset, offset_max=self._offset_next, batches_max=batches_max, bytes_max=bytes_max
+            )
+        except FlussError:
+            self._check_not_deleted()
+            raise
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way to the disk or to readers, and nothing has failed."""
+        return (
+            self.failure is None
+            and not self._is_closed
+            and self.offset_high_watermark == self._offset_next
+            and self._pending_bytes == 0
+            and not self._waiters
+            and not self._waiters_written
+        )
+
     def is_cached(self, offset: int, bytes_max: int) -> bool:
         """Tell whether a read needs only bytes written moments ago, so that it may happen on the event loop."""
         return self._local.is_cached(offset, bytes_max)
@@ -557,7 +604,7 @@ class LogTablet:
         try:
             if self.failure is None:
                 await self.flush()
-                if self._local.segments:
+                if self._local.segments and self._offset_cached != self._offset_next:
                     await asyncio.to_thread(
                         self._pending.write_caches,
                         self._local.segments[-1],
@@ -568,11 +615,18 @@ class LogTablet:
         finally:
             self._files.forget(self.directory)
 
-    async def delete(self) -> None:
-        """Take no more requests, and remove the directory with everything in it. Raises OSError."""
+    def drop(self) -> None:
+        """Take no more requests, and fail those that wait.
+
+        The directory may be removed when the committer has settled: a write of its thread that is under way must not
+        create it again.
+        """
         self._is_closed = True
         self._end_history(FlussError(f"{self.bucket} was dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
-        # A write of the committer thread that is under way must not create the directory again.
+
+    async def delete(self) -> None:
+        """Take no more requests, and remove the directory with everything in it. Raises OSError."""
+        self.drop()
         await self._committer.settle()
         await asyncio.to_thread(remove_log, self._files, self.directory)
 

@@ -144,7 +144,9 @@ async def hosting(
         settings = replace(settings, kv=replace(settings.kv, open_wait_ms=120_000))
     manager = TabletManager(data_dir, MemoryCatalog(table), settings, clock=clock, **options)
     async with manager:
-        yield Bucket(manager, table, clock)
+        bucket = Bucket(manager, table, clock)
+        await bucket.hosted.open()
+        yield bucket
 
 
 def crashed(data_dir: Path, copy: Path) -> Path:

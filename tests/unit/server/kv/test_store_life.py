@@ -28,7 +28,8 @@ def with_buckets(count: int) -> Table:
 
 
 def buckets_of(bucket: Bucket) -> list[KvBucket]:
-    return [hosted.key_values() for hosted in bucket.manager.tables[1].group(None)]
+    group = bucket.manager.tables[1].group(None)
+    return [group[bucket_id].key_values() for bucket_id in range(len(group))]
 
 
 async def put(kv: KvBucket, *rows: tuple) -> None:

@@ -161,8 +161,8 @@ async def test_a_damaged_log_is_offline_and_the_others_work(tmp_path, caplog):
     content = segment.read_bytes()
     for start in range(2):  # The second one must not take for a torn tail what the first one refused.
         async with serving(tmp_path, table, settings=QUICK) as server:
-            assert server.manager.health() == BucketHealth(bucket_count=2, active_count=1)
             fetched = (await server.fetch((0, 0)))[0]
+            assert server.manager.health() == BucketHealth(bucket_count=2, active_count=1)
             produced = await server.produce(arrow_batch(rows(0, 1)))
             (listed,) = await server.offsets(0, type=1)
             for answer in (fetched, produced, listed):
@@ -184,6 +184,7 @@ async def test_a_damaged_log_can_be_dropped_with_its_table(tmp_path):
             await server.append(rows(first, 10), 0)
     _damage(tmp_path, 100)
     async with serving(tmp_path, table, make_table(2, "other")) as server:
+        assert (await server.fetch_one()).error_code == ErrorCode.STORAGE_EXCEPTION
         assert server.manager.health().active_count == 1
         server.catalog.remove(table)
         await server.manager.drop_buckets(table, None)

@@ -1,0 +1,130 @@
+"""What is done with logs in the background: look through them after a crash, close those that are idle.
+
+After a crash a log may end in the middle of a write. Opening it repairs that, whenever it happens; but as long as a log
+has not been opened, it is not known whether it is in order, and a stop of the server must not say that it is. So all
+logs that are on the disk are opened one after the other, at half the speed that would be possible, and closed again if
+no request uses them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+from fluss.errors import FlussError
+from fluss.server.tablet.buckets import LEFT_BEHIND, BucketGroup, HostedBucket, HostedTable, open_all
+from fluss.server.tablet.log_opener import LOGS_PER_JOB, LogOpener
+
+# Logs that are looked at in one turn of the event loop.
+_LOOKS_PER_TURN: Final = 2048
+_PROGRESS_INTERVAL_S: Final = 5.0
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class LogUpkeep:
+    """Looks after the logs of all hosted tables. Belongs to the event loop."""
+
+    def __init__(self, tables: Mapping[int, HostedTable], opener: LogOpener, *, open_logs_max: int) -> None:
+        self._tables = tables
+        self._opener = opener
+        self._open_logs_max = open_logs_max
+        self._is_stopping = False
+        self._is_recovered = False
+        self._has_failed_to_close = False
+        self._is_changed = False
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+        self._is_stopping = True
+
+    @property
+    def has_unclean(self) -> bool:
+        """Whether there may be logs, among those that are not open, that the next start has to look through."""
+        return self._has_failed_to_close or not (self._opener.was_clean or self._is_recovered)
+
+    def take_is_changed(self) -> bool:
+        """Tell whether logs were closed, whose offsets are noted, since this was last asked."""
+        is_changed, self._is_changed = self._is_changed, False
+        return is_changed
+
+    # After a crash
+
+    async def recover(self) -> None:
+        """Open all logs that are on the disk and were not opened yet; those that are not used are closed again."""
+        count, said_s = 0, time.monotonic()
+        for table in list(self._tables.values()):
+            for group in list(table.groups.values()):
+                for bucket_ids in _slices(await self._left_behind(group)):
+                    if self._is_stopping:
+                        return
+                    began_s = time.monotonic()
+                    await self._recover_some(group, bucket_ids)
+                    count += len(bucket_ids)
+                    if time.monotonic() - said_s > _PROGRESS_INTERVAL_S:
+                        said_s = time.monotonic()
+                        logger.info("looked through %d logs after the server was interrupted", count)
+                    # The other half of the time belongs to requests.
+                    await asyncio.sleep(time.monotonic() - began_s)
+        self._is_recovered = not self._is_stopping
+
+    async def _left_behind(self, group: BucketGroup) -> Sequence[int]:
+        """Return the buckets of a group that the last run left behind. Those that are in use have been looked at."""
+        if group.found is None:
+            group.take_found(await asyncio.to_thread(self._opener.found_in, group))
+        assert group.found is not None, "it was looked up"
+        offsets = group.recovery_offsets
+        return [
+            bucket_id
+            for bucket_id, state in enumerate(group.found)
+            # A log that is missing though something was written has to be reported.
+            if (state == LEFT_BEHIND or (offsets is not None and not state and offsets[bucket_id]))
+            and bucket_id not in group.in_use
+        ]
+
+    async def _recover_some(self, group: BucketGroup, bucket_ids: Sequence[int]) -> None:
+        buckets = [group[bucket_id] for bucket_id in bucket_ids if bucket_id not in group.in_use]
+        for bucket in buckets:
+            # Nobody has asked for it yet.
+            bucket.is_used = False
+        await open_all(buckets)
+        await self._close([bucket for bucket in buckets if bucket.is_closable and not bucket.is_used])
+
+    # Idle logs
+
+    async def close_idle(self) -> None:
+        """Close logs that nothing has asked for since the last call, as far as there are too many of them."""
+        idle: list[HostedBucket] = []
+        open_count = 0
+        for index, bucket in enumerate([bucket for table in self._tables.values() for bucket in table]):
+            if bucket.tablet is not None:
+                open_count += 1
+                if not bucket.is_used and bucket.is_closable:
+                    idle.append(bucket)
+                bucket.is_used = False
+            if index % _LOOKS_PER_TURN == _LOOKS_PER_TURN - 1:
+                await asyncio.sleep(0)
+        excess = max(0, open_count - self._open_logs_max)
+        for buckets in _slices(idle[:excess]):
+            if self._is_stopping:
+                return
+            await self._close([bucket for bucket in buckets if bucket.is_closable and not bucket.is_used])
+
+    async def _close(self, buckets: Sequence[HostedBucket]) -> None:
+        """Close logs. Requests that ask for them meanwhile wait until they are closed and have them opened again."""
+        closing = [bucket.close() for bucket in buckets]
+        for bucket, outcome in zip(buckets, await asyncio.gather(*closing, return_exceptions=True), strict=True):
+            if isinstance(outcome, FlussError | OSError):
+                logger.error("the log of %s could not be closed in order: %s", bucket, outcome)
+                self._has_failed_to_close = True
+            elif outcome is not None:
+                raise outcome
+        self._is_changed = True
+
+
+def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[first : first + LOGS_PER_JOB] for first in range(0, len(items), LOGS_PER_JOB))

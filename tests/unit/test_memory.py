@@ -1,0 +1,115 @@
+"""Memory that nothing uses goes back to the system: soon, not often, and only when there is some."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from fluss import memory
+from fluss.buffers import byte_view, new_memory
+from fluss.memory import MemoryWatch, Trimmer, loop_gives_back, resident_bytes, trim
+from fluss.testing.waiting import eventually_async
+
+MIB = 1024 * 1024
+
+
+def test_many_requests_are_one_trim_and_a_later_one_is_another():
+    began, may_end = threading.Event(), threading.Event()
+    count = 0
+
+    def action() -> None:
+        nonlocal count
+        count += 1
+        began.set()
+        may_end.wait(100)
+
+    trimmer = Trimmer(action, quiet_s=0.05, interval_s=0)
+    for _ in range(100):
+        trimmer.ask()
+    assert began.wait(100)
+    began.clear()
+    # While one is under way, any number of requests are one more.
+    for _ in range(100):
+        trimmer.ask()
+    may_end.set()
+    assert began.wait(100)
+    thread = trimmer._thread
+    if thread is not None:
+        thread.join(100)
+    assert count == 2
+    assert trimmer._thread is None
+
+
+def _watch(sizes: list[int], *, is_busy: bool = False) -> tuple[MemoryWatch, list[int]]:
+    """A watch that sees one size after the other, and the numbers of the looks at which it wanted memory given back."""
+    asked: list[int] = []
+    looks = -1
+    time_s = processor_s = 0.0
+
+    def resident() -> int:
+        nonlocal looks
+        looks += 1
+        return sizes[min(looks, len(sizes) - 1)] * MIB
+
+    def clock() -> float:
+        nonlocal time_s
+        time_s += 5
+        return time_s
+
+    def processor_clock() -> float:
+        nonlocal processor_s
+        processor_s += 5 if is_busy else 0.1
+        return processor_s
+
+    watch = MemoryWatch(lambda: asked.append(looks), resident=resident, clock=clock, processor_clock=processor_clock)
+    return watch, asked
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([100, 110, 120, 130, 140], []),  # Too little to be worth it.
+        ([100, 600, 120, 130, 140], [1]),  # It helped; what is left is the new measure.
+        ([100, 600, 120, 600, 120], [1, 3]),
+        ([100, 50, 120, 60], [2]),
+        # The memory is in use: only what is added counts.
+        ([100, 600, 600, 600, 600, 600, 600], [1]),
+        ([100, 600, 600, 600, 700, 700, 700, 800, 800], [1, 4, 7]),
+    ],
+)
+def test_memory_is_given_back_when_it_has_grown(sizes, expected):
+    watch, asked = _watch(sizes)
+    for _ in sizes[1:]:
+        watch.check()
+    assert asked == expected
+
+
+def test_a_busy_process_keeps_its_memory_for_a_while():
+    watch, asked = _watch([100, 600], is_busy=True)
+    for _ in range(13):
+        watch.check()
+    assert asked == [13]
+
+
+def test_a_system_that_does_not_say_is_left_alone():
+    watch = MemoryWatch(lambda: pytest.fail("nothing is known"), resident=lambda: None)
+    watch.check()
+
+
+@pytest.mark.skipif(resident_bytes() is None, reason="the system does not say how large a process is")
+async def test_the_memory_of_a_loop_is_given_back():
+    stop = loop_gives_back(asyncio.get_running_loop())
+    try:
+        before_bytes = resident_bytes()
+        blocks = [byte_view(new_memory(MIB)) for _ in range(300)]
+        for block in blocks:
+            block[:] = bytes(MIB)
+        assert resident_bytes() - before_bytes > 250 * MIB
+        del blocks, block
+        await asyncio.to_thread(trim)
+        await eventually_async(lambda: resident_bytes() - before_bytes < 100 * MIB)
+    finally:
+        stop()
+    assert asyncio.get_running_loop() not in memory._loops
