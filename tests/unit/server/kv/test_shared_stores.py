@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +18,7 @@ from fluss.schema.descriptor import TableDescriptor
 from fluss.server.kv.bucket import KvBucket, KvPut
 from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.model import Table
+from fluss.server.tablet.buckets import open_all
 from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogSettings
@@ -40,7 +45,17 @@ def with_buckets(count: int = COUNT, table_id: int = 1) -> Table:
 
 
 def buckets_of(bucket: Bucket) -> list[KvBucket]:
-    return [hosted.key_values() for hosted in bucket.manager.tables[bucket.table.table_id].group(None)]
+    group = bucket.manager.tables[bucket.table.table_id].group(None)
+    return [group[bucket_id].key_values() for bucket_id in range(len(group))]
+
+
+@asynccontextmanager
+async def sharing(data_dir: Path, table: Table | None = None, **options: Any) -> AsyncIterator[Bucket]:
+    """Host a table whose stores share databases, with the logs of all buckets open."""
+    async with hosting(data_dir, table or with_buckets(), **{"shares": True, **options}) as bucket:
+        group = bucket.manager.tables[bucket.table.table_id].group(None)
+        await open_all(group[bucket_id] for bucket_id in range(len(group)))
+        yield bucket
 
 
 async def put(kv: KvBucket, *rows: tuple) -> None:
@@ -68,7 +83,7 @@ def expected(text: str, count: int = COUNT) -> list[list[tuple]]:
 
 async def test_more_buckets_than_databases_are_open_and_none_has_files_of_its_own(tmp_path):
     settings = KvSettings(open_stores_max=2)
-    async with hosting(tmp_path, with_buckets(), kv=settings, shares=True) as bucket:
+    async with sharing(tmp_path, kv=settings) as bucket:
         await put_everywhere(bucket, "a")
         assert await rows_everywhere(bucket) == expected("a")
         runtime = bucket.manager.kv_runtime
@@ -78,16 +93,16 @@ async def test_more_buckets_than_databases_are_open_and_none_has_files_of_its_ow
 
 
 async def test_restarts_and_crashes_lose_nothing(tmp_path):
-    async with hosting(tmp_path / "data", with_buckets(), shares=True) as bucket:
+    async with sharing(tmp_path / "data") as bucket:
         await put_everywhere(bucket, "a")
-    async with hosting(tmp_path / "data", with_buckets(), shares=True) as bucket:
+    async with sharing(tmp_path / "data") as bucket:
         assert await rows_everywhere(bucket) == expected("a")
         await put_everywhere(bucket, "b")
         await bucket.manager.kv_runtime.flush_all()
         for kv in buckets_of(bucket)[:10]:
             await put(kv, (0, "c"))
         left = crashed(tmp_path / "data", tmp_path / "left")
-    async with hosting(left, with_buckets(), shares=True) as bucket:
+    async with sharing(left) as bucket:
         rows = expected("b")
         for number in range(10):
             rows[number][0] = (0, "c")
@@ -96,7 +111,7 @@ async def test_restarts_and_crashes_lose_nothing(tmp_path):
 
 async def test_stores_that_were_not_used_for_long_are_closed_and_opened_again(tmp_path):
     settings = KvSettings(open_shared_stores_max=5)
-    async with hosting(tmp_path, with_buckets(), kv=settings, shares=True) as bucket:
+    async with sharing(tmp_path, kv=settings) as bucket:
         await put_everywhere(bucket, "a")
         assert await rows_everywhere(bucket) == expected("a")
         await eventually_async(lambda: len(bucket.manager.kv_runtime.open_shared_stores) <= 5)
@@ -105,9 +120,9 @@ async def test_stores_that_were_not_used_for_long_are_closed_and_opened_again(tm
 
 
 async def test_stores_from_before_there_were_shared_databases_stay_where_they_are(tmp_path):
-    async with hosting(tmp_path, with_buckets(3)) as bucket:
+    async with sharing(tmp_path, with_buckets(3), shares=False) as bucket:
         await put_everywhere(bucket, "a")
-    async with hosting(tmp_path, with_buckets(3), shares=True) as bucket:
+    async with sharing(tmp_path, with_buckets(3)) as bucket:
         assert await rows_everywhere(bucket) == expected("a", 3)
         runtime = bucket.manager.kv_runtime
         assert (len(runtime.open_stores), len(runtime.open_shared_stores)) == (3, 0)
@@ -115,7 +130,7 @@ async def test_stores_from_before_there_were_shared_databases_stay_where_they_ar
 
 async def test_a_store_that_has_become_large_moves_and_takes_one_of_the_places_for_such(tmp_path):
     store = KvStoreSettings(shared_store_bytes_max=20_000)
-    async with hosting(tmp_path, with_buckets(3), kv=KvSettings(store=store), shares=True) as bucket:
+    async with sharing(tmp_path, with_buckets(3), kv=KvSettings(store=store)) as bucket:
         await put_everywhere(bucket, "a")
         large = buckets_of(bucket)[1]
         for first in range(0, 1000, 100):
@@ -127,16 +142,16 @@ async def test_a_store_that_has_become_large_moves_and_takes_one_of_the_places_f
         await put(large, (5, "newest"))
         counts = [len(rows) for rows in await rows_everywhere(bucket)]
     assert counts == [3, 1000, 3]
-    async with hosting(tmp_path, with_buckets(3), kv=KvSettings(store=store), shares=True) as bucket:
+    async with sharing(tmp_path, with_buckets(3), kv=KvSettings(store=store)) as bucket:
         rows = await rows_everywhere(bucket)
         assert [len(found) for found in rows] == counts
         assert (5, "newest") in rows[1]
 
 
 async def test_a_dropped_table_leaves_nothing_even_if_its_stores_were_not_opened(tmp_path):
-    async with hosting(tmp_path, with_buckets(), shares=True) as bucket:
+    async with sharing(tmp_path) as bucket:
         await put_everywhere(bucket, "a")
-    async with hosting(tmp_path, with_buckets(), shares=True) as bucket:
+    async with sharing(tmp_path) as bucket:
         databases = bucket.manager.kv_runtime.shared_stores.databases
         assert await asyncio.to_thread(databases.partitions) == [(1, None)]
         await bucket.manager.drop_buckets(bucket.table, None)
@@ -146,9 +161,9 @@ async def test_a_dropped_table_leaves_nothing_even_if_its_stores_were_not_opened
 async def test_what_an_interrupted_drop_has_left_is_removed_at_the_next_start(tmp_path):
     # Both lie in the same database. Table 9 is not known to the servers after the first one.
     for table_id in (9, 1):
-        async with hosting(tmp_path, with_buckets(3, table_id), shares=True) as bucket:
+        async with sharing(tmp_path, with_buckets(3, table_id)) as bucket:
             await put_everywhere(bucket, "a")
-    async with hosting(tmp_path, with_buckets(3), shares=True) as bucket:
+    async with sharing(tmp_path, with_buckets(3)) as bucket:
         databases = bucket.manager.kv_runtime.shared_stores.databases
         await eventually_async(lambda: databases.partitions() == [(1, None)])
         assert await rows_everywhere(bucket) == expected("a", 3)
@@ -156,7 +171,7 @@ async def test_what_an_interrupted_drop_has_left_is_removed_at_the_next_start(tm
 
 @pytest.mark.parametrize("harm", ["missing", "manifest", "current", "rows"])
 async def test_a_damaged_shared_database_is_built_again_and_others_are_not_touched(tmp_path, harm):
-    async with hosting(tmp_path, with_buckets(), shares=True) as bucket:
+    async with sharing(tmp_path) as bucket:
         await put_everywhere(bucket, "a")
         await put_everywhere(bucket, "b")
     shared = tmp_path / SHARED
@@ -171,14 +186,14 @@ async def test_a_damaged_shared_database_is_built_again_and_others_are_not_touch
             data = bytearray(table.read_bytes())
             data[: len(data) // 2] = bytes(byte ^ 0xFF for byte in data[: len(data) // 2])
             table.write_bytes(data)
-    async with hosting(tmp_path, with_buckets(), kv=KvSettings(open_retry_ms=0), shares=True) as bucket:
+    async with sharing(tmp_path, kv=KvSettings(open_retry_ms=0)) as bucket:
         await put_everywhere(bucket, "c")
         assert await rows_everywhere(bucket) == expected("c")
-        assert bucket.hosted.is_active
+        assert all(kv.is_available for kv in buckets_of(bucket))
 
 
 async def test_damage_that_a_reader_finds_concerns_all_stores_of_the_database(tmp_path, caplog):
-    async with hosting(tmp_path, with_buckets(), kv=KvSettings(open_retry_ms=0), shares=True) as bucket:
+    async with sharing(tmp_path, kv=KvSettings(open_retry_ms=0)) as bucket:
         await put_everywhere(bucket, "a")
         kv = buckets_of(bucket)[3]
         store = await kv.store()
@@ -199,7 +214,7 @@ async def test_damage_that_a_reader_finds_concerns_all_stores_of_the_database(tm
 
 
 async def test_a_state_that_is_damaged_concerns_one_bucket(tmp_path):
-    async with hosting(tmp_path, with_buckets(3), shares=True) as bucket:
+    async with sharing(tmp_path, with_buckets(3)) as bucket:
         await put_everywhere(bucket, "a")
         store = await buckets_of(bucket)[1].store()
         shared = store.shared
@@ -215,7 +230,7 @@ async def test_a_state_that_is_damaged_concerns_one_bucket(tmp_path):
 async def test_a_changelog_expires_with_a_copy_that_comes_back_into_the_shared_database(tmp_path):
     clock, table = Clock(), make_table(SCHEMA, {"log.ttl": "7d"})
     settings = TabletSettings(log=LogSettings(segment_bytes_max=500))
-    async with hosting(tmp_path, table, settings=settings, clock=clock, shares=True) as bucket:
+    async with sharing(tmp_path, table, settings=settings, clock=clock) as bucket:
         for number in range(30):
             await bucket.put((number, "x" * 50))
         clock.now_ms += 8 * 24 * 3600 * 1000
@@ -225,7 +240,7 @@ async def test_a_changelog_expires_with_a_copy_that_comes_back_into_the_shared_d
         await bucket.put((7, "after"))
         rows = sorted(await bucket.rows())
     shutil.rmtree(tmp_path / SHARED)
-    async with hosting(tmp_path, table, settings=settings, clock=clock, shares=True) as bucket:
+    async with sharing(tmp_path, table, settings=settings, clock=clock) as bucket:
         assert sorted(await bucket.rows()) == rows
         assert len(bucket.manager.kv_runtime.open_shared_stores) == 1
         await bucket.put((7, "again"))
