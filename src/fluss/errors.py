@@ -19,8 +19,10 @@ A server's error code always reaches the caller as ``FlussError.error_code``, kn
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from enum import IntEnum
+from pathlib import Path
 from typing import ClassVar, Self
 
 
@@ -140,6 +142,23 @@ STALE_METADATA_CODES: frozenset[int] = frozenset(
 )
 
 
+# Directories that are left out of what others are told, with a slash at the end; the longest first.
+_hidden_directories: list[str] = []
+# The directories of an absolute path; not of an address, nor of a path that begins with a name.
+_DIRECTORIES = re.compile(r"(?<![\w/.:~-])/(?:[^\s/'\"(),;:]+/)+")
+
+
+def hide_directory(path: Path) -> None:
+    """Leave a directory out of the names of files that others are told, until it is unhidden as often."""
+    _hidden_directories.append(f"{path}/")
+    _hidden_directories.sort(key=len, reverse=True)
+
+
+def unhide_directory(path: Path) -> None:
+    """Undo one ``hide_directory``."""
+    _hidden_directories.remove(f"{path}/")
+
+
 class FlussError(Exception):
     """A failure with a message for people and a code for programs.
 
@@ -164,6 +183,16 @@ class FlussError(Exception):
     def message(self) -> str:
         """What happened, and what can be done about it."""
         return self._message
+
+    @property
+    def public_message(self) -> str:
+        """The message as it may be told to others: files are named without the directories of this machine."""
+        message = self._message
+        if "/" in message:
+            for directory in _hidden_directories:
+                message = message.replace(directory, "")
+            message = _DIRECTORIES.sub("", message)
+        return message
 
     @property
     def error_code(self) -> int:

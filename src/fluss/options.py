@@ -57,6 +57,10 @@ _BYTES_BY_UNIT: Final = {unit: count for count, units in _BYTES.items() for unit
 
 # What is shown instead of a secret.
 HIDDEN: Final = "***"
+_SECRET_KEY: Final = re.compile(
+    r"passw|passphrase|secret|credential|jaas|token|key|authorization|signature|\bsas\b", re.IGNORECASE
+)
+_ADDRESS_PASSWORD: Final = re.compile(r"(://[^\s/:@]*:)[^\s/@]+@")
 _CLOSE_KEY_CHARS_MAX: Final = 100
 # Leading zeros are set apart, so that the digits that count can be counted.
 _INTEGER: Final = re.compile(r"(?P<sign>[+-]?)(?=[0-9])0*+(?P<digits>[0-9]*+)")
@@ -150,6 +154,16 @@ class Option(Generic[T]):
 
     def _above_highest(self) -> str:
         return f"it must be at most {self.highest}"
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a key sounds like one whose value must not be shown, whoever it belongs to."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def without_passwords(text: str) -> str:
+    """Return a text without the passwords of the addresses in it, as in ``https://user:password@host``."""
+    return _ADDRESS_PASSWORD.sub(rf"\1{HIDDEN}@", text)
 
 
 def format_value(value: object) -> str:

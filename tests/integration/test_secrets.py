@@ -3,6 +3,7 @@ Shown with a server that logs everything, clients with right and wrong passwords
 
 from __future__ import annotations
 
+import json
 import logging
 import stat
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import fluss
@@ -20,12 +22,14 @@ from fluss.client.kernel.runtime import wait_for
 from fluss.errors import AuthenticationError
 from fluss.options import HIDDEN
 from fluss.server.__main__ import main
+from fluss.server.server_options import ServerOptions
 from fluss.testing.cluster import ServerProcess
 
 FIRST, SECOND, WRONG = "Zq9-first-Xy", "Wv7-second-Ab", "Kp3-wrong-Cd"
 SECRETS = (FIRST, SECOND, WRONG)
 CREDENTIALS = "security.sasl.plain.credentials"
 JAAS = "security.sasl.plain.jaas.config"
+LAKE_TABLE = {"table.datalake.enabled": "true"}
 LISTENER = "bind.listeners: CLIENT://127.0.0.1:0\nsecurity.protocol.map: CLIENT:sasl\n"
 
 
@@ -164,6 +168,111 @@ def test_a_mistake_on_the_command_line_is_explained_without_the_password(tmp_pat
     assert answer.returncode == 2
     assert f"-D {CREDENTIALS}: expected KEY=VALUE" in answer.stderr
     assert_no_secret("the usage", answer.stderr)
+
+
+@pytest.mark.parametrize(
+    ("key", "variable"),
+    [
+        (CREDENTIALS, "FLUSS_SECURITY_SASL_PLAIN_CREDENTIALS"),
+        (JAAS, "FLUSS_SECURITY_SASL_PLAIN_JAAS_CONFIG"),
+        ("security.sasl.listener.name.client.plain.jaas.config", "FLUSS_SECURITY_SASL_LISTENER_NAME_CLIENT_PLAIN_JAAS"),
+        ("datalake.iceberg.s3.secret-access-key", None),
+        ("s3.access-key", None),
+        ("fs.azure.account.key.example", None),
+    ],
+)
+def test_a_password_on_the_command_line_is_refused_with_better_ways(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, variable: str | None
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--data-dir", str(tmp_path / "data"), "-D", f"{key}=admin:{FIRST}"])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert f"-D {key}: every user of this machine can read the command line" in said
+    assert "--config" in said
+    assert variable is None or variable in said
+    assert_no_secret("the refusal", said)
+    assert not (tmp_path / "data").exists()
+
+
+def test_options_may_come_in_by_standard_input(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "fluss.server",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--port",
+        "1",
+        "--config",
+        "-",
+    ]
+    done = subprocess.run(
+        [*command, "--print-config"],
+        input=f"{CREDENTIALS}: admin:{FIRST}\n",
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0
+    assert f'{CREDENTIALS}: "***"' in done.stdout
+    assert "# standard input line 1" in done.stdout
+    assert_no_secret("--print-config", done.stdout, done.stderr)
+
+
+# Every option whose value is a secret, and some whose value holds one, in a form that the server starts with.
+SECRET_OPTIONS = {
+    CREDENTIALS: f"admin:{FIRST},bob:{SECOND}",
+    JAAS: f'Module required user_carol="{WRONG}";',
+    "security.sasl.listener.name.other.plain.jaas.config": f'Module required user_dave="{SECOND}";',
+    "datalake.format": "iceberg",
+    "datalake.iceberg.token": FIRST,
+    "datalake.iceberg.credential": f"id:{SECOND}",
+    "datalake.iceberg.s3.access-key-id": WRONG,
+    "datalake.iceberg.uri": f"https://catalog:{FIRST}@lake.example.org/api",
+    "s3.secret-key": SECOND,
+    "fs.azure.account.key.example": WRONG,
+    "remote.data.dir": f"ftp://user:{SECOND}@files.example.org/x",
+}
+
+
+def test_every_secret_option_is_in_the_table_above() -> None:
+    secret = {option.key for option in ServerOptions.options() if option.secret}
+    assert secret <= SECRET_OPTIONS.keys()
+
+
+def test_no_secret_of_any_option_is_shown_by_a_running_server(
+    tmp_path: Path, client_log: pytest.LogCaptureFixture
+) -> None:
+    listeners = "bind.listeners: CLIENT://127.0.0.1:0, OTHER://127.0.0.1:0\n"
+    listeners += "security.protocol.map: CLIENT:sasl, OTHER:sasl\n"
+    config = tmp_path / "server.yaml"
+    config.write_text(listeners + "".join(f"{key}: {json.dumps(text)}\n" for key, text in SECRET_OPTIONS.items()))
+    config.chmod(0o644)
+    arguments = ("--config", str(config), "--log-level", "debug")
+    with ServerProcess(tmp_path / "data", *arguments) as server:
+        process_directory = Path(f"/proc/{server.process_id}")
+        assert_no_secret("the process list", (process_directory / "cmdline").read_text())
+        address = f"127.0.0.1:{server.ports['CLIENT']}"
+        with connect(address, FIRST) as connection:
+            admin = connection.get_admin()
+            entries = wait_for(admin.describe_cluster_configs())
+            assert {entry.key for entry in entries} >= SECRET_OPTIONS.keys()
+            assert_no_secret("the description of the cluster", *entries, *(entry.value for entry in entries))
+            path = fluss.TablePath("fluss", "lake")
+            schema = fluss.Schema(pa.schema([("id", pa.int32())]))
+            wait_for(admin.create_table(path, fluss.TableDescriptor(schema, properties=LAKE_TABLE)))
+            info = wait_for(admin.get_table_info(path))
+            assert_no_secret("a table", info, info.properties, info.custom_properties)
+            with pytest.raises(fluss.FlussError) as refused:
+                wait_for(admin.alter_cluster_configs(set_configs={"datalake.format": FIRST, CREDENTIALS: SECOND}))
+            assert SECOND not in str(refused.value)
+        assert_refused_silently(address, WRONG)
+        assert server.stop() == 0
+        assert_no_secret("the log", server.log_text, server.ready_line)
+        assert f"chmod 600 {config}" in server.log_text, "others can read the file"
+    options = ServerOptions.load({}, environment={}, file=config)
+    assert_no_secret("options", repr(options), str(options), options.explained(), options.shown())
 
 
 def test_client_options_never_show_the_password() -> None:

@@ -32,6 +32,7 @@ ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SCHEMA = blocking.Schema(ARROW_SCHEMA)
 PATH = blocking.TablePath("fluss", "t")
 TIMEOUT_S = 120
+BUCKETS = [blocking.TableBucket(0, number) for number in range(5)]
 
 
 def create_table(connection: blocking.FlussConnection, **description: Any) -> blocking.FlussTable:
@@ -104,6 +105,7 @@ def test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own(tmp_path:
 def test_rights_may_be_meant_for_a_user_in_any_case(tmp_path: Path, ignore_case: bool) -> None:
     options = {
         "bind.listeners": "CLIENT://127.0.0.1:0, FLUSS://127.0.0.1:0",
+        "internal.listener.name": "FLUSS",
         "security.protocol.map": "CLIENT:SASL",
         "security.sasl.plain.credentials": "alice:secret",
         "authorizer.enabled": True,
@@ -372,6 +374,26 @@ def test_offsets_of_producers_are_kept_for_a_while(tmp_path: Path) -> None:
 
         # Nobody has to ask for what has expired to make it disappear from the disk.
         eventually(lambda: stored() == [])
+
+
+def test_what_is_kept_for_producers_is_bounded(tmp_path: Path) -> None:
+    """By coordinator.producer-offsets.max-ttl, coordinator.producer-offsets.max-per-user, and
+    coordinator.producer-offsets.max-offsets."""
+    options = {
+        "coordinator__producer_offsets__ttl": "1 h",
+        "coordinator__producer_offsets__max_ttl": "2 h",
+        "coordinator__producer_offsets__max_per_user": 2,
+        "coordinator__producer_offsets__max_offsets": 5,
+    }
+    with serving(tmp_path, **options) as (_, connection):
+        admin = connection.get_admin()
+        assert code_of(lambda: admin.register_producer_offsets("large", dict.fromkeys(BUCKETS, 1))) == 63
+        assert admin.register_producer_offsets("a", {BUCKETS[0]: 1}, ttl_ms=2**62)
+        kept = admin.get_producer_offsets("a")
+        assert kept is not None
+        assert kept.expiration_time <= time.time_ns() // 1_000_000 + 2 * 3_600_000
+        assert admin.register_producer_offsets("b", {BUCKETS[0]: 1})
+        assert code_of(lambda: admin.register_producer_offsets("c", {BUCKETS[0]: 1})) == 63
 
 
 # Logs

@@ -28,6 +28,7 @@ _FILES = "tests/unit/server/test_server_options.py::"
 _EMBEDDED = "tests/unit/test_embedded.py::"
 _UNOPENED = "tests/unit/server/tablet/test_unopened_logs.py::"
 _KV = "tests/unit/server/kv/test_kv_options.py::"
+_SAFE = "tests/integration/test_safe_listeners.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 
 CLIENT = {
@@ -72,6 +73,7 @@ SERVER = {
     "bind.listeners": _PROCESS + "test_clients_are_told_the_address_of_the_listener_they_came_in_by",
     "advertised.listeners": _OPTIONS + "test_clients_are_told_the_advertised_address",
     "internal.listener.name": _PROCESS + "test_rights_are_enforced_except_for_super_users_and_on_the_internal_listener",
+    "security.insecure-listeners.allowed": _SAFE + "test_the_word_may_stand_in_the_file_or_the_environment",
     "security.protocol.map": _OPTIONS + "test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own",
     "security.sasl.enabled.mechanisms": _LISTENERS + "test_plans_that_cannot_work_are_refused_with_the_next_step",
     "security.sasl.plain.credentials": _OPTIONS + "test_rights_may_be_meant_for_a_user_in_any_case",
@@ -81,6 +83,7 @@ SERVER = {
     "super.users": _PROCESS + "test_rights_are_enforced_except_for_super_users_and_on_the_internal_listener",
     "security.acl.principal.ignore-case": _OPTIONS + "test_rights_may_be_meant_for_a_user_in_any_case",
     "data.dir": _EMBEDDED + "test_a_given_directory_stays_and_can_be_used_again",
+    "data.dir.mode": "tests/integration/test_private_files.py::test_the_group_may_read_if_the_option_says_so",
     "durability": _OPTIONS + "test_an_acknowledged_row_is_on_the_disk_or_in_the_operating_system",
     "tablet-server.id": _OPTIONS + "test_the_server_has_the_number_and_the_rack_it_is_given",
     "tablet-server.rack": _OPTIONS + "test_the_server_has_the_number_and_the_rack_it_is_given",
@@ -98,6 +101,9 @@ SERVER = {
     "allow.create.log.tables": _OPTIONS + "test_a_kind_of_tables_can_be_forbidden",
     "allow.create.kv.tables": _OPTIONS + "test_a_kind_of_tables_can_be_forbidden",
     "coordinator.producer-offsets.ttl": _OPTIONS + "test_offsets_of_producers_are_kept_for_a_while",
+    "coordinator.producer-offsets.max-ttl": _OPTIONS + "test_what_is_kept_for_producers_is_bounded",
+    "coordinator.producer-offsets.max-per-user": _OPTIONS + "test_what_is_kept_for_producers_is_bounded",
+    "coordinator.producer-offsets.max-offsets": _OPTIONS + "test_what_is_kept_for_producers_is_bounded",
     "coordinator.producer-offsets.cleanup-interval": _OPTIONS + "test_offsets_of_producers_are_kept_for_a_while",
     "log.segment.file-size": _OPTIONS + "test_segments_end_at_their_size",
     "log.index.file-size": _OPTIONS + "test_segments_end_when_their_index_is_full",

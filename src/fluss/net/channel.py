@@ -226,13 +226,13 @@ class Channel:
 
     async def _exchange_tokens(self, credentials: sasl.Credentials) -> None:
         exchange = sasl.client_exchange(credentials)
-        request = next(exchange)
-        while True:
+        request: pb.AuthenticateRequest | None = next(exchange)
+        while request is not None:
             response = await self.request(apis.AUTHENTICATE, request, timeout_s=self._settings.handshake_timeout_s)
-            try:
-                request = exchange.send(response)
-            except StopIteration:
-                return
+            if credentials.takes_long:
+                request = await asyncio.to_thread(sasl.next_request, exchange, response)
+            else:
+                request = sasl.next_request(exchange, response)
 
     # Sending
 

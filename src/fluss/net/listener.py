@@ -110,6 +110,7 @@ class Listener:
         except TimeoutError:
             await self._abort_connections()
         await self._server.wait_closed()
+        self._shared.hashing.close()
 
     async def __aenter__(self) -> Listener:
         await self.start()

@@ -15,11 +15,12 @@ from typing import Any, TypeAlias, cast
 
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
 from fluss.net.limits import ByteBudget, LoginThrottle
+from fluss.net.login import PasswordHashing, Users, UserSource
 from fluss.net.transport import Outbox
 from fluss.protocol.api import Api, ApiKey, ServerRole
 from fluss.protocol.codec import Parts
 from fluss.protocol.frame import REQUEST_FRAME_BYTES_MAX
-from fluss.protocol.sasl import CredentialsChecker, Principal
+from fluss.protocol.sasl import PLAIN, Principal
 from fluss.protocol.session import AnswerReady, RequestReceived, ServerSession
 
 # How long a client may take to read the last word and to close its side.
@@ -83,8 +84,9 @@ class ListenerSettings:
     host: str = "127.0.0.1"
     port: int = 0
     server_type: ServerRole | None = None
-    # Without it the listener is a plaintext one, and all clients are anonymous.
-    check_credentials: CredentialsChecker | None = field(default=None, repr=False)
+    # Its users, or a function that knows their passwords; without either, all clients are anonymous.
+    check_credentials: UserSource | None = field(default=None, repr=False)
+    mechanisms: tuple[str, ...] = (PLAIN,)
     frame_bytes_max: int = REQUEST_FRAME_BYTES_MAX
     connections_max: int = 1000
     in_flight_requests_max: int = 500
@@ -107,6 +109,7 @@ class Shared:
     answer_memory: ByteBudget
     throttle: LoginThrottle
     clock: Callable[[], float]
+    hashing: PasswordHashing = field(default_factory=PasswordHashing)
 
 
 class _Phase(Enum):
@@ -258,10 +261,11 @@ class ServerConnection(asyncio.BufferedProtocol):
     # Logging in
 
     def _check_credentials(self, username: str, password: str) -> bool:
-        assert self._settings.check_credentials is not None, "only a listener with users asks for them"
+        users = self._settings.check_credentials
+        assert users is not None, "only a listener with users asks for them"
         if self._failed_login_count >= _FAILED_LOGINS_MAX:
             raise AuthenticationError("too many failed logins; connect again")
-        is_right = self._settings.check_credentials(username, password)
+        is_right = users.table(username, password) if isinstance(users, Users) else users(username, password)
         if not is_right:
             self._failed_login_count += 1
             self._held_back_s = self._throttle.failed(self._peer_address.rpartition(":")[0])

@@ -98,7 +98,7 @@ def raise_failure(answer: _Answer) -> None:
 
 def set_failure(answer: _WritableAnswer, error: FlussError) -> None:
     """Let an answer carry an error."""
-    answer.error_code, answer.error_message = error.error_code, error.message
+    answer.error_code, answer.error_message = error.error_code, error.public_message
 
 
 # Tables, partitions, buckets

@@ -338,8 +338,8 @@ class ServerSession:
                     f"this listener takes no credentials; connect with the security protocol {sasl.PLAINTEXT_PROTOCOL}"
                 )
         elif self._state is SessionState.AUTHENTICATING:
-            if request.protocol != sasl.MECHANISM:
-                raise AuthenticationError(f"only the SASL mechanism {sasl.MECHANISM} is enabled on this listener")
+            if request.protocol != sasl.PLAIN:
+                raise AuthenticationError(f"only the SASL mechanism {sasl.PLAIN} is enabled on this listener")
             self._principal = sasl.check_plain_token(request.token, self._check_credentials)
             self._state = SessionState.OPEN
             self._reader.frame_bytes_max = self._frame_bytes_max
@@ -359,5 +359,5 @@ def _error_response(error: FlussError) -> bytes:
     # The code for errors that were found on this side has no meaning on the other.
     is_local = error.error_code == ErrorCode.CLIENT_ERROR
     code = ErrorCode.UNKNOWN_SERVER_ERROR if is_local else error.error_code
-    text = error.message[:_ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
+    text = error.public_message[:_ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
     return pb.ErrorResponse(error_code=code, error_message=text).SerializeToString()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -16,9 +17,16 @@ from fluss._version import __version__
 from fluss.errors import FlussError
 from fluss.net.transport import run
 from fluss.server.listener_parsing import PORT_MAX, address_text
-from fluss.server.option_sources import Setting
+from fluss.server.option_sources import STANDARD_INPUT, Setting
 from fluss.server.process import LOG_LEVELS, FlussServer, log_to_stderr, prepare_process, request_stop, serve
-from fluss.server.server_options import DEFAULT_LISTENER_NAME, DEFAULT_PORT, Durability, ServerOptions
+from fluss.server.server_options import (
+    DEFAULT_LISTENER_NAME,
+    DEFAULT_PORT,
+    Durability,
+    ServerOptions,
+    is_secret_option,
+    variable_of,
+)
 
 _PROGRAM: Final = "python -m fluss.server"
 _DEFAULT_HOST: Final = "127.0.0.1"
@@ -32,9 +40,9 @@ examples:
   Keep data in ./data and listen on {_DEFAULT_HOST}:{DEFAULT_PORT}:
     {_PROGRAM} --data-dir ./data
 
-  Let other machines in, on another port; in a container, also tell clients a name that leads there:
-    {_PROGRAM} --data-dir ./data --host 0.0.0.0 --port 9200
-    {_PROGRAM} --data-dir ./data --host 0.0.0.0 -D advertised.listeners=FLUSS://localhost:9123
+  Let everybody in who reaches this machine, on another port; in a container, also tell clients a name that leads there:
+    {_PROGRAM} --data-dir ./data --host 0.0.0.0 --port 9200 --insecure
+    {_PROGRAM} --data-dir ./data --host 0.0.0.0 --insecure -D advertised.listeners=FLUSS://localhost:9123
 
   Ask users for a password (the file server.yaml):
     bind.listeners: CLIENT://0.0.0.0:9123
@@ -52,6 +60,8 @@ else its default.
 exit codes: 0 stopped in order, 1 could not start or failed, 2 wrong usage
 """
 
+logger = logging.getLogger(__name__)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a server until it is stopped; return the exit code."""
@@ -63,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.print_config:
             sys.stdout.write(options.explained())
             return 0
-        prepare_process()
+        if arguments.config is not None:
+            _warn_of_readable(arguments.config, options)
+        prepare_process(options)
         run(_serve_until_signal(options))
     except (FlussError, OSError) as error:
         print(f"{_PROGRAM}: {error.message if isinstance(error, FlussError) else error}", file=sys.stderr)
@@ -84,7 +96,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--port", type=_port, help=f"the port to listen on (default {DEFAULT_PORT}; 0 takes a free one)"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="options as YAML with dotted keys")
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="let other machines in without a password; without this word only SASL listeners take clients from there",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="options as YAML with dotted keys; - is standard input"
+    )
     parser.add_argument(
         "--durability",
         choices=[choice.value for choice in Durability],
@@ -120,11 +139,20 @@ def _options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         if not equals:
             # No more is repeated than what can be a key: the rest may be a password.
             parser.error(f"-D {re.split('[^a-zA-Z0-9._-]', key, maxsplit=1)[0]}: expected KEY=VALUE")
-        given[key.strip()] = Setting(value.strip(), "command line")
+        key = key.strip()
+        if is_secret_option(key):
+            variable = variable_of(key)
+            parser.error(
+                f"-D {key}: every user of this machine can read the command line; write it into a file and give that "
+                f"with --config, or - for standard input{f', or set the variable {variable}' if variable else ''}"
+            )
+        given[key] = Setting(value.strip(), "command line")
     if arguments.data_dir is not None:
         given[ServerOptions.data_dir.key] = Setting(arguments.data_dir, "--data-dir")
     if arguments.durability is not None:
         given[ServerOptions.durability.key] = Setting(arguments.durability, "--durability")
+    if arguments.insecure:
+        given[ServerOptions.insecure_listeners_allowed.key] = Setting("true", "--insecure")
     options = ServerOptions.load(given, file=arguments.config)
     if arguments.host is not None or arguments.port is not None:
         listeners = options.setting(ServerOptions.bind_listeners)
@@ -137,6 +165,12 @@ def _options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     if not options.data_dir and not arguments.print_config:
         parser.error("say where to keep the data, for example --data-dir ./data")
     return options
+
+
+def _warn_of_readable(path: Path, options: ServerOptions) -> None:
+    """Log that others can read a file with passwords."""
+    if path != STANDARD_INPUT and path.stat().st_mode & 0o077 and options.has_secrets_of(f"{path} line "):
+        logger.warning("%s holds passwords, and other users of this machine may read it: chmod 600 %s", path, path)
 
 
 async def _serve_until_signal(options: ServerOptions) -> None:

@@ -110,6 +110,34 @@ class Authorizer:
                 ErrorCode.AUTHORIZATION_EXCEPTION,
             )
 
+    def finds(self, context: RequestContext, operation: AclOperation, resource: AclResource) -> bool:
+        """Whether something that was asked for by its number is there for the sender.
+
+        What the sender may not see is not: its name must not be told, nor that it exists. What may be seen but not be
+        used like this is refused (code 48).
+        """
+        if self.allows(context, operation, resource):
+            return True
+        if not self.allows(context, AclOperation.DESCRIBE, resource):
+            return False
+        self.check(context, operation, resource)
+        return True
+
+    def shows_all_tables(self, context: RequestContext, database_name: str) -> bool:
+        """Whether all tables of a database, those that have no entry of their own too, belong into lists."""
+        return self.shows(context, AclOperation.DESCRIBE, AclResource.database(database_name)) or self.shows(
+            context, AclOperation.DESCRIBE, AclResource(AclResourceType.TABLE, WILDCARD)
+        )
+
+    def tables_with_entries(self, database_name: str) -> list[str]:
+        """Return the names of those tables of a database that have entries of their own, whether they exist or not."""
+        prefix = f"{database_name}."
+        return [
+            resource.name.removeprefix(prefix)
+            for resource in self._acls
+            if resource.resource_type is AclResourceType.TABLE and resource.name.startswith(prefix)
+        ]
+
     def _folded(self, principal: str) -> str:
         return principal.lower() if self._ignore_case else principal
 

@@ -63,22 +63,23 @@ def main() -> int:
     log_to_stderr(order.log_level)
     # Ctrl-C in a terminal reaches the whole group of processes; here the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    prepare_process()
     try:
-        run(_serve(order))
+        options = ServerOptions(order.options)
+        prepare_process(options)
+        run(_serve(options, order.parent_pid))
     except FlussError as error:
         _answer({"error": error.message, "code": error.error_code})
         return 1
     return 0
 
 
-async def _serve(order: ChildOrder) -> None:
+async def _serve(options: ServerOptions, parent_pid: int) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, request_stop, stop)
-    watch = partial(_watch_parent, order.parent_pid, loop, stop)
+    watch = partial(_watch_parent, parent_pid, loop, stop)
     threading.Thread(target=watch, name="fluss-parent-watch", daemon=True).start()
-    await serve(ServerOptions(order.options), stop=stop, on_ready=_report_ready)
+    await serve(options, stop=stop, on_ready=_report_ready)
 
 
 def _report_ready(server: FlussServer) -> None:

@@ -13,21 +13,31 @@ locked besides, for servers of earlier releases, which look at nothing else.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from fluss.errors import FlussError
+from fluss.errors import FlussError, hide_directory, unhide_directory
+from fluss.storage.log.file_names import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from fluss.storage.vfs import OsFiles
 
 FORMAT_VERSION: Final = 1
 FORMAT_FILE: Final = "flussbett-format"
 LOCK_FILE: Final = ".lock"
+# The permissions of a data directory: for the user that the server runs as, and for nobody else.
+PRIVATE: Final = 0o700
 # A mount point has one of its own, and a directory that was only locked so far is as good as empty.
+# Files beside the directories of databases. A database of such a name would have no directory, or take theirs.
+FILE_NAMES: Final = frozenset({FORMAT_FILE, RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT})
 _OVERLOOKED: Final = frozenset({LOCK_FILE, f"{FORMAT_FILE}.tmp", "lost+found"})
 # Longer than any process number or version; a longer one was not written by this program.
 _NUMBER_BYTES_MAX: Final = 20
+
+logger = logging.getLogger(__name__)
 
 
 class DataDirectory:
@@ -39,16 +49,23 @@ class DataDirectory:
         self._lock_fds = lock_fds
 
     @classmethod
-    def acquire(cls, path: Path) -> DataDirectory:
+    def acquire(cls, path: Path, *, mode: int = PRIVATE) -> DataDirectory:
         """Make the directory if need be, lock it, and check that its content is ours and of a known version.
+
+        Nobody may use it but those of ``mode``: an existing one that lets others in is closed to them. What is made in
+        it later is for the same people. From now on messages to clients do not name it.
 
         Raises FlussError if another server holds it, if it holds something else, or if it cannot be used at all.
         """
         path = path.absolute()
         try:
-            OsFiles().make_directory(path)
+            OsFiles().make_directory(path.parent)
+            with suppress(FileExistsError):
+                path.mkdir(mode)
+                OsFiles().sync_directory(path.parent)
             _refuse_foreign(path)
             lock_fds = _lock(path)
+            _close_to_others(path, mode)
         except OSError as error:
             raise FlussError(
                 f"the data directory {path} cannot be used: {error.strerror}; choose another one or correct its rights"
@@ -58,10 +75,13 @@ class DataDirectory:
         except BaseException:
             _unlock(lock_fds)
             raise
+        hide_directory(path)
         return cls(path, lock_fds)
 
     def release(self) -> None:
         """Let another process use the directory. May be called again."""
+        if self._lock_fds:
+            unhide_directory(self.path)
         _unlock(self._lock_fds)
         self._lock_fds = ()
 
@@ -84,6 +104,30 @@ def _refuse_foreign(path: Path) -> None:
         )
 
 
+def _close_to_others(path: Path, mode: int) -> None:
+    """Take rights to the directory away from those who should not have them. What cannot be done is logged."""
+    status = path.stat()
+    if status.st_uid != os.geteuid():
+        logger.warning("the data directory %s belongs to another user of this machine (id %d)", path, status.st_uid)
+    found = stat.S_IMODE(status.st_mode)
+    excess = found & 0o777 & ~mode
+    if not excess:
+        return
+    try:
+        path.chmod(found & ~excess)
+    except OSError as error:
+        logger.warning(
+            "other users of this machine may use the data directory %s (mode %04o), and that cannot be changed: %s",
+            *(path, found, error.strerror),
+        )
+    else:
+        logger.warning(
+            "the data directory %s had mode %04o and has %04o now, so that no other user of this machine can read it; "
+            "'data.dir.mode' allows more",
+            *(path, found, found & ~excess),
+        )
+
+
 def _lock(path: Path) -> Sequence[int]:
     """Lock the directory, then the file in it, and return the descriptors that hold the locks."""
     directory_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -98,7 +142,7 @@ def _lock(path: Path) -> Sequence[int]:
 
 
 def _lock_file(path: Path) -> int:
-    fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)

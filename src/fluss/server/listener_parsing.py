@@ -17,6 +17,9 @@ from enum import Enum
 from typing import Final
 
 from fluss.errors import FlussError
+from fluss.protocol.sasl import ANONYMOUS
+from fluss.protocol.stored_password import StoredPassword, is_stored_form
+from fluss.schema.acl import WILDCARD
 
 PORT_MAX: Final = 65535
 _LISTENER_NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -67,8 +70,7 @@ def address_text(host: str, port: int) -> str:
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
     """Read ``NAME://host:port`` parts separated by commas. An empty host means all addresses of the machine."""
     endpoints = tuple(_endpoint(part) for part in _parts(text))
-    names = [endpoint.name for endpoint in endpoints]
-    if repeated := _first_repeated(names):
+    if repeated := _first_repeated([endpoint.name for endpoint in endpoints]):
         raise FlussError(f"the listener {repeated} occurs twice; give each listener a name of its own")
     return endpoints
 
@@ -188,9 +190,22 @@ def _add_user(users: dict[str, str], name: str, password: str) -> None:
         raise FlussError(f"the password of the user {name} is empty")
     if "\0" in name or "\0" in password:
         raise FlussError(f"the name or the password of the user {name!r} holds a NUL character")
+    if name == WILDCARD or name.upper() == ANONYMOUS.name:
+        # Rights that are meant for clients without a name must not be those of a user, nor the other way round.
+        raise FlussError(f"the name {name} stands for other users; choose another one")
     if name in users:
         raise FlussError(f"the user {name} occurs twice")
+    if is_stored_form(password):
+        check_hash(name, password)
     users[name] = password
+
+
+def check_hash(name: str, text: str) -> None:
+    """Refuse a hash of a password that cannot be one, with the name of its user."""
+    try:
+        StoredPassword.parse(text)
+    except FlussError as error:
+        raise FlussError(f"the password of the user {name}: {error.message}") from None
 
 
 def _parts(text: str) -> list[str]:
@@ -198,4 +213,6 @@ def _parts(text: str) -> list[str]:
 
 
 def _first_repeated(names: list[str]) -> str | None:
-    return next((name for index, name in enumerate(names) if name in names[:index]), None)
+    """Return the first name that an earlier one equals but for its case: options of single listeners have no case."""
+    folded = [name.lower() for name in names]
+    return next((name for index, name in enumerate(names) if name.lower() in folded[:index]), None)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.options import suggestion
-from fluss.protocol.sasl import MECHANISM, UserTable
+from fluss.protocol.sasl import PLAIN, UserTable
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol, address_text, parse_users
 from fluss.server.server_options import ServerOption, ServerOptions
 
 # What binds to every address of the machine, but is not an address one can connect to.
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})
 _LOOPBACK_HOST = "127.0.0.1"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,11 @@ class ListenerPlan:
     # The users of this listener alone, with their passwords; None if it has those of all listeners.
     own_users: Mapping[str, str] | None = field(repr=False)
     advertised: Endpoint | None
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether clients have to say who they are, and to prove it."""
+        return self.protocol is SecurityProtocol.SASL
 
     @property
     def needs_shared_users(self) -> bool:
@@ -77,11 +86,51 @@ def plan_listeners(options: ServerOptions) -> tuple[ListenerPlan, ...]:
         if protocol is SecurityProtocol.SASL:
             _check_users(options, endpoint.name, own_users)
         plans.append(ListenerPlan(endpoint, protocol, own_users, advertised.get(endpoint.name)))
+    if options.authorizer_enabled:
+        _check_internal(options.internal_listener_name, plans)
+    if not options.insecure_listeners_allowed:
+        _check_reach(plans)
     return tuple(plans)
 
 
+def _named(name: str, plans: Iterable[ListenerPlan]) -> ListenerPlan | None:
+    return next((plan for plan in plans if plan.endpoint.name == name), None)
+
+
+def warn_of_listeners(options: ServerOptions, plans: Sequence[ListenerPlan]) -> None:
+    """Log what is allowed and yet better known to the operator."""
+    for plan in plans:
+        if not plan.is_authenticated and not is_loopback(plan.endpoint.host):
+            logger.warning("listener %s lets everybody in who reaches it", plan.endpoint)
+    if not options.authorizer_enabled:
+        if options.super_users:
+            logger.warning(
+                "'%s' has no effect: every user may do everything as long as '%s' is off",
+                ServerOptions.super_users.key,
+                ServerOptions.authorizer_enabled.key,
+            )
+        return
+    name = options.internal_listener_name
+    if _named(name, plans) is not None:
+        logger.info("clients of listener %s need no rights", name)
+        return
+    if name:
+        names = [plan.endpoint.name for plan in plans]
+        logger.warning(
+            "'%s' is '%s', and there is no such listener%s",
+            *(ServerOptions.internal_listener_name.key, name, suggestion(name, names)),
+        )
+    if not options.super_users:
+        logger.warning(
+            "'%s' is on, and there is neither a super user nor an internal listener: no user can be given rights; "
+            "set '%s' to User:<name>",
+            ServerOptions.authorizer_enabled.key,
+            ServerOptions.super_users.key,
+        )
+
+
 class SharedUsers:
-    """The users of all SASL listeners that have none of their own, to be used as a CredentialsChecker.
+    """The users of all SASL listeners that have none of their own.
 
     There are two kinds: those of the JAAS text, which stay, and those of the credentials, which can be replaced while
     the server runs. A user that is in both has the password of the credentials.
@@ -91,7 +140,14 @@ class SharedUsers:
         self._fixed = fixed
         # Whether there is a listener whose clients would be locked out without them.
         self._is_needed = is_needed
+        # Called after users have changed: sessions of users with another password than they have now have to end.
+        self.on_change: list[Callable[[], None]] = []
         self.replace(credentials)
+
+    @property
+    def table(self) -> UserTable:
+        """The users as they are now."""
+        return self._table
 
     def check(self, credentials: str | None) -> None:
         """Refuse credentials that cannot be read, or that would leave no user who can log in."""
@@ -101,21 +157,68 @@ class SharedUsers:
 
     def replace(self, credentials: str | None) -> None:
         self._table = UserTable({**self._fixed, **parse_users(credentials or "")})
+        for tell in self.on_change:
+            tell()
 
-    def __call__(self, username: str, password: str) -> bool:
-        return self._table(username, password)
+    def version_of(self, username: str) -> bytes | None:
+        """Return what changes when a user gets another password; None for a user that does not exist."""
+        return self._table.version_of(username)
 
 
 def _check_users(options: ServerOptions, listener_name: str, own_users: Mapping[str, str] | None) -> None:
-    unknown = [name for name in options.sasl_mechanisms if name.upper() != MECHANISM]
+    unknown = [name for name in options.sasl_mechanisms if name.upper() != PLAIN]
     if unknown or not options.sasl_mechanisms:
-        raise _invalid(ServerOptions.sasl_mechanisms, f"{MECHANISM} is the one mechanism there is; set it to that")
+        raise _invalid(ServerOptions.sasl_mechanisms, f"{PLAIN} is the one mechanism there is; set it to that")
     if not (own_users if own_users is not None else {**options.sasl_jaas_users, **options.sasl_users}):
         raise _invalid(
             ServerOptions.security_protocols,
             f"the listener {listener_name} asks for user name and password, but there are no users; "
             f"set '{ServerOptions.sasl_users.key}' to user:password",
         )
+
+
+def _check_internal(name: str, plans: Sequence[ListenerPlan]) -> None:
+    """Refuse an internal listener by which clients would come in, for whom rights are meant."""
+    internal = _named(name, plans)
+    if internal is None:
+        return
+    if len(plans) == 1:
+        raise _invalid(
+            ServerOptions.internal_listener_name,
+            f"{name} is the only listener, so '{ServerOptions.authorizer_enabled.key}' would have no effect; "
+            f"leave it out, or add a listener for clients to '{ServerOptions.bind_listeners.key}'",
+        )
+    if not internal.is_authenticated and not is_loopback(internal.endpoint.host):
+        raise _invalid(
+            ServerOptions.internal_listener_name,
+            f"clients of {internal.endpoint} need no rights, and are not asked who they are; bind it to 127.0.0.1, or "
+            f"add {name}:SASL to '{ServerOptions.security_protocols.key}'",
+        )
+
+
+def _check_reach(plans: Iterable[ListenerPlan]) -> None:
+    """Refuse listeners that other machines reach and that ask nobody who they are."""
+    for plan in plans:
+        if not plan.is_authenticated and not is_loopback(plan.endpoint.host):
+            raise _invalid(
+                ServerOptions.bind_listeners,
+                f"{plan.endpoint} would let everybody in who can reach this machine; bind it to 127.0.0.1, ask for "
+                f"passwords with '{ServerOptions.security_protocols.key}' = '{plan.endpoint.name}:SASL', or say "
+                f"--insecure ('{ServerOptions.insecure_listeners_allowed.key}' = 'true') if that is what you want",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there; a name that is not known counts as reachable."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        addresses = {found[4][0] for found in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
 
 
 def _check_known(option: ServerOption[Any], given: Collection[str], names: Collection[str]) -> None:

@@ -14,8 +14,10 @@ server starts here, too.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +26,8 @@ from fluss.errors import FlussError
 if TYPE_CHECKING:
     import yaml
 
+# Given instead of a file, it means to read the options from there.
+STANDARD_INPUT: Final = Path("-")
 # No configuration nests deeper; a file that refers to itself does.
 _DEPTH_MAX: Final = 16
 _FILE_BYTES_MAX: Final = 1024 * 1024
@@ -51,8 +55,7 @@ def read_options_file(path: Path) -> dict[str, Setting]:
             f'reading {path} needs PyYAML: pip install "flussbett[server]", or pip install pyyaml alone'
         ) from None
     try:
-        with open(path, "rb") as file:
-            content = file.read(_FILE_BYTES_MAX + 1)
+        content = _content(path)
     except OSError as error:
         raise FlussError(f"the configuration file {path} cannot be read: {error.strerror}") from error
     if len(content) > _FILE_BYTES_MAX:
@@ -74,11 +77,25 @@ def read_options_file(path: Path) -> dict[str, Setting]:
     return settings
 
 
+def _content(path: Path) -> bytes:
+    """Return what is in a file, up to a byte more than there may be."""
+    if path == STANDARD_INPUT:
+        return _standard_input()
+    with open(path, "rb") as file:
+        return file.read(_FILE_BYTES_MAX + 1)
+
+
+@cache
+def _standard_input() -> bytes:
+    """Return what comes in by standard input, which can be read once."""
+    return sys.stdin.buffer.read(_FILE_BYTES_MAX + 1)
+
+
 def _entries(path: Path, prefix: str, mapping: yaml.MappingNode, depth_left: int) -> Iterator[tuple[str, Setting]]:
     import yaml
 
     for key_node, value_node in mapping.value:
-        origin = f"{path} line {key_node.start_mark.line + 1}"
+        origin = f"{'standard input' if path == STANDARD_INPUT else path} line {key_node.start_mark.line + 1}"
         if depth_left == 0 or not isinstance(key_node, yaml.ScalarNode):
             raise FlussError(f"{origin}: expected a dotted key such as log.segment.file-size")
         key = prefix + key_node.value

@@ -18,9 +18,10 @@ from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
 from fluss.memory import MemoryWatch, loop_gives_back
 from fluss.net.listener import Listener
+from fluss.net.login import Users
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.protocol.api import ApiKey
-from fluss.protocol.sasl import CredentialsChecker, UserTable
+from fluss.protocol.sasl import UserTable
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
@@ -30,7 +31,7 @@ from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import SecurityProtocol, address_text
-from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners
+from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
 from fluss.server.model import Clock
 from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
@@ -121,8 +122,9 @@ class FlussServer:
     async def _start(self) -> None:
         if self._options.ignored_keys:
             logger.info("these options have no effect in this server: %s", ", ".join(self._options.ignored_keys))
+        warn_of_listeners(self._options, self._plans)
         # In a thread, because a directory may be slow, and other servers may share this loop.
-        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir)
+        directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir, mode=self._options.data_dir_mode)
         self._running.callback(directory.release)
         await asyncio.to_thread(_refuse_lost_metadata, directory.path)
         nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
@@ -173,15 +175,9 @@ class FlussServer:
         options = self._options
         if not options.authorizer_enabled:
             return Authorizer.disabled()
-        if all(plan.endpoint.name == options.internal_listener_name for plan in self._plans):
-            logger.warning(
-                "'%s' is on, but '%s' names the only listener, and clients that come in by that one may do everything",
-                ServerOptions.authorizer_enabled.key,
-                ServerOptions.internal_listener_name.key,
-            )
         return Authorizer(
             super_users=options.super_users,
-            internal_listener_name=options.internal_listener_name,
+            internal_listener_name=options.internal_listener_name or None,
             ignore_case=options.principal_ignore_case,
         )
 
@@ -210,14 +206,15 @@ class FlussServer:
 
     def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
         options = self._options
-        checker: CredentialsChecker | None = None
+        known_users: Users | None = None
         if plan.protocol is SecurityProtocol.SASL:
-            checker = users if plan.own_users is None else UserTable(plan.own_users)
+            known_users = users if plan.own_users is None else UserTable(plan.own_users)
         return ListenerSettings(
             name=plan.endpoint.name,
             host=plan.endpoint.host,
             port=plan.endpoint.port,
-            check_credentials=checker,
+            check_credentials=known_users,
+            mechanisms=tuple(name.upper() for name in options.sasl_mechanisms),
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
             in_flight_requests_max=options.queued_requests_max,
@@ -287,6 +284,9 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         kv_tables_allowed=options.kv_tables_allowed,
         auto_partition_check_interval_ms=options.auto_partition_check_interval_ms,
         producer_offsets_ttl_ms=options.producer_offsets_ttl_ms,
+        producer_offsets_ttl_ms_max=options.producer_offsets_ttl_ms_max,
+        producers_per_user_max=options.producers_per_user_max,
+        producer_offsets_count_max=options.producer_offsets_count_max,
         producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
     )
 
@@ -366,11 +366,13 @@ def log_to_stderr(level: str) -> None:
     )
 
 
-def prepare_process() -> None:
+def prepare_process(options: ServerOptions) -> None:
     """Make this process fit to be a server: let the event loop come to its turn soon, and allow many open files.
 
-    For processes that are nothing but a server, before it is started.
+    Files that libraries make, such as those of RocksDB, are for the same people as all others. For processes that are
+    nothing but a server, before it is started.
     """
+    os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)

@@ -28,6 +28,7 @@ from fluss.options import (
     ValueType,
     choice_of,
     format_value,
+    is_secret_key,
     suggestion,
 )
 from fluss.protocol.sasl import Principal
@@ -62,6 +63,15 @@ def _super_users(text: str) -> frozenset[Principal]:
     return users
 
 
+def _permissions(text: str) -> int:
+    if re.fullmatch("0?7[0-7]{2}", text) is None:
+        raise ValueError
+    return int(text, 8)
+
+
+PERMISSIONS: Final = ValueType(
+    "permissions in octal that begin with 7 for the owner, such as 0700 or 0750", _permissions
+)
 ENDPOINTS: Final = ValueType("NAME://host:port, several separated by commas", parse_endpoints)
 PROTOCOLS: Final = ValueType("NAME:protocol, several separated by commas", parse_protocols)
 USERS: Final = ValueType("user:password, several separated by commas", parse_users)
@@ -69,6 +79,10 @@ JAAS: Final = ValueType("a JAAS text", parse_jaas)
 NAMES: Final = ValueType("names separated by commas", _comma_separated)
 SUPER_USERS: Final = ValueType("type:name, several separated by semicolons, such as User:admin", _super_users)
 DURABILITY: Final = choice_of(Durability)
+
+
+def _variable(key: str) -> str:
+    return _ENVIRONMENT_PREFIX + re.sub("[.-]", "_", key).upper()
 
 
 class ServerOption(Option[T]):
@@ -83,7 +97,7 @@ class ServerOption(Option[T]):
 
     @property
     def environment_variable(self) -> str:
-        return _ENVIRONMENT_PREFIX + re.sub("[.-]", "_", self.key).upper()
+        return _variable(self.key)
 
     def value_of(self, setting: Setting) -> T:
         """Read the value; a text that is none is a FlussError that says where the text stands."""
@@ -128,14 +142,22 @@ class ServerOptions:
     internal_listener_name = ServerOption(
         "internal.listener.name",
         TEXT,
-        DEFAULT_LISTENER_NAME,
-        "The listener for servers and operators: whoever comes in by it needs no rights.",
+        "",
+        "The listener for servers and operators: whoever comes in by it needs no rights. Unless it is named, there is "
+        "none. It cannot be the only one, and without authentication it has to be on a loopback address.",
     )
     security_protocols = ServerOption(
         "security.protocol.map",
         PROTOCOLS,
         "",
         "PLAINTEXT or SASL by listener name, such as CLIENT:SASL. A listener that is not named is a plaintext one.",
+    )
+    insecure_listeners_allowed = ServerOption(
+        "security.insecure-listeners.allowed",
+        BOOLEAN,
+        "false",
+        "Whether listeners that ask nobody who they are may be reached from other machines; --insecure says the same. "
+        "Otherwise they have to be on a loopback address, such as 127.0.0.1.",
     )
     sasl_mechanisms = ServerOption(
         "security.sasl.enabled.mechanisms", NAMES, "PLAIN", "How users may log in; PLAIN is the one mechanism there is."
@@ -171,6 +193,13 @@ class ServerOptions:
 
     # The process.
     data_dir = ServerOption("data.dir", TEXT, "", "The directory for everything that is kept. It has to be given.")
+    data_dir_mode = ServerOption(
+        "data.dir.mode",
+        PERMISSIONS,
+        "0700",
+        "Who may use the data directory, as an octal number: 0700 is the user that the server runs as, 0750 its group, "
+        "too. Files get the same without the right to execute. An existing directory that allows more is closed.",
+    )
     durability = ServerOption(
         "durability",
         DURABILITY,
@@ -256,7 +285,30 @@ class ServerOptions:
         "coordinator.producer-offsets.ttl",
         DURATION_MS,
         "24 h",
-        "How long offsets that a producer has registered are kept.",
+        "How long offsets that a producer has registered are kept, unless it says otherwise.",
+        lowest=1,
+    )
+    producer_offsets_ttl_ms_max = ServerOption(
+        "coordinator.producer-offsets.max-ttl",
+        DURATION_MS,
+        "7 d",
+        "The longest time that a producer can ask for; longer ones count as this, or as the time above if that is "
+        "longer.",
+        lowest=1,
+    )
+    producers_per_user_max = ServerOption(
+        "coordinator.producer-offsets.max-per-user",
+        INT32,
+        "1000",
+        "The most producers of one user whose offsets are kept; further ones are refused with code 63.",
+        lowest=1,
+    )
+    producer_offsets_count_max = ServerOption(
+        "coordinator.producer-offsets.max-offsets",
+        INT32,
+        "262144",
+        "The most offsets of buckets that are kept for all producers together, where a producer counts as one more; "
+        "further ones are refused with code 63.",
         lowest=1,
     )
     producer_offsets_cleanup_interval_ms = ServerOption(
@@ -473,6 +525,15 @@ class ServerOptions:
             for key, setting, is_secret in rows
         ]
 
+    def has_secrets_of(self, origin: str) -> bool:
+        """Whether something that must not be shown was given at a place, such as a file."""
+        given = {**self._settings, **self._ignored}
+        return any(
+            is_secret_option(key)
+            for key, setting in given.items()
+            if setting.text and setting.origin.startswith(origin)
+        )
+
     def explained(self) -> str:
         """Write all options as a configuration file, with the origin of each value beside it."""
         lines = [(f"{key}: {_yaml_scalar(text)}", origin) for key, text, origin in self.shown()]
@@ -532,6 +593,17 @@ _EXPLAINED_WIDTH_MAX: Final = 70
 # A family of keys with meanings of its own: what new tables are told about the lake.
 _LAKE_PREFIX: Final = "datalake."
 _OPTION_BY_KEY: Final = {option.key: option for option in ServerOptions.options()}
+
+
+def is_secret_option(key: str) -> bool:
+    """Whether the value of a key must not be shown; also of keys that only upstream servers know."""
+    option = _OPTION_BY_KEY.get(key)
+    return is_secret_key(key) if option is None else option.secret
+
+
+def variable_of(key: str) -> str | None:
+    """Return the environment variable that sets an option; None if there is none."""
+    return _variable(key) if key in _OPTION_BY_KEY or _LISTENER_JAAS_KEY.fullmatch(key) else None
 
 
 def argument_settings(properties: Mapping[str, str | int | float | bool]) -> dict[str, Setting]:

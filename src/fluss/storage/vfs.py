@@ -3,7 +3,8 @@
 ``OsFiles`` is the real one. A fault-injecting twin with the same methods lives in ``fluss.testing.faultfs``.
 
 Files are named by path, not held open: an idle log costs no descriptor. ``OsFiles`` keeps the descriptors that were
-used last, up to a limit. Errors of the operating system come out as OSError, with the name of the file.
+used last, up to a limit. New files and directories can be read and written by those who may use the directory that
+they are made in, and by nobody else. Errors of the operating system come out as OSError, with the name of the file.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from fluss.buffers import BytesLike, byte_view, new_memory
 DESCRIPTORS_MAX: Final = 512
 # What a file is called until its new content is complete.
 TEMPORARY_SUFFIX: Final = ".tmp"
+# What can be said of files and directories at all; the umask of the process may take some of it away.
+_DIRECTORY_MODE: Final = 0o777
+_FILE_MODE: Final = 0o666
 # What the operating system takes in one call (IOV_MAX).
 _PARTS_PER_WRITE: Final = 1024
 # A larger read goes into memory that is used again and again: fresh pages cost more than the copy.
@@ -159,7 +163,9 @@ class OsFiles:
     def replace(self, path: Path, data: bytes, *, durably: bool = True) -> None:
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
-            with open(temporary, "wb") as file:
+            # A link that somebody has put there is not followed.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(temporary, flags, _mode_in(temporary.parent) & _FILE_MODE), "wb") as file:
                 file.write(data)
                 file.flush()
                 if durably:
@@ -190,7 +196,7 @@ class OsFiles:
             missing.append(missing[-1].parent)
         for directory in reversed(missing):
             with suppress(FileExistsError):
-                directory.mkdir()
+                directory.mkdir(_mode_in(directory.parent))
                 if durably:
                     self.sync_directory(directory.parent)
 
@@ -235,7 +241,8 @@ class OsFiles:
                 descriptor.user_count += 1
         if descriptor is None:
             # Opening may wait for the disk; threads that have their descriptors go on meanwhile.
-            opened = _Descriptor(os.open(text, flags | os.O_CLOEXEC, 0o644))
+            mode = _mode_in(os.path.dirname(text)) & _FILE_MODE if flags & os.O_CREAT else 0
+            opened = _Descriptor(os.open(text, flags | os.O_CLOEXEC, mode))
             descriptor = self._keep(text, opened, forget_count)
         try:
             yield descriptor.number
@@ -266,6 +273,14 @@ class OsFiles:
     def _close_if_unused(self, descriptor: _Descriptor) -> None:
         if descriptor.is_dropped and descriptor.user_count == 0:
             os.close(descriptor.number)
+
+
+def _mode_in(directory: str | Path) -> int:
+    """Return who may use a directory, as permissions of something new in it."""
+    try:
+        return os.stat(directory).st_mode & _DIRECTORY_MODE
+    except FileNotFoundError:
+        return _DIRECTORY_MODE
 
 
 def _write_all(descriptor: int, parts: list[BytesLike], position: int) -> int:

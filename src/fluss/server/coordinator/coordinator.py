@@ -74,7 +74,7 @@ class Coordinator:
                 tags=await ServerTags.open(store, [nodes.tablet_server_id]),
                 writer_ids=await WriterIds.open(store),
                 row_ids=RowIds(store),
-                producers=await ProducerRegistry.open(store, clock=clock, ttl_ms=settings.producer_offsets_ttl_ms),
+                producers=await ProducerRegistry.open(store, settings, clock=clock),
                 settings=settings,
                 clock=clock,
                 rng=rng or random.Random(),

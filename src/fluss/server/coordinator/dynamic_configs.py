@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -26,7 +25,9 @@ from fluss.options import (
     Option,
     ValueType,
     choice_of,
+    is_secret_key,
     suggestion,
+    without_passwords,
 )
 from fluss.schema.cluster_info import ClusterConfigEntry, ConfigChange, ConfigOp
 from fluss.schema.table_options import LAKE_PREFIX, LakeFormat
@@ -55,9 +56,6 @@ DISK_WRITE_LIMIT_KEY: Final = "server.data-disk.write-limit-ratio"
 DISK_WRITE_RECOVER_KEY: Final = "server.data-disk.write-recover-ratio"
 # A list of ten thousand users; appending must not go on for ever.
 _TEXT_CHARS_MAX: Final = 1024 * 1024
-# What is never shown, and what tables do not show of the lake.
-_SECRET_KEY: Final = re.compile(r"password|secret|credential|jaas|token|access[.-]?key", re.IGNORECASE)
-_SECRET_LAKE_WORDS: Final = ("password", "secret", "key")
 
 # Told the new text of a key, None if it has none any more. Called on the event loop after the change was stored.
 OnChange: TypeAlias = Callable[[str | None], None]
@@ -86,9 +84,9 @@ class LakeConfig:
         is_enabled = _LAKE_ENABLED.parse(configs.get(CLUSTER_LAKE_ENABLED_KEY, "true"))
         prefix = f"{CLUSTER_LAKE_PREFIX}{lake_format}."
         shown = {
-            LAKE_PREFIX + key.removeprefix(CLUSTER_LAKE_PREFIX): value
+            LAKE_PREFIX + key.removeprefix(CLUSTER_LAKE_PREFIX): without_passwords(value)
             for key, value in configs.items()
-            if key.startswith(prefix) and not any(word in key.lower() for word in _SECRET_LAKE_WORDS)
+            if key.startswith(prefix) and not is_secret_key(key)
         }
         return cls(lake_format, is_enabled, shown)
 
@@ -279,7 +277,7 @@ def _check_together(values: Mapping[str, str]) -> None:
 def _shown(key: str, text: str) -> str:
     if key == CREDENTIALS_KEY and all(":" in item for item in _items(text)):
         return ",".join(f"{user}:{HIDDEN}" for user in _read_map(text))
-    return HIDDEN if _SECRET_KEY.search(key) else text
+    return HIDDEN if is_secret_key(key) else without_passwords(text)
 
 
 def _invalid(text: str) -> FlussError:

@@ -55,6 +55,8 @@ class RegisteredOffsets:
     producer_id: str
     expires_ms: int
     offsets: tuple[tuple[TableBucket, int | None], ...]
+    # The principal who registered it; empty if that was before owners were recorded.
+    owner: str = ""
 
 
 FILE_NAME: Final = "metadata.sqlite"
@@ -273,7 +275,8 @@ class MetadataStore:
             [(bucket.table_id, bucket.partition_id, bucket.bucket_id, offset) for bucket, offset in producer.offsets]
         )
         await self._execute(
-            "REPLACE INTO producer_offsets VALUES (?, ?, ?)", (producer.producer_id, producer.expires_ms, offsets)
+            "REPLACE INTO producer_offsets VALUES (?, ?, ?, ?)",
+            (producer.producer_id, producer.expires_ms, offsets, producer.owner),
         )
 
     async def delete_producer_offsets(self, producer_ids: Iterable[str]) -> None:
@@ -379,9 +382,9 @@ def _acl(
     return AclBinding(resource, f"{principal_type}:{principal_name}", AclOperation(operation), host)
 
 
-def _producer(producer_id: str, expires_ms: int, offsets: str) -> RegisteredOffsets:
+def _producer(producer_id: str, expires_ms: int, offsets: str, owner: str) -> RegisteredOffsets:
     parsed = ((TableBucket.new_with_partition(*bucket), offset) for *bucket, offset in json.loads(offsets))
-    return RegisteredOffsets(producer_id, expires_ms, tuple(parsed))
+    return RegisteredOffsets(producer_id, expires_ms, tuple(parsed), owner)
 
 
 # The tables of the file
@@ -475,4 +478,5 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         ) WITHOUT ROWID
         """,
     ),
+    ("ALTER TABLE producer_offsets ADD COLUMN owner TEXT NOT NULL DEFAULT ''",),
 )

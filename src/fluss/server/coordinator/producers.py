@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -12,6 +13,7 @@ from fluss.integers import INT64_MAX
 from fluss.schema.naming_rules import name_problem
 from fluss.schema.table import TableBucket
 from fluss.server.coordinator.metadata_store import MetadataStore, RegisteredOffsets
+from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.model import Clock
 
 # So many ids cost one write to the disk. After a crash the unused rest is lost; a clean stop gives it back.
@@ -76,18 +78,25 @@ def check_producer_id(producer_id: str) -> None:
 
 
 class ProducerRegistry:
-    """Keeps how far producers had come, for them to find after a failure. It expires. The first registration wins."""
+    """Keeps how far producers had come, for them to find after a failure. It expires. The first registration wins.
 
-    def __init__(self, store: MetadataStore, producers: list[RegisteredOffsets], clock: Clock, ttl_ms: int) -> None:
+    Who registered an id is its owner. Whom else it may be shown to is a question of rights, which is not asked here.
+    """
+
+    def __init__(
+        self, store: MetadataStore, producers: list[RegisteredOffsets], settings: CoordinatorSettings, clock: Clock
+    ) -> None:
         self._store = store
+        self._settings = settings
         self._producers = {producer.producer_id: producer for producer in producers}
+        self._count_by_owner = Counter(producer.owner for producer in producers)
+        self._weight = sum(map(_weight, producers))
         self._clock = clock
-        self._ttl_ms = ttl_ms
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def open(cls, store: MetadataStore, *, clock: Clock, ttl_ms: int) -> ProducerRegistry:
-        return cls(store, await store.load_producer_offsets(), clock, ttl_ms)
+    async def open(cls, store: MetadataStore, settings: CoordinatorSettings, *, clock: Clock) -> ProducerRegistry:
+        return cls(store, await store.load_producer_offsets(), settings, clock)
 
     def get(self, producer_id: str) -> RegisteredOffsets | None:
         """Return what a producer registered, unless it has expired."""
@@ -95,17 +104,48 @@ class ProducerRegistry:
         return None if producer is None or producer.expires_ms <= self._clock() else producer
 
     async def register(
-        self, producer_id: str, offsets: Iterable[tuple[TableBucket, int | None]], ttl_ms: int | None
-    ) -> bool:
-        """Keep offsets for a while. Returns False, and keeps what is there, if the producer has registered before."""
+        self, producer_id: str, owner: str, offsets: Iterable[tuple[TableBucket, int | None]], ttl_ms: int | None
+    ) -> tuple[RegisteredOffsets, bool]:
+        """Keep offsets for a while. Returns what is kept under the id from now on, and whether it is new.
+
+        What was registered before stays. Raises code 63 if the owner has too many producers, or all together have.
+        """
         async with self._lock:
-            if self.get(producer_id) is not None:
-                return False
-            ttl_ms = self._ttl_ms if ttl_ms is None else ttl_ms
-            producer = RegisteredOffsets(producer_id, min(self._clock() + ttl_ms, INT64_MAX), tuple(offsets))
+            kept = self.get(producer_id)
+            if kept is not None:
+                return kept, False
+            settings = self._settings
+            if ttl_ms is None:
+                ttl_ms = settings.producer_offsets_ttl_ms
+            else:
+                ttl_ms = min(ttl_ms, max(settings.producer_offsets_ttl_ms, settings.producer_offsets_ttl_ms_max))
+            producer = RegisteredOffsets(producer_id, min(self._clock() + ttl_ms, INT64_MAX), tuple(offsets), owner)
+            if self._why_full(producer) is not None or producer_id in self._producers:
+                await self._remove_expired()
+            failure = self._why_full(producer)
+            if failure is not None:
+                raise failure
             await self._store.put_producer_offsets(producer)
             self._producers[producer_id] = producer
-            return True
+            self._count_by_owner[owner] += 1
+            self._weight += _weight(producer)
+            return producer, True
+
+    def _why_full(self, producer: RegisteredOffsets) -> FlussError | None:
+        settings = self._settings
+        if self._count_by_owner[producer.owner] >= settings.producers_per_user_max:
+            return FlussError(
+                f"{producer.owner} has its limit of {settings.producers_per_user_max} registered producers; delete "
+                "some, or wait until others expire",
+                ErrorCode.INVALID_PRODUCER_ID_EXCEPTION,
+            )
+        if self._weight + _weight(producer) > settings.producer_offsets_count_max:
+            return FlussError(
+                f"The server keeps at most {settings.producer_offsets_count_max} offsets of producers, and there is no "
+                f"room for {len(producer.offsets)} more; delete some, or wait until others expire",
+                ErrorCode.INVALID_PRODUCER_ID_EXCEPTION,
+            )
+        return None
 
     async def delete(self, producer_id: str) -> None:
         """Forget a producer; one that is not known changes nothing."""
@@ -114,10 +154,22 @@ class ProducerRegistry:
 
     async def remove_expired(self) -> None:
         async with self._lock:
-            await self._delete([producer_id for producer_id in self._producers if self.get(producer_id) is None])
+            await self._remove_expired()
+
+    async def _remove_expired(self) -> None:
+        await self._delete([producer_id for producer_id in self._producers if self.get(producer_id) is None])
 
     async def _delete(self, producer_ids: list[str]) -> None:
         if producer_ids:
             await self._store.delete_producer_offsets(producer_ids)
             for producer_id in producer_ids:
-                del self._producers[producer_id]
+                producer = self._producers.pop(producer_id)
+                self._weight -= _weight(producer)
+                self._count_by_owner[producer.owner] -= 1
+                if not self._count_by_owner[producer.owner]:
+                    del self._count_by_owner[producer.owner]
+
+
+def _weight(producer: RegisteredOffsets) -> int:
+    """Return how much a producer counts against the limit of offsets."""
+    return 1 + len(producer.offsets)

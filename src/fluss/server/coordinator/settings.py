@@ -41,6 +41,10 @@ class CoordinatorSettings:
     # By whose clock partitions are made when their table does not say.
     time_zone: tzinfo = field(default_factory=server_zone)
     producer_offsets_ttl_ms: int = 86_400_000
+    # What a producer may ask for, how many ids one user may have, and how much is kept for all of them.
+    producer_offsets_ttl_ms_max: int = 7 * 86_400_000
+    producers_per_user_max: int = 1000
+    producer_offsets_count_max: int = 262_144
     producer_offsets_cleanup_interval_ms: int = 3_600_000
     # How long the answer "no such partition" is held back: some clients ask again at once, without end.
     missing_partition_delay_ms: int = 30

@@ -34,6 +34,8 @@ from fluss.server.coordinator.table_validation import TableLimits, check_bucket_
 from fluss.server.model import Clock, Table
 
 # The system keeps it; users never create or drop it.
+# File systems take names of 255 bytes, and an id goes with it.
+_PARTITION_NAME_CHARS_MAX: Final = 230
 _HISTORICAL_PARTITION: Final = "__historical__"
 
 
@@ -130,7 +132,14 @@ class TableService:
         check_partition_spec(spec, keys, creating=True)
         rule = AutoPartitionRule.of(table.descriptor, self._settings.time_zone)
         rule.check_new_values(ordered_values(spec, keys), self._clock())
-        if not await self._create_if_absent(table, partition_name(spec, keys)) and not ignore_if_exists:
+        name = partition_name(spec, keys)
+        if len(name) > _PARTITION_NAME_CHARS_MAX:
+            raise FlussError(
+                f"The values of a partition have together {len(name)} characters, at most {_PARTITION_NAME_CHARS_MAX} "
+                "are allowed: it has a directory of that name",
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            )
+        if not await self._create_if_absent(table, name) and not ignore_if_exists:
             raise FlussError(
                 f"Partition '{qualified_partition_name(spec, keys)}' already exists for table {table.path}",
                 ErrorCode.PARTITION_ALREADY_EXISTS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.server_connection import Handler, RequestContext
@@ -32,13 +32,7 @@ class AclHandlers:
 
     def _list(self, context: RequestContext, request: pb.ListAclsRequest) -> pb.ListAclsResponse:
         self._check_enabled()
-        shown = [
-            pb_acl(acl)
-            for acl in self._authorizer.acls()
-            if acl_matches(request.acl_filter, acl)
-            and self._authorizer.allows(context, AclOperation.DESCRIBE, acl.resource)
-        ]
-        return pb.ListAclsResponse(acl=shown)
+        return pb.ListAclsResponse(acl=map(pb_acl, self._matching(context, request.acl_filter)))
 
     async def _create(self, context: RequestContext, request: pb.CreateAclsRequest) -> pb.CreateAclsResponse:
         """Add what is valid. An entry that is not gets an error of its own; missing rights refuse the request."""
@@ -59,15 +53,16 @@ class AclHandlers:
             return response
 
     async def _drop(self, context: RequestContext, request: pb.DropAclsRequest) -> pb.DropAclsResponse:
-        """Remove what matches. An entry that matches several filters belongs to the first one."""
+        """Remove what matches and the sender may see. An entry that matches several filters belongs to the first one.
+
+        Missing rights for one of the entries refuse the request.
+        """
         self._check_enabled()
         async with self._lock:
             dropped: dict[AclBinding, None] = {}
             response = pb.DropAclsResponse()
             for acl_filter in request.acl_filter:
-                matching = [
-                    acl for acl in self._authorizer.acls() if acl not in dropped and acl_matches(acl_filter, acl)
-                ]
+                matching = [acl for acl in self._matching(context, acl_filter) if acl not in dropped]
                 dropped.update(dict.fromkeys(matching))
                 response.filter_results.add(
                     matching_acls=[pb.PbDropAclsMatchingAcl(acl=pb_acl(acl)) for acl in matching]
@@ -77,6 +72,12 @@ class AclHandlers:
                 await self._store.remove_acls(dropped)
                 self._authorizer.remove(dropped)
             return response
+
+    def _matching(self, context: RequestContext, acl_filter: pb.PbAclFilter) -> Iterator[AclBinding]:
+        """Yield the entries that a filter matches, as far as they are about something that the sender may see."""
+        for acl in self._authorizer.acls():
+            if acl_matches(acl_filter, acl) and self._authorizer.allows(context, AclOperation.DESCRIBE, acl.resource):
+                yield acl
 
     def _check_enabled(self) -> None:
         if not self._authorizer.is_enabled:

@@ -46,15 +46,15 @@ class BucketAccess:
         self._authorizer = authorizer
 
     def table(self, context: RequestContext, table_id: int, operation: AclOperation) -> HostedTable | None:
-        """Return a table, None if it is not here; raise code 48 if the sender may not do this with it.
+        """Return a table, None if there is none that the sender may see; raise code 48 if it may not do this with it.
 
-        Whether a table that is not here exists at all is a question about each bucket, see ``bucket``.
+        A table of which nothing is here yet has no buckets, see ``bucket``.
         """
         known = self._catalog.table_by_id(table_id)
-        if known is None:
+        if known is None or not self._authorizer.finds(context, operation, AclResource.table(known.path)):
             return None
-        self._authorizer.check(context, operation, AclResource.table(known.path))
-        return self._tables.get(table_id)
+        hosted = self._tables.get(table_id)
+        return HostedTable(known) if hosted is None else hosted
 
     def bucket(
         self, table: HostedTable | None, table_id: int, partition_id: int | None, bucket_id: int
@@ -68,7 +68,7 @@ class BucketAccess:
             if 0 <= bucket_id < group.bucket_count:
                 return group[bucket_id]
         bucket = TableBucket.new_with_partition(table_id, partition_id, bucket_id)
-        raise not_hosted(bucket) if self._exists(bucket) else unknown_bucket(bucket)
+        raise not_hosted(bucket) if table is not None and self._exists(bucket) else unknown_bucket(bucket)
 
     def _exists(self, bucket: TableBucket) -> bool:
         table = self._catalog.table_by_id(bucket.table_id)

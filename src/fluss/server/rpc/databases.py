@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fluss.errors import ErrorCode
+from fluss.errors import ErrorCode, FlussError
 from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import config_changes
@@ -15,6 +15,7 @@ from fluss.schema.naming_rules import check_database_name
 from fluss.schema.serde import database_from_json, database_to_json
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import DEFAULT_DATABASE, Catalog
+from fluss.server.data_dir import FILE_NAMES
 from fluss.server.rpc.handler_group import ChangeHandler
 
 
@@ -74,7 +75,7 @@ class DatabaseHandlers:
 
     async def _create(self, context: RequestContext, request: pb.CreateDatabaseRequest) -> pb.CreateDatabaseResponse:
         self._authorizer.check(context, Operation.CREATE, CLUSTER)
-        check_database_name(request.database_name)
+        _check_new_name(request.database_name)
         descriptor = database_from_json(request.database_json) if request.database_json else DatabaseDescriptor()
         await self._catalog.create_database(
             request.database_name, descriptor, ignore_if_exists=request.ignore_if_exists
@@ -98,6 +99,16 @@ class DatabaseHandlers:
             request.database_name, ignore_if_not_exists=request.ignore_if_not_exists, cascade=request.cascade
         )
         return pb.DropDatabaseResponse()
+
+
+def _check_new_name(name: str) -> None:
+    """Refuse a name that no database can have, or that a file of the server has (code 16)."""
+    check_database_name(name)
+    if name.lower() in FILE_NAMES:
+        raise FlussError(
+            f"Database name '{name}' is the name of a file of the server; choose another one",
+            ErrorCode.INVALID_DATABASE_EXCEPTION,
+        )
 
 
 def _changed(

@@ -280,7 +280,7 @@ class LogFetcher:
 
 
 def _failure(bucket_id: int, partition_id: int | None, error: FlussError) -> FetchedBucket:
-    return FetchedBucket(bucket_id, partition_id, error_code=error.error_code, error_message=error.message)
+    return FetchedBucket(bucket_id, partition_id, error_code=error.error_code, error_message=error.public_message)
 
 
 def _selection(table: HostedTable, wanted: pb.PbFetchLogReqForTable) -> Selection | None:

@@ -108,10 +108,7 @@ class MetadataHandlers:
                 partition = self._partition_by_name(table_path(message), message.partition_name)
                 found[partition.partition_id] = partition
         for partition_id in request.partitions_id:
-            partition = self._partition_by_id(partition_id)
-            table = self._catalog.table_by_id(partition.table_id)
-            if table is not None and self._is_shown(context, table.path):
-                found[partition_id] = partition
+            found[partition_id] = self._partition_by_id(context, partition_id)
         return found.values()
 
     def _is_shown(self, context: RequestContext, path: TablePath) -> bool:
@@ -125,9 +122,11 @@ class MetadataHandlers:
             raise FlussError(f"Table partition '{path}(p={name})' does not exist.", ErrorCode.PARTITION_NOT_EXISTS)
         return partition
 
-    def _partition_by_id(self, partition_id: int) -> Partition:
+    def _partition_by_id(self, context: RequestContext, partition_id: int) -> Partition:
+        """Return a partition. Those of tables that the sender may not see are missing as if they did not exist."""
         partition = self._catalog.partition_by_id(partition_id)
-        if partition is None:
+        table = None if partition is None else self._catalog.table_by_id(partition.table_id)
+        if partition is None or table is None or not self._is_shown(context, table.path):
             raise FlussError(f"The partition id '{partition_id}' does not exist", ErrorCode.PARTITION_NOT_EXISTS)
         return partition
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
-from fluss.server.authorizer import CLUSTER, Resource
+from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.model import CatalogView
 
 # Carries out a request that changes something.
@@ -20,6 +20,18 @@ class HandlerGroup(Protocol):
     def readers(self) -> Mapping[ApiKey, Handler]: ...
 
     def changers(self) -> Mapping[ApiKey, ChangeHandler]: ...
+
+
+def check_table_id(
+    authorizer: Authorizer, catalog: CatalogView, context: RequestContext, operation: Operation, table_id: int
+) -> None:
+    """Refuse a request (code 48) whose sender may not do something with the table that a number stands for.
+
+    Tables that the sender may not see are refused in the same words as numbers that stand for none.
+    """
+    table = catalog.table_by_id(table_id)
+    if table is None or not authorizer.finds(context, operation, Resource.table(table.path)):
+        authorizer.check(context, operation, CLUSTER)
 
 
 def resource_of_table_id(catalog: CatalogView, table_id: int) -> Resource:

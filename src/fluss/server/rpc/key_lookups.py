@@ -86,7 +86,7 @@ class BucketLookup:
         if self.failure is None:
             return LookupAnswer(self.bucket_id, self.partition_id, encoded=self.encoded)
         code = self.failure.error_code
-        return LookupAnswer(self.bucket_id, self.partition_id, _TOLD_CODES.get(code, code), self.failure.message)
+        return LookupAnswer(self.bucket_id, self.partition_id, _TOLD_CODES.get(code, code), self.failure.public_message)
 
 
 @dataclass(slots=True, eq=False)

@@ -106,7 +106,7 @@ class LimitScanner:
     async def _answer_error(self, error: FlussError) -> LimitScanResponse:
         if error.error_code in RETRIABLE_CODES:
             await self._resources.purgatory.hold_back()
-        return LimitScanResponse(error_code=error.error_code, error_message=error.message)
+        return LimitScanResponse(error_code=error.error_code, error_message=error.public_message)
 
 
 def _first_rows(store: KvStore, row_count: int, bytes_max: int) -> list[BytesLike]:
@@ -154,7 +154,7 @@ class KvScanner:
     async def _answer_error(self, error: FlussError) -> ScanKvResponse:
         if error.error_code in RETRIABLE_CODES:
             await self._resources.purgatory.hold_back()
-        return ScanKvResponse(error_code=error.error_code, error_message=error.message)
+        return ScanKvResponse(error_code=error.error_code, error_message=error.public_message)
 
     # Open, continue, close
 

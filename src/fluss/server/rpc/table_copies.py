@@ -18,7 +18,7 @@ from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.table_service import check_partitioned
 from fluss.server.model import Partition, Table
-from fluss.server.rpc.handler_group import ChangeHandler, resource_of_table_id
+from fluss.server.rpc.handler_group import ChangeHandler, check_table_id
 
 _LOCAL_FILE_SCHEME: Final = "file"
 
@@ -76,7 +76,7 @@ class SnapshotHandlers:
     def _kv_snapshot_metadata(
         self, context: RequestContext, request: pb.GetKvSnapshotMetadataRequest
     ) -> pb.GetKvSnapshotMetadataResponse:
-        self._authorizer.check(context, Operation.DESCRIBE, resource_of_table_id(self._catalog, request.table_id))
+        check_table_id(self._authorizer, self._catalog, context, Operation.DESCRIBE, request.table_id)
         raise FlussError(
             f"Bucket {request.bucket_id} of the table of id {request.table_id} has no snapshot {request.snapshot_id}; "
             "read the changelog from its start instead",
@@ -103,7 +103,7 @@ class SnapshotHandlers:
         return pb.DropKvSnapshotLeaseResponse()
 
     def _check_leasable(self, context: RequestContext, table_id: int) -> None:
-        self._authorizer.check(context, Operation.READ, resource_of_table_id(self._catalog, table_id))
+        check_table_id(self._authorizer, self._catalog, context, Operation.READ, table_id)
         _check_primary_key_table(self._catalog.existing_table_by_id(table_id))
 
     # Remote storage
@@ -134,7 +134,7 @@ class SnapshotHandlers:
     def _table_and_partition(
         self, context: RequestContext, request: pb.ListKvSnapshotsRequest | pb.ListRemoteLogManifestsRequest
     ) -> tuple[Table, Partition | None]:
-        self._authorizer.check(context, Operation.DESCRIBE, resource_of_table_id(self._catalog, request.table_id))
+        check_table_id(self._authorizer, self._catalog, context, Operation.DESCRIBE, request.table_id)
         table = self._catalog.existing_table_by_id(request.table_id)
         wanted = partition_id(request)
         found = None if wanted is None else self._catalog.partition_by_id(wanted)

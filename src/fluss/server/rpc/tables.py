@@ -57,13 +57,21 @@ class TableHandlers:
     # Reading
 
     def _list(self, context: RequestContext, request: pb.ListTablesRequest) -> pb.ListTablesResponse:
+        """List the tables that the sender may see.
+
+        Those who may not see a database learn nothing from the answer, nor from how long it takes: the list is made
+        from what they may see, and is empty for a database that does not exist, too.
+        """
         database_name = request.database_name
+        if self._authorizer.allows(context, Operation.DESCRIBE, Resource.database(database_name)):
+            self._catalog.existing_database(database_name)
+        if self._authorizer.shows_all_tables(context, database_name):
+            exists = self._catalog.database(database_name) is not None
+            return pb.ListTablesResponse(table_name=self._catalog.table_names(database_name) if exists else ())
+        paths = [TablePath(database_name, name) for name in self._authorizer.tables_with_entries(database_name)]
+        shown = [path for path in paths if self._authorizer.shows(context, Operation.DESCRIBE, Resource.table(path))]
         return pb.ListTablesResponse(
-            table_name=[
-                name
-                for name in self._catalog.table_names(database_name)
-                if self._authorizer.shows(context, Operation.DESCRIBE, Resource.table(TablePath(database_name, name)))
-            ]
+            table_name=sorted(path.table_name for path in shown if self._catalog.table_by_path(path) is not None)
         )
 
     def _exists(self, context: RequestContext, request: pb.TableExistsRequest) -> pb.TableExistsResponse:

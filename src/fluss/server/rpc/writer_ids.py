@@ -13,8 +13,9 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
+from fluss.server.coordinator.metadata_store import RegisteredOffsets
 from fluss.server.coordinator.producers import ProducerRegistry, WriterIds, check_producer_id
-from fluss.server.rpc.handler_group import ChangeHandler, resource_of_table_id
+from fluss.server.rpc.handler_group import ChangeHandler, check_table_id, resource_of_table_id
 
 _CREATED: Final = 0
 _ALREADY_EXISTS: Final = 1
@@ -61,7 +62,12 @@ class WriterHandlers:
         offsets = tuple(bucket_offsets(request.table_offsets))
         self._check_may_write(context, offsets)
         ttl_ms = request.ttl_ms if request.HasField("ttl_ms") else None
-        is_new = await self._producers.register(request.producer_id, offsets, ttl_ms)
+        producer, is_new = await self._producers.register(request.producer_id, str(context.principal), offsets, ttl_ms)
+        if not is_new and not self._is_shown(context, producer):
+            raise FlussError(
+                f"The producer id '{request.producer_id}' belongs to another user; choose another one",
+                ErrorCode.AUTHORIZATION_EXCEPTION,
+            )
         return pb.RegisterProducerOffsetsResponse(result=_CREATED if is_new else _ALREADY_EXISTS)
 
     def _get_offsets(
@@ -69,7 +75,7 @@ class WriterHandlers:
     ) -> pb.GetProducerOffsetsResponse:
         check_producer_id(request.producer_id)
         producer = self._producers.get(request.producer_id)
-        if producer is None:
+        if producer is None or not self._is_shown(context, producer):
             return pb.GetProducerOffsetsResponse()
         shown = [
             (bucket, offset)
@@ -87,11 +93,26 @@ class WriterHandlers:
     ) -> pb.DeleteProducerOffsetsResponse:
         check_producer_id(request.producer_id)
         producer = self._producers.get(request.producer_id)
-        if producer is not None:
-            self._check_may_write(context, producer.offsets)
-        await self._producers.delete(request.producer_id)
+        if producer is not None and self._is_shown(context, producer):
+            existing = [entry for entry in producer.offsets if self._catalog.table_by_id(entry[0].table_id) is not None]
+            if existing or not producer.owner:
+                self._check_may_write(context, existing)
+            await self._producers.delete(request.producer_id)
         return pb.DeleteProducerOffsetsResponse()
 
+    def _is_shown(self, context: RequestContext, producer: RegisteredOffsets) -> bool:
+        """Whether the sender registered it, or may change the cluster. Others are told that there is no such producer.
+
+        Of those that were registered before owners were recorded, the rights to the tables decide alone.
+        """
+        return producer.owner in ("", str(context.principal)) or self._authorizer.allows(
+            context, Operation.ALTER, CLUSTER
+        )
+
     def _check_may_write(self, context: RequestContext, offsets: Iterable[tuple[TableBucket, int | None]]) -> None:
-        for table_id in {bucket.table_id for bucket, _ in offsets}:
-            self._authorizer.check(context, Operation.WRITE, resource_of_table_id(self._catalog, table_id))
+        """Refuse senders who may not write to all these tables; where there are none, to the whole cluster."""
+        table_ids = {bucket.table_id for bucket, _ in offsets}
+        if not table_ids:
+            self._authorizer.check(context, Operation.WRITE, CLUSTER)
+        for table_id in table_ids:
+            check_table_id(self._authorizer, self._catalog, context, Operation.WRITE, table_id)

@@ -375,7 +375,7 @@ def _put_response(api_version: int, puts: Sequence[_Put]) -> pb.PutKvResponse:
             answer.partition_id = put.records.partition_id
         if put.failure is not None:
             answer.error_code = _told_code(put.failure, api_version)
-            answer.error_message = put.failure.message
+            answer.error_message = put.failure.public_message
         else:
             answer.log_end_offset = put.log_end_offset
         if put.pressure > 0.0:

@@ -13,6 +13,7 @@ from fluss.net.listener import ListenerSettings
 from fluss.net.server_connection import RequestContext
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
+from fluss.protocol.convert import bucket_offsets
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import ANONYMOUS, Principal, UserTable
 from fluss.schema.acl import AclBinding, AclOperation, AclResource, AclResourceType
@@ -340,9 +341,17 @@ async def test_metadata_leaves_out_what_may_not_be_seen(make_cluster):
         request = pb.MetadataRequest(
             table_path=[path("d.t"), path("d.p")],
             partitions_path=[pb.PbPhysicalTablePath(database_name="d", table_name="p", partition_name="1")],
-            partitions_id=[0],
         )
         response = await cluster.ask(apis.GET_METADATA, request, channel=alice)
+        # Nor is a partition told from one that does not exist.
+        texts = []
+        for partition_id in (0, 7):
+            by_id = pb.MetadataRequest(partitions_id=[partition_id])
+            error = await cluster.refused(apis.GET_METADATA, by_id, channel=alice)
+            texts.append(error.message.replace(str(partition_id), "N"))
+            assert error.error_code == 36
+        assert texts[0] == texts[1]
+        request.partitions_id.append(0)
         assert not response.table_metadata
         assert not response.partition_metadata
         assert response.tablet_servers
@@ -365,15 +374,14 @@ async def test_writers_without_a_table_need_the_right_everywhere(make_cluster):
 
 
 async def test_offsets_of_producers_are_filtered_and_deleted_with_rights_on_all(make_cluster):
+    """Those from before owners were recorded are judged by the rights to their tables."""
     async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
         offsets = [
             pb.PbProducerTableOffsets(table_id=table_id, bucket_offsets=[pb.PbBucketOffset(bucket_id=0)])
             for table_id in (T, P, 99)
         ]
-        await cluster.ask(
-            apis.REGISTER_PRODUCER_OFFSETS, pb.RegisterProducerOffsetsRequest(producer_id="x", table_offsets=offsets)
-        )
+        await cluster.coordinator.producers.register("x", "", bucket_offsets(offsets), None)
         _grant(cluster, Operation.ALL, TABLE)
         get = pb.GetProducerOffsetsRequest(producer_id="x")
         response = await cluster.ask(apis.GET_PRODUCER_OFFSETS, get, channel=alice)
@@ -382,6 +390,46 @@ async def test_offsets_of_producers_are_filtered_and_deleted_with_rights_on_all(
         assert await cluster.code(apis.DELETE_PRODUCER_OFFSETS, delete, channel=alice) == 48
         _grant(cluster, Operation.WRITE, CLUSTER)
         await cluster.ask(apis.DELETE_PRODUCER_OFFSETS, delete, channel=alice)
+
+
+async def test_a_producer_belongs_to_the_user_who_registered_it(make_cluster):
+    register = pb.RegisterProducerOffsetsRequest(producer_id="x", table_offsets=BUCKET_OFFSETS)
+    get, delete = pb.GetProducerOffsetsRequest(producer_id="x"), pb.DeleteProducerOffsetsRequest(producer_id="x")
+    async with make_cluster(**_secured()) as cluster:
+        alice, bob = await _prepared(cluster), await cluster.connect("bob")
+        for principal in (ALICE, "User:bob"):
+            _grant(cluster, Operation.ALL, TABLE, principal)
+        assert (await cluster.ask(apis.REGISTER_PRODUCER_OFFSETS, register, channel=alice)).result == 0
+    async with make_cluster(**_secured()) as cluster:
+        alice, bob = await cluster.connect("alice"), await cluster.connect("bob")
+        for principal in (ALICE, "User:bob"):
+            _grant(cluster, Operation.ALL, TABLE, principal)
+        # Others cannot tell it from one that does not exist, neither by reading nor by deleting it.
+        unknown = await cluster.ask(
+            apis.GET_PRODUCER_OFFSETS, pb.GetProducerOffsetsRequest(producer_id="none"), channel=bob
+        )
+        assert await cluster.ask(apis.GET_PRODUCER_OFFSETS, get, channel=bob) == unknown
+        await cluster.ask(apis.DELETE_PRODUCER_OFFSETS, delete, channel=bob)
+        taken = await cluster.refused(apis.REGISTER_PRODUCER_OFFSETS, register, channel=bob)
+        assert taken.error_code == 48
+        assert "alice" not in taken.message
+        assert (await cluster.ask(apis.GET_PRODUCER_OFFSETS, get, channel=alice)).producer_id == "x"
+        assert (await cluster.ask(apis.REGISTER_PRODUCER_OFFSETS, register, channel=alice)).result == 1
+        # Who may change the cluster may look after it.
+        _grant(cluster, Operation.ALTER, CLUSTER, "User:bob")
+        assert (await cluster.ask(apis.GET_PRODUCER_OFFSETS, get, channel=bob)).producer_id == "x"
+        await cluster.ask(apis.DELETE_PRODUCER_OFFSETS, delete, channel=alice)
+        assert not (await cluster.ask(apis.GET_PRODUCER_OFFSETS, get, channel=alice)).producer_id
+
+
+async def test_a_producer_without_offsets_needs_the_right_to_write_everywhere(make_cluster):
+    register = pb.RegisterProducerOffsetsRequest(producer_id="x")
+    async with make_cluster(**_secured()) as cluster:
+        alice = await _prepared(cluster)
+        _grant(cluster, Operation.ALL, DATABASE)
+        assert await cluster.code(apis.REGISTER_PRODUCER_OFFSETS, register, channel=alice) == 48
+        _grant(cluster, Operation.WRITE, CLUSTER)
+        await cluster.ask(apis.REGISTER_PRODUCER_OFFSETS, register, channel=alice)
 
 
 async def test_tokens_and_dropped_leases_need_no_right(make_cluster):
@@ -526,9 +574,47 @@ async def test_who_may_not_change_one_of_the_entries_changes_none(make_cluster):
         assert await cluster.code(apis.CREATE_ACLS, mixed, channel=alice) == 48
         assert await _listed(cluster, _filter(principal_name="bob", principal_type="User")) == set()
         await cluster.ask(apis.CREATE_ACLS, pb.CreateAclsRequest(acl=[_acl(CLUSTER, principal="bob")]))
+        _grant(cluster, Operation.DESCRIBE, CLUSTER)
         everything = pb.DropAclsRequest(acl_filter=[_filter()])
         assert await cluster.code(apis.DROP_ACLS, everything, channel=alice) == 48
-        assert len(await _listed(cluster, _filter())) == 2
+        assert len(await _listed(cluster, _filter())) == 3
+
+
+async def test_entries_that_may_not_be_seen_are_neither_dropped_nor_told(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
+        alice = await _prepared(cluster)
+        acls = [_acl(DATABASE, operation=2), _acl(CLUSTER, principal="bob")]
+        await cluster.ask(apis.CREATE_ACLS, pb.CreateAclsRequest(acl=acls))
+        everything = pb.DropAclsRequest(acl_filter=[_filter()])
+        response = await cluster.ask(apis.DROP_ACLS, everything, channel=alice)
+        (result,) = response.filter_results
+        assert [match.acl.resource_name for match in result.matching_acls] == ["d"]
+        assert await _listed(cluster, _filter()) == {("fluss-cluster", "bob", 3)}
+        # With nothing left that alice may see there is nothing to drop, and nothing to be refused.
+        response = await cluster.ask(apis.DROP_ACLS, everything, channel=alice)
+        assert not response.filter_results[0].matching_acls
+
+
+async def test_tables_of_a_hidden_database_are_listed_like_those_of_a_missing_one(make_cluster):
+    async with make_cluster(**_secured()) as cluster:
+        alice = await _prepared(cluster)
+
+        async def listed(database: str) -> list[str]:
+            request = pb.ListTablesRequest(database_name=database)
+            return list((await cluster.ask(apis.LIST_TABLES, request, channel=alice)).table_name)
+
+        assert await listed("d") == await listed("missing") == []
+        # An entry for a table that does not exist yet makes none.
+        _grant(cluster, Operation.READ, AclResource.table(TablePath("d", "later")))
+        assert await listed("d") == []
+        _grant(cluster, Operation.READ, TABLE)
+        assert await listed("d") == ["t"]
+        _grant(cluster, Operation.DESCRIBE, AclResource(AclResourceType.TABLE, "*"))
+        assert await listed("d") == ["k", "p", "t"]
+        assert await listed("missing") == []
+        _grant(cluster, Operation.DESCRIBE, CLUSTER)
+        missing = pb.ListTablesRequest(database_name="missing")
+        assert await cluster.code(apis.LIST_TABLES, missing, channel=alice) == 4
 
 
 async def test_who_may_do_everything_with_a_database_may_pass_on_rights_for_its_tables(make_cluster):

@@ -1,4 +1,5 @@
-"""A client without the right is told so bucket by bucket, and a client that has it is served.
+"""A client without the right is told so bucket by bucket, one that may not even see the table that there is none, and a
+client that has the right is served.
 
 Clients log in with names and passwords; rights are entries of the real authorizer.
 """
@@ -18,6 +19,7 @@ from fluss.server.tablet.manager import TabletSettings
 from tests.unit.server.tablet.support import Server, arrow_batch, make_table, rows, serving
 
 DENIED = ErrorCode.AUTHORIZATION_EXCEPTION
+UNKNOWN = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
 QUICK = TabletSettings(retry_answer_delay_ms=1)
 
 
@@ -55,7 +57,6 @@ async def _codes(server: Server) -> dict[str, list[int]]:
 @pytest.mark.parametrize(
     ("operations", "allowed"),
     [
-        ([], set()),
         ([AclOperation.WRITE], {"produce", "offsets"}),
         ([AclOperation.READ], {"fetch", "offsets", "stats", "scan"}),
         ([AclOperation.DESCRIBE], {"offsets"}),
@@ -66,6 +67,18 @@ async def test_each_api_needs_its_right(tmp_path, operations, allowed):
     async with _serving(tmp_path, *operations) as server:
         for name, codes in (await _codes(server)).items():
             assert set(codes) == {0 if name in allowed else DENIED}, name
+
+
+async def test_a_table_that_may_not_be_seen_is_unknown_in_the_same_words_as_one_that_does_not_exist(tmp_path):
+    async with _serving(tmp_path) as server:
+        assert {code for codes in (await _codes(server)).values() for code in codes} == {UNKNOWN}
+        texts = []
+        for table_id in (1, 2):
+            written = await server.produce(arrow_batch(rows(0, 1)), table_id=table_id)
+            (read,) = await server.fetch((0, 0), table_id=table_id)
+            texts.append((written.error_message, read.error_message.replace(f"tableId={table_id}", "tableId=N")))
+        assert texts[0][0].replace("tableId=1", "tableId=N") == texts[1][0].replace("tableId=2", "tableId=N")
+        assert texts[0][1] == texts[1][1]
 
 
 async def test_super_users_may_do_everything(tmp_path):

@@ -181,3 +181,11 @@ async def test_properties_of_a_database_are_no_lists(make_cluster, op_type):
     async with make_cluster() as cluster:
         change = pb.PbAlterConfig(config_key="a", config_value="1", op_type=op_type)
         assert await cluster.code(apis.ALTER_DATABASE, _alter("fluss", config_changes=[change])) == -1
+
+
+@pytest.mark.parametrize("name", ["flussbett-format", "high-watermark-checkpoint", "Recovery-Point-Offset-Checkpoint"])
+async def test_a_database_cannot_have_the_name_of_a_file_of_the_server(make_cluster, name):
+    """Its directory would be in the way of that file, or the file in the way of all its tables."""
+    async with make_cluster() as cluster:
+        request = pb.CreateDatabaseRequest(database_name=name, ignore_if_exists=False)
+        assert await cluster.code(apis.CREATE_DATABASE, request) == 16

@@ -238,7 +238,8 @@ async def test_a_store_that_turns_out_to_be_damaged_is_built_again(tmp_path):
 @pytest.mark.parametrize(
     ("operations", "lookup_code", "insert_code"),
     [
-        ([], ErrorCode.AUTHORIZATION_EXCEPTION, ErrorCode.AUTHORIZATION_EXCEPTION),
+        # Not even seeing it.
+        ([], ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION),
         ([AclOperation.READ], 0, ErrorCode.AUTHORIZATION_EXCEPTION),
         ([AclOperation.WRITE], ErrorCode.AUTHORIZATION_EXCEPTION, ErrorCode.AUTHORIZATION_EXCEPTION),
         ([AclOperation.READ, AclOperation.WRITE], 0, 0),

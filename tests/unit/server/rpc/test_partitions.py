@@ -46,6 +46,17 @@ async def test_ids_count_through_all_tables_and_are_never_used_again(make_cluste
         assert await cluster.partitions("fluss.a") == {"1": 0, "2": 3}
 
 
+async def test_a_partition_whose_directory_no_file_system_could_name_is_refused(make_cluster):
+    async with make_cluster() as cluster:
+        await cluster.create("fluss.t", TWO_KEYS)
+        longest = {"dt": "x" * 115, "region": "y" * 114}
+        await cluster.ask(apis.CREATE_PARTITION, _create("fluss.t", **longest))
+        error = await cluster.refused(apis.CREATE_PARTITION, _create("fluss.t", dt="x" * 115, region="y" * 115))
+        assert error.error_code == 43
+        assert "at most 230" in error.message
+        assert len(await cluster.partitions("fluss.t")) == 1
+
+
 async def test_a_partial_spec_filters(make_cluster):
     async with make_cluster() as cluster:
         await cluster.create("fluss.t", TWO_KEYS)

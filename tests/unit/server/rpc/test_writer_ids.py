@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from fluss.errors import FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.coordinator.metadata_store import MetadataStore
@@ -130,10 +131,48 @@ async def test_a_deleted_producer_can_register_again(make_cluster):
         assert await _register(cluster, "p") == 0
 
 
-async def test_an_endless_life_is_possible(make_cluster):
-    async with make_cluster() as cluster:
+@pytest.mark.parametrize(
+    ("ttl_ms_max", "lives_ms"), [(7 * 24 * HOUR_MS, 7 * 24 * HOUR_MS), (HOUR_MS, 24 * HOUR_MS)], ids=["max", "default"]
+)
+async def test_no_producer_lives_longer_than_it_may_ask_for_or_the_default(make_cluster, ttl_ms_max, lives_ms):
+    async with make_cluster(settings={"producer_offsets_ttl_ms_max": ttl_ms_max}) as cluster:
         await _register(cluster, "p", ttl_ms=2**63 - 1)
-        assert (await _get(cluster, "p")).expiration_time == 2**63 - 1
+        assert (await _get(cluster, "p")).expiration_time == NOW_MS + lives_ms
+
+
+async def _refused(cluster, producer_id: str, **fields) -> FlussError:
+    message = pb.RegisterProducerOffsetsRequest(producer_id=producer_id, **fields)
+    return await cluster.refused(apis.REGISTER_PRODUCER_OFFSETS, message)
+
+
+async def test_a_user_has_so_many_producers_and_no_more(make_cluster, clock):
+    limit = {"producers_per_user_max": 2}
+    async with make_cluster(settings=limit) as cluster:
+        await _register(cluster, "a", ttl_ms=1000)
+        await _register(cluster, "b")
+        refusal = await _refused(cluster, "c")
+        assert refusal.error_code == 63
+        assert "limit of 2 registered producers" in refusal.message
+        # Registering again is no further one, and expired ones do not count.
+        assert await _register(cluster, "b") == 1
+        clock.now_ms += 1000
+        assert await _register(cluster, "c") == 0
+        await _refused(cluster, "d")
+    async with make_cluster(settings=limit) as cluster:
+        await _refused(cluster, "d")
+        await cluster.ask(apis.DELETE_PRODUCER_OFFSETS, pb.DeleteProducerOffsetsRequest(producer_id="b"))
+        assert await _register(cluster, "d") == 0
+
+
+async def test_so_many_offsets_are_kept_and_no_more(make_cluster):
+    async with make_cluster(settings={"producer_offsets_count_max": 4}) as cluster:
+        await _register(cluster, "a", _offsets())
+        await _register(cluster, "b")
+        refusal = await _refused(cluster, "c", table_offsets=_offsets())
+        assert refusal.error_code == 63
+        assert "at most 4 offsets" in refusal.message
+        assert await _register(cluster, "c") == 0
+        await _refused(cluster, "d")
 
 
 @pytest.mark.parametrize("producer_id", ["", "a b", "x" * 201, "a/b"])
