@@ -62,6 +62,8 @@ class LogUpkeep:
                 for bucket_ids in _slices(await self._left_behind(group)):
                     if self._is_stopping:
                         return
+                    if group.is_dropped:
+                        break
                     began_s = time.monotonic()
                     await self._recover_some(group, bucket_ids)
                     count += len(bucket_ids)
