@@ -14,7 +14,7 @@ if __name__ == "__main__":
     sys.exit(
         run_suites(
             "benchmarks.e2e",
-            ("throughput", "latency", "idle", "memory", "upserts", "lookups", "keys", "spark"),
+            ("throughput", "latency", "idle", "memory", "upserts", "lookups", "keys", "tls", "spark"),
             __doc__,
         )
     )

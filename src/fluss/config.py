@@ -131,20 +131,68 @@ class Config:
         "How long to wait for the answer to a request once it is sent, in ms.",
     )
     security_protocol = ConfigOption(
-        "security.protocol", TEXT, "PLAINTEXT", "PLAINTEXT, or sasl to log in with name and password."
+        "security.protocol",
+        TEXT,
+        "PLAINTEXT",
+        "PLAINTEXT, sasl to log in with name and password, ssl to speak TLS, or sasl_ssl for both.",
     )
     security_sasl_mechanism = ConfigOption(
-        "security.sasl.mechanism", TEXT, "PLAIN", "How to log in; PLAIN is the one mechanism there is."
+        "security.sasl.mechanism",
+        TEXT,
+        "PLAIN",
+        "How to log in: PLAIN sends the password, SCRAM-SHA-256 proves to know it without sending it.",
     )
     security_sasl_username = ConfigOption(
-        "security.sasl.username", TEXT, "", "The name to log in with when security.protocol is sasl."
+        "security.sasl.username", TEXT, "", "The name to log in with when security.protocol is sasl or sasl_ssl."
     )
     security_sasl_password = ConfigOption(
         "security.sasl.password",
         TEXT,
         "",
-        "The password to log in with when security.protocol is sasl. It is never shown.",
+        "The password to log in with when security.protocol is sasl or sasl_ssl. It is never shown.",
         secret=True,
+    )
+    security_ssl_ca = ConfigOption(
+        "security.ssl.ca",
+        TEXT,
+        "",
+        "Which CAs may have signed the certificate of a server: a file with their certificates, or the certificates "
+        "themselves (PEM). Unless given, those that the system trusts.",
+    )
+    security_ssl_certificate = ConfigOption(
+        "security.ssl.certificate",
+        TEXT,
+        "",
+        "The certificate of this client, for servers that ask for one: a file, or the certificate itself (PEM). It may "
+        "hold the key, and the certificates between it and the CA, too.",
+    )
+    security_ssl_key = ConfigOption(
+        "security.ssl.key",
+        TEXT,
+        "",
+        "The private key of the certificate: a file, or the key itself (PEM). It is never shown.",
+        secret=True,
+    )
+    security_ssl_key_password = ConfigOption(
+        "security.ssl.key.password",
+        TEXT,
+        "",
+        "The password of an encrypted private key. It is never shown.",
+        secret=True,
+    )
+    security_ssl_server_name = ConfigOption(
+        "security.ssl.server-name",
+        TEXT,
+        "",
+        "The name that the certificates of servers must have, if it is not that of their address: behind a tunnel, for "
+        "instance.",
+    )
+    security_ssl_verify_hostname = ConfigOption(
+        "security.ssl.verify-hostname",
+        _BOOLEAN,
+        True,
+        "Whether the certificate of a server must be for the name that it is connected to by. Without it, whoever has "
+        "any certificate of the CA can pose as the server.",
     )
 
     writer_acks = ConfigOption(
@@ -360,18 +408,45 @@ class Config:
         self._validate_idempotence()
         self._validate_lookup()
 
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether connections log in with name and password."""
+        return self.security_protocol.lower() in ("sasl", "sasl_ssl")
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections speak TLS."""
+        return self.security_protocol.lower() in ("ssl", "sasl_ssl")
+
     def _validate_security(self) -> None:
         protocol = self.security_protocol.lower()
-        if protocol == "plaintext":
+        if protocol not in ("plaintext", "sasl", "ssl", "sasl_ssl"):
+            raise FlussError(
+                f"'security.protocol' must be PLAINTEXT, sasl, ssl or sasl_ssl, got '{self.security_protocol}'"
+            )
+        if not self.uses_tls:
+            self._refuse_without_tls()
+        if self.security_ssl_key and not self.security_ssl_certificate:
+            raise FlussError("'security.ssl.key' needs 'security.ssl.certificate', the certificate that it belongs to")
+        if not self.uses_sasl:
             return
-        if protocol != "sasl":
-            raise FlussError(f"'security.protocol' must be PLAINTEXT or sasl, got '{self.security_protocol}'")
-        if self.security_sasl_mechanism.upper() != "PLAIN":
-            raise FlussError(f"'security.sasl.mechanism' must be PLAIN, got '{self.security_sasl_mechanism}'")
+        if self.security_sasl_mechanism.upper() not in _MECHANISMS:
+            raise FlussError(
+                f"'security.sasl.mechanism' must be {' or '.join(_MECHANISMS)}, got '{self.security_sasl_mechanism}'"
+            )
         if not self.security_sasl_username:
-            raise FlussError("'security.sasl.username' must be set when 'security.protocol' is sasl")
+            raise FlussError(f"'security.sasl.username' must be set when 'security.protocol' is {protocol}")
         if not self.security_sasl_password:
-            raise FlussError("'security.sasl.password' must be set when 'security.protocol' is sasl")
+            raise FlussError(f"'security.sasl.password' must be set when 'security.protocol' is {protocol}")
+
+    def _refuse_without_tls(self) -> None:
+        """Refuse options of TLS where it is not spoken: whoever sets them believes that it is."""
+        for option in _TLS_OPTIONS:
+            if option.key in self._values:
+                raise FlussError(
+                    f"'{option.key}' has no effect when 'security.protocol' is {self.security_protocol}; set that to "
+                    "ssl or sasl_ssl"
+                )
 
     def _validate_timeouts(self) -> None:
         self._require_positive(Config.connect_timeout_ms)
@@ -453,6 +528,15 @@ class Config:
 
 
 IDEMPOTENT_INFLIGHT_MAX: Final = 5
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256")
+_TLS_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
+    Config.security_ssl_ca,
+    Config.security_ssl_certificate,
+    Config.security_ssl_key,
+    Config.security_ssl_key_password,
+    Config.security_ssl_server_name,
+    Config.security_ssl_verify_hostname,
+)
 _ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 _OPTION_BY_KEY: Final[dict[str, ConfigOption[Any]]] = {
     key: option for option in Config.options() for key in (option.key, *option.aliases)

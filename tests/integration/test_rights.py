@@ -13,7 +13,7 @@ import pytest
 
 import fluss
 from fluss import blocking, embedded
-from fluss.errors import FlussError
+from fluss.errors import ErrorCode, FlussError
 from fluss.net.channel import Channel
 from fluss.net.transport import run
 from fluss.protocol import api as apis
@@ -504,3 +504,27 @@ def test_a_scan_of_somebody_else_goes_on(world: World) -> None:
     response = world.ask("admin", apis.SCAN_KV, going_on)
     assert not response.error_code
     assert response.has_more_results
+
+
+def test_who_loses_all_rights_to_a_table_is_told_so_instead_of_waiting_for_it(world: World) -> None:
+    """Requests by number are answered as if the table were gone; the client asks by name, and raises the refusal."""
+    path = fluss.TablePath(world.existing.database, "revoked")
+    schema = Schema.builder().column("id", DataTypes.int()).build()
+    resource = fluss.AclResource.table(path)
+    with world.connect("admin") as operator, world.connect("bob") as connection:
+        admin = operator.get_admin()
+        admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        admin.create_acls([fluss.AclBinding(resource, "User:bob", fluss.AclOperation.ALL)])
+        table = connection.get_table(path)
+        with table.new_append().create_writer() as writer:
+            writer.append([1])
+        scanner = table.new_scan().create_log_scanner()
+        scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+        assert len(list(scanner.poll(TIMEOUT_S * 1000))) == 1
+        admin.drop_acls([fluss.AclFilter.on(resource)])
+        refused = [lambda: scanner.poll(TIMEOUT_S * 1000), lambda: connection.get_table(path)]
+        for attempt in refused:
+            with pytest.raises(FlussError) as caught:
+                attempt()
+            assert caught.value.error_code == ErrorCode.AUTHORIZATION_EXCEPTION
+        admin.drop_table(path)

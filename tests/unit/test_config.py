@@ -32,6 +32,12 @@ OPTIONS = [
     ("security_sasl_mechanism", "security.sasl.mechanism", "PLAIN"),
     ("security_sasl_username", "security.sasl.username", ""),
     ("security_sasl_password", "security.sasl.password", ""),
+    ("security_ssl_ca", "security.ssl.ca", ""),
+    ("security_ssl_certificate", "security.ssl.certificate", ""),
+    ("security_ssl_key", "security.ssl.key", ""),
+    ("security_ssl_key_password", "security.ssl.key.password", ""),
+    ("security_ssl_server_name", "security.ssl.server-name", ""),
+    ("security_ssl_verify_hostname", "security.ssl.verify-hostname", True),
     ("writer_enable_idempotence", "writer.enable-idempotence", True),
     ("writer_max_inflight_requests_per_bucket", "writer.max-inflight-requests-per-bucket", 5),
     ("writer_buffer_memory_size", "writer.buffer.memory-size", 67108864),
@@ -75,7 +81,11 @@ def test_the_password_is_the_only_secret_and_is_never_shown() -> None:
     assert repr(config) == "Config({'security.sasl.password': '***', 'security.sasl.username': 'admin'})"
     assert "geheim" not in f"{config}{config!r}"
     assert config.security_sasl_password == "geheim"
-    assert [option.key for option in Config.options() if option.secret] == ["security.sasl.password"]
+    assert [option.key for option in Config.options() if option.secret] == [
+        "security.sasl.password",
+        "security.ssl.key",
+        "security.ssl.key.password",
+    ]
 
 
 def test_older_names_mean_the_same() -> None:
@@ -209,8 +219,17 @@ def test_the_defaults_are_valid() -> None:
 
 
 CONTRADICTIONS = [
-    ({"security.protocol": "tls"}, "'security.protocol' must be PLAINTEXT or sasl, got 'tls'"),
-    ({"security.protocol": "SASL", "security.sasl.mechanism": "SCRAM"}, "'security.sasl.mechanism' must be PLAIN"),
+    ({"security.protocol": "tls"}, "'security.protocol' must be PLAINTEXT, sasl, ssl or sasl_ssl, got 'tls'"),
+    (
+        {"security.protocol": "SASL", "security.sasl.mechanism": "SCRAM"},
+        "'security.sasl.mechanism' must be PLAIN or SCRAM-SHA-256, got 'SCRAM'",
+    ),
+    ({"security.protocol": "sasl_ssl"}, "'security.sasl.username' must be set when 'security.protocol' is sasl_ssl"),
+    ({"security.ssl.ca": "ca.pem"}, "'security.ssl.ca' has no effect when 'security.protocol' is PLAINTEXT"),
+    (
+        {"security.protocol": "ssl", "security.ssl.key": "key.pem"},
+        "'security.ssl.key' needs 'security.ssl.certificate'",
+    ),
     ({"security.protocol": "sasl"}, "'security.sasl.username' must be set"),
     ({"security.protocol": "sasl", "security.sasl.username": "u"}, "'security.sasl.password' must be set"),
     ({"scanner.log.fetch.min-bytes": "0"}, "'scanner.log.fetch.min-bytes' must be greater than 0, got 0"),
@@ -265,6 +284,9 @@ def test_contradictions_are_found_by_validate_only(properties: dict[str, str | i
     "properties",
     [
         {"security.protocol": "plaintext"},
+        {"security.protocol": "SSL", "security.ssl.ca": "ca.pem", "security.ssl.verify-hostname": "false"},
+        {"security.protocol": "Sasl_Ssl", "security.sasl.mechanism": "scram-sha-256"}
+        | {"security.sasl.username": "u", "security.sasl.password": "p"},
         {"security.protocol": "SASL", "security.sasl.mechanism": "plain"}
         | {"security.sasl.username": "u", "security.sasl.password": "p"},
         {"writer.acks": "ALL"},

@@ -28,6 +28,8 @@ _FILES = "tests/unit/server/test_server_options.py::"
 _EMBEDDED = "tests/unit/test_embedded.py::"
 _UNOPENED = "tests/unit/server/tablet/test_unopened_logs.py::"
 _KV = "tests/unit/server/kv/test_kv_options.py::"
+_PASSWORDS = "tests/integration/test_hashed_passwords.py::"
+_TLS = "tests/integration/test_tls.py::"
 _SAFE = "tests/integration/test_safe_listeners.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 
@@ -39,6 +41,12 @@ CLIENT = {
     "security.sasl.mechanism": _CONFIG + "test_contradictions_are_found_by_validate_only",
     "security.sasl.username": _BOOTSTRAP + "test_right_credentials_open_every_connection",
     "security.sasl.password": _BOOTSTRAP + "test_wrong_credentials_are_code_46_and_are_not_tried_again",
+    "security.ssl.ca": _TLS + "test_a_missing_file_is_named_before_anything_is_sent",
+    "security.ssl.certificate": _TLS + "test_acls_name_the_user_of_a_certificate",
+    "security.ssl.key": _CONFIG + "test_contradictions_are_found_by_validate_only",
+    "security.ssl.key.password": _TLS + "test_a_client_may_have_an_encrypted_key",
+    "security.ssl.server-name": _TLS + "test_options_of_a_listener_count_more_than_those_of_all",
+    "security.ssl.verify-hostname": _TLS + "test_the_name_of_a_server_can_be_waived",
     "writer.acks": _SENDER + "test_acks_reach_the_server",
     "writer.enable-idempotence": _SENDER
     + "test_without_idempotence_batches_carry_no_writer_and_retries_keep_their_order",
@@ -75,6 +83,17 @@ SERVER = {
     "internal.listener.name": _PROCESS + "test_rights_are_enforced_except_for_super_users_and_on_the_internal_listener",
     "security.insecure-listeners.allowed": _SAFE + "test_the_word_may_stand_in_the_file_or_the_environment",
     "security.protocol.map": _OPTIONS + "test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own",
+    "security.ssl.certificate.file": _TLS + "test_a_server_does_not_start_with_tls_that_cannot_work",
+    "security.ssl.key.file": _TLS + "test_a_renewed_certificate_is_shown_without_a_restart",
+    "security.ssl.key.password": _TLS + "test_an_encrypted_key_needs_its_password",
+    "security.ssl.key.password.file": _TLS + "test_an_encrypted_key_needs_its_password",
+    "security.ssl.client.auth": _TLS + "test_a_server_does_not_start_with_tls_that_cannot_work",
+    "security.ssl.client.ca.file": _TLS + "test_a_server_does_not_start_with_tls_that_cannot_work",
+    "security.ssl.client.principal": _TLS + "test_a_server_does_not_start_with_tls_that_cannot_work",
+    "security.ssl.min-version": _TLS + "test_a_server_does_not_start_with_tls_that_cannot_work",
+    "security.ssl.handshake-timeout": _TLS + "test_a_client_that_says_nothing_is_gone_after_the_handshake_timeout",
+    "security.reload-interval": _TLS + "test_files_are_looked_at_again_and_again",
+    "security.sasl.users.file": _PASSWORDS + "test_users_of_a_file_log_in_and_new_ones_do_without_a_restart",
     "security.sasl.enabled.mechanisms": _LISTENERS + "test_plans_that_cannot_work_are_refused_with_the_next_step",
     "security.sasl.plain.credentials": _OPTIONS + "test_rights_may_be_meant_for_a_user_in_any_case",
     "security.sasl.plain.jaas.config": _OPTIONS + "test_users_come_from_the_jaas_text_and_a_listener_may_have_its_own",

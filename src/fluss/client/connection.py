@@ -17,9 +17,6 @@ from fluss.client.write.writer_client import WriterClient
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int64
-from fluss.protocol import api as apis
-from fluss.protocol.convert import pb_table_path
-from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.value_objects import ServerMade
 
@@ -102,9 +99,7 @@ class FlussConnection(ServerMade):
         await self._cluster.refresh([path])
         info = self._cluster.table_info(path)
         if info is None:
-            # Metadata leaves out what one may not see. This question is answered with the reason.
-            request = pb.GetTableInfoRequest(table_path=pb_table_path(path))
-            await self._cluster.request_coordinator(apis.GET_TABLE_INFO, request)
+            # It was dropped by another task of this connection meanwhile.
             raise FlussError(f"Table '{path}' does not exist", ErrorCode.TABLE_NOT_EXIST)
         return info
 

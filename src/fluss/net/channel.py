@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import socket
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from fluss.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
+from fluss.net.tls import ClientContext, connect_failure
 from fluss.net.transport import Outbox
 from fluss.protocol import api as apis
 from fluss.protocol import sasl
@@ -86,6 +88,8 @@ class Channel:
         self._is_disconnected = asyncio.Event()
         self._is_disconnected.set()
         self._server_type: ServerRole | None = None
+        self._is_tls = False
+        self._has_received = False
 
     @classmethod
     async def connect(
@@ -95,17 +99,18 @@ class Channel:
         *,
         settings: ChannelSettings | None = None,
         credentials: sasl.Credentials | None = None,
+        tls: ClientContext | None = None,
         expected_server_type: ServerRole | None = None,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> Channel:
-        """Connect, agree on versions, and authenticate if there are credentials.
+        """Connect, agree on versions, and authenticate if there are credentials. Speaks TLS if ``tls`` is given.
 
         A server that is temporarily unable to check credentials is asked again without end; ``sleep`` and ``rng``
         govern the pauses. A server that says to be of another type than expected is refused.
         """
         channel = cls(f"{host}:{port}", settings or ChannelSettings())
-        await channel._open(host, port)
+        await channel._open(host, port, tls)
         try:
             await channel._agree_on_versions(expected_server_type)
             if credentials is not None:
@@ -174,13 +179,18 @@ class Channel:
 
     # Opening
 
-    async def _open(self, host: str, port: int) -> None:
+    async def _open(self, host: str, port: int, tls: ClientContext | None) -> None:
         timeout_s = self._settings.connect_timeout_s
+        options: dict[str, Any] = {}
+        if tls is not None:
+            options = {"ssl": tls.context, "server_hostname": tls.server_name or host}
         try:
             async with asyncio.timeout(timeout_s):
-                await self._connect_to_first(await self._resolve(host, port), port)
+                await self._connect_to_first(await self._resolve(host, port), port, options)
         except TimeoutError:
             raise NetworkError(f"no connection to {self._name} within {timeout_s:g} s") from None
+        except (ssl.SSLError, ConnectionResetError, BrokenPipeError) as error:
+            raise connect_failure(self._name, error) from error
         except (OSError, UnicodeError) as error:
             raise NetworkError(f"no connection to {self._name}: {error}") from error
 
@@ -190,10 +200,10 @@ class Channel:
         found.sort(key=lambda entry: entry[0] != socket.AF_INET)
         return [cast("str", entry[4][0]) for entry in found]
 
-    async def _connect_to_first(self, addresses: list[str], port: int) -> None:
+    async def _connect_to_first(self, addresses: list[str], port: int, options: dict[str, Any]) -> None:
         for position, address in enumerate(addresses, start=1):
             try:
-                await self._loop.create_connection(lambda: self._protocol, address, port)
+                await self._loop.create_connection(lambda: self._protocol, address, port, **options)
             except OSError:
                 if position == len(addresses):
                     raise
@@ -288,12 +298,14 @@ class Channel:
     def _connected(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._outbox = Outbox(self._loop, transport, self._send_waiting)
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._is_disconnected.clear()
         self._failure = None
 
     def _received(self, byte_count: int) -> None:
+        self._has_received = True
         for event in self._session.buffer_updated(byte_count):
             if isinstance(event, ResponseReceived | ErrorReceived):
                 self._answered(event)
@@ -316,6 +328,9 @@ class Channel:
 
     def _disconnected(self, error: Exception | None) -> None:
         reason = f": {error}" if error is not None else " by the server"
+        if self._is_tls and not self._has_received:
+            # The server's end of the handshake comes last: by then the client believes to be connected.
+            reason += "; a TLS listener does so if it does not trust the client's certificate, or has too many clients"
         self._fail(NetworkError(f"the connection to {self._name} was closed{reason}"))
         self._is_disconnected.set()
 
@@ -352,8 +367,9 @@ class _ChannelProtocol(asyncio.BufferedProtocol):
         self._channel._received(nbytes)
 
     def pause_writing(self) -> None:
-        assert self._channel._outbox is not None
-        self._channel._outbox.pause()
+        # While it is being made, it sees for itself what the transport holds.
+        if self._channel._outbox is not None:
+            self._channel._outbox.pause()
 
     def resume_writing(self) -> None:
         assert self._channel._outbox is not None

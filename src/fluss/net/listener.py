@@ -11,6 +11,8 @@ from typing import Any
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.limits import ByteBudget, LoginThrottle
 from fluss.net.server_connection import Answer, Handler, ListenerSettings, RequestContext, ServerConnection, Shared
+from fluss.net.tls import ServerCertificate
+from fluss.net.tls_acceptor import TlsAcceptor
 from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey
 
 __all__ = ["Answer", "Handler", "Listener", "ListenerSettings", "RequestContext"]
@@ -58,7 +60,7 @@ class Listener:
         )
         self._connections: set[ServerConnection] = set()
         self._all_disconnected = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsAcceptor | None = None
         self._port: int | None = None
         self._check_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
@@ -88,11 +90,25 @@ class Listener:
         loop = asyncio.get_running_loop()
         host, port = self._settings.host, self._settings.port
         try:
-            self._server = await loop.create_server(self._new_connection, host, port, backlog=_BACKLOG)
+            if self._settings.certificate is None:
+                self._server = await loop.create_server(self._new_connection, host, port, backlog=_BACKLOG)
+            else:
+                self._server = await self._accept_tls(self._settings.certificate)
         except (OSError, OverflowError, UnicodeError) as error:
             raise FlussError(f"listener {self._settings.name} cannot listen on {host}:{port}: {error}") from error
         self._port = self._server.sockets[0].getsockname()[1]
         self._schedule_check(loop)
+
+    async def _accept_tls(self, certificate: ServerCertificate) -> TlsAcceptor:
+        acceptor = TlsAcceptor(
+            self._settings.name,
+            context=lambda: certificate.context,
+            new_connection=self._new_connection,
+            places=self,
+            handshake_timeout_s=certificate.tls.handshake_timeout_s,
+        )
+        await acceptor.start(self._settings.host, self._settings.port, backlog=_BACKLOG)
+        return acceptor
 
     async def stop(self, *, grace_s: float = 10.0) -> None:
         """Stop accepting, let received requests finish for at most ``grace_s``, and close. May be called again."""
@@ -138,16 +154,25 @@ class Listener:
 
     def _connected(self, connection: ServerConnection) -> FlussError | None:
         """Take a new connection in; return why it cannot stay, if it cannot."""
-        is_full = len(self._connections) >= self._settings.connections_max
+        is_admitted = isinstance(self._server, TlsAcceptor) and not self._is_stopping
+        refusal = None if is_admitted else self.admit("")
         self._connections.add(connection)
+        return refusal
+
+    def admit(self, host: str) -> FlussError | None:
+        """Return why no further connection can stay, if it cannot; handshakes have a place, too."""
         if self._is_stopping:
             return FlussError("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
-        if is_full:
-            limit = self._settings.connections_max
+        limit = self._settings.connections_max
+        handshake_count = self._server.pending_count if isinstance(self._server, TlsAcceptor) else 0
+        if len(self._connections) + handshake_count >= limit:
             return FlussError(
                 f"the server has its limit of {limit} connections; try later", ErrorCode.NETWORK_EXCEPTION
             )
         return None
+
+    def release(self, host: str) -> None:
+        """A client has not finished its handshake."""
 
     def _disconnected(self, connection: ServerConnection) -> None:
         self._connections.discard(connection)

@@ -16,6 +16,8 @@ from typing import Any, TypeAlias, cast
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
 from fluss.net.limits import ByteBudget, LoginThrottle
 from fluss.net.login import PasswordHashing, Users, UserSource
+from fluss.net.tls import ServerCertificate, peer_principal
+from fluss.net.tls_acceptor import TlsConnection
 from fluss.net.transport import Outbox
 from fluss.protocol.api import Api, ApiKey, ServerRole
 from fluss.protocol.codec import Parts
@@ -87,6 +89,8 @@ class ListenerSettings:
     # Its users, or a function that knows their passwords; without either, all clients are anonymous.
     check_credentials: UserSource | None = field(default=None, repr=False)
     mechanisms: tuple[str, ...] = (PLAIN,)
+    # With it the listener speaks TLS and nothing else. Without users, a client is whom its certificate names.
+    certificate: ServerCertificate | None = field(default=None, repr=False)
     frame_bytes_max: int = REQUEST_FRAME_BYTES_MAX
     connections_max: int = 1000
     in_flight_requests_max: int = 500
@@ -118,7 +122,7 @@ class _Phase(Enum):
     SILENT = auto()  # Nothing more is written; what still arrives is thrown away until the client closes its side.
 
 
-class ServerConnection(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
     """Reads requests, calls their handlers, and writes the answers in the order in which they are ready.
 
     Handlers are started in the order of arrival, one at a time: each has run up to its first ``await``, or to its end
@@ -152,6 +156,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport
         self._outbox: Outbox
+        self._is_connected = False
         self._peer_address = "unknown"
         self._phase = _Phase.OPEN
         self._queue: deque[RequestReceived] = deque()
@@ -180,17 +185,35 @@ class ServerConnection(asyncio.BufferedProtocol):
         """The handlers that wait for something."""
         return frozenset(self._tasks)
 
+    @property
+    def is_connected(self) -> bool:
+        return self._is_connected
+
     # What the transport reports
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._is_connected = True
         self._transport = cast("asyncio.Transport", transport)
         self._outbox = Outbox(self._loop, self._transport, self._proceed)
         self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._peer_address = _address_text(self._transport.get_extra_info("peername"))
-        refusal = self._on_connected(self)
+        refusal = self._on_connected(self) or self._identify()
         if refusal is not None:
             logger.warning("refused the connection of %s: %s", self._peer_address, refusal)
             self._end_with(self._session.failure(refusal))
+
+    def _identify(self) -> FlussError | None:
+        """Look at the client's certificate where the listener asks for one; return why the client cannot stay."""
+        certificate = self._settings.certificate
+        if certificate is None:
+            return None
+        try:
+            principal = peer_principal(self._transport, certificate.tls)
+        except AuthenticationError as error:
+            return error
+        if self._settings.check_credentials is None:
+            self._session.identify(principal)
+        return None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._session.get_buffer()
@@ -229,7 +252,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.regulate_reading()
 
     def pause_writing(self) -> None:
-        self._outbox.pause()
+        # While it is being made, it sees for itself what the transport holds.
+        if hasattr(self, "_outbox"):
+            self._outbox.pause()
 
     def resume_writing(self) -> None:
         self._outbox.resume()
@@ -532,6 +557,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         """
         self._phase = _Phase.SILENT
         if self._transport.is_closing():
+            return
+        if not self._transport.can_write_eof():
+            # TLS has a last word of its own, and waits for that of the client.
+            self._transport.close()
             return
         try:
             self._transport.write_eof()

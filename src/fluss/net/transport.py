@@ -57,8 +57,6 @@ class Outbox:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, on_progress: Callable[[], None]
     ) -> None:
-        # From zero on the transport reports that it holds bytes back, and again when it has got rid of them.
-        transport.set_write_buffer_limits(high=0)
         self._loop = loop
         self._transport = transport
         self._on_progress = on_progress
@@ -70,6 +68,16 @@ class Outbox:
         self._on_empty: Callable[[], None] | None = None
         # What to call when so many bytes have been sent since the beginning.
         self._on_sent: deque[tuple[int, Callable[[], None]]] = deque()
+        self._ask_for_reports()
+
+    def _ask_for_reports(self) -> None:
+        """Have the transport say when it holds any byte back, and again when it has got rid of all."""
+        if self._transport.get_extra_info("ssl_object") is None:
+            self._transport.set_write_buffer_limits(high=0)
+            return
+        # One of TLS says so from the limit on, others beyond it. It may hold the end of its handshake already.
+        self._is_paused = self._transport.get_write_buffer_size() > 0
+        self._transport.set_write_buffer_limits(high=1, low=0)
 
     @property
     def unsent_bytes(self) -> int:

@@ -55,6 +55,10 @@ class ResponseType(IntEnum):
     SERVER_FAILURE = 2
 
 
+# The first two bytes of a TLS record that is a handshake or an alert; a frame that begins so has 350 million bytes.
+_TLS_RECORDS = frozenset({0x1603, 0x1503})
+
+
 class RequestFrame(NamedTuple):
     """A received request; its body is not decoded."""
 
@@ -267,6 +271,8 @@ class FrameReader:
                 f"a frame announces {length} bytes, fewer than the {self._fields_bytes_min} of its header"
             )
         if LENGTH_BYTES + length > self.frame_bytes_max:
+            if length >> 16 in _TLS_RECORDS:
+                raise FrameTooLargeError("the other side speaks TLS, and this side does not; both have to")
             raise FrameTooLargeError(
                 f"a frame announces {LENGTH_BYTES + length} bytes, more than the limit of {self.frame_bytes_max}"
             )

@@ -259,6 +259,11 @@ class ServerSession:
         """Who the client is, or None as long as it has not authenticated."""
         return self._principal
 
+    def identify(self, principal: sasl.Principal) -> None:
+        """Say who the client is, before it has sent anything, where it is known without credentials."""
+        assert self._check_credentials is None, "where there are users, clients log in"
+        self._principal = principal
+
     @property
     def partial_frame_bytes(self) -> int:
         """What is held of a large request that is not whole yet."""

@@ -16,6 +16,7 @@ from typing import Final
 from fluss._version import __version__
 from fluss.errors import FlussError
 from fluss.net.transport import run
+from fluss.server import hash_password
 from fluss.server.listener_parsing import PORT_MAX, address_text
 from fluss.server.option_sources import STANDARD_INPUT, Setting
 from fluss.server.process import LOG_LEVELS, FlussServer, log_to_stderr, prepare_process, request_stop, serve
@@ -33,7 +34,7 @@ _DEFAULT_HOST: Final = "127.0.0.1"
 _DESCRIPTION: Final = """\
 Start a Flussbett server: streaming tables on this machine, for every client that speaks the Apache Fluss protocol.
 It says one line on standard output when clients can connect; everything else it has to say goes to standard error.
-SIGTERM or Ctrl-C stops it in order, a second one at once.
+SIGTERM or Ctrl-C stops it in order, a second one at once. SIGHUP has it load certificates and users again.
 """
 _EPILOG: Final = f"""\
 examples:
@@ -50,6 +51,8 @@ examples:
     security.sasl.plain.credentials: alice:secret,bob:secret2
   and:
     {_PROGRAM} --data-dir ./data --config server.yaml
+  Instead of a password its hash can stand there, which this command makes:
+    {_PROGRAM} {hash_password.COMMAND}
 
   Change one option, and look at what all of them are:
     {_PROGRAM} --data-dir ./data -D log.segment.file-size=256mb --print-config
@@ -64,7 +67,10 @@ logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a server until it is stopped; return the exit code."""
+    """Run a server until it is stopped, or another command; return the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] == hash_password.COMMAND:
+        return hash_password.main(words[1:])
     parser = _parser()
     arguments = parser.parse_args(argv)
     log_to_stderr(arguments.log_level)
@@ -183,12 +189,23 @@ async def _serve_until_signal(options: ServerOptions) -> None:
             os._exit(128 + number)
         request_stop(stop)
 
+    reloads: set[asyncio.Task[None]] = set()
+
+    def on_ready(server: FlussServer) -> None:
+        def reload() -> None:
+            task = loop.create_task(server.reload())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        _say_ready(server)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     try:
-        await serve(options, stop=stop, on_ready=_say_ready)
+        await serve(options, stop=stop, on_ready=on_ready)
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
 

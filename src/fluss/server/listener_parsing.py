@@ -40,10 +40,20 @@ _JAAS_USER_PREFIX: Final = "user_"
 
 
 class SecurityProtocol(Enum):
-    """How a listener knows who its clients are."""
+    """How a listener knows who its clients are, and whether others can listen in."""
 
     PLAINTEXT = "PLAINTEXT"  # It does not: every client is anonymous.
     SASL = "SASL"  # By user name and password.
+    SSL = "SSL"  # By the client's certificate, if it has to show one. TLS is spoken.
+    SASL_SSL = "SASL_SSL"  # By user name and password. TLS is spoken.
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def uses_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +97,9 @@ def _endpoint(text: str) -> Endpoint:
 
 
 def parse_protocols(text: str) -> dict[str, SecurityProtocol]:
-    """Read ``NAME:protocol`` parts separated by commas; the protocol is PLAINTEXT or SASL in any case."""
+    """Read ``NAME:protocol`` parts separated by commas; the protocol is one of ``SecurityProtocol`` in any case."""
     protocols: dict[str, SecurityProtocol] = {}
+    protocols_text = ", ".join(SecurityProtocol.__members__)
     for part in _parts(text):
         name, colon, protocol = (piece.strip() for piece in part.partition(":"))
         if not (name and colon and protocol):
@@ -96,7 +107,7 @@ def parse_protocols(text: str) -> dict[str, SecurityProtocol]:
         if name in protocols:
             raise FlussError(f"the listener {name} occurs twice")
         if protocol.upper() not in SecurityProtocol.__members__:
-            raise FlussError(f"'{protocol}' is not a security protocol; use PLAINTEXT or SASL")
+            raise FlussError(f"'{protocol}' is not a security protocol; use {protocols_text}")
         protocols[name] = SecurityProtocol[protocol.upper()]
     return protocols
 
@@ -108,7 +119,7 @@ def parse_users(text: str) -> dict[str, str]:
         name, colon, password = (piece.strip() for piece in part.partition(":"))
         if not colon:
             raise FlussError(f"entry {number} is not of the form user:password; a password cannot hold a comma")
-        _add_user(users, name, password)
+        add_user(users, name, password)
     return users
 
 
@@ -131,7 +142,7 @@ def parse_jaas(text: str) -> dict[str, str]:
             raise FlussError(f"option {tokens.count} has no '=' after its name")
         value = tokens.value()
         if name.startswith(_JAAS_USER_PREFIX):
-            _add_user(users, name.removeprefix(_JAAS_USER_PREFIX), value)
+            add_user(users, name.removeprefix(_JAAS_USER_PREFIX), value)
     if not tokens.at_end():
         raise FlussError("there is more text after the semicolon; one login module is enough for all users")
     return users
@@ -183,7 +194,8 @@ class _JaasTokens:
         return match
 
 
-def _add_user(users: dict[str, str], name: str, password: str) -> None:
+def add_user(users: dict[str, str], name: str, password: str) -> None:
+    """Add a user, or raise FlussError that does not repeat the password."""
     if not name:
         raise FlussError("a user has no name")
     if not password:

@@ -7,12 +7,15 @@ import logging
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.net.tls import ClientAuth, ServerTls
 from fluss.options import suggestion
 from fluss.protocol.sasl import PLAIN, UserTable
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol, address_text, parse_users
+from fluss.server.security_files import UsersFile
 from fluss.server.server_options import ServerOption, ServerOptions
 
 # What binds to every address of the machine, but is not an address one can connect to.
@@ -31,15 +34,17 @@ class ListenerPlan:
     # The users of this listener alone, with their passwords; None if it has those of all listeners.
     own_users: Mapping[str, str] | None = field(repr=False)
     advertised: Endpoint | None
+    tls: ServerTls | None = None
 
     @property
     def is_authenticated(self) -> bool:
         """Whether clients have to say who they are, and to prove it."""
-        return self.protocol is SecurityProtocol.SASL
+        has_certificates = self.tls is not None and self.tls.client_auth is ClientAuth.REQUIRED
+        return self.protocol.uses_sasl or has_certificates
 
     @property
     def needs_shared_users(self) -> bool:
-        return self.protocol is SecurityProtocol.SASL and self.own_users is None
+        return self.protocol.uses_sasl and self.own_users is None
 
     def advertised_address(self, port: int) -> tuple[str, int]:
         """Return host and port for clients. ``port`` is the one that is listened on."""
@@ -79,13 +84,15 @@ def plan_listeners(options: ServerOptions) -> tuple[ListenerPlan, ...]:
     advertised = {endpoint.name: endpoint for endpoint in options.advertised_listeners}
     _check_known(ServerOptions.advertised_listeners, advertised, names)
     _check_own_users(options, names)
+    _check_own_tls(options, names)
     plans = []
     for endpoint in endpoints:
         protocol = options.security_protocols.get(endpoint.name, SecurityProtocol.PLAINTEXT)
         own_users = options.listener_users.get(endpoint.name.lower())
-        if protocol is SecurityProtocol.SASL:
+        if protocol.uses_sasl:
             _check_users(options, endpoint.name, own_users)
-        plans.append(ListenerPlan(endpoint, protocol, own_users, advertised.get(endpoint.name)))
+        tls = _tls(options, endpoint.name) if protocol.uses_tls else None
+        plans.append(ListenerPlan(endpoint, protocol, own_users, advertised.get(endpoint.name), tls))
     if options.authorizer_enabled:
         _check_internal(options.internal_listener_name, plans)
     if not options.insecure_listeners_allowed:
@@ -132,17 +139,28 @@ def warn_of_listeners(options: ServerOptions, plans: Sequence[ListenerPlan]) -> 
 class SharedUsers:
     """The users of all SASL listeners that have none of their own.
 
-    There are two kinds: those of the JAAS text, which stay, and those of the credentials, which can be replaced while
-    the server runs. A user that is in both has the password of the credentials.
+    There are three kinds: those of the JAAS text, which stay; those of the credentials, which can be replaced while the
+    server runs; those of a file. A user that is in several has the password of the last of these.
     """
 
-    def __init__(self, fixed: Mapping[str, str], credentials: str | None = None, *, is_needed: bool = True) -> None:
+    def __init__(
+        self,
+        fixed: Mapping[str, str],
+        credentials: str | None = None,
+        *,
+        is_needed: bool = True,
+        file: UsersFile | None = None,
+        salt_key: bytes | None = None,
+    ) -> None:
         self._fixed = fixed
+        self._credentials = credentials
         # Whether there is a listener whose clients would be locked out without them.
         self._is_needed = is_needed
+        self._file = file
+        self._salt_key = salt_key
         # Called after users have changed: sessions of users with another password than they have now have to end.
         self.on_change: list[Callable[[], None]] = []
-        self.replace(credentials)
+        self.refresh()
 
     @property
     def table(self) -> UserTable:
@@ -151,12 +169,17 @@ class SharedUsers:
 
     def check(self, credentials: str | None) -> None:
         """Refuse credentials that cannot be read, or that would leave no user who can log in."""
-        users = {**self._fixed, **parse_users(credentials or "")}
-        if self._is_needed and not users:
+        if self._is_needed and not self._users(credentials):
             raise FlussError("nobody could log in any more")
 
     def replace(self, credentials: str | None) -> None:
-        self._table = UserTable({**self._fixed, **parse_users(credentials or "")})
+        """Take other credentials."""
+        self._credentials = credentials
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take the users of the file as they are now."""
+        self._table = UserTable(self._users(self._credentials), salt_key=self._salt_key)
         for tell in self.on_change:
             tell()
 
@@ -164,16 +187,22 @@ class SharedUsers:
         """Return what changes when a user gets another password; None for a user that does not exist."""
         return self._table.version_of(username)
 
+    def _users(self, credentials: str | None) -> dict[str, str]:
+        from_file = {} if self._file is None else self._file.users
+        return {**self._fixed, **parse_users(credentials or ""), **from_file}
+
 
 def _check_users(options: ServerOptions, listener_name: str, own_users: Mapping[str, str] | None) -> None:
     unknown = [name for name in options.sasl_mechanisms if name.upper() != PLAIN]
     if unknown or not options.sasl_mechanisms:
         raise _invalid(ServerOptions.sasl_mechanisms, f"{PLAIN} is the one mechanism there is; set it to that")
-    if not (own_users if own_users is not None else {**options.sasl_jaas_users, **options.sasl_users}):
+    has_shared = options.sasl_jaas_users or options.sasl_users or options.sasl_users_file
+    if not (own_users if own_users is not None else has_shared):
         raise _invalid(
             ServerOptions.security_protocols,
             f"the listener {listener_name} asks for user name and password, but there are no users; "
-            f"set '{ServerOptions.sasl_users.key}' to user:password",
+            f"set '{ServerOptions.sasl_users.key}' to user:password, or '{ServerOptions.sasl_users_file.key}' to a "
+            "file of them",
         )
 
 
@@ -238,6 +267,51 @@ def _check_own_users(options: ServerOptions, names: Collection[str]) -> None:
                 f"{suggestion(name, known)}",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
+
+
+def _check_own_tls(options: ServerOptions, names: Collection[str]) -> None:
+    known = {name.lower() for name in names}
+    for name in options.listeners_with_tls_options:
+        if name not in known:
+            raise FlussError(
+                f"'security.ssl.listener.name.{name}': there is no listener of that name{suggestion(name, known)}",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+
+
+def _tls(options: ServerOptions, listener_name: str) -> ServerTls:
+    """Return what a listener needs for TLS. The files are read when it is started."""
+
+    def file(option: ServerOption[str]) -> Path | None:
+        text = options.tls_value(option, listener_name)
+        return Path(text) if text else None
+
+    certificate_file = file(ServerOptions.tls_certificate_file)
+    if certificate_file is None:
+        raise _invalid(
+            ServerOptions.security_protocols,
+            f"the listener {listener_name} speaks TLS, but has no certificate; set "
+            f"'{ServerOptions.tls_certificate_file.key}' to its file",
+        )
+    client_auth = options.tls_value(ServerOptions.tls_client_auth, listener_name)
+    client_ca_file = file(ServerOptions.tls_client_ca_file)
+    if client_auth is not ClientAuth.NONE and client_ca_file is None:
+        raise _invalid(
+            ServerOptions.tls_client_auth,
+            f"certificates of clients are {client_auth} on the listener {listener_name}, but no CA is trusted to sign "
+            f"them; set '{ServerOptions.tls_client_ca_file.key}' to its certificate",
+        )
+    return ServerTls(
+        certificate_file,
+        file(ServerOptions.tls_key_file),
+        options.tls_value(ServerOptions.tls_key_password, listener_name),
+        file(ServerOptions.tls_key_password_file),
+        client_auth,
+        client_ca_file,
+        options.tls_value(ServerOptions.tls_client_principal, listener_name),
+        options.tls_value(ServerOptions.tls_min_version, listener_name),
+        options.tls_value(ServerOptions.tls_handshake_timeout_ms, listener_name) / 1000,
+    )
 
 
 def _machine_name() -> str:

@@ -20,6 +20,8 @@ from fluss.memory import MemoryWatch, loop_gives_back
 from fluss.net.listener import Listener
 from fluss.net.login import Users
 from fluss.net.server_connection import Handler, ListenerSettings
+from fluss.net.tls import ServerCertificate, ServerTls
+from fluss.protocol import scram
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import UserTable
 from fluss.server.authorizer import Authorizer
@@ -30,12 +32,13 @@ from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
-from fluss.server.listener_parsing import SecurityProtocol, address_text
+from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
 from fluss.server.model import Clock
 from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
+from fluss.server.security_files import SecurityFiles, UsersFile, load_salt_key
 from fluss.server.server_options import Durability, ServerOption, ServerOptions
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
@@ -86,6 +89,7 @@ class FlussServer:
         self._clock = clock
         self._running = AsyncExitStack()
         self._listeners: list[RunningListener] = []
+        self._security_files = SecurityFiles()
 
     @property
     def options(self) -> ServerOptions:
@@ -153,12 +157,35 @@ class FlussServer:
         self._running.push_async_callback(tablet_service.stop)
         tablet_service.start()
         self._watch_memory()
-        users = SharedUsers(
-            self._options.sasl_jaas_users, is_needed=any(plan.needs_shared_users for plan in self._plans)
-        )
+        users = await self._load_users(directory.path)
         _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
+        if not self._security_files.is_empty:
+            interval_ms = self._options.security_reload_interval_ms
+            reload = Periodic("fluss-security-reload", interval_ms, self._security_files.renew)
+            self._running.push_async_callback(reload.stop)
+            reload.start()
+
+    async def reload(self) -> None:
+        """Look at the files of certificates and users now; those that have changed are loaded again."""
+        await self._security_files.renew()
+
+    async def _load_users(self, data_dir: Path) -> SharedUsers:
+        options, file, salt_key = self._options, None, None
+        if options.sasl_users_file:
+            file = await asyncio.to_thread(UsersFile, Path(options.sasl_users_file))
+        if any(plan.protocol.uses_sasl for plan in self._plans) and scram.MECHANISM in self._mechanisms:
+            salt_key = await asyncio.to_thread(load_salt_key, data_dir)
+        is_needed = any(plan.needs_shared_users for plan in self._plans)
+        users = SharedUsers(options.sasl_jaas_users, is_needed=is_needed, file=file, salt_key=salt_key)
+        if file is not None:
+            self._security_files.add_users(file, users.refresh)
+        return users
+
+    @property
+    def _mechanisms(self) -> tuple[str, ...]:
+        return tuple(name.upper() for name in self._options.sasl_mechanisms)
 
     def _watch_memory(self) -> None:
         watch = MemoryWatch()
@@ -193,7 +220,7 @@ class FlussServer:
 
         self._running.push_async_callback(stop_all)
         for plan in self._plans:
-            listener = Listener(self._listener_settings(plan, users), handlers)
+            listener = Listener(await self._listener_settings(plan, users), handlers)
             started.append(listener)
             await listener.start()
             host, port = plan.advertised_address(listener.port)
@@ -204,23 +231,33 @@ class FlussServer:
             self._listeners.append(running)
             logger.info("listener %s; clients are told %s", running, address_text(host, port))
 
-    def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
+    async def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
         options = self._options
+        certificate = None if plan.tls is None else await self._load_certificate(plan.endpoint.name, plan.tls)
         known_users: Users | None = None
-        if plan.protocol is SecurityProtocol.SASL:
+        if plan.protocol.uses_sasl:
             known_users = users if plan.own_users is None else UserTable(plan.own_users)
         return ListenerSettings(
             name=plan.endpoint.name,
             host=plan.endpoint.host,
             port=plan.endpoint.port,
             check_credentials=known_users,
-            mechanisms=tuple(name.upper() for name in options.sasl_mechanisms),
+            mechanisms=self._mechanisms,
+            certificate=certificate,
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
             in_flight_requests_max=options.queued_requests_max,
             in_flight_bytes_max=max(1, options.request_memory_bytes_max // len(self._plans)),
             idle_timeout_s=options.idle_time_ms_max / 1000,
         )
+
+    async def _load_certificate(self, listener_name: str, tls: ServerTls) -> ServerCertificate:
+        try:
+            certificate = await asyncio.to_thread(ServerCertificate, tls)
+        except FlussError as error:
+            raise FlussError(f"listener {listener_name}: {error.message}", error.error_code) from None
+        self._security_files.add_certificate(listener_name, certificate)
+        return certificate
 
 
 def _refuse_lost_metadata(data_dir: Path) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast, overload
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT32_MAX
+from fluss.net.tls import ClientAuth, PrincipalRule, TlsVersion
 from fluss.options import (
     BOOLEAN,
     DURATION_MS,
@@ -42,6 +43,9 @@ DEFAULT_LISTENER_NAME: Final = "FLUSS"
 DEFAULT_PORT: Final = 9123
 _ENVIRONMENT_PREFIX: Final = "FLUSS_"
 _LISTENER_JAAS_KEY: Final = re.compile(r"security\.sasl\.listener\.name\.(?P<listener>[^.]+)\.plain\.jaas\.config")
+_TLS_PREFIX: Final = "security.ssl."
+_LISTENER_TLS_KEY: Final = re.compile(r"security\.ssl\.listener\.name\.(?P<listener>[^.]+)\.(?P<rest>.+)")
+_LISTENER_TLS_VARIABLE: Final = re.compile(r"FLUSS_SECURITY_SSL_LISTENER_NAME_(?P<rest>\w+)")
 _LISTENER_JAAS_VARIABLE: Final = re.compile(r"FLUSS_SECURITY_SASL_LISTENER_NAME_(?P<listener>\w+)_PLAIN_JAAS_CONFIG")
 
 
@@ -79,6 +83,9 @@ JAAS: Final = ValueType("a JAAS text", parse_jaas)
 NAMES: Final = ValueType("names separated by commas", _comma_separated)
 SUPER_USERS: Final = ValueType("type:name, several separated by semicolons, such as User:admin", _super_users)
 DURABILITY: Final = choice_of(Durability)
+CLIENT_AUTH: Final = choice_of(ClientAuth)
+PRINCIPAL_RULE: Final = choice_of(PrincipalRule)
+TLS_VERSION: Final = choice_of(TlsVersion)
 
 
 def _variable(key: str) -> str:
@@ -150,7 +157,63 @@ class ServerOptions:
         "security.protocol.map",
         PROTOCOLS,
         "",
-        "PLAINTEXT or SASL by listener name, such as CLIENT:SASL. A listener that is not named is a plaintext one.",
+        "PLAINTEXT, SASL (users log in), SSL (TLS) or SASL_SSL (both) by listener name, such as CLIENT:SASL_SSL. A "
+        "listener that is not named is a plaintext one.",
+    )
+    tls_certificate_file = ServerOption(
+        "security.ssl.certificate.file",
+        TEXT,
+        "",
+        "The certificate of listeners that speak TLS, as PEM; the file may hold the certificates between it and the "
+        "CA, too. With security.ssl.listener.name.<listener in lower case>.certificate.file a listener has one of its "
+        "own, and so on for the other options of TLS. Files that change are loaded again.",
+    )
+    tls_key_file = ServerOption(
+        "security.ssl.key.file",
+        TEXT,
+        "",
+        "The private key of the certificate, as PEM. Unless given, it is in the file of the certificate.",
+    )
+    tls_key_password = ServerOption(
+        "security.ssl.key.password", TEXT, "", "The password of an encrypted private key.", secret=True
+    )
+    tls_key_password_file = ServerOption(
+        "security.ssl.key.password.file", TEXT, "", "A file that holds the password of an encrypted private key."
+    )
+    tls_client_auth = ServerOption(
+        "security.ssl.client.auth",
+        CLIENT_AUTH,
+        ClientAuth.NONE,
+        "Whether clients have to show a certificate: none, requested (one that is shown is checked), or required. On "
+        "an SSL listener it says who the client is; on a SASL_SSL one the login does.",
+    )
+    tls_client_ca_file = ServerOption(
+        "security.ssl.client.ca.file", TEXT, "", "The CAs that sign certificates of clients, as PEM."
+    )
+    tls_client_principal = ServerOption(
+        "security.ssl.client.principal",
+        PRINCIPAL_RULE,
+        PrincipalRule.CN,
+        "Which part of a client's certificate is the user's name: cn, the common name; dn, the whole subject; san, the "
+        "one subject alternative name.",
+    )
+    tls_min_version = ServerOption(
+        "security.ssl.min-version", TLS_VERSION, TlsVersion.V1_2, "The oldest version of TLS: TLSv1.2 or TLSv1.3."
+    )
+    tls_handshake_timeout_ms = ServerOption(
+        "security.ssl.handshake-timeout",
+        DURATION_MS,
+        "10 s",
+        "How long a client may take from connecting to the end of its TLS handshake.",
+        lowest=1,
+    )
+    security_reload_interval_ms = ServerOption(
+        "security.reload-interval",
+        DURATION_MS,
+        "10 s",
+        "How often the files of certificates and users are looked at; those that have changed are loaded again. SIGHUP "
+        "has it done at once. 0 s leaves it to that.",
+        lowest=0,
     )
     insecure_listeners_allowed = ServerOption(
         "security.insecure-listeners.allowed",
@@ -166,8 +229,16 @@ class ServerOptions:
         "security.sasl.plain.credentials",
         USERS,
         "",
-        "The users of SASL listeners: user:password, several separated by commas.",
+        "The users of SASL listeners: user:password, several separated by commas. Instead of a password, its hash can "
+        "stand here and in the other options for users; python -m fluss.server hash-password makes it.",
         secret=True,
+    )
+    sasl_users_file = ServerOption(
+        "security.sasl.users.file",
+        TEXT,
+        "",
+        "More users of SASL listeners: a file with a line user:hash for each, which only its owner may read. When it "
+        "changes, it is loaded again. It counts more than the other options for users.",
     )
     sasl_jaas_users = ServerOption(
         "security.sasl.plain.jaas.config",
@@ -471,7 +542,7 @@ class ServerOptions:
         "server.data-disk.check-interval", DURATION_MS, "30 s", "How often the disk is looked at.", lowest=1
     )
 
-    __slots__ = ("_ignored", "_listener_users", "_settings", "_values")
+    __slots__ = ("_ignored", "_listener_tls", "_listener_users", "_settings", "_values")
 
     def __init__(self, properties: Mapping[str, str | int | float | bool] | None = None) -> None:
         self._set([argument_settings(properties or {})])
@@ -499,6 +570,16 @@ class ServerOptions:
     def listener_users(self) -> Mapping[str, Mapping[str, str]]:
         """The users of listeners that have their own, by the name of the listener in lower case."""
         return self._listener_users
+
+    @property
+    def listeners_with_tls_options(self) -> Collection[str]:
+        """The listeners that have options of TLS of their own, in lower case."""
+        return self._listener_tls.keys()
+
+    def tls_value(self, option: ServerOption[T], listener_name: str) -> T:
+        """Return the value of an option of TLS for a listener: its own, or that of all."""
+        own = self._listener_tls.get(listener_name.lower(), {})
+        return cast(T, own.get(option.key, self._values[option.key]))
 
     @property
     def ignored_keys(self) -> tuple[str, ...]:
@@ -544,6 +625,7 @@ class ServerOptions:
     def _set(self, layers: list[Mapping[str, Setting]]) -> None:
         self._settings: dict[str, Setting] = {}
         self._listener_users: dict[str, Mapping[str, str]] = {}
+        self._listener_tls: dict[str, dict[str, Any]] = {}
         self._ignored: dict[str, Setting] = {}
         for layer in reversed(layers):
             for key, setting in layer.items():
@@ -563,9 +645,19 @@ class ServerOptions:
             self._listener_users[own_users["listener"].lower()] = ServerOption(key, JAAS, "", "", secret=True).value_of(
                 setting
             )
+        elif (own_tls := _LISTENER_TLS_KEY.fullmatch(key)) is not None:
+            self._take_own_tls(own_tls["listener"].lower(), own_tls["rest"], key, setting)
         elif key not in _OPTION_BY_KEY and not key.startswith(_LAKE_PREFIX):
             raise _invalid(f"unknown option '{key}' ({setting.origin}){suggestion(key, _OPTION_BY_KEY)}")
         self._settings[key] = setting
+
+    def _take_own_tls(self, listener: str, rest: str, key: str, setting: Setting) -> None:
+        option = _OPTION_BY_KEY.get(_TLS_PREFIX + rest)
+        if option is None:
+            known = [key.removeprefix(_TLS_PREFIX) for key in _OPTION_BY_KEY if key.startswith(_TLS_PREFIX)]
+            raise _invalid(f"unknown option '{key}' ({setting.origin}){suggestion(rest, known)}")
+        own = ServerOption(key, option.value_type, "", "", lowest=option.lowest, secret=option.secret)
+        self._listener_tls.setdefault(listener, {})[option.key] = own.value_of(setting)
 
     def _validate(self) -> None:
         """Check what values mean together."""
@@ -629,7 +721,20 @@ def _environment_settings(environment: Mapping[str, str]) -> dict[str, Setting]:
             listener = own_users["listener"].lower()
             key = f"security.sasl.listener.name.{listener}.plain.jaas.config"
             settings[key] = Setting(text, f"environment {variable}")
+        own_tls = _LISTENER_TLS_VARIABLE.fullmatch(variable)
+        if own_tls is not None:
+            settings |= _own_tls_settings(own_tls["rest"], Setting(text, f"environment {variable}"))
     return settings
+
+
+def _own_tls_settings(rest: str, setting: Setting) -> dict[str, Setting]:
+    """Return the option that ``<LISTENER>_<OPTION>`` at the end of a variable stands for."""
+    for option in sorted(ServerOptions.options(), key=lambda option: -len(option.key)):
+        ending = "_" + re.sub("[.-]", "_", option.key.removeprefix(_TLS_PREFIX)).upper()
+        if option.key.startswith(_TLS_PREFIX) and rest.endswith(ending):
+            listener = rest.removesuffix(ending).lower()
+            return {f"{_TLS_PREFIX}listener.name.{listener}.{option.key.removeprefix(_TLS_PREFIX)}": setting}
+    return {}
 
 
 def _yaml_scalar(text: str) -> str:

@@ -173,7 +173,8 @@ def test_replacing_users_is_refused_if_no_user_could_log_in_any_more() -> None:
     [
         ({"security_protocol_map": "FLUSS:sasl"}, "set 'security.sasl.plain.credentials' to user:password"),
         ({"security_protocol_map": "FLUS:sasl"}, "no listener FLUS in 'bind.listeners'; did you mean 'FLUSS'?"),
-        ({"security_protocol_map": "FLUSS:ssl"}, "use PLAINTEXT or SASL"),
+        ({"security_protocol_map": "FLUSS:tls"}, "use PLAINTEXT, SASL, SSL, SASL_SSL"),
+        ({"security_protocol_map": "FLUSS:ssl"}, "set 'security.ssl.certificate.file' to its file"),
         ({"security_protocol_map": "FLUSS"}, "NAME:protocol"),
         ({"security_protocol_map": "FLUSS:sasl,FLUSS:plaintext"}, "twice"),
         ({"advertised_listeners": "CLIENT://h:1"}, "no listener CLIENT"),

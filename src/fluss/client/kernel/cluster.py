@@ -18,7 +18,7 @@ from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, NetworkError, RequestTimeoutError
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api, ApiKey
-from fluss.protocol.convert import pb_physical_path, pb_table_path
+from fluss.protocol.convert import pb_physical_path, pb_table_path, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster_info import ServerNode
 from fluss.schema.schema import Schema
@@ -305,11 +305,24 @@ class Cluster:
         if backoff is not None:
             await self._sleep(backoff.until_s - asyncio.get_running_loop().time())
         try:
-            self._metadata.merge(await self._ask_for_metadata(question.request()))
+            response = await self._ask_for_metadata(question.request())
+            self._metadata.merge(response)
+            await self._check_answered(question, response)
         except FlussError as error:
             self._forget_missing(error, question)
             raise
         self._back_off_unless_complete(question)
+
+    async def _check_answered(self, question: _Question, response: pb.MetadataResponse) -> None:
+        """Raise why an answer leaves out a table that was asked for: metadata does so with what a user may not see."""
+        if len(response.table_metadata) >= len(question.tables):
+            return
+        left_out = question.tables.difference(table_path(table.table_path) for table in response.table_metadata)
+        for path in left_out:
+            # This question is answered with the reason.
+            request = pb.GetTableInfoRequest(table_path=pb_table_path(path))
+            await self.request_coordinator(apis.GET_TABLE_INFO, request)
+            raise FlussError(f"Table '{path}' does not exist", ErrorCode.TABLE_NOT_EXIST)
 
     def _back_off_unless_complete(self, question: _Question) -> None:
         """Remember to wait before the same question is asked again, longer each time, while leaders are missing."""

@@ -15,6 +15,7 @@ from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError
 from fluss.net.channel import Channel, ChannelSettings
+from fluss.net.tls import ClientContext, ClientTls
 from fluss.protocol import api as apis
 from fluss.protocol import sasl
 from fluss.protocol.api import ServerRole
@@ -141,6 +142,7 @@ class ServerPool:
             connect_timeout_s=config.connect_timeout_ms / 1000, handshake_timeout_s=config.request_timeout_ms / 1000
         )
         self._credentials = _credentials(config)
+        self._tls = _client_tls(config)
         self._rng = rng or random.Random()
         self._sleep = sleep
         self._channels: dict[str, tuple[ServerNode, Channel]] = {}
@@ -160,6 +162,7 @@ class ServerPool:
             port,
             settings=self._settings,
             credentials=self._credentials,
+            tls=self._tls,
             expected_server_type=role,
             rng=self._rng,
             sleep=self._sleep,
@@ -185,6 +188,22 @@ class ServerPool:
 
 
 def _credentials(config: Config) -> sasl.Credentials | None:
-    if config.security_protocol.lower() != "sasl":
+    if not config.uses_sasl:
         return None
-    return sasl.Credentials(config.security_sasl_username, config.security_sasl_password)
+    return sasl.Credentials(
+        config.security_sasl_username, config.security_sasl_password, config.security_sasl_mechanism.upper()
+    )
+
+
+def _client_tls(config: Config) -> ClientContext | None:
+    """Read certificates once, for all connections. What is wrong with them is known before the first is made."""
+    if not config.uses_tls:
+        return None
+    return ClientTls(
+        ca=config.security_ssl_ca,
+        certificate=config.security_ssl_certificate,
+        key=config.security_ssl_key,
+        key_password=config.security_ssl_key_password,
+        verify_hostname=config.security_ssl_verify_hostname,
+        server_name=config.security_ssl_server_name,
+    ).load()
