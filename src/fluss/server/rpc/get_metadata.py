@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.server_connection import Handler, RequestContext
@@ -31,8 +31,6 @@ from fluss.server.rpc.handler_group import ChangeHandler
 _LEADER_EPOCH = 0
 _TABLES_FIELD: Final = pb.MetadataResponse.TABLE_METADATA_FIELD_NUMBER
 _PARTITIONS_FIELD: Final = pb.MetadataResponse.PARTITION_METADATA_FIELD_NUMBER
-# What has buckets.
-_Owner: TypeAlias = type[pb.PbTableMetadata] | type[pb.PbPartitionMetadata]
 
 
 class MetadataHandlers:
@@ -140,7 +138,7 @@ class MetadataHandlers:
             modified_time=table.modified_ms,
         ).SerializeToString()
         # The buckets of a partitioned table are those of its partitions.
-        buckets = b"" if table.is_partitioned else self._buckets(pb.PbTableMetadata, table)
+        buckets = b"" if table.is_partitioned else self._buckets(table)
         return [length_prefix(_TABLES_FIELD, len(metadata) + len(buckets)) + metadata, buckets]
 
     def _partition_parts(self, partition: Partition) -> Parts:
@@ -149,15 +147,15 @@ class MetadataHandlers:
         metadata = pb.PbPartitionMetadata(
             table_id=partition.table_id, partition_name=partition.name, partition_id=partition.partition_id
         ).SerializeToString()
-        buckets = self._buckets(pb.PbPartitionMetadata, table)
+        buckets = self._buckets(table)
         return [length_prefix(_PARTITIONS_FIELD, len(metadata) + len(buckets)) + metadata, buckets]
 
-    def _buckets(self, owner: _Owner, table: Table) -> bytes:
-        return _buckets_led_by(owner, self._nodes.tablet_server_id, table.bucket_count)
+    def _buckets(self, table: Table) -> bytes:
+        return _buckets_led_by(self._nodes.tablet_server_id, table.bucket_count, is_partition=table.is_partitioned)
 
 
 @lru_cache(maxsize=64)
-def _buckets_led_by(owner: _Owner, server_id: int, bucket_count: int) -> bytes:
+def _buckets_led_by(server_id: int, bucket_count: int, *, is_partition: bool) -> bytes:
     """Return buckets with one replica each, encoded as the field of a table or a partition."""
     buckets = [
         pb.PbBucketMetadata(
@@ -165,4 +163,5 @@ def _buckets_led_by(owner: _Owner, server_id: int, bucket_count: int) -> bytes:
         )
         for bucket_id in range(bucket_count)
     ]
+    owner = pb.PbPartitionMetadata if is_partition else pb.PbTableMetadata
     return owner(bucket_metadata=buckets).SerializePartialToString()
