@@ -481,8 +481,11 @@ def _group_directory(table: Table, partition: Partition | None) -> Path:
     return Path(location.path(TabletKind.LOG)).parent
 
 
-async def open_all(buckets: Iterable[HostedBucket]) -> None:
-    """Wait until the logs of buckets are open, or it is known why they will not be."""
+async def open_all(buckets: Iterable[HostedBucket], *, is_use: bool = True) -> None:
+    """Wait until the logs of buckets are open, or it is known why they will not be.
+
+    Unless ``is_use`` they may be closed again at once.
+    """
     left = 0
     are_open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -493,6 +496,7 @@ async def open_all(buckets: Iterable[HostedBucket]) -> None:
             are_open.set_result(None)
 
     for bucket in buckets:
+        bucket.is_used |= is_use
         if not bucket.is_settled:
             left += 1
             bucket.when_open(count_down)

@@ -93,7 +93,7 @@ class LogUpkeep:
         for bucket in buckets:
             # Nobody has asked for it yet.
             bucket.is_used = False
-        await open_all(buckets)
+        await open_all(buckets, is_use=False)
         await self._close([bucket for bucket in buckets if bucket.is_closable and not bucket.is_used])
 
     # Idle logs
