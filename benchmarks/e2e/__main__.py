@@ -14,7 +14,7 @@ if __name__ == "__main__":
     sys.exit(
         run_suites(
             "benchmarks.e2e",
-            ("throughput", "latency", "idle", "memory", "upserts", "lookups", "keys", "tls", "spark"),
+            ("throughput", "latency", "idle", "memory", "upserts", "lookups", "keys", "filters", "tls", "spark"),
             __doc__,
         )
     )

@@ -22,9 +22,11 @@ from fluss.protocol.predicates import predicate_from_pb, predicate_to_pb
 from fluss.protocol.sasl import UserTable
 from fluss.protocol.session import ClientSession, RequestReceived, ResponseReceived, ServerSession
 from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
+from fluss.record.batch_heads import BatchHeads, heads_of
 from fluss.record.compression import ArrowCompression
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
 from fluss.record.log_batch import (
+    MAGIC_V1,
     LogBatch,
     build_batch,
     decode_row_body,
@@ -35,7 +37,8 @@ from fluss.record.log_batch import (
     read_batch,
     verify_crc,
 )
-from fluss.record.statistics import collect_statistics, decode_statistics
+from fluss.record.statistics import collect_statistics
+from fluss.record.statistics_columns import WantedColumn, read_statistics
 from fluss.record.value_batch import decode_value, decode_value_batch, encode_value, encode_value_batch, split_values
 from fluss.row import compacted, indexed
 from fluss.row.compacted_columns import decode_keys, decode_rows, encode_keys, encode_rows
@@ -206,7 +209,13 @@ def _batch_targets() -> Iterator[Target]:
     flat_types = [parse_type(text) for text, _ in _SCALARS if not text.startswith(("BYTES", "BINARY"))]
     flat, _ = _arrow_batch([column for column in _SCALARS if not column[0].startswith(("BYTES", "BINARY"))])
     block = bytes(collect_statistics(flat, flat_types, range(len(flat_types))))
-    yield Target("statistics", [block], lambda data: decode_statistics(data, flat_types))
+    asked = [WantedColumn(index, data_type) for index, data_type in enumerate(flat_types)]
+    yield Target("statistics", [block], lambda data: read_statistics(_heads_with(data), lambda _: flat_types, asked))
+
+
+def _heads_with(block: bytes) -> BatchHeads:
+    batch = build_batch([], schema_id=1, record_count=1, append_only=True, magic=MAGIC_V1, statistics=block)
+    return heads_of(batch)
 
 
 def _arrow_batch(columns: Sequence[tuple[str, list[Any]]]) -> tuple[pa.RecordBatch, pa.Schema]:

@@ -32,7 +32,7 @@ from fluss.record.log_batch import (
     read_batch,
     verify_crc,
 )
-from fluss.record.statistics import collect_statistics, decode_statistics
+from fluss.record.statistics import collect_statistics
 from fluss.record.value_batch import (
     decode_value,
     decode_value_batch,
@@ -103,6 +103,7 @@ from tests.golden.vectors import (
     vector_id,
     vectors_of,
 )
+from tests.unit.record.statistics_model import decode_statistics
 
 Checker = Callable[[Vector], None]
 Row = tuple[Any, ...]

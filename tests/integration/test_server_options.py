@@ -487,6 +487,38 @@ def test_silent_writers_are_forgotten_at_an_interval(tmp_path: Path) -> None:
         assert ids(connection.get_table(PATH)) == [*known, 3]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("log.filter.max-conditions", "2", "3 conditions or more, this server takes 2"),
+        ("log.filter.max-literals", "1", "2 values or more, this server takes 1"),
+        ("log.filter.max-size", "64 b", "bytes or more, this server takes 64"),
+    ],
+)
+def test_a_filter_may_cost_so_much(tmp_path: Path, key: str, value: str, reason: str) -> None:
+    with serving(tmp_path, **{key: value}) as (_, connection):
+        table = create_table(connection, properties={"table.statistics.columns": "*"})
+        append_each(table, 1, 2, 3)
+        assert filtered_ids(table, blocking.col("id") == 2) == [2]
+        with pytest.raises(FlussError, match=reason) as caught:
+            filtered_ids(table, (blocking.col("id") == 2) | (blocking.col("name") == "n" * 50))
+        assert caught.value.error_code == ErrorCode.INVALID_SCAN_REQUEST
+
+
+def test_a_fetch_looks_at_so_many_batches(tmp_path: Path) -> None:
+    with serving(tmp_path, log__filter__max_batches=2) as (_, connection):
+        table = create_table(connection, properties={"table.statistics.columns": "*"})
+        append_each(table, *range(11))
+        assert filtered_ids(table, blocking.col("id") == 9) == [9], "the client goes on until it is there"
+
+
+def filtered_ids(table: blocking.FlussTable, predicate: blocking.Predicate) -> list[int]:
+    scanner = table.new_scan().filter(predicate).create_record_batch_log_scanner()
+    scanner.subscribe(0, EARLIEST_OFFSET)
+    found: list[int] = scanner.to_arrow()["id"].to_pylist()
+    return found
+
+
 def test_writes_depend_on_how_full_the_disk_is(tmp_path: Path) -> None:
     options = {
         "server__data_disk__write_limit_ratio": 0.000000001,

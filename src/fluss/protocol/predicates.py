@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fluss.errors import CorruptMessageError
+from google.protobuf.message import DecodeError
+
+from fluss.errors import CorruptMessageError, ErrorCode, FlussError
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.row.scalars import UNSCALED_BYTES_MAX, encode_unscaled
 from fluss.row.values import DAY_MS, NANOS_PER_MILLI
@@ -35,6 +37,7 @@ from fluss.schema.predicate import (
     BoundLiteral,
     BoundPredicate,
     CompoundFunction,
+    FilterLimits,
     LeafFunction,
 )
 from fluss.schema.schema import Schema
@@ -92,32 +95,95 @@ def predicate_to_pb(predicate: BoundPredicate) -> pb.PbPredicate:
     return pb.PbPredicate(type=_TYPE_COMPOUND, compound=compound)
 
 
-def predicate_from_pb(message: pb.PbPredicate, schema: Schema) -> BoundPredicate:
-    """Return the predicate of a message, bound to the schema whose id came with it.
+class FilterAllowance:
+    """What the filters of one request may still have; each takes its part. What exceeds it is refused with code 68."""
+
+    __slots__ = ("_bytes", "_conditions", "_limits", "_literals")
+
+    def __init__(self, limits: FilterLimits | None = None) -> None:
+        self._limits = limits or FilterLimits()
+        self._bytes = self._conditions = self._literals = 0
+
+    def take_bytes(self, count: int) -> None:
+        self._bytes += count
+        _check("bytes", self._bytes, self._limits.bytes_max, "ask for fewer or shorter values")
+
+    def take_conditions(self, count: int) -> None:
+        self._conditions += count
+        _check("conditions", self._conditions, self._limits.conditions_max, "ask for a list of values with IN")
+
+    def take_literals(self, count: int) -> None:
+        self._literals += count
+        _check("values", self._literals, self._limits.literals_max, "ask for a range instead of single values")
+
+
+def _check(what: str, count: int, count_max: int, advice: str) -> None:
+    if count > count_max:
+        raise _limit_error(
+            f"The filter of a fetch has {count} {what} or more, this server takes {count_max}: {advice}, or filter the "
+            "rows after reading them"
+        )
+
+
+def _limit_error(message: str) -> FlussError:
+    return FlussError(message, ErrorCode.INVALID_SCAN_REQUEST)
+
+
+def decode_predicate(data: bytes, schema: Schema, allowance: FilterAllowance) -> BoundPredicate:
+    """Return the predicate of an encoded message, bound to the schema whose id came with it.
 
     CorruptMessageError says what is wrong: an unknown function, column or literal type, a literal that its column
-    cannot hold, or more than PREDICATE_DEPTH_MAX levels.
+    cannot hold, or bytes that are no such message. More than the allowance is refused with another error, before more
+    of the message is looked at; so is a predicate of more than PREDICATE_DEPTH_MAX levels.
     """
-    positions = {column.column_id: position for position, column in enumerate(schema.columns)}
-    return _from_pb(message, schema, positions, 1)
+    try:
+        message = pb.PbPredicate.FromString(data)
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptMessageError(
+            f"a filter of {len(data)} bytes is no message, or is nested more than {PREDICATE_DEPTH_MAX} levels deep"
+        ) from error
+    if not message.IsInitialized():
+        raise CorruptMessageError("a filter lacks required fields")
+    return predicate_from_pb(message, schema, allowance)
 
 
-def _from_pb(message: pb.PbPredicate, schema: Schema, positions: Mapping[int, int], depth: int) -> BoundPredicate:
-    if depth > PREDICATE_DEPTH_MAX:
-        raise CorruptMessageError(f"a filter can be nested at most {PREDICATE_DEPTH_MAX} levels deep")
-    if message.type == _TYPE_LEAF and message.HasField("leaf"):
-        return _leaf_from_pb(message.leaf, schema, positions)
-    if message.type == _TYPE_COMPOUND and message.HasField("compound"):
-        compound_function = _COMPOUND_FUNCTIONS.get(message.compound.function)
-        if compound_function is None:
-            raise CorruptMessageError(
-                f"a filter combines conditions with the unknown function {message.compound.function}"
-            )
-        if not message.compound.children:
+def predicate_from_pb(
+    message: pb.PbPredicate, schema: Schema, allowance: FilterAllowance | None = None
+) -> BoundPredicate:
+    """Return the predicate of a message. Raises what ``decode_predicate`` raises."""
+    return _Binder(schema, allowance or FilterAllowance()).bind(message)
+
+
+class _Binder:
+    """Turns messages into predicates on the columns of a schema, as long as the allowance lasts."""
+
+    def __init__(self, schema: Schema, allowance: FilterAllowance) -> None:
+        self._schema = schema
+        self._positions = {column.column_id: position for position, column in enumerate(schema.columns)}
+        self._allowance = allowance
+
+    def bind(self, message: pb.PbPredicate) -> BoundPredicate:
+        self._allowance.take_conditions(1)
+        return self._bind(message, 1)
+
+    def _bind(self, message: pb.PbPredicate, depth: int) -> BoundPredicate:
+        if depth > PREDICATE_DEPTH_MAX:
+            raise _limit_error(f"A filter can be nested at most {PREDICATE_DEPTH_MAX} levels deep; write it flatter")
+        if message.type == _TYPE_LEAF and message.HasField("leaf"):
+            self._allowance.take_literals(len(message.leaf.literals))
+            return _leaf_from_pb(message.leaf, self._schema, self._positions)
+        if message.type == _TYPE_COMPOUND and message.HasField("compound"):
+            return self._bind_compound(message.compound, depth)
+        raise CorruptMessageError(f"a filter of type {message.type} lacks its content, or the type is unknown")
+
+    def _bind_compound(self, compound: pb.PbCompoundPredicate, depth: int) -> BoundCompound:
+        function = _COMPOUND_FUNCTIONS.get(compound.function)
+        if function is None:
+            raise CorruptMessageError(f"a filter combines conditions with the unknown function {compound.function}")
+        if not compound.children:
             raise CorruptMessageError("a filter combines no conditions at all")
-        children = tuple(_from_pb(child, schema, positions, depth + 1) for child in message.compound.children)
-        return BoundCompound(compound_function, children)
-    raise CorruptMessageError(f"a filter of type {message.type} lacks its content, or the type is unknown")
+        self._allowance.take_conditions(len(compound.children))
+        return BoundCompound(function, tuple(self._bind(child, depth + 1) for child in compound.children))
 
 
 def _leaf_from_pb(leaf: pb.PbLeafPredicate, schema: Schema, positions: Mapping[int, int]) -> BoundLeaf:
@@ -181,6 +247,9 @@ def _literal_from_pb(message: pb.PbLiteralValue, data_type: DataType) -> BoundLi
         raise _MisfitError("it has no value")
     check = _CHECKS.get(data_type.root)
     value: BoundLiteral = getattr(message, field_name)
+    if field_name == "string_value" and not isinstance(value, str):
+        # Parsers of proto2 let text pass that is not UTF-8.
+        raise _MisfitError("it is not valid UTF-8")
     return value if check is None else check(value, message, data_type)
 
 

@@ -329,39 +329,57 @@ def _leading_int32(view: memoryview, what: str) -> int:
 # Aligned rows
 
 
+class AlignedRowLayout:
+    """Where the parts of an aligned row of so many fields lie."""
+
+    __slots__ = ("field_count", "slots_end", "slots_start")
+
+    def __init__(self, field_count: int) -> None:
+        self.field_count = field_count
+        self.slots_start = 8 * ((field_count + 63 + _HEADER_BITS) // 64)
+        self.slots_end = self.slots_start + SLOT_BYTES * field_count
+
+    def null_bit(self, index: int) -> tuple[int, int]:
+        """Return the byte that says whether a field is null, and the bit in it."""
+        bit = index + _HEADER_BITS
+        return bit >> 3, 1 << (bit & 7)
+
+    def slot(self, index: int) -> int:
+        """Return where the slot of a field starts."""
+        return self.slots_start + SLOT_BYTES * index
+
+    def read_field(self, row: memoryview, index: int, data_type: DataType) -> Any:
+        """Decode one field, which must not be null, of a row that is at least as long as its slots."""
+        return SlotReader(row, self.slots_end, _refuse_nested).get(self.slot(index), data_type)
+
+
 def encode_aligned_row(types: Sequence[DataType], values: Sequence[Any]) -> bytes:
     """Encode one row of internal values. Every field may be null, whatever its type says."""
-    slots_start = _null_byte_count(len(types))
-    writer = SlotWriter(slots_start + SLOT_BYTES * len(types), _refuse_nested)
+    layout = AlignedRowLayout(len(types))
+    writer = SlotWriter(layout.slots_end, _refuse_nested)
     for index, (data_type, value) in enumerate(zip(types, values, strict=True)):
         if value is None:
-            bit = index + _HEADER_BITS
-            writer.data[bit >> 3] |= 1 << (bit & 7)
+            position, mask = layout.null_bit(index)
+            writer.data[position] |= mask
         else:
-            writer.put(slots_start + SLOT_BYTES * index, data_type, value)
+            writer.put(layout.slot(index), data_type, value)
     return bytes(writer.data)
 
 
 def decode_aligned_row(types: Sequence[DataType], data: BytesLike) -> tuple[Any, ...]:
     """Decode one row. Bytes behind the last region are ignored: they are padding."""
     view = byte_view(data)
-    slots_start = _null_byte_count(len(types))
-    slots_end = slots_start + SLOT_BYTES * len(types)
-    if slots_end > len(view):
+    layout = AlignedRowLayout(len(types))
+    if layout.slots_end > len(view):
         raise CorruptRecordError(
-            f"An aligned row of {len(types)} fields has at least {slots_end} bytes; this one has {len(view)}"
+            f"An aligned row of {len(types)} fields has at least {layout.slots_end} bytes; this one has {len(view)}"
         )
-    reader = SlotReader(view, slots_end, _refuse_nested)
+    reader = SlotReader(view, layout.slots_end, _refuse_nested)
     values: list[Any] = []
     for index, data_type in enumerate(types):
-        bit = index + _HEADER_BITS
-        is_null = view[bit >> 3] & 1 << (bit & 7)
-        values.append(None if is_null else reader.get(slots_start + SLOT_BYTES * index, data_type))
+        position, mask = layout.null_bit(index)
+        values.append(None if view[position] & mask else reader.get(layout.slot(index), data_type))
     return tuple(values)
-
-
-def _null_byte_count(field_count: int) -> int:
-    return 8 * ((field_count + 63 + _HEADER_BITS) // 64)
 
 
 def _refuse_nested(data_type: DataType, value: Any) -> NoReturn:

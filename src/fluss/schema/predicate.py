@@ -39,6 +39,18 @@ from fluss.schema.types import DataType, DecimalType, TypeRoot
 PREDICATE_DEPTH_MAX: Final = 32
 
 
+@dataclass(frozen=True, slots=True)
+class FilterLimits:
+    """What a server takes of the filters of one request, all of them together."""
+
+    # Comparisons, and the ANDs and ORs that join them.
+    conditions_max: int = 2048
+    # Values that columns are compared with.
+    literals_max: int = 16_384
+    # As they are encoded in the request.
+    bytes_max: int = 1024 * 1024
+
+
 class LeafFunction(IntEnum):
     """What a leaf asks of a column; the number is the code in requests."""
 

@@ -24,6 +24,7 @@ from fluss.net.tls import ServerCertificate, ServerTls
 from fluss.protocol import scram
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import UserTable
+from fluss.schema.predicate import FilterLimits
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
@@ -352,6 +353,12 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         disk_write_limit_ratio=options.disk_write_limit_ratio,
         disk_write_recover_ratio=options.disk_write_recover_ratio,
         disk_check_interval_ms=options.disk_check_interval_ms,
+        filters=FilterLimits(
+            conditions_max=options.filter_conditions_max,
+            literals_max=options.filter_literals_max,
+            bytes_max=options.filter_bytes_max,
+        ),
+        filter_batches_max=options.filter_batches_max,
     )
 
 

@@ -457,6 +457,38 @@ class ServerOptions:
         "How often silent writers are looked for.",
         lowest=1,
     )
+    # Filters of fetches.
+    filter_conditions_max = ServerOption(
+        "log.filter.max-conditions",
+        INT32,
+        "2048",
+        "The most conditions in the filters of one fetch: comparisons, and the ANDs and ORs that join them. A fetch "
+        "with more is refused.",
+        lowest=1,
+    )
+    filter_literals_max = ServerOption(
+        "log.filter.max-literals",
+        INT32,
+        "16384",
+        "The most values that the filters of one fetch compare columns with, those of lists included.",
+        lowest=1,
+    )
+    filter_bytes_max = ServerOption(
+        "log.filter.max-size",
+        MEMORY_BYTES,
+        "1 mb",
+        "The largest filters of one fetch, as they are sent, all of them together.",
+        lowest=64,
+        highest=INT32_MAX,
+    )
+    filter_batches_max = ServerOption(
+        "log.filter.max-batches",
+        INT32,
+        "16384",
+        "The most batches whose statistics one fetch looks at to skip those without a wanted row; then it is answered, "
+        "and the client goes on from there.",
+        lowest=1,
+    )
     # Rows by key.
     kv_flush_interval_ms = ServerOption(
         "kv.snapshot.interval",

@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.errors import CorruptMessageError
+from fluss.errors import CorruptMessageError, ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.predicates import predicate_from_pb, predicate_to_pb
+from fluss.protocol.predicates import FilterAllowance, decode_predicate, predicate_from_pb, predicate_to_pb
 from fluss.schema.predicate import (
     PREDICATE_DEPTH_MAX,
     BoundCompound,
     BoundLeaf,
     BoundPredicate,
     CompoundFunction,
+    FilterLimits,
     LeafFunction,
     col,
 )
@@ -70,9 +71,12 @@ def schemas_with_predicates(draw: st.DrawFn) -> tuple[Schema, BoundPredicate]:
     return schema, draw(trees)
 
 
-def through_a_request(message: pb.PbPredicate) -> pb.PbPredicate:
+def through_a_request(message: pb.PbPredicate) -> bytes:
     table = pb.PbFetchLogReqForTable(
-        table_id=1, projection_pushdown_enabled=False, filter_predicate=message, filter_schema_id=1
+        table_id=1,
+        projection_pushdown_enabled=False,
+        filter_predicate=message.SerializeToString(),
+        filter_schema_id=1,
     )
     request = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1, tables_req=[table])
     body = b"".join(apis.FETCH_LOG.request.encode(request))
@@ -82,7 +86,7 @@ def through_a_request(message: pb.PbPredicate) -> pb.PbPredicate:
 @given(schemas_with_predicates())
 def test_a_filter_arrives_as_it_was_sent(drawn: tuple[Schema, BoundPredicate]) -> None:
     schema, predicate = drawn
-    assert predicate_from_pb(through_a_request(predicate_to_pb(predicate)), schema) == predicate
+    assert decode_predicate(through_a_request(predicate_to_pb(predicate)), schema, FilterAllowance()) == predicate
 
 
 def test_the_deepest_filter_that_can_be_written_fits_a_request() -> None:
@@ -92,10 +96,74 @@ def test_the_deepest_filter_that_can_be_written_fits_a_request() -> None:
         deep = deep & (col("c0") > level) if level % 2 else deep | (col("c0") > level)
     bound = deep.bind(schema)
     message = predicate_to_pb(bound)
-    assert predicate_from_pb(through_a_request(message), schema) == bound
+    assert decode_predicate(through_a_request(message), schema, FilterAllowance()) == bound
     deeper = pb.PbPredicate(type=1, compound=pb.PbCompoundPredicate(function=0, children=[message]))
-    with pytest.raises(CorruptMessageError, match=f"at most {PREDICATE_DEPTH_MAX} levels"):
+    with pytest.raises(FlussError, match=f"at most {PREDICATE_DEPTH_MAX} levels") as refusal:
         predicate_from_pb(deeper, schema)
+    assert refusal.value.error_code == ErrorCode.INVALID_SCAN_REQUEST
+
+
+def test_filters_of_one_request_have_limits_together() -> None:
+    schema = schema_of([parse_type("int")])
+    two = predicate_to_pb((col("c0") == 1).or_(col("c0") == 2).bind(schema)).SerializeToString()
+    listed = predicate_to_pb(col("c0").is_in([1, 2, 3]).bind(schema)).SerializeToString()
+    allowance = FilterAllowance(FilterLimits(conditions_max=6, literals_max=6, bytes_max=1000))
+    decode_predicate(two, schema, allowance)
+    decode_predicate(two, schema, allowance)
+    with pytest.raises(FlussError, match="has 7 conditions or more, this server takes 6: ask for a list of values"):
+        decode_predicate(listed, schema, allowance)
+    allowance = FilterAllowance(FilterLimits(literals_max=5))
+    decode_predicate(listed, schema, allowance)
+    with pytest.raises(FlussError, match="has 6 values or more, this server takes 5: ask for a range"):
+        decode_predicate(listed, schema, allowance)
+    allowance.take_bytes(600_000)
+    with pytest.raises(FlussError, match="has 1200000 bytes or more, this server takes 1048576"):
+        allowance.take_bytes(600_000)
+
+
+def nested(levels: int) -> bytes:
+    """Return so many ANDs inside each other, encoded by hand: the library would not write them."""
+    message = b"\x08\x00"
+    for _ in range(levels):
+        compound = b"\x08\x00\x12" + _varint(len(message)) + message
+        message = b"\x08\x01\x1a" + _varint(len(compound)) + compound
+    return message
+
+
+def wide(*, children: int = 0, literals: int = 0) -> bytes:
+    """Return a filter with a very long list, whose entries are as short as can be."""
+    if children:
+        compound = pb.PbCompoundPredicate(function=1, children=[pb.PbPredicate(type=0)] * children)
+        return pb.PbPredicate(type=1, compound=compound).SerializeToString()
+    values = [pb.PbLiteralValue(literal_type=3, is_null=True)] * literals
+    leaf = pb.PbLeafPredicate(function=11, field_id=0, literals=values)
+    return pb.PbPredicate(type=0, leaf=leaf).SerializeToString()
+
+
+def _varint(number: int) -> bytes:
+    groups = []
+    while number >= 0x80:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "message"),
+    [
+        (nested(40), ErrorCode.INVALID_SCAN_REQUEST, "nested at most 32 levels"),
+        (nested(10_000), ErrorCode.CORRUPT_MESSAGE, "is no message, or is nested more than 32 levels"),
+        (wide(children=65_535), ErrorCode.INVALID_SCAN_REQUEST, "65536 conditions or more"),
+        (wide(literals=65_535), ErrorCode.INVALID_SCAN_REQUEST, "65535 values or more"),
+        (b"\x08", ErrorCode.CORRUPT_MESSAGE, "is no message"),
+        (b"", ErrorCode.CORRUPT_MESSAGE, "lacks required fields"),
+    ],
+    ids=["deep", "very deep", "many conditions", "many literals", "cut off", "empty"],
+)
+def test_hostile_filters_are_refused(data: bytes, code: int, message: str) -> None:
+    with pytest.raises(FlussError, match=message) as refusal:
+        decode_predicate(data, schema_of([parse_type("int")]), FilterAllowance())
+    assert refusal.value.error_code == code
 
 
 def test_the_message_names_columns_by_id_and_literals_by_type() -> None:

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.log_batch import MAGIC_V1, build_batch, read_batch
-from fluss.record.statistics import ColumnStatistics, collect_statistics, decode_statistics, supports_statistics
+from fluss.record.statistics import collect_statistics, supports_statistics
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.schema.type_parser import parse_type
 from fluss.schema.types import CharType, DataType
 from fluss.testing.strategies import arrow_batches, scalar_types
 from tests.damage import count_refusals
 from tests.golden.vectors import expected_bytes, types_of, vector, vectors_of
+from tests.unit.record.statistics_model import ColumnStatistics, decode_statistics
 
 supported_types = scalar_types().filter(supports_statistics)
 GOLDEN = vector("stats.three_columns")

@@ -13,19 +13,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.record.statistics import (
-    BatchStatistics,
-    ColumnStatistics,
-    collect_statistics,
-    decode_statistics,
-    may_match,
-    supports_statistics,
-)
+from fluss.errors import CorruptRecordError
+from fluss.record.pruning import BatchFilter
+from fluss.record.statistics import collect_statistics, supports_statistics
 from fluss.row.values import Timestamp, arrow_from_internal, internal_from_arrow
 from fluss.schema.predicate import BoundCompound, BoundLeaf, BoundPredicate, CompoundFunction, LeafFunction
 from fluss.schema.type_parser import parse_type
 from fluss.schema.types import BooleanType, CharType, DataType, DoubleType, FloatType, IntType, StringType
 from fluss.testing.strategies import internal_values, scalar_types
+from tests.damage import injuries
+from tests.unit.record.statistics_model import (
+    BatchStatistics,
+    ColumnStatistics,
+    block_of,
+    decode_statistics,
+    filter_keeps,
+    heads_with,
+    may_match,
+)
 
 AND, OR = CompoundFunction.AND, CompoundFunction.OR
 F = LeafFunction
@@ -130,10 +135,10 @@ def test_a_batch_with_a_matching_row_is_never_skipped(
     drawn: tuple[list[DataType], pa.RecordBatch, BoundPredicate],
 ) -> None:
     types, batch, predicate = drawn
-    statistics = decode_statistics(collect_statistics(batch, types, range(len(types))), types)
+    block = collect_statistics(batch, types, range(len(types)))
     columns = [internal_from_arrow(batch.column(index), types[index]) for index in range(len(types))]
     if any(row_matches(predicate, row, key) for row in zip(*columns, strict=True) for key in ORDERS):
-        assert may_match(predicate, statistics, batch.num_rows)
+        assert filter_keeps(predicate, block, types, batch.num_rows)
 
 
 def all_leaves(data_type: DataType) -> Iterator[BoundLeaf]:
@@ -156,10 +161,10 @@ def test_every_small_batch_is_kept_by_every_filter_that_matches(data_type: DataT
     skipped = 0
     for values in product([*SMALL_VALUES[type(data_type)], None], repeat=2):
         batch = pa.RecordBatch.from_arrays([arrow_from_internal(values, data_type)], ["c0"])
-        statistics = decode_statistics(collect_statistics(batch, [data_type], [0]), [data_type])
+        heads = heads_with([collect_statistics(batch, [data_type], [0])], [2], [1])
         for leaf in questions:
             matches = any(row_matches(leaf, (value,), key) for value in values for key in ORDERS)
-            is_kept = may_match(leaf, statistics, 2)
+            is_kept = BatchFilter(leaf).may_match(heads, lambda _: [data_type])[0]
             assert is_kept or not matches, (values, leaf)
             skipped += not is_kept
     assert skipped > 20, "the filters are of some use"
@@ -173,7 +178,10 @@ def kept(
 ) -> bool:
     """Ask about a batch of 10 rows whose only column has these bounds."""
     column = ColumnStatistics(data_type, null_count, *bounds)
-    return may_match(BoundLeaf(function, 0, 0, data_type, literals), BatchStatistics({0: column}), 10)
+    leaf = BoundLeaf(function, 0, 0, data_type, literals)
+    answer = filter_keeps(leaf, block_of({0: column}), [data_type], 10)
+    assert answer == may_match(leaf, BatchStatistics({0: column}), 10), "the model says the same"
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -293,22 +301,114 @@ def test_timestamps_are_compared_to_the_nanosecond() -> None:
 
 
 def test_all_and_any_combine_the_answers() -> None:
-    columns = BatchStatistics({0: ColumnStatistics(INT, 0, 3, 7), 1: ColumnStatistics(STRING, 0, "a", "c")})
+    block = block_of({0: ColumnStatistics(INT, 0, 3, 7), 1: ColumnStatistics(STRING, 0, "a", "c")})
     holds = BoundLeaf(F.EQUAL, 0, 0, INT, (5,))
     fails = BoundLeaf(F.EQUAL, 1, 1, STRING, ("x",))
-    assert not may_match(BoundCompound(AND, (holds, fails)), columns, 10)
-    assert may_match(BoundCompound(OR, (fails, holds)), columns, 10)
-    assert not may_match(BoundCompound(OR, (fails, fails)), columns, 10)
-    assert may_match(BoundCompound(AND, (holds, BoundCompound(OR, (fails, holds)))), columns, 10)
-    assert may_match(BoundCompound(OR, ()), columns, 10)
+
+    def keeps(function: CompoundFunction, *children: BoundPredicate) -> bool:
+        return filter_keeps(BoundCompound(function, children), block, [INT, STRING], 10)
+
+    assert not keeps(AND, holds, fails)
+    assert keeps(OR, fails, holds)
+    assert not keeps(OR, fails, fails)
+    assert keeps(AND, holds, BoundCompound(OR, (fails, holds)))
 
 
 def test_what_is_not_known_keeps_the_batch() -> None:
-    columns = BatchStatistics({0: ColumnStatistics(INT, 0, 3, 7)})
-    assert may_match(BoundLeaf(F.EQUAL, 0, 0, INT, (100,)), None, 10)
-    assert may_match(BoundLeaf(F.EQUAL, 1, 1, INT, (100,)), columns, 10), "no statistics of this column"
-    assert may_match(BoundLeaf(F.EQUAL, 0, 0, parse_type("BIGINT"), (100,)), columns, 10), "another type"
-    assert may_match(BoundLeaf(F.EQUAL, 0, 0, INT, ("text",)), columns, 10), "a literal of another type"
-    assert may_match(BoundLeaf(F.STARTS_WITH, 0, 0, INT, (1,)), columns, 10), "a function of another type"
-    assert may_match(BoundLeaf(F.EQUAL, 0, 0, INT, ()), columns, 10), "no literal"
-    assert not may_match(BoundLeaf(F.EQUAL, 0, 0, INT.not_null(), (100,)), columns, 10), "nullability does not matter"
+    block = block_of({0: ColumnStatistics(INT, 0, 3, 7)})
+
+    def keeps(leaf: BoundLeaf, block: bytes = block) -> bool:
+        return filter_keeps(leaf, block, [INT, INT], 10)
+
+    assert keeps(BoundLeaf(F.EQUAL, 0, 0, INT, (100,)), b"")
+    assert keeps(BoundLeaf(F.EQUAL, 1, 1, INT, (100,))), "no statistics of this column"
+    assert keeps(BoundLeaf(F.EQUAL, 0, 0, parse_type("BIGINT"), (100,))), "another type"
+    assert keeps(BoundLeaf(F.EQUAL, 0, 0, INT, ("text",))), "a literal of another type"
+    assert keeps(BoundLeaf(F.STARTS_WITH, 0, 0, INT, (1,))), "a function of another type"
+    assert not keeps(BoundLeaf(F.EQUAL, 0, 0, INT.not_null(), (100,))), "nullability does not matter"
+
+
+# Many batches at once, against one after the other
+
+
+@st.composite
+def column_statistics(draw: st.DrawFn, data_type: DataType) -> ColumnStatistics:
+    """Anything a block can say, also what no rows could be like."""
+    bound = st.none() | values_of(data_type)
+    return ColumnStatistics(data_type, draw(st.integers(0, 11)), draw(bound), draw(bound))
+
+
+@st.composite
+def many_batches(draw: st.DrawFn) -> tuple[dict[int, list[DataType]], list[tuple[int, int, bytes]], BoundPredicate]:
+    """Schemas by id, of which later ones have more columns; batches with schema id, rows and block; a filter."""
+    types = draw(st.lists(scalar_types().filter(supports_statistics), min_size=1, max_size=4))
+    schemas = {1: types[: draw(st.integers(1, len(types)))], 2: types}
+    batches = []
+    for _ in range(draw(st.integers(1, 12))):
+        schema_id = draw(st.sampled_from([1, 2, 2, 2]))
+        known = draw(st.lists(st.sampled_from(range(len(schemas[schema_id]))), unique=True, max_size=4))
+        block = block_of({index: draw(column_statistics(types[index])) for index in known})
+        batches.append((schema_id, draw(st.integers(1, 10)), block))
+    return schemas, batches, draw(predicates(types))
+
+
+def _answers(
+    schemas: dict[int, list[DataType]], batches: list[tuple[int, int, bytes]], predicate: BoundPredicate
+) -> list[bool]:
+    schema_ids, record_counts, blocks = zip(*batches, strict=True)
+    answers: list[bool] = (
+        BatchFilter(predicate).may_match(heads_with(blocks, record_counts, schema_ids), schemas.get).tolist()
+    )
+    return answers
+
+
+@given(many_batches())
+def test_many_batches_at_once_are_judged_as_one_after_the_other(
+    drawn: tuple[dict[int, list[DataType]], list[tuple[int, int, bytes]], BoundPredicate],
+) -> None:
+    schemas, batches, predicate = drawn
+    expected = [
+        may_match(predicate, decode_statistics(block, schemas[schema_id]), record_count)
+        for schema_id, record_count, block in batches
+    ]
+    assert _answers(schemas, batches, predicate) == expected
+
+
+WIDE = [parse_type(text) for text in ("DECIMAL(30,2)", "TIMESTAMP(9)", "STRING", "TIME(3)", "FLOAT", "DECIMAL(5,1)")]
+
+
+def test_damaged_blocks_keep_their_batch_and_disturb_no_other() -> None:
+    sound = ColumnStatistics
+    bounds = [
+        (10**28, 10**29 - 1),
+        (Timestamp(5, 6), Timestamp(7, 8)),
+        ("longer than seven", "m"),
+        (7, 9),
+        (1.5, 2.0),
+        (1, 9),
+    ]
+    block = block_of({index: sound(data_type, 0, *bounds[index]) for index, data_type in enumerate(WIDE)})
+    # Nothing of it matches; every column is asked.
+    nowhere: list[Any] = [0, (0, 0), "a", 1, 0.5, -5]
+    predicate = BoundCompound(
+        OR, tuple(BoundLeaf(F.EQUAL, i, i, data_type, (nowhere[i],)) for i, data_type in enumerate(WIDE))
+    )
+    assert _answers({1: WIDE}, [(1, 5, block)], predicate) == [False]
+    damaged = list(injuries(block))
+    answers = _answers({1: WIDE}, [(1, 5, each) for each in (*damaged, block)], predicate)
+    assert answers[-1] is False
+    refused = 0
+    for copy, is_kept in zip(damaged, answers, strict=False):
+        try:
+            expected = may_match(predicate, decode_statistics(copy, WIDE), 5)
+        except CorruptRecordError:
+            expected = True
+            refused += 1
+        assert is_kept or not expected, copy.hex()
+        assert is_kept == expected or refused, copy.hex()
+    assert refused > 100
+
+
+def test_a_batch_of_an_unknown_schema_is_kept() -> None:
+    block = block_of({0: ColumnStatistics(INT, 0, 3, 7)})
+    assert _answers({1: [INT]}, [(1, 5, block), (9, 5, block)], BoundLeaf(F.EQUAL, 0, 0, INT, (8,))) == [False, True]

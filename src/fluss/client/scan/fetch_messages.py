@@ -85,7 +85,7 @@ class FetchRequests:
     ) -> None:
         self._table_id = table_id
         self._pushdown = pushdown
-        self._filter = None if predicate is None else (predicate_to_pb(predicate), schema_id)
+        self._filter = None if predicate is None else (predicate_to_pb(predicate).SerializeToString(), schema_id)
         self._bytes_max_for_bucket = config.scanner_log_fetch_max_bytes_for_bucket
         self._request_head = pb.FetchLogRequest(
             follower_server_id=_NOT_A_FOLLOWER,
@@ -111,8 +111,7 @@ class FetchRequests:
             projected_fields=self._pushdown,
         )
         if self._filter is not None:
-            head.filter_predicate.CopyFrom(self._filter[0])
-            head.filter_schema_id = self._filter[1]
+            head.filter_predicate, head.filter_schema_id = self._filter
         return head.SerializeToString()
 
     def entry(self, bucket: TableBucket, offset: int) -> bytes:

@@ -1718,6 +1718,10 @@ class PbFetchLogReqForTable(_message.Message):
     FILTER_SCHEMA_ID_FIELD_NUMBER: _builtins.int
     table_id: _builtins.int
     projection_pushdown_enabled: _builtins.bool
+    filter_predicate: _builtins.bytes
+    """Since 1.0; set together with filter_schema_id. A PbPredicate, which on the wire is the same as its encoded bytes: how
+    large a filter is can so be told without decoding it.
+    """
     filter_schema_id: _builtins.int
     """since 1.0; schema the predicate refers to; must be >=0"""
     @_builtins.property
@@ -1726,10 +1730,6 @@ class PbFetchLogReqForTable(_message.Message):
 
     @_builtins.property
     def buckets_req(self) -> _containers.RepeatedCompositeFieldContainer[Global___PbFetchLogReqForBucket]: ...
-    @_builtins.property
-    def filter_predicate(self) -> Global___PbPredicate:
-        """since 1.0; set together with filter_schema_id"""
-
     def __init__(
         self,
         *,
@@ -1737,7 +1737,7 @@ class PbFetchLogReqForTable(_message.Message):
         projection_pushdown_enabled: _builtins.bool | None = ...,
         projected_fields: _abc.Iterable[_builtins.int] | None = ...,
         buckets_req: _abc.Iterable[Global___PbFetchLogReqForBucket] | None = ...,
-        filter_predicate: Global___PbPredicate | None = ...,
+        filter_predicate: _builtins.bytes | None = ...,
         filter_schema_id: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter_predicate", b"filter_predicate", "filter_schema_id", b"filter_schema_id", "projection_pushdown_enabled", b"projection_pushdown_enabled", "table_id", b"table_id"]  # noqa: Y015

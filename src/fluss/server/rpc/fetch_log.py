@@ -1,9 +1,13 @@
 """FetchLog: records of many buckets in one answer, now or as soon as there are some.
 
     prepare   every bucket becomes a cursor, or a failure that is answered
+    decode    large filters, in a thread
     wait      until there are ``min_bytes`` to read, unless something is to be answered at once
     read      the cursors that have something, in turn, until the limits of the request are reached
     answer    every bucket once; the ones without news with bytes that were encoded before
+
+Fetches with filters decode and read by turns, so that they leave threads to the others. A filter that skips all it
+looks at is answered with the offset it came to; from there the client goes on.
 
 Clients read below the high watermark. Followers do not exist here: a request that names one is answered like that of
 a client.
@@ -14,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,13 +29,17 @@ from fluss.errors import RETRIABLE_CODES, CorruptMessageError, ErrorCode, FlussE
 from fluss.net.listener import Answer, RequestContext
 from fluss.protocol.bulk_messages import FetchedBucket, FetchedTable, FetchLogResponse, encode_fetched_bucket
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.predicates import predicate_from_pb
+from fluss.protocol.predicates import FilterAllowance, decode_predicate
+from fluss.record.pruning import BatchFilter
 from fluss.schema.acl import AclOperation
-from fluss.schema.predicate import BoundPredicate
+from fluss.schema.predicate import FilterLimits
+from fluss.schema.schema import Schema
+from fluss.schema.table_options import LogFormat
 from fluss.server.model import format_bucket
 from fluss.server.rpc.bucket_access import BucketAccess
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, NotOpenError, open_all, unknown_bucket
 from fluss.server.tablet.fetch_memory import FetchMemory
+from fluss.server.tablet.filter_turns import FilterTurns
 from fluss.server.tablet.log_reads import NOTHING, BucketData, FetchLimits, Selection, read_bucket
 from fluss.server.tablet.purgatory import BucketCursor, FetchPurgatory
 from fluss.storage.log.tablet import LogTablet
@@ -42,6 +50,10 @@ _WAIT_MS_DEFAULT = 100
 _LOG_START_OFFSET_TOLD = 0
 # Stored bytes that one fetch looks at where columns are cut out or batches skipped.
 _SCAN_BYTES_MAX = 64 * 1024 * 1024
+# The processor time that one fetch may take for its filters. Then it is answered with what it has found.
+_FILTER_SECONDS_MAX = 0.05
+# Larger filters are not decoded on the event loop.
+_FILTER_BYTES_AT_ONCE = 1024
 # Buckets that are read on the event loop, if that needs no disk; more are left to a thread.
 _READS_AT_ONCE_MAX = 8
 # A bucket that fails with one of these does not end the wait for the others.
@@ -62,6 +74,20 @@ class _TableFetch:
     failures: list[FetchedBucket] = field(default_factory=list)
     # Those that fail only because they have to be opened first.
     unopened: list[HostedBucket] = field(default_factory=list)
+    # What is left to do to know what is wanted of the table.
+    decode_selection: Callable[[], Selection | None] | None = None
+
+    def select(self, selection: Selection | FlussError | None) -> None:
+        """Set what is wanted of all buckets, or the reason why they cannot be read."""
+        if isinstance(selection, FlussError):
+            self.failures += [
+                _failure(cursor.hosted.bucket.bucket_id, cursor.hosted.bucket.partition_id, selection)
+                for cursor in self.cursors
+            ]
+            self.cursors = []
+        else:
+            for cursor in self.cursors:
+                cursor.selection = selection
 
 
 @dataclass(slots=True)
@@ -74,6 +100,9 @@ class _Fetch:
     # None: the answer is wanted at once.
     bytes_min: int | None
     wait_ms: int
+    # What its filters may still have.
+    allowance: FilterAllowance
+    filter_bytes: int = 0
     tables: list[_TableFetch] = field(default_factory=list)
     cursors: list[BucketCursor] = field(default_factory=list)
     # The cursors that have something to read.
@@ -81,6 +110,20 @@ class _Fetch:
     unopened: list[HostedBucket] = field(default_factory=list)
     # What was read and is held in memory.
     byte_count: int = 0
+
+    @property
+    def undecoded(self) -> list[_TableFetch]:
+        """The tables whose filters have still to be decoded."""
+        return [table for table in self.tables if table.decode_selection is not None]
+
+    def is_filtered(self) -> bool:
+        """Whether a filter has to be asked about what there is to read."""
+        return any(cursor.selection is not None and cursor.selection.is_filtered for cursor in self.ready)
+
+    def drop_failed(self) -> None:
+        """Forget the cursors of tables that cannot be read."""
+        self.cursors = [cursor for table in self.tables for cursor in table.cursors]
+        self.ready = [cursor for cursor in self.cursors if cursor.is_ready]
 
     def keep_last(self) -> None:
         """Forget all but the last of those cursors that are in the same bucket."""
@@ -127,15 +170,21 @@ class LogFetcher:
         memory: FetchMemory,
         purgatory: FetchPurgatory,
         readers: Executor,
+        turns: FilterTurns,
         rng: random.Random,
         *,
         response_bytes_max: int,
+        filter_limits: FilterLimits,
+        filter_batches_max: int,
     ) -> None:
         self._access = access
         self._memory = memory
         self._purgatory = purgatory
         self._readers = readers
+        self._turns = turns
         self._response_bytes_max = response_bytes_max
+        self._filter_limits = filter_limits
+        self._filter_batches_max = filter_batches_max
         self._rng = rng
 
     def fetch(
@@ -145,11 +194,11 @@ class LogFetcher:
         fetch = self._prepare(context, request)
         if fetch.unopened:
             return self._open_and_serve(context, request, fetch.unopened)
-        if fetch.ready and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
+        if fetch.ready and not fetch.filter_bytes and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
             granted = self._memory.try_take(fetch.bytes_max, fetch.owner)
             if granted is not None:
                 with self._settling(fetch, granted):
-                    _read_all(self._reads(fetch), FetchLimits(granted, _SCAN_BYTES_MAX))
+                    _read_all(self._reads(fetch), self._limits(granted))
                 return self._answer(fetch)
         return self._serve(fetch)
 
@@ -167,11 +216,12 @@ class LogFetcher:
             bytes_max=max(0, min(request.max_bytes, self._response_bytes_max)),
             bytes_min=request.min_bytes if request.HasField("min_bytes") else None,
             wait_ms=request.max_wait_ms if request.HasField("max_wait_ms") else _WAIT_MS_DEFAULT,
+            allowance=FilterAllowance(self._filter_limits),
         )
         for wanted in request.tables_req:
             table_fetch = _TableFetch(wanted.table_id)
             fetch.tables.append(table_fetch)
-            self._prepare_table(context, wanted, table_fetch)
+            self._prepare_table(context, wanted, table_fetch, fetch)
             fetch.cursors += table_fetch.cursors
             fetch.unopened += table_fetch.unopened
         if len({cursor.hosted for cursor in fetch.cursors}) < len(fetch.cursors):
@@ -180,13 +230,13 @@ class LogFetcher:
         return fetch
 
     def _prepare_table(
-        self, context: RequestContext, wanted: pb.PbFetchLogReqForTable, table_fetch: _TableFetch
+        self, context: RequestContext, wanted: pb.PbFetchLogReqForTable, table_fetch: _TableFetch, fetch: _Fetch
     ) -> None:
         table_id = wanted.table_id
         refusal: FlussError | None = None
         try:
             table = self._access.table(context, table_id, AclOperation.READ)
-            selection = None if table is None else _selection(table, wanted)
+            selection = None if table is None else _selection(table, wanted, table_fetch, fetch)
         except FlussError as error:
             refusal = error
         for entry in wanted.buckets_req:
@@ -207,6 +257,32 @@ class LogFetcher:
     # Wait and read
 
     async def _serve(self, fetch: _Fetch) -> Answer | FetchLogResponse:
+        if not fetch.filter_bytes:
+            return await self._wait_and_read(fetch)
+        if not self._turns.hold(fetch.filter_bytes, fetch.owner):
+            await self._purgatory.hold_back()
+            return self._answer(fetch)
+        try:
+            if fetch.undecoded and not await self._decode_filters(fetch):
+                return self._answer(fetch)
+            return await self._wait_and_read(fetch)
+        finally:
+            self._turns.let_go(fetch.filter_bytes, fetch.owner)
+
+    async def _decode_filters(self, fetch: _Fetch) -> bool:
+        """Decode what was too large for the event loop; return False if the server is shutting down."""
+        tables = fetch.undecoded
+        async with self._turns.turn(fetch.owner) as turn:
+            if self._purgatory.is_closed:
+                return False
+            selections = await turn.run(_decode_all, tables)
+        for table, selection in zip(tables, selections, strict=True):
+            table.select(selection)
+            table.decode_selection = None
+        fetch.drop_failed()
+        return True
+
+    async def _wait_and_read(self, fetch: _Fetch) -> Answer | FetchLogResponse:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + fetch.wait_ms / 1000
         has_waited = False
@@ -230,17 +306,31 @@ class LogFetcher:
         return self._answer(fetch)
 
     async def _read(self, fetch: _Fetch) -> bool:
-        """Read what is ready; return False if there is no memory for it."""
+        """Read what is ready; return False if there is no memory for it, or no time any more."""
+        if not fetch.is_filtered():
+            return await self._read_in(partial(asyncio.get_running_loop().run_in_executor, self._readers), fetch)
+        # The turn comes first: a fetch that waits for it holds no memory that others need.
+        async with self._turns.turn(fetch.owner) as turn:
+            return not self._purgatory.is_closed and await self._read_in(turn.run, fetch)
+
+    async def _read_in(self, run: Callable[..., Awaitable[None]], fetch: _Fetch) -> bool:
         granted = await self._memory.take(fetch.bytes_max, fetch.owner)
         if granted is None:
             return False
         with self._settling(fetch, granted):
-            reads, limits = self._reads(fetch), FetchLimits(granted, _SCAN_BYTES_MAX)
+            reads, limits = self._reads(fetch), self._limits(granted)
             if _is_in_memory(fetch):
                 _read_all(reads, limits)
             else:
-                await asyncio.get_running_loop().run_in_executor(self._readers, _read_all, reads, limits)
+                try:
+                    await run(_read_all, reads, limits)
+                except asyncio.CancelledError:
+                    limits.is_abandoned = True
+                    raise
         return True
+
+    def _limits(self, granted_bytes: int) -> FetchLimits:
+        return FetchLimits(granted_bytes, _SCAN_BYTES_MAX, self._filter_batches_max, _FILTER_SECONDS_MAX)
 
     def _reads(self, fetch: _Fetch) -> list[_Read]:
         """Return what is to be read, starting at a random bucket: the first ones get the most."""
@@ -283,23 +373,46 @@ def _failure(bucket_id: int, partition_id: int | None, error: FlussError) -> Fet
     return FetchedBucket(bucket_id, partition_id, error_code=error.error_code, error_message=error.public_message)
 
 
-def _selection(table: HostedTable, wanted: pb.PbFetchLogReqForTable) -> Selection | None:
+def _selection(
+    table: HostedTable, wanted: pb.PbFetchLogReqForTable, table_fetch: _TableFetch, fetch: _Fetch
+) -> Selection | None:
+    """Return what is wanted of a table, as far as it can be told at once; a large filter is left for a thread."""
     columns = tuple(wanted.projected_fields) if wanted.projection_pushdown_enabled else None
-    return Selection.of(table, columns, _predicate(table, wanted))
-
-
-def _predicate(table: HostedTable, wanted: pb.PbFetchLogReqForTable) -> BoundPredicate | None:
-    """Return the filter. One that is not understood is left out: the client looks at the rows it gets anyway."""
-    if not wanted.HasField("filter_predicate"):
-        return None
     schema = table.table.schemas.get(wanted.filter_schema_id)
-    if schema is None:
-        return None
+    if not wanted.HasField("filter_predicate") or schema is None or table.log_format is not LogFormat.ARROW:
+        return Selection.of(table, columns, None)
+    encoded = wanted.filter_predicate
+    fetch.allowance.take_bytes(len(encoded))
+    fetch.filter_bytes += len(encoded)
+    decode = partial(_decoded_selection, table, columns, encoded, schema, fetch.allowance)
+    if len(encoded) <= _FILTER_BYTES_AT_ONCE:
+        return decode()
+    table_fetch.decode_selection = decode
+    return None
+
+
+def _decoded_selection(
+    table: HostedTable, columns: Sequence[int] | None, encoded: bytes, schema: Schema, allowance: FilterAllowance
+) -> Selection | None:
+    """Decode the filter. One that is not understood is left out: the client looks at the rows it gets anyway."""
     try:
-        return predicate_from_pb(wanted.filter_predicate, schema)
+        batch_filter = BatchFilter(decode_predicate(encoded, schema, allowance))
     except CorruptMessageError as error:
         logger.debug("a filter on table %s is not used: %s", table.table.path, error.message)
-        return None
+        batch_filter = None
+    return Selection.of(table, columns, batch_filter)
+
+
+def _decode_all(tables: Sequence[_TableFetch]) -> list[Selection | FlussError | None]:
+    """Decode the filters of tables that have some; errors are returned. Runs in any thread."""
+    selections: list[Selection | FlussError | None] = []
+    for table in tables:
+        assert table.decode_selection is not None, "only tables with filters are decoded"
+        try:
+            selections.append(table.decode_selection())
+        except FlussError as error:
+            selections.append(error)
+    return selections
 
 
 def _cursor(hosted: HostedBucket, offset: int, bytes_max: int, selection: Selection | None) -> BucketCursor:

@@ -15,6 +15,7 @@ from fluss.server.rpc.key_lookups import KeyInsertion, KeyReads, KvLookup, KvPre
 from fluss.server.rpc.scans import KvScanner, LimitScanner
 from fluss.server.rpc.writes import KvPutter, LogProducer, Writes
 from fluss.server.tablet.fetch_memory import FetchMemory, ReadTurns
+from fluss.server.tablet.filter_turns import FilterTurns
 from fluss.server.tablet.manager import TabletManager
 from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.server.tablet.scan_sessions import ScanSessions
@@ -41,6 +42,9 @@ class TabletService:
             settings.delayed_buckets_max, retry_answer_delay_ms=settings.retry_answer_delay_ms
         )
         self._memory = FetchMemory(settings.fetch_memory_bytes_max, turn_timeout_s=_MEMORY_TURN_TIMEOUT_S)
+        self._filter_turns = FilterTurns(
+            readers, turns_max=settings.filter_threads, bytes_max=settings.filter_memory_bytes_max
+        )
         self._sessions = ScanSessions(settings.scans, readers, clock=clock)
         purgatory, memory = self._purgatory, self._memory
         resources = ReadResources(access, memory, ReadTurns(memory, settings.reader_threads), purgatory, readers)
@@ -50,8 +54,10 @@ class TabletService:
             ApiKey.PRODUCE_LOG: LogProducer(writes).produce,
             ApiKey.PUT_KV: KvPutter(writes).put_kv,
             ApiKey.FETCH_LOG: LogFetcher(
-                *(access, memory, purgatory, readers, rng or random.Random()),
+                *(access, memory, purgatory, readers, self._filter_turns, rng or random.Random()),
                 response_bytes_max=settings.fetch_response_bytes_max,
+                filter_limits=settings.filters,
+                filter_batches_max=settings.filter_batches_max,
             ).fetch,
             ApiKey.LIST_OFFSETS: OffsetLister(access, purgatory, readers, clock).list_offsets,
             ApiKey.LIMIT_SCAN: LimitScanner(resources, settings.limit_scan_bytes_max).limit_scan,
@@ -69,6 +75,10 @@ class TabletService:
     @property
     def fetch_memory(self) -> FetchMemory:
         return self._memory
+
+    @property
+    def filter_turns(self) -> FilterTurns:
+        return self._filter_turns
 
     @property
     def scan_sessions(self) -> ScanSessions:

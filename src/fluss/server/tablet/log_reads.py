@@ -10,13 +10,17 @@ uses their statistics to skip batches; no client needs them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fluss.buffers import BytesLike
+import numpy as np
+
+from fluss.buffers import BytesLike, Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import ColumnProjection, project_batch
+from fluss.record.batch_heads import BatchHeads
 from fluss.record.log_batch import (
     HEADER_BYTES_MIN,
     LENGTH_END,
@@ -26,10 +30,11 @@ from fluss.record.log_batch import (
     iter_batches,
     read_batch,
 )
-from fluss.record.statistics import decode_statistics, may_match
-from fluss.schema.predicate import BoundPredicate
+from fluss.record.pruning import BatchFilter
+from fluss.record.statistics_columns import BoolArray
 from fluss.schema.schema import Schema
 from fluss.schema.table_options import LogFormat
+from fluss.schema.types import DataType
 from fluss.server.tablet.buckets import HostedTable
 from fluss.storage.log.tablet import LogTablet
 
@@ -37,6 +42,13 @@ from fluss.storage.log.tablet import LogTablet
 _SCAN_READ_BYTES = 4 * 1024 * 1024
 # Reads per bucket and fetch, each of one segment at most. Where all is skipped, the client asks again from there on.
 _SCAN_READS_MAX = 16
+# Batches that a filter is asked about at once: few at first, since the first ones may be all there is room for, then
+# twice as many each time, as long as that takes no more than a part of the time that the fetch has.
+_HEADS_AT_FIRST = 256
+_HEADS_MAX = 4096
+_HEADS_SECONDS_SHARE = 0.25
+# Batches that are skipped between two wanted ones are read with them if they are not larger than this together.
+_GAP_BYTES_MAX = 64 * 1024
 
 # The limits of a fetch may cut off its last batch, which clients throw away. Larger pieces than this are not sent.
 _CUT_BYTES_MAX = 16 * 1024
@@ -94,21 +106,21 @@ def find_whole_batches(view: memoryview) -> WholeBatches:
 class Selection:
     """Which columns of which batches a fetch wants from one table."""
 
-    def __init__(self, table: HostedTable, columns: Sequence[int] | None, predicate: BoundPredicate | None) -> None:
+    def __init__(self, table: HostedTable, columns: Sequence[int] | None, batch_filter: BatchFilter | None) -> None:
         # Not its schemas: a fetch that waits may come to see batches of a newer one.
         self._table = table
         self._columns = columns
-        self._predicate = predicate
+        self._filter = batch_filter
         # By schema id: positions count in the schema of each batch.
         self._projections: dict[int, ColumnProjection] = {}
 
     @classmethod
     def of(
-        cls, table: HostedTable, columns: Sequence[int] | None, predicate: BoundPredicate | None
+        cls, table: HostedTable, columns: Sequence[int] | None, batch_filter: BatchFilter | None
     ) -> Selection | None:
         """Return a selection, None if everything is wanted. Columns that cannot be selected raise code 34."""
         is_arrow = table.log_format is LogFormat.ARROW
-        if columns is None and (predicate is None or not is_arrow):
+        if columns is None and (batch_filter is None or not is_arrow):
             return None
         if not is_arrow:
             raise FlussError(
@@ -116,24 +128,29 @@ class Selection:
                 f"only {LogFormat.ARROW} can be projected; read all columns",
                 ErrorCode.INVALID_COLUMN_PROJECTION,
             )
-        selection = cls(table, columns, predicate)
+        selection = cls(table, columns, batch_filter)
         if columns is not None:
             # The newest schema has the most columns: what does not fit it fits no batch.
             selection._projection(table.table.schema_id)
         return selection
 
-    def skips(self, batch: LogBatch) -> bool:
-        """Whether no row of a batch can be wanted. A batch about which too little is known is not skipped."""
-        if self._predicate is None:
-            return False
-        if not batch.header.record_count:
-            # It has no rows, and the offset it takes is told to the client in another way.
-            return self._columns is not None
-        try:
-            statistics = decode_statistics(batch.statistics, self._schema(batch.header.schema_id).data_types)
-        except CorruptRecordError:
-            return False
-        return not may_match(self._predicate, statistics, batch.header.record_count)
+    @property
+    def is_filtered(self) -> bool:
+        """Whether batches may be skipped."""
+        return self._filter is not None
+
+    @property
+    def is_projected(self) -> bool:
+        """Whether columns are cut out."""
+        return self._columns is not None
+
+    def is_wanted(self, heads: BatchHeads) -> BoolArray:
+        """Tell for each batch whether it can have a wanted row. One about which too little is known may have."""
+        assert self._filter is not None, "without a filter every batch is wanted"
+        answer = self._filter.may_match(heads, self._types)
+        # A batch without rows takes an offset, of which the client is told in another way where columns are cut out.
+        answer[heads.record_counts == 0] = self._columns is None
+        return answer
 
     def cut(self, batch: LogBatch) -> Sequence[BytesLike]:
         """Return the wanted columns of a batch in parts."""
@@ -149,6 +166,10 @@ class Selection:
             self._projections[schema_id] = projection
         return projection
 
+    def _types(self, schema_id: int) -> Sequence[DataType] | None:
+        schema = self._table.table.schemas.get(schema_id)
+        return None if schema is None else schema.data_types
+
     def _schema(self, schema_id: int) -> Schema:
         schema = self._table.table.schemas.get(schema_id)
         if schema is None:
@@ -163,12 +184,23 @@ class FetchLimits:
     bytes_left: int
     # Only counts where columns are cut out or batches skipped, since then more is looked at than returned.
     scan_bytes_left: int
+    # Of filters: batches they are asked about, and the processor time that this takes.
+    scan_batches_left: int = _HEADS_MAX
+    scan_seconds_left: float = 1.0
     # The first bucket that has something returns at least one batch, of whatever size.
     has_data: bool = False
+    # Set by the event loop when the client is gone; the thread that reads stops at the next step.
+    is_abandoned: bool = False
 
     @property
     def is_used_up(self) -> bool:
-        return self.has_data and self.bytes_left < HEADER_BYTES_MIN
+        return self.is_abandoned or (self.has_data and self.bytes_left < HEADER_BYTES_MIN)
+
+    @property
+    def is_scan_used_up(self) -> bool:
+        return (
+            self.is_abandoned or self.scan_bytes_left <= 0 or self.scan_batches_left <= 0 or self.scan_seconds_left <= 0
+        )
 
 
 def read_bucket(
@@ -208,37 +240,114 @@ def _read_selected(
     log: LogTablet, offset: int, bytes_max: int, selection: Selection, limits: FetchLimits
 ) -> BucketData:
     """Look at batches until there are ``bytes_max`` bytes of what is wanted, or until enough was looked at."""
-    chunks: list[bytes] = []
-    byte_count = 0
-    filtered_end_offset: int | None = None
+    found = _Found(selection, bytes_max, limits)
+    heads_max = _HEADS_AT_FIRST
     for _ in range(_SCAN_READS_MAX):
-        if limits.scan_bytes_left <= 0:
-            return BucketData(chunks, byte_count, filtered_end_offset, has_more=True)
-        view = log.read(offset, _SCAN_READ_BYTES, at_least_one_batch=True)
-        if not view:
-            return BucketData(chunks, byte_count, filtered_end_offset)
-        limits.scan_bytes_left -= len(view)
+        if limits.is_scan_used_up:
+            break
+        if not selection.is_filtered:
+            view = log.read(offset, _SCAN_READ_BYTES, at_least_one_batch=True)
+            if not view:
+                return found.data(has_more=False)
+            limits.scan_bytes_left -= len(view)
+            offset = found.add(iter_batches(view), offset)
+        else:
+            started_s = time.thread_time()
+            stored = log.read_heads(
+                offset, batches_max=min(heads_max, limits.scan_batches_left), bytes_max=_SCAN_READ_BYTES
+            )
+            if stored is None:
+                return found.data(has_more=False)
+            limits.scan_batches_left -= len(stored.heads)
+            limits.scan_bytes_left -= stored.read_bytes
+            is_wanted = selection.is_wanted(stored.heads)
+            seconds = time.thread_time() - started_s
+            if seconds < limits.scan_seconds_left * _HEADS_SECONDS_SHARE:
+                heads_max = min(heads_max * 2, _HEADS_MAX)
+            limits.scan_seconds_left -= seconds
+            offset = found.add_wanted(log, stored.heads, is_wanted)
+        if found.is_full:
+            break
+    return found.data(has_more=True)
+
+
+class _Found:
+    """What one bucket has of what a fetch wants."""
+
+    def __init__(self, selection: Selection, bytes_max: int, limits: FetchLimits) -> None:
+        self._selection = selection
+        self._bytes_max = bytes_max
+        self._limits = limits
+        self._chunks: list[bytes] = []
+        self._byte_count = 0
+        self._filtered_end_offset: int | None = None
+        self.is_full = False
+
+    def data(self, *, has_more: bool) -> BucketData:
+        return BucketData(self._chunks, self._byte_count, self._filtered_end_offset, has_more)
+
+    def add(self, batches: Iterable[LogBatch], offset: int) -> int:
+        """Add batches until it is full; return the offset to go on from."""
         parts: list[BytesLike] = []
-        is_full = False
-        for batch in iter_batches(view):
-            if selection.skips(batch):
-                filtered_end_offset = offset = batch.header.offset_next
-                continue
-            cut = selection.cut(batch)
+        for batch in batches:
+            cut = self._selection.cut(batch)
             cut_bytes = sum(map(len, cut))
             # The first batch of a fetch is returned even if it is larger than all limits.
-            is_first = not byte_count and not limits.has_data
-            is_full = byte_count + cut_bytes > bytes_max and not is_first
-            if is_full:
+            is_first = not self._byte_count and not self._limits.has_data
+            if self._byte_count + cut_bytes > self._bytes_max and not is_first:
+                self.is_full = True
                 break
             parts += cut
-            byte_count += cut_bytes
-            filtered_end_offset, offset = None, batch.header.offset_next
+            self._byte_count += cut_bytes
+            self._filtered_end_offset, offset = None, batch.header.offset_next
         # Copied, since a part keeps all that was read in memory, and little of it is wanted.
-        chunks.append(b"".join(parts))
-        if is_full or byte_count >= bytes_max:
-            break
-    return BucketData(chunks, byte_count, filtered_end_offset, has_more=True)
+        self._chunks.append(b"".join(parts))
+        self.is_full |= self._byte_count >= self._bytes_max
+        return offset
+
+    def add_wanted(self, log: LogTablet, heads: BatchHeads, is_wanted: BoolArray) -> int:
+        """Read and add the wanted ones of consecutive batches, pass over the others; return the offset to go on from.
+
+        Wanted batches that are near each other are read together with what lies between them.
+        """
+        wanted = np.flatnonzero(is_wanted)
+        ends = np.cumsum(heads.sizes)
+        starts = ends - heads.sizes
+        offset_ends = heads.offset_ends
+        offset = int(heads.base_offsets[0])
+        done = 0
+        while done < len(wanted) and not self.is_full:
+            first = int(wanted[done])
+            span = _span(starts[wanted[done:]], ends[wanted[done:]], self._read_bytes_max())
+            byte_count = int(ends[wanted[done + span - 1]] - starts[first])
+            if first:
+                self._skip_to(int(offset_ends[first - 1]))
+            view = log.read(int(heads.base_offsets[first]), byte_count, at_least_one_batch=True)
+            self._limits.scan_bytes_left -= len(view)
+            positions = (starts[wanted[done : done + span]] - starts[first]).tolist()
+            offset = self.add((read_batch(view, position) for position in positions), offset)
+            done += span
+        if self.is_full:
+            return offset
+        last = len(heads) - 1
+        if not is_wanted[last]:
+            self._skip_to(int(offset_ends[last]))
+        return int(offset_ends[last])
+
+    def _skip_to(self, offset: int) -> None:
+        self._filtered_end_offset = offset
+
+    def _read_bytes_max(self) -> int:
+        """Return how much is worth reading at once. Of what is returned as it is, no more than there is room for."""
+        if self._selection.is_projected:
+            return _SCAN_READ_BYTES
+        return min(_SCAN_READ_BYTES, self._bytes_max - self._byte_count)
+
+
+def _span(starts: Int64Array, ends: Int64Array, bytes_max: int) -> int:
+    """Return how many batches to read together with the first one, itself included."""
+    is_end = (starts[1:] - ends[:-1] > _GAP_BYTES_MAX) | (ends[1:] - starts[0] > bytes_max)
+    return int(np.argmax(is_end)) + 1 if is_end.any() else len(starts)
 
 
 # Limit scans

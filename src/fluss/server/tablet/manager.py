@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.schema.predicate import FilterLimits
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table
@@ -69,8 +70,14 @@ class TabletSettings:
     limit_scan_bytes_max: int = 128 * 1024 * 1024
     # Buckets for which all fetches together wait, counted once per fetch; then a fetch is answered without waiting.
     delayed_buckets_max: int = 1_000_000
-    # Threads that read what is not in memory.
+    # Threads that read what is not in memory, and how many of them fetches with filters use at the same time.
     reader_threads: int = 4
+    filter_threads: int = 2
+    # What the filters of one fetch may be, and how many batches they are asked about before it is answered.
+    filters: FilterLimits = field(default_factory=FilterLimits)
+    filter_batches_max: int = 16_384
+    # What the filters of all fetches may have, as they were sent; then a connection has them answered one by one.
+    filter_memory_bytes_max: int = 32 * 1024 * 1024
     # Logs that are held open; beyond it those that were not used for a while are closed until they are needed again.
     open_logs_max: int = 16_384
     idle_check_interval_ms: int = 30_000

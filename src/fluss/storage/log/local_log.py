@@ -10,17 +10,20 @@ block and raise OSError.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.storage.log.committer import LogEnd, PendingWrites
 from fluss.storage.log.file_names import DELETED_SUFFIX, LogFileKind, LogFileName, directories_above
-from fluss.storage.log.segment import Segment
+from fluss.storage.log.scan import StoredBatch
+from fluss.storage.log.segment import Segment, StoredHeads
 from fluss.storage.vfs import Files
+
+ReadT = TypeVar("ReadT")
 
 # What was written so recently is in the page cache: reading it takes no longer than asking another thread to.
 _CACHED_BYTES: Final = 1024 * 1024
@@ -52,13 +55,37 @@ class LocalLog:
 
     def read(self, offset: int, bytes_max: int, *, offset_max: int, at_least_one_batch: bool) -> memoryview:
         """See ``LogTablet.read``. Between the end and ``offset_max`` there is nothing yet."""
+
+        def read(segment: Segment, first: StoredBatch, position_end: int) -> memoryview:
+            byte_count = max(bytes_max, first.size) if at_least_one_batch else bytes_max
+            return memoryview(segment.read(first, min(byte_count, position_end - first.position)))
+
+        found = self._read_from(offset, offset_max, read)
+        return memoryview(b"") if found is None else found
+
+    def read_heads(self, offset: int, *, offset_max: int, batches_max: int, bytes_max: int) -> StoredHeads | None:
+        """See ``LogTablet.read_heads``. Between the end and ``offset_max`` there is nothing yet."""
+
+        def read(segment: Segment, first: StoredBatch, position_end: int) -> StoredHeads:
+            return segment.read_heads(first, position_end, batches_max=batches_max, bytes_max=bytes_max)
+
+        return self._read_from(offset, offset_max, read)
+
+    def _read_from(
+        self, offset: int, offset_max: int, read: Callable[[Segment, StoredBatch, int], ReadT]
+    ) -> ReadT | None:
+        """Read from the batch on that has an offset, to the end of its segment at most; None at the end of the log."""
         end = self.end
         if not self.offset_start <= offset <= max(offset_max, end.offset_next):
             raise self._out_of_range(offset, end)
         if offset >= end.offset_next:
-            return memoryview(b"")
+            return None
         try:
-            return self._read_segment(self._segment_with(offset), end, offset, bytes_max, at_least_one_batch)
+            segment = self._segment_with(offset)
+            if segment.base_offset > offset:
+                raise self._out_of_range(offset, end)
+            position_end = end.position if segment is end.segment else segment.size_bytes
+            return read(segment, segment.find(offset, position_end), position_end)
         except FileNotFoundError as error:
             if offset < self.offset_start:
                 raise self._out_of_range(offset, end) from None
@@ -70,17 +97,6 @@ class LocalLog:
         segments = self.segments
         index = bisect_right(segments, offset, key=_base_offset) - 1
         return segments[max(index, 0)]
-
-    def _read_segment(
-        self, segment: Segment, end: LogEnd, offset: int, bytes_max: int, at_least_one_batch: bool
-    ) -> memoryview:
-        if segment.base_offset > offset:
-            raise self._out_of_range(offset, end)
-        position_end = end.position if segment is end.segment else segment.size_bytes
-        first = segment.find(offset, position_end)
-        if at_least_one_batch:
-            bytes_max = max(bytes_max, first.size)
-        return memoryview(segment.read(first, min(bytes_max, position_end - first.position)))
 
     def is_cached(self, offset: int, bytes_max: int) -> bool:
         """See ``LogTablet.is_cached``."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from fluss.buffers import BytesLike
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.integers import INT32_MAX
-from fluss.record.log_batch import HEADER_BYTES_MAX
+from fluss.record.batch_heads import BatchHeads, HeadCollector, heads_of
+from fluss.record.log_batch import HEADER_BYTES_MAX, measure_batches
 from fluss.storage.log.file_names import LogFileKind, log_file_name
 from fluss.storage.log.index import OffsetEntry, SparseIndex, StoredIndex, TimeEntry
 from fluss.storage.log.scan import BatchChain, ScanResult, StoredBatch, Visit, damage_at, read_stored_batch, scan
@@ -22,10 +23,21 @@ from fluss.storage.vfs import Files
 
 # Read at once while looking for a batch: the distance of two index entries, and a header.
 _WALK_BYTES: Final = 8 * 1024
+# Read at once while collecting heads: many small batches, or the head of a large one, behind which others are far away.
+_HEADS_WINDOW_BYTES: Final = 256 * 1024
+_HEAD_WINDOW_BYTES: Final = 4 * 1024
+_LARGE_BATCH_BYTES: Final = 32 * 1024
 # A batch begins with its base offset.
 _OFFSET_BYTES: Final = 8
 # Indexes are built again one at a time: a reader that waited for the same one finds it done.
 _rebuilding: Final = threading.Lock()
+
+
+class StoredHeads(NamedTuple):
+    """The heads of consecutive batches of one segment, and how many bytes were read for that."""
+
+    heads: BatchHeads
+    read_bytes: int
 
 
 class Segment:
@@ -217,6 +229,46 @@ class Segment:
         if verified_bytes is not None and verified_bytes < first.position + byte_count:
             self._verify(data, first, verified_bytes)
         return data
+
+    def read_heads(self, first: StoredBatch, position_end: int, *, batches_max: int, bytes_max: int) -> StoredHeads:
+        """Return the heads of at least one batch, from a batch on, until one of the limits is reached.
+
+        The records of large batches are not read, unless they still have to be checked: statistics that may be damaged
+        must not be believed.
+        """
+        verified_bytes = self._verified_bytes
+        if verified_bytes is None or verified_bytes >= position_end:
+            return self._read_heads(first.position, position_end, batches_max, bytes_max)
+        byte_count = min(max(bytes_max, first.size), position_end - first.position)
+        data = memoryview(self.read(first, byte_count))
+        heads = heads_of(data[: measure_batches(data).byte_count], batches_max)
+        return StoredHeads(heads, byte_count)
+
+    def _read_heads(self, position: int, position_end: int, batches_max: int, bytes_max: int) -> StoredHeads:
+        collector = HeadCollector()
+        window, window_start = memoryview(b""), position
+        read_bytes, window_bytes = 0, _HEADS_WINDOW_BYTES
+        while position < position_end and len(collector) < batches_max:
+            try:
+                size, head_bytes = collector.take(window, position - window_start)
+            except CorruptRecordError as error:
+                raise damage_at(self.path, position, error.message) from error
+            if size:
+                position += size
+                window_bytes = _HEAD_WINDOW_BYTES if size >= _LARGE_BATCH_BYTES else _HEADS_WINDOW_BYTES
+                continue
+            if len(collector) and read_bytes >= bytes_max:
+                break
+            window = memoryview(
+                self._files.read(self.path, position, min(max(window_bytes, head_bytes), position_end - position))
+            )
+            window_start = position
+            read_bytes += len(window)
+            if len(window) < head_bytes:
+                raise damage_at(self.path, position, "the batch is not whole")
+        if position > position_end:
+            raise damage_at(self.path, position_end, "the last batch is not whole")
+        return StoredHeads(collector.heads(), read_bytes)
 
     def _verify(self, data: BytesLike, first: StoredBatch, verified_bytes: int) -> None:
         chain = BatchChain(self.path, first.position, first.base_offset, timestamp_min_ms=0)

@@ -37,7 +37,7 @@ from fluss.storage.log.file_names import OFFSET_MAX
 from fluss.storage.log.index import TIME_ENTRY_BYTES
 from fluss.storage.log.loader import LoadedLog, RecoveryReport, empty_log, load_log
 from fluss.storage.log.local_log import LocalLog, count_expired, remove_expired, remove_log, sync_segments
-from fluss.storage.log.segment import Segment
+from fluss.storage.log.segment import Segment, StoredHeads
 from fluss.storage.log.writer_state import WriterEntry
 from fluss.storage.vfs import Files
 
@@ -494,6 +494,20 @@ class LogTablet:
         try:
             return self._local.read(
                 offset, bytes_max, offset_max=self._offset_next, at_least_one_batch=at_least_one_batch
+            )
+        except FlussError:
+            self._check_not_deleted()
+            raise
+
+    def read_heads(self, offset: int, *, batches_max: int, bytes_max: int) -> StoredHeads | None:
+        """Return the heads of batches from the one with an offset on, all from one segment; any thread may call.
+
+        At least one, until ``batches_max`` are found or ``bytes_max`` bytes were read for them; None at the high
+        watermark. Raises what ``read`` raises.
+        """
+        try:
+            return self._local.read_heads(
+                offset, offset_max=self._offset_next, batches_max=batches_max, bytes_max=bytes_max
             )
         except FlussError:
             self._check_not_deleted()

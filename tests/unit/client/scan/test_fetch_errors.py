@@ -14,6 +14,7 @@ import pytest
 from fluss import EARLIEST_OFFSET, ErrorCode, FlussError, col
 from fluss.client.kernel.runtime import runtime
 from fluss.protocol.bulk_messages import FetchedBucket
+from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.framing import crc32c
 from fluss.record.log_batch import read_batch
 from fluss.testing.waiting import eventually
@@ -286,7 +287,8 @@ def test_a_predicate_travels_with_every_fetch() -> None:
         # Servers leave out whole batches only.
         assert poll_rows(scanner, 3) == rows(0)
         (table,) = servers.call(lambda: servers.fetches[0]).tables_req
-        assert (table.filter_schema_id, table.filter_predicate.leaf.function) == (1, 4)
+        predicate = pb.PbPredicate.FromString(table.filter_predicate)
+        assert (table.filter_schema_id, predicate.leaf.function) == (1, 4)
 
 
 def test_two_clients_do_not_disturb_each_other() -> None:

@@ -63,7 +63,7 @@ def test_requests_say_everything(
         ],
     )
     if has_filter:
-        table.filter_predicate.CopyFrom(predicate_to_pb(PREDICATE))
+        table.filter_predicate = predicate_to_pb(PREDICATE).SerializeToString()
         table.filter_schema_id = 5
     expected = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1000, min_bytes=2, max_wait_ms=3, tables_req=[table])
     # The second time, all parts are remembered.

@@ -15,7 +15,6 @@ from fluss.client.write.encoders import BY_KEY, EncodedBatch, LogEncoder
 from fluss.errors import FlussError
 from fluss.record.arrow_batch import decode_arrow_batch
 from fluss.record.log_batch import MAGIC_V0, MAGIC_V1, LogBatch, decode_row_body, read_batch, verify_crc
-from fluss.record.statistics import decode_statistics
 from fluss.row.compacted_columns import decode_rows
 from fluss.row.indexed import decode_row
 from fluss.row.values import arrow_from_internal
@@ -24,6 +23,7 @@ from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.types import DataType
 from fluss.testing.strategies import arrow_batches
+from tests.unit.record.statistics_model import decode_statistics
 
 ORDERS = Schema(pa.schema([("id", pa.int64()), ("name", pa.string()), ("body", pa.binary()), ("price", pa.float64())]))
 

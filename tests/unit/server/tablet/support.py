@@ -263,7 +263,7 @@ def fetch_request(
         table_id=table_id,
         projection_pushdown_enabled=columns is not None,
         projected_fields=columns or (),
-        filter_predicate=predicate,
+        filter_predicate=None if predicate is None else predicate.SerializeToString(),
         filter_schema_id=filter_schema_id,
     )
     for bucket_id, offset in buckets:

@@ -21,10 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss import DataTypes, FlussError, Schema
-from fluss.record.statistics import collect_statistics, decode_statistics, may_match, supports_statistics
+from fluss.record.statistics import collect_statistics, supports_statistics
 from fluss.row.partition_names import format_partition_value
 from fluss.row.values import internal_from_arrow
 from fluss.spark.filter.row_filter import RowFilter
+from tests.unit.record.statistics_model import filter_keeps
 
 NEW_YORK = ZoneInfo("America/New_York")
 EPOCH = dt.datetime(1970, 1, 1)
@@ -364,9 +365,9 @@ def test_servers_never_skip_a_batch_with_a_row_that_is_kept(condition: Drawn, ro
         return
     batch, types = _batch(rows), list(SCHEMA.data_types)
     indexes = [index for index, data_type in enumerate(types) if supports_statistics(data_type)]
-    statistics = decode_statistics(collect_statistics(batch, types, indexes), types)
+    block = collect_statistics(batch, types, indexes)
     if any(condition.truth(row) is True for row in rows):
-        assert may_match(predicate.bind(SCHEMA), statistics, len(rows))
+        assert filter_keeps(predicate.bind(SCHEMA), block, types, len(rows))
 
 
 PARTITION_COLUMNS = tuple(name for name in KINDS if name not in ("amount", "items"))
