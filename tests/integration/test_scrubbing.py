@@ -58,8 +58,9 @@ def write_events(connection: blocking.FlussConnection) -> None:
         writer.flush()
 
 
-def write_users(connection: blocking.FlussConnection) -> None:
-    descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA, primary_keys=["id"]), bucket_count=1)
+def write_users(connection: blocking.FlussConnection, properties: dict[str, str] | None = None) -> None:
+    schema = fluss.Schema(SCHEMA, primary_keys=["id"])
+    descriptor = fluss.TableDescriptor(schema, bucket_count=1, properties=properties or {})
     connection.get_admin().create_table(USERS, descriptor)
     writer = connection.get_table(USERS).new_upsert().create_writer()
     writer.upsert_arrow(rows(0, ROWS))
@@ -145,6 +146,34 @@ def test_a_damaged_store_is_built_again_from_its_changelog(tmp_path: Path) -> No
         assert connection.get_table(USERS).new_scan().to_arrow().num_rows == ROWS
         eventually(lambda: read_damaged(server.data_dir) == {})
         eventually(lambda: health(connection) is HealthStatus.GREEN)
+
+
+def linked_sst_files(data_dir: Path) -> list[Path]:
+    """Return the SST files of stores that are in a copy, too."""
+    return [path for path in data_dir.glob("fluss/users-*/kv-0/*.sst") if path.stat().st_nlink > 1]
+
+
+def test_a_store_that_could_only_be_built_from_the_same_damage_is_left_as_it_is_and_reported(tmp_path: Path) -> None:
+    expiring = ("log.retention.check-interval=100ms", "log.retention.roll-active-segment.enabled=true")
+    with serving(tmp_path / "data", *expiring) as (server, connection):
+        write_users(connection, {"table.log.ttl": "1 s"})
+        # Before the changelog goes, a copy of the store is made.
+        eventually(lambda: linked_sst_files(server.data_dir), "making a copy")
+        eventually(
+            lambda: not list(server.data_dir.glob(f"fluss/users-*/log-0/{0:020d}.log")), "expiring the changelog"
+        )
+    (sst, *_) = linked_sst_files(tmp_path / "data")
+    position = sst.stat().st_size // 3
+    flip(sst, position)
+    with serving(tmp_path / "data", *SCRUBBING) as (server, connection):
+        eventually(lambda: health(connection) is HealthStatus.RED, "noticing the damage")
+        eventually(lambda: "It cannot be built again from the changelog" in server.log_text)
+        # Everything else can still be read, and the file be restored.
+        assert sst.exists()
+        flip(sst, position)
+        eventually(lambda: health(connection) is HealthStatus.GREEN, "noticing that it is good again")
+        lookuper = connection.get_table(USERS).new_lookup().create_lookuper()
+        assert lookuper.lookup([7]) == {"id": 7, "text": text_of(7)}
 
 
 @pytest.mark.parametrize("option", ["server.scrub.interval=0s", "server.scrub.max-bytes-per-second=0b"])
