@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +82,13 @@ def read_damaged(data_dir: Path) -> dict[str, str]:
     return damaged
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
 def flip(path: Path, position: int) -> None:
     """Change a bit, as a disk does: the file does not look any newer."""
     status = path.stat()
@@ -93,7 +102,8 @@ def flip(path: Path, position: int) -> None:
 
 
 def test_a_damaged_segment_is_reported_before_it_is_read_and_forgotten_when_it_is_restored(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", *SCRUBBING) as (server, connection):
+    port = free_port()
+    with serving(tmp_path / "data", *SCRUBBING, f"metrics.reporter.prometheus.port={port}") as (server, connection):
         write_events(connection)
         (segment, *_, _) = sorted(server.data_dir.glob("fluss/events-*/log-0/*.log"))
         assert health(connection) is HealthStatus.GREEN
@@ -106,6 +116,10 @@ def test_a_damaged_segment_is_reported_before_it_is_read_and_forgotten_when_it_i
         assert f"{segment}, byte " in reason
         assert "checksum" in reason
         assert "restore the file from a backup" in server.log_text
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            text = page.read().decode()
+        assert "\nfluss_scrub_damaged_buckets 1\n" in text
+        assert '\nfluss_scrub_damaged_total{kind="segment"} 1\n' in text
         # Other rows can be read.
         assert connection.get_table(EVENTS).new_scan().limit(10).create_bucket_batch_scanner(
             fluss.TableBucket(connection.get_table(EVENTS).get_table_info().table_id, 0)
