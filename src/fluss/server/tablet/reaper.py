@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from fluss.memory import give_back_memory
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.kv_runtime import KvRuntime
 from fluss.server.tablet.buckets import BucketGroup, HostedBucket
@@ -85,15 +86,15 @@ class Reaper:
                     logger.exception("a dropped table or partition could not be deleted; the next start tries again")
         finally:
             self._task = None
+            give_back_memory()
 
     async def _delete(self, group: BucketGroup) -> None:
-        buckets = list(group.in_use.values())
         stores: list[KvBucket] = []
-        for first in range(0, len(buckets), _BUCKETS_PER_TURN):
-            for bucket in buckets[first : first + _BUCKETS_PER_TURN]:
-                _tell(bucket, stores)
+        while group.in_use:
+            # One by one, also because it takes time to let go of them.
+            for _ in range(min(len(group.in_use), _BUCKETS_PER_TURN)):
+                _tell(group.in_use.popitem()[1], stores)
             await asyncio.sleep(0)
-        group.in_use.clear()
         # A log that is being opened or written must not create its directory again.
         await self._opener.settle()
         await self._committer.settle()
@@ -102,9 +103,7 @@ class Reaper:
             await asyncio.gather(*closing)
         if group.table.has_primary_key:
             await self._kv_runtime.drop_stores(group.table_id, group.partition_id)
-        directory = group.directory
-        del buckets, stores, group
-        await asyncio.to_thread(self._remove, directory)
+        await asyncio.to_thread(self._remove, group.directory)
 
     def _remove(self, directory: Path) -> None:
         """Delete the directory of a group, as far as the server is not stopping. Blocking."""
