@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash chaos chaos-spark model bench bench-compare fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash chaos chaos-spark soak model bench bench-compare fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ chaos: $(STAMP) ## Kills, power loss, full disks, clock jumps, a bad network; hi
 
 chaos-spark: $(STAMP) ## Streams write exactly once while their server is killed and cut off (FAULTS=50 SEED=n)
 	@$(PY) -m tests.spark.chaos_streams --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED))
+
+soak: $(STAMP) ## Everything at once for MINUTES=10, with restarts: is what the server holds flat
+	@$(PY) tools/soak.py --minutes $(or $(MINUTES),10)
 
 model: $(STAMP) ## Random lives of tables and stores against models, and all properties, 200 examples each (EXAMPLES=n)
 	@EXAMPLES=$(or $(EXAMPLES),200) $(PY) -m pytest -n 3 -q --durations=10 -m hypothesis
