@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash chaos chaos-spark soak model bench bench-compare fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash chaos chaos-spark soak model bench bench-compare measure-buckets fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -81,6 +81,11 @@ bench: $(STAMP) ## Measure the hot paths and whole journeys (SUITES="throughput 
 
 bench-compare: $(STAMP) ## Another commit and this tree in turns (BASE=commit SUITES="upserts micro.kv" TURNS=3)
 	@$(PY) tools/compare_bench.py $(or $(BASE),HEAD~1) $(or $(SUITES),throughput latency upserts lookups keys) --turns $(or $(TURNS),3)
+
+measure-buckets: $(STAMP) ## What many buckets cost to create, to have at a start, to drop (BUCKETS=1000000)
+	@$(PY) tools/measure_buckets.py create
+	@$(PY) tools/measure_buckets.py start --buckets $(or $(BUCKETS),1000000)
+	@$(PY) tools/measure_buckets.py drop --on-disk 20000 --used
 
 fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (COUNT=n for fewer)
 	@$(PY) -m tests.fuzz --count $(or $(COUNT),10000000)

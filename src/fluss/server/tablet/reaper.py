@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from fluss.memory import give_back_memory
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.tablet.buckets import BucketGroup, HostedBucket
 from fluss.server.tablet.log_opener import LogOpener
@@ -80,24 +81,22 @@ class Reaper:
                     logger.exception("a dropped table or partition could not be deleted; the next start tries again")
         finally:
             self._task = None
+            give_back_memory()
 
     async def _delete(self, group: BucketGroup) -> None:
-        buckets = list(group.in_use.values())
         stores: list[KvBucket] = []
-        for first in range(0, len(buckets), _BUCKETS_PER_TURN):
-            for bucket in buckets[first : first + _BUCKETS_PER_TURN]:
-                _tell(bucket, stores)
+        while group.in_use:
+            # One by one, also because it takes time to let go of them.
+            for _ in range(min(len(group.in_use), _BUCKETS_PER_TURN)):
+                _tell(group.in_use.popitem()[1], stores)
             await asyncio.sleep(0)
-        group.in_use.clear()
         # A log that is being opened or written must not create its directory again.
         await self._opener.settle()
         await self._committer.settle()
         for first in range(0, len(stores), _BUCKETS_PER_TURN):
             closing = [store.close(is_dropped=True) for store in stores[first : first + _BUCKETS_PER_TURN]]
             await asyncio.gather(*closing)
-        directory = group.directory
-        del buckets, stores, group
-        await asyncio.to_thread(self._remove, directory)
+        await asyncio.to_thread(self._remove, group.directory)
 
     def _remove(self, directory: Path) -> None:
         """Delete the directory of a group, as far as the server is not stopping. Blocking."""
