@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash chaos soak model bench bench-compare fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash chaos chaos-spark soak model bench bench-compare measure-buckets fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ chaos: $(STAMP) ## Kills, power loss, full disks, clock jumps, a bad network; hi
 	@$(PY) -m tests.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(ARGUMENTS)
 
+chaos-spark: $(STAMP) ## Streams write exactly once while their server is killed and cut off (FAULTS=50 SEED=n)
+	@$(PY) -m tests.spark.chaos_streams --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED))
+
 soak: $(STAMP) ## Everything at once for MINUTES=10, with restarts: is what the server holds flat
 	@$(PY) tools/soak.py --minutes $(or $(MINUTES),10)
 
@@ -78,6 +81,11 @@ bench: $(STAMP) ## Measure the hot paths and whole journeys (SUITES="throughput 
 
 bench-compare: $(STAMP) ## Another commit and this tree in turns (BASE=commit SUITES="upserts micro.kv" TURNS=3)
 	@$(PY) tools/compare_bench.py $(or $(BASE),HEAD~1) $(or $(SUITES),throughput latency upserts lookups keys) --turns $(or $(TURNS),3)
+
+measure-buckets: $(STAMP) ## What many buckets cost to create, to have at a start, to drop (BUCKETS=1000000)
+	@$(PY) tools/measure_buckets.py create
+	@$(PY) tools/measure_buckets.py start --buckets $(or $(BUCKETS),1000000)
+	@$(PY) tools/measure_buckets.py drop --on-disk 20000 --used
 
 fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (COUNT=n for fewer)
 	@$(PY) -m tests.fuzz --count $(or $(COUNT),10000000)

@@ -60,7 +60,7 @@ class Opener(Protocol):
         ...
 
     def open_new(self, bucket: HostedBucket) -> None:
-        """Open the log of a bucket at once if it is known that nothing of it is on the disk."""
+        """Open the log of a bucket at once if nothing of it is on the disk, as far as there is time for that."""
         ...
 
 
@@ -71,9 +71,8 @@ class NotOpenError(FlussError):
     """
 
     def __init__(self, bucket: HostedBucket) -> None:
-        super().__init__(
-            f"The log of {format_bucket(bucket.bucket)} is being opened; try again", ErrorCode.NOT_LEADER_OR_FOLLOWER
-        )
+        # Always the same: a request may ask for thousands of buckets.
+        super().__init__("The log of the bucket is being opened; try again", ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.bucket = bucket
 
 
@@ -230,10 +229,13 @@ class HostedBucket:
         return self._log is not None and self._log.is_idle and self._waiters is None and self._kv is None
 
     async def close(self) -> None:
-        """Close the log; the bucket is a number again. Raises what goes wrong with that.
+        """Close the log if it is closable; the bucket is a number again. Raises what goes wrong with that.
 
         Requests that ask for the bucket meanwhile wait, and have the log opened again.
         """
+        if not self.is_closable:
+            # A request has come since it was decided.
+            return
         log, self._log, self._opening = self._log, None, []
         assert log is not None, "it was closable"
         in_order = False
@@ -301,6 +303,7 @@ class BucketGroup:
     """
 
     __slots__ = (
+        "_directory",
         "_partition",
         "_table",
         "bucket_count",
@@ -308,6 +311,7 @@ class BucketGroup:
         "found",
         "high_watermarks",
         "in_use",
+        "is_dropped",
         "opener",
         "recovery_offsets",
         "table_id",
@@ -319,6 +323,10 @@ class BucketGroup:
         self.table_id = table.table.table_id
         self.bucket_count = table.table.bucket_count
         self.opener = opener
+        # Made when it is first needed.
+        self._directory: Path | None = None
+        # Whether requests can find it no more, because it was dropped.
+        self.is_dropped = False
         # By number.
         self.in_use: dict[int, HostedBucket] = {}
         # What is on the disk, by number, as above; None as long as nobody has looked.
@@ -337,7 +345,9 @@ class BucketGroup:
     @property
     def directory(self) -> Path:
         """Where the directories of its buckets are."""
-        return self.opener.data_dir / _group_directory(self.table, self._partition)
+        if self._directory is None:
+            self._directory = self.opener.data_dir / _group_directory(self.table, self._partition)
+        return self._directory
 
     def log_directory(self, bucket_id: int) -> Path:
         """Return where the log of a bucket is, or will be."""
@@ -357,7 +367,11 @@ class BucketGroup:
         if hosted is None:
             if not 0 <= bucket_id < self.bucket_count:
                 raise IndexError(bucket_id)
-            hosted = self.in_use[bucket_id] = HostedBucket(self, bucket_id)
+            hosted = HostedBucket(self, bucket_id)
+            if self.is_dropped:
+                hosted.drop()
+                return hosted
+            self.in_use[bucket_id] = hosted
             self.opener.open_new(hosted)
         return hosted
 
@@ -436,7 +450,10 @@ class HostedTable:
 
     def remove(self, partition: Partition | None) -> BucketGroup | None:
         """Take a partition out, or a table without partitions; return it if it was here."""
-        return self.groups.pop(None if partition is None else partition.partition_id, None)
+        group = self.groups.pop(None if partition is None else partition.partition_id, None)
+        if group is not None:
+            group.is_dropped = True
+        return group
 
     def has(self, partition: Partition | None) -> bool:
         return (None if partition is None else partition.partition_id) in self.groups
@@ -467,8 +484,11 @@ def _group_directory(table: Table, partition: Partition | None) -> Path:
     return Path(location.path(TabletKind.LOG)).parent
 
 
-async def open_all(buckets: Iterable[HostedBucket]) -> None:
-    """Wait until the logs of buckets are open, or it is known why they will not be."""
+async def open_all(buckets: Iterable[HostedBucket], *, is_use: bool = True) -> None:
+    """Wait until the logs of buckets are open, or it is known why they will not be.
+
+    Unless ``is_use`` they may be closed again at once.
+    """
     left = 0
     are_open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -479,6 +499,7 @@ async def open_all(buckets: Iterable[HostedBucket]) -> None:
             are_open.set_result(None)
 
     for bucket in buckets:
+        bucket.is_used |= is_use
         if not bucket.is_settled:
             left += 1
             bucket.when_open(count_down)

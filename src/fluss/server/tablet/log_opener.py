@@ -27,6 +27,8 @@ from fluss.storage.vfs import Files
 # Logs that are opened by one job of a thread.
 LOGS_PER_JOB: Final = 64
 _THREADS: Final = 4
+# Logs of which nothing is on the disk that are made in one turn of the event loop: some milliseconds.
+_NEW_PER_TURN: Final = 256
 # What passes, unlike damage: the bucket stays what it was, and requests for it are told to try again.
 _PASSING_ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 
@@ -56,13 +58,22 @@ class LogOpener:
         self._committer = committer
         self._clock = clock
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fluss-open")
+        # New logs that may still be made in this turn of the event loop.
+        self._new_left = _NEW_PER_TURN
         self._wanted: list[HostedBucket] = []
         self._jobs: set[asyncio.Task[None]] = set()
 
     def open_new(self, bucket: HostedBucket) -> None:
         found = bucket.group.found
-        if found is not None and self._state_of(bucket, found) == NOTHING_ON_DISK:
-            bucket.opened(self._new_log(bucket))
+        if found is None or self._state_of(bucket, found) != NOTHING_ON_DISK or self._new_left == 0:
+            return
+        if self._new_left == _NEW_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._new_left -= 1
+        bucket.opened(self._new_log(bucket))
+
+    def _begin_turn(self) -> None:
+        self._new_left = _NEW_PER_TURN
 
     def open(self, bucket: HostedBucket) -> None:
         self.open_new(bucket)
@@ -70,7 +81,7 @@ class LogOpener:
             return
         if not self._wanted:
             # Whatever is asked for in this turn of the loop is opened together.
-            asyncio.get_running_loop().call_soon(self._begin_jobs)
+            asyncio.get_running_loop().call_soon(self._begin_job)
         self._wanted.append(bucket)
 
     async def settle(self) -> None:
@@ -128,40 +139,51 @@ class LogOpener:
             clock=self._clock,
         )
 
-    def _begin_jobs(self) -> None:
+    def _begin_job(self) -> None:
         wanted, self._wanted = self._wanted, []
-        for first in range(0, len(wanted), LOGS_PER_JOB):
-            job = asyncio.get_running_loop().create_task(self._open(wanted[first : first + LOGS_PER_JOB]))
-            self._jobs.add(job)
-            job.add_done_callback(self._jobs.discard)
+        job = asyncio.get_running_loop().create_task(self._open_all(wanted))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
 
-    async def _open(self, buckets: Sequence[HostedBucket]) -> None:
-        loop = asyncio.get_running_loop()
-        unknown = {bucket.group: None for bucket in buckets if bucket.group.found is None}
-        for group in unknown:
-            try:
-                group.take_found(await loop.run_in_executor(self._threads, self.found_in, group))
-            except OSError as error:
-                logger.error("%s cannot be listed: %s", group.directory, error)
-                # Its logs are looked for one by one.
-                group.take_found(bytearray([LEFT_BEHIND]) * group.bucket_count)
-        places = []
+    async def _open_all(self, buckets: Sequence[HostedBucket]) -> None:
+        for group in {bucket.group: None for bucket in buckets if bucket.group.found is None}:
+            await self._look_up(group)
+        new, places = [], []
         for bucket in buckets:
             assert bucket.group.found is not None, "it has just been looked up"
             state = self._state_of(bucket, bucket.group.found)
             if state == NOTHING_ON_DISK:
-                bucket.opened(self._new_log(bucket))
+                new.append(bucket)
                 continue
             was_clean = state == CLOSED_IN_ORDER or (state == LEFT_BEHIND and self.was_clean)
             recovery_offset = bucket.group.recovery_offset(bucket.bucket.bucket_id)
             places.append(_Place(bucket, bucket.directory, recovery_offset, was_clean))
-        if places:
-            logs = await loop.run_in_executor(self._threads, self._open_logs, places)
-            for place, log in zip(places, logs, strict=True):
-                if log is None:
-                    place.bucket.not_opened()
-                else:
-                    place.bucket.opened(log)
+        opening = [self._open(places[first : first + LOGS_PER_JOB]) for first in range(0, len(places), LOGS_PER_JOB)]
+        await asyncio.gather(self._open_new_ones(new), *opening)
+
+    async def _look_up(self, group: BucketGroup) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            group.take_found(await loop.run_in_executor(self._threads, self.found_in, group))
+        except OSError as error:
+            logger.error("%s cannot be listed: %s", group.directory, error)
+            # Its logs are looked for one by one.
+            group.take_found(bytearray([LEFT_BEHIND]) * group.bucket_count)
+
+    async def _open_new_ones(self, buckets: Sequence[HostedBucket]) -> None:
+        """Make logs of which nothing is on the disk, some in each turn of the event loop."""
+        for first in range(0, len(buckets), LOGS_PER_JOB):
+            for bucket in buckets[first : first + LOGS_PER_JOB]:
+                bucket.opened(self._new_log(bucket))
+            await asyncio.sleep(0)
+
+    async def _open(self, places: Sequence[_Place]) -> None:
+        logs = await asyncio.get_running_loop().run_in_executor(self._threads, self._open_logs, places)
+        for place, log in zip(places, logs, strict=True):
+            if log is None:
+                place.bucket.not_opened()
+            else:
+                place.bucket.opened(log)
 
     def _open_logs(self, places: Sequence[_Place]) -> list[LogTablet | FlussError | None]:
         return [self._open_log(place) for place in places]

@@ -62,6 +62,8 @@ class LogUpkeep:
                 for bucket_ids in _slices(await self._left_behind(group)):
                     if self._is_stopping:
                         return
+                    if group.is_dropped:
+                        break
                     began_s = time.monotonic()
                     await self._recover_some(group, bucket_ids)
                     count += len(bucket_ids)
@@ -91,7 +93,7 @@ class LogUpkeep:
         for bucket in buckets:
             # Nobody has asked for it yet.
             bucket.is_used = False
-        await open_all(buckets)
+        await open_all(buckets, is_use=False)
         await self._close([bucket for bucket in buckets if bucket.is_closable and not bucket.is_used])
 
     # Idle logs

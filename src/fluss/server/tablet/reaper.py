@@ -1,7 +1,8 @@
 """Deletes the bytes of dropped tables and partitions, in the background and a little at a time.
 
 1. Requests that know a dropped bucket are told so, some buckets in each turn of the event loop.
-2. When nothing is being opened or written any more, its key-value stores are closed and removed.
+2. When nothing is being opened or written any more, its key-value stores are closed, and what they have in shared
+   databases is removed.
 3. The directory of the table or partition gets a name that says that it is to go: a start after a crash knows it then.
 4. A thread deletes what is in it, bucket by bucket. A server that stops does not wait for that: the next one goes on.
 5. The directories above go as soon as they are empty.
@@ -17,7 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from fluss.memory import give_back_memory
 from fluss.server.kv.bucket import KvBucket
+from fluss.server.kv.kv_runtime import KvRuntime
 from fluss.server.tablet.buckets import BucketGroup, HostedBucket
 from fluss.server.tablet.log_opener import LogOpener
 from fluss.server.tablet.tablet_files import mark_deleted, remove_group
@@ -33,11 +36,14 @@ logger = logging.getLogger(__name__)
 class Reaper:
     """Takes dropped groups of buckets, one after the other. Belongs to the event loop; a thread removes the files."""
 
-    def __init__(self, data_dir: Path, files: Files, opener: LogOpener, committer: Committer) -> None:
+    def __init__(
+        self, data_dir: Path, files: Files, opener: LogOpener, committer: Committer, kv_runtime: KvRuntime
+    ) -> None:
         self._data_dir = data_dir
         self._files = files
         self._opener = opener
         self._committer = committer
+        self._kv_runtime = kv_runtime
         self._dropped: deque[BucketGroup] = deque()
         self._residue: deque[Path] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -80,24 +86,24 @@ class Reaper:
                     logger.exception("a dropped table or partition could not be deleted; the next start tries again")
         finally:
             self._task = None
+            give_back_memory()
 
     async def _delete(self, group: BucketGroup) -> None:
-        buckets = list(group.in_use.values())
         stores: list[KvBucket] = []
-        for first in range(0, len(buckets), _BUCKETS_PER_TURN):
-            for bucket in buckets[first : first + _BUCKETS_PER_TURN]:
-                _tell(bucket, stores)
+        while group.in_use:
+            # One by one, also because it takes time to let go of them.
+            for _ in range(min(len(group.in_use), _BUCKETS_PER_TURN)):
+                _tell(group.in_use.popitem()[1], stores)
             await asyncio.sleep(0)
-        group.in_use.clear()
         # A log that is being opened or written must not create its directory again.
         await self._opener.settle()
         await self._committer.settle()
         for first in range(0, len(stores), _BUCKETS_PER_TURN):
             closing = [store.close(is_dropped=True) for store in stores[first : first + _BUCKETS_PER_TURN]]
             await asyncio.gather(*closing)
-        directory = group.directory
-        del buckets, stores, group
-        await asyncio.to_thread(self._remove, directory)
+        if group.table.has_primary_key:
+            await self._kv_runtime.drop_stores(group.table_id, group.partition_id)
+        await asyncio.to_thread(self._remove, group.directory)
 
     def _remove(self, directory: Path) -> None:
         """Delete the directory of a group, as far as the server is not stopping. Blocking."""

@@ -73,6 +73,7 @@ class LogTablet:
         "_files",
         "_history",
         "_is_closed",
+        "_is_expiring",
         "_is_held_back",
         "_listeners",
         "_local",
@@ -135,6 +136,8 @@ class LogTablet:
         self._waiters_written = OffsetWaiters()
         self._listeners: list[Callable[[LogTablet], None]] = []
         self._is_closed = False
+        # Whether old segments are being removed.
+        self._is_expiring = False
 
     @classmethod
     def open(
@@ -512,10 +515,11 @@ class LogTablet:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way to the disk or to readers, and nothing has failed."""
+        """Whether nothing is on its way to the disk or to readers, nothing is being removed, and nothing has failed."""
         return (
             self.failure is None
             and not self._is_closed
+            and not self._is_expiring
             and self.offset_high_watermark == self._offset_next
             and self._pending_bytes == 0
             and not self._waiters
@@ -550,6 +554,15 @@ class LogTablet:
         Raises OSError.
         """
         self.check_open()
+        self._is_expiring = True
+        try:
+            return await self._expire_segments(expired_before_ms, roll_active, protect)
+        finally:
+            self._is_expiring = False
+
+    async def _expire_segments(
+        self, expired_before_ms: int, roll_active: bool, protect: Callable[[int], Awaitable[int]] | None
+    ) -> int:
         segments = self._local.segments_until(self._local.end)
         if not segments or not segments[0].size_bytes or segments[0].timestamp_max_ms >= expired_before_ms:
             return 0

@@ -338,6 +338,42 @@ async def test_segments_of_logs_that_nobody_has_opened_expire(tmp_path):
         assert (await server.offsets(8, type=0))[0].offset == 1
 
 
+async def test_a_log_of_which_segments_are_being_removed_is_not_closed(tmp_path):
+    class HeldFiles(OsFiles):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_remove = asyncio.Event()
+            self.is_removing = False
+            self._loop = asyncio.get_running_loop()
+
+        def remove(self, path):
+            if path.suffix == ".log":
+                self.is_removing = True
+                asyncio.run_coroutine_threadsafe(self.may_remove.wait(), self._loop).result()
+            super().remove(path)
+
+    clock, files = Clock(), HeldFiles()
+    table = make_table(properties={"table.log.ttl": "1 h"})
+    settings = replace(QUICK, open_logs_max=0, log=LogSettings(segment_bytes_max=300))
+    async with serving(tmp_path, table, settings=settings, clock=clock, files=files) as server:
+        for first in range(4):
+            await server.append(rows(first, 2))
+        clock.now_ms += 3 * 3_600_000
+        expiring = asyncio.create_task(server.manager.retention.expire_segments())
+        await eventually_async(lambda: files.is_removing)
+        for _ in range(3):
+            await server.manager._upkeep.close_idle()
+        assert _open_buckets(server) == [0]
+        files.may_remove.set()
+        await expiring
+        for _ in range(2):
+            await server.manager._upkeep.close_idle()
+        assert _open_buckets(server) == []
+        (start,) = await server.offsets(0, type=0)
+        assert start.offset > 0
+        assert await server.append(rows(9, 1)) == 8
+
+
 # Dropping
 
 

@@ -1,0 +1,285 @@
+"""What many buckets cost a server: to create, to have at a start, to drop. ``make measure-buckets``.
+
+The server is a process of its own. While tables are created and dropped, another client asks for something small again
+and again; the longest of its waits is what everybody else notices. Beside it stands the longest wait of a quiet second:
+on a busy machine that is not zero either.
+
+    python tools/measure_buckets.py create --partitions 100
+    python tools/measure_buckets.py start --buckets 1000000 --on-disk 0
+    python tools/measure_buckets.py start --buckets 1000000 --on-disk 1000000
+    python tools/measure_buckets.py drop --buckets 100000 --used
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pyarrow as pa
+
+import fluss
+from fluss import embedded
+from fluss.record.arrow_batch import encode_arrow_batch
+from fluss.record.compression import NO_COMPRESSION
+from fluss.record.log_batch import assign_offset
+from fluss.server.server_options import ServerOptions
+from fluss.storage.log.file_names import RECOVERY_POINT_CHECKPOINT
+
+BUCKETS_PER_PARTITION: Final = 4096
+SCHEMA: Final = pa.schema([("id", pa.int32()), ("hour", pa.string())])
+PATH: Final = fluss.TablePath("fluss", "many")
+# A file has room for no more names than this on common file systems.
+_LINKS_MAX: Final = 60_000
+_PROBE_INTERVAL_S: Final = 0.002
+
+
+def report(what: str, value: float, unit: str) -> None:
+    print(f"{what:<76} {value:>12,.1f} {unit}", flush=True)
+
+
+def serve(data_dir: Path) -> embedded.EmbeddedServer:
+    options = {"max.partition.num": "100000"}
+    if any(option.key == "server.max-buckets" for option in ServerOptions.options()):
+        options["server.max-buckets"] = "2000000"
+    return embedded.EmbeddedServer(options, data_dir=data_dir, process=True)
+
+
+def resident_megabytes(server: embedded.EmbeddedServer) -> float:
+    return psutil.Process(server.process_id).memory_info().rss / 1e6
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    began_s = time.perf_counter()
+    yield
+    report(what, time.perf_counter() - began_s, "s")
+
+
+class Probe:
+    """A client that asks for something small again and again."""
+
+    def __init__(self, admin: fluss.FlussAdmin) -> None:
+        self._admin = admin
+        self._is_over = False
+        self._waits_s: list[float] = []
+
+    async def during(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
+        self._is_over, self._waits_s = False, []
+        probing = asyncio.create_task(self._ask())
+        began_s = time.perf_counter()
+        try:
+            await work()
+        finally:
+            self._is_over = True
+            await probing
+        report(f"{what}", time.perf_counter() - began_s, "s")
+        waits_ms = sorted(1e3 * wait_s for wait_s in self._waits_s)
+        report("  others wait, median", waits_ms[len(waits_ms) // 2], "ms")
+        report(f"  others wait, longest of {len(waits_ms):,}", waits_ms[-1], "ms")
+
+    async def _ask(self) -> None:
+        while not self._is_over:
+            began_s = time.perf_counter()
+            await self._admin.list_databases()
+            self._waits_s.append(time.perf_counter() - began_s)
+            await asyncio.sleep(_PROBE_INTERVAL_S)
+
+
+def descriptor() -> fluss.TableDescriptor:
+    return fluss.TableDescriptor(
+        fluss.Schema(SCHEMA), partition_keys=["hour"], bucket_keys=["id"], bucket_count=BUCKETS_PER_PARTITION
+    )
+
+
+async def create_partitions(admin: fluss.FlussAdmin, count: int) -> None:
+    await admin.create_table(PATH, descriptor())
+    for number in range(count):
+        await admin.create_partition(PATH, {"hour": f"{number:06d}"})
+
+
+# Create
+
+
+async def create(server: embedded.EmbeddedServer, partitions: int) -> None:
+    async with (
+        await fluss.FlussConnection.create(server.config()) as connection,
+        await fluss.FlussConnection.create(server.config()) as other,
+    ):
+        probe = Probe(other.get_admin())
+        await probe.during("a quiet second", lambda: asyncio.sleep(1.0))
+        before = resident_megabytes(server)
+        hourly = {
+            "table.auto-partition.enabled": "true",
+            "table.auto-partition.time-unit": "HOUR",
+            "table.auto-partition.num-precreate": str(partitions),
+        }
+        table = fluss.TableDescriptor(
+            fluss.Schema(SCHEMA),
+            partition_keys=["hour"],
+            bucket_keys=["id"],
+            bucket_count=BUCKETS_PER_PARTITION,
+            properties=hourly,
+        )
+        admin = connection.get_admin()
+        await probe.during(
+            f"create a table of {BUCKETS_PER_PARTITION} buckets with {partitions} partitions",
+            lambda: admin.create_table(PATH, table),
+        )
+        report("  memory of the server for it", resident_megabytes(server) - before, "MB")
+        await probe.during("drop it", lambda: admin.drop_table(PATH))
+        await asyncio.sleep(2)
+        report("  memory of the server that is left of it", resident_megabytes(server) - before, "MB")
+
+
+def run_create(options: argparse.Namespace, data_dir: Path) -> None:
+    with serve(data_dir) as server:
+        asyncio.run(create(server, options.partitions))
+        began_s = time.perf_counter()
+    report("stop", time.perf_counter() - began_s, "s")
+
+
+# Start
+
+
+def run_start(options: argparse.Namespace, data_dir: Path) -> None:
+    partitions = -(-options.buckets // BUCKETS_PER_PARTITION)
+
+    async def prepare() -> None:
+        async with await fluss.FlussConnection.create(server.config()) as connection:
+            await create_partitions(connection.get_admin(), partitions)
+
+    server = serve(data_dir)
+    with timed("start with nothing"):
+        server.start()
+    report("  memory of the server", resident_megabytes(server), "MB")
+    asyncio.run(prepare())
+    server.stop()
+    forge_logs(data_dir, options.on_disk)
+    server = serve(data_dir)
+    buckets = f"{partitions * BUCKETS_PER_PARTITION:,} idle buckets, {options.on_disk:,} of them with rows"
+    with timed(f"start with {buckets}"):
+        server.start()
+    try:
+        report("  memory of the server", resident_megabytes(server), "MB")
+        asyncio.run(first_use(server))
+        report("  memory of the server then", resident_megabytes(server), "MB")
+    finally:
+        with timed("  stop"):
+            server.stop()
+    with timed("start again"):
+        server.start()
+    report("  memory of the server", resident_megabytes(server), "MB")
+    server.kill()
+    with timed("start after kill -9"):
+        server.restart()
+    report("  memory of the server", resident_megabytes(server), "MB")
+    with timed("  stop"):
+        server.stop()
+
+
+async def first_use(server: embedded.EmbeddedServer) -> None:
+    async with await fluss.FlussConnection.create(server.config()) as connection:
+        admin = connection.get_admin()
+        with timed("  where one bucket ends, as the first question"):
+            await admin.list_partition_offsets(PATH, "000000", [0], fluss.OffsetSpec.latest())
+
+
+def forge_logs(data_dir: Path, count: int) -> None:
+    """Give so many buckets a log with one batch, as a server would have left it after a clean stop."""
+    if not count:
+        return
+    batch = encode_arrow_batch(pa.record_batch({"id": pa.array([1], pa.int32()), "hour": ["x"]}), 1, NO_COMPRESSION)
+    assign_offset(batch, 0, 1_700_000_000_000)
+    lines = []
+    source = data_dir / "source"
+    number = 0
+    for group in sorted((data_dir / "fluss").glob("*-*/*-p*")) or group_directories(data_dir):
+        table_id, partition_id = group.parent.name.rpartition("-")[2], group.name.rpartition("-p")[2]
+        for bucket in range(min(BUCKETS_PER_PARTITION, count - number)):
+            if number % _LINKS_MAX == 0:
+                source.unlink(missing_ok=True)
+                source.write_bytes(batch)
+            directory = group / f"log-{bucket}"
+            directory.mkdir(parents=True, exist_ok=True)
+            os.link(source, directory / "00000000000000000000.log")
+            lines.append(f"{table_id} {partition_id} {bucket} 1\n")
+            number += 1
+    source.unlink()
+    (data_dir / RECOVERY_POINT_CHECKPOINT).write_text(f"0\n{len(lines)}\n{''.join(lines)}", encoding="ascii")
+
+
+def group_directories(data_dir: Path) -> list[Path]:
+    """Return where partitions will be that have nothing on the disk: the first table has id 0, so has the first of
+    its partitions."""
+    partitions = range(10**6)
+    return [data_dir / "fluss" / "many-0" / f"{number:06d}-p{number}" for number in partitions[:100_000]]
+
+
+# Drop
+
+
+async def drop(server: embedded.EmbeddedServer, data_dir: Path, partitions: int, *, is_used: bool) -> None:
+    async with (
+        await fluss.FlussConnection.create(server.config()) as connection,
+        await fluss.FlussConnection.create(server.config()) as other,
+    ):
+        admin, probe = connection.get_admin(), Probe(other.get_admin())
+        if is_used:
+            for number in range(partitions):
+                await admin.list_partition_offsets(
+                    PATH, f"{number:06d}", list(range(BUCKETS_PER_PARTITION)), fluss.OffsetSpec.latest()
+                )
+        report("memory of the server before", resident_megabytes(server), "MB")
+        await probe.during("a quiet second", lambda: asyncio.sleep(1.0))
+        await probe.during(f"drop {partitions * BUCKETS_PER_PARTITION:,} buckets", lambda: admin.drop_table(PATH))
+
+        async def wait_until_gone() -> None:
+            while (data_dir / "fluss").exists():
+                await asyncio.sleep(0.1)
+
+        await probe.during("until their directories are gone", wait_until_gone)
+        await asyncio.sleep(2)
+        report("memory of the server after", resident_megabytes(server), "MB")
+
+
+def run_drop(options: argparse.Namespace, data_dir: Path) -> None:
+    partitions = -(-options.buckets // BUCKETS_PER_PARTITION)
+
+    async def prepare() -> None:
+        async with await fluss.FlussConnection.create(server.config()) as connection:
+            await create_partitions(connection.get_admin(), partitions)
+
+    with serve(data_dir) as server:
+        asyncio.run(prepare())
+    forge_logs(data_dir, options.on_disk)
+    server = serve(data_dir)
+    server.start()
+    try:
+        asyncio.run(drop(server, data_dir, partitions, is_used=options.used))
+    finally:
+        with timed("stop"):
+            server.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("create", "start", "drop"))
+    parser.add_argument("--partitions", type=int, default=100, help="of the table that is created")
+    parser.add_argument("--buckets", type=int, default=100_000, help="that there are at a start, or are dropped")
+    parser.add_argument("--on-disk", type=int, default=0, help="how many of the buckets have rows")
+    parser.add_argument("--used", action="store_true", help="ask where all buckets end before they are dropped")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="fluss-buckets-") as directory:
+        {"create": run_create, "start": run_start, "drop": run_drop}[options.what](options, Path(directory) / "data")
+
+
+if __name__ == "__main__":
+    main()
