@@ -26,7 +26,7 @@ settings.register_profile(
 settings.load_profile("flussbett")
 
 # The groups that take longest begin first, so that no process is left alone with one of them at the end.
-_FIRST = ("tests/spark/", "tests/crash/", "tests/interop/", "tests/fuzz/", "tests/integration/", "tests/test_")
+_FIRST = ("tests/spark/", "tests/chaos/", "tests/interop/", "tests/fuzz/", "tests/integration/", "tests/test_")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

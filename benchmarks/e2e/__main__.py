@@ -14,7 +14,19 @@ if __name__ == "__main__":
     sys.exit(
         run_suites(
             "benchmarks.e2e",
-            ("throughput", "latency", "idle", "memory", "upserts", "lookups", "keys", "filters", "tls", "spark"),
+            (
+                "throughput",
+                "latency",
+                "idle",
+                "memory",
+                "upserts",
+                "lookups",
+                "keys",
+                "filters",
+                "scrubbing",
+                "tls",
+                "spark",
+            ),
             __doc__,
         )
     )

@@ -121,8 +121,8 @@ class Config:
         "connect-timeout",
         _UNSIGNED,
         120_000,
-        "How long opening a TCP connection may take, in ms. Two minutes ride out the start of a cluster; 15000 is a "
-        "good value where failing fast matters more.",
+        "How long opening a TCP connection may take, in ms. Two minutes ride out a machine that is starting; 15000 is "
+        "a good value where failing fast matters more. A port where no server listens refuses at once.",
     )
     request_timeout_ms = ConfigOption(
         "request-timeout",
@@ -209,7 +209,10 @@ class Config:
         "Number the batches of a writer, so that a retry is never stored twice and order is kept.",
     )
     writer_retries = ConfigOption(
-        "writer.retries", _INT32, INT32_MAX, "How often a failed batch is sent again before it fails."
+        "writer.retries",
+        _INT32,
+        INT32_MAX,
+        "How often a batch is sent again before it fails; asking for a writer id, which the first one needs, counts.",
     )
     writer_max_inflight_requests_per_bucket = ConfigOption(
         "writer.max-inflight-requests-per-bucket",

@@ -42,6 +42,7 @@ def code_of_create(port: int, user: str | None = None, password: str = "") -> in
 def refusal(tmp_path: Path, *arguments: str, config: str = "") -> str:
     """Start a server that must not start; return the one line that it says."""
     (tmp_path / "server.yaml").write_text(config)
+    (tmp_path / "server.yaml").chmod(0o600)
     command = [sys.executable, "-m", "fluss.server", "--data-dir", str(tmp_path / "data")]
     command += ["--config", str(tmp_path / "server.yaml"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)

@@ -26,6 +26,7 @@ _PROCESS = "tests/integration/test_server_process.py::"
 _LISTENERS = "tests/unit/server/test_listeners.py::"
 _FILES = "tests/unit/server/test_server_options.py::"
 _EMBEDDED = "tests/unit/test_embedded.py::"
+_SCRUB = "tests/integration/test_scrubbing.py::"
 _UNOPENED = "tests/unit/server/tablet/test_unopened_logs.py::"
 _KV = "tests/unit/server/kv/test_kv_options.py::"
 _PASSWORDS = "tests/integration/test_hashed_passwords.py::"
@@ -149,6 +150,8 @@ SERVER = {
     "kv.scanner.max-per-bucket": _KV + "test_options_reach_the_settings",
     "kv.scanner.max-per-server": _KV + "test_options_reach_the_settings",
     "kv.scanner.max-batch-size": _KV + "test_options_reach_the_settings",
+    "server.scrub.interval": _SCRUB + "test_how_often_and_how_fast_files_are_read_again_are_options",
+    "server.scrub.max-bytes-per-second": _SCRUB + "test_how_often_and_how_fast_files_are_read_again_are_options",
     "server.data-disk.write-limit-ratio": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",
     "server.data-disk.write-recover-ratio": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",
     "server.data-disk.check-interval": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",

@@ -45,9 +45,11 @@ from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
+from fluss.server.tablet.scrubber import ScrubSettings
 from fluss.server.tablet.tablet_files import find_tablet
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogSettings
+from fluss.storage.vfs import Files
 
 T = TypeVar("T")
 
@@ -82,12 +84,14 @@ class FlussServer:
     fails half way: then everything is as before.
     """
 
-    def __init__(self, options: ServerOptions, *, clock: Clock = wall_clock_ms) -> None:
+    def __init__(self, options: ServerOptions, *, clock: Clock = wall_clock_ms, files: Files | None = None) -> None:
+        """``files`` are where logs are kept: the disk of the machine unless given."""
         if not options.data_dir:
             raise FlussError(f"'{ServerOptions.data_dir.key}' is not set; say where to keep the data")
         self._options = options
         self._plans = plan_listeners(options)
         self._clock = clock
+        self._files = files
         self._running = AsyncExitStack()
         self._listeners: list[RunningListener] = []
         self._security_files = SecurityFiles()
@@ -148,6 +152,7 @@ class FlussServer:
             _tablet_settings(self._options),
             clock=self._clock,
             ids=coordinator.row_ids,
+            files=self._files,
         )
         self._running.push_async_callback(manager.stop)
         await manager.start()
@@ -353,6 +358,7 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
         disk_write_limit_ratio=options.disk_write_limit_ratio,
         disk_write_recover_ratio=options.disk_write_recover_ratio,
         disk_check_interval_ms=options.disk_check_interval_ms,
+        scrub=ScrubSettings(bytes_per_second=options.scrub_bytes_per_second, interval_ms=options.scrub_interval_ms),
         filters=FilterLimits(
             conditions_max=options.filter_conditions_max,
             literals_max=options.filter_literals_max,

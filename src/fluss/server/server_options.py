@@ -573,6 +573,20 @@ class ServerOptions:
     disk_check_interval_ms = ServerOption(
         "server.data-disk.check-interval", DURATION_MS, "30 s", "How often the disk is looked at.", lowest=1
     )
+    scrub_interval_ms = ServerOption(
+        "server.scrub.interval",
+        DURATION_MS,
+        "7 d",
+        "How often all sealed segments and SST files are read again to find damage; 0 s never does.",
+        lowest=0,
+    )
+    scrub_bytes_per_second = ServerOption(
+        "server.scrub.max-bytes-per-second",
+        MEMORY_BYTES,
+        "8 mb",
+        "How fast they are read; 0 b turns scrubbing off.",
+        lowest=0,
+    )
 
     __slots__ = ("_ignored", "_listener_tls", "_listener_users", "_settings", "_values")
 

@@ -34,19 +34,23 @@ _LARGE_READ_BYTES: Final = 64 * 1024
 _MAKE_ATTEMPTS: Final = 10
 
 
-class Files(Protocol):
-    """What storage needs of a file system. All methods may be called from any thread."""
+class FileReads(Protocol):
+    """What is needed to look through a file."""
 
     def size(self, path: Path) -> int: ...
+
+    def read(self, path: Path, position: int, byte_count: int) -> BytesLike:
+        """Return the bytes from a position on; fewer only at the end of the file."""
+        ...
+
+
+class Files(FileReads, Protocol):
+    """What storage needs of a file system. All methods may be called from any thread."""
 
     def exists(self, path: Path) -> bool: ...
 
     def names(self, directory: Path) -> list[str]:
         """List a directory in no particular order; one that does not exist is empty."""
-        ...
-
-    def read(self, path: Path, position: int, byte_count: int) -> BytesLike:
-        """Return the bytes from a position on; fewer only at the end of the file."""
         ...
 
     def write(self, path: Path, parts: Sequence[BytesLike], position: int) -> None:

@@ -106,6 +106,16 @@ class FaultFiles:
             content = self._content(path)
             content.data, content.durable = bytearray(data), bytes(data)
 
+    def files(self) -> dict[Path, bytes]:
+        """Return the content of all files, as processes see it."""
+        with self._lock:
+            return {path: bytes(content.data) for path, content in self._names.items()}
+
+    def directories(self) -> set[Path]:
+        """Return all directories, as processes see them."""
+        with self._lock:
+            return set(self._directories)
+
     def copy(self, seed: int) -> FaultFiles:
         """Return a disk with the same files, for trying several things from one state."""
         with self._lock:

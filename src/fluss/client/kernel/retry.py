@@ -43,10 +43,8 @@ BOOTSTRAP: Final = RetryPolicy(0.1, 1.0, retries_max=3)
 METADATA: Final = RetryPolicy(0.1, 1.0)
 # Questions to the leaders of buckets, which may be missing or move while they are asked.
 LEADER_CALLS: Final = RetryPolicy(0.1, 1.0, retries_max=5, is_first_immediate=True)
-# Batches that were not stored; ``writer.retries`` is their limit.
+# Batches that were not stored, and the writer id that they wait for; ``writer.retries`` is their limit.
 WRITES: Final = RetryPolicy(0.1, 1.0)
-# The id under which a writer numbers its batches.
-WRITER_IDS: Final = RetryPolicy(0.2, 1.0, retries_max=3)
 # Fetches of a bucket that failed: as long as the scanner is subscribed to it.
 FETCHES: Final = RetryPolicy(0.05, 1.0)
 # Segments in remote storage, which is slower to recover than a server.

@@ -22,19 +22,17 @@ lost, it is not known whether they were stored.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from bisect import insort
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from operator import attrgetter
 
 from fluss.buffers import BytesLike
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.retry import WRITER_IDS, Backoff, RetryPolicy
+from fluss.client.kernel.retry import Backoff, RetryPolicy
 from fluss.client.write.blocks import PhysicalTable
 from fluss.client.write.encoders import EncodedBatch
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.convert import pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
@@ -44,7 +42,6 @@ from fluss.schema.table import TableBucket, TablePath
 _LOST_TRACK = (ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
 _BY_ORDER = attrgetter("order")
 _BY_SEQUENCE = attrgetter("sequence")
-logger = logging.getLogger(__name__)
 
 
 class Batch:
@@ -278,27 +275,13 @@ class GivenSequences(Idempotence):
         self._leave(batch)
 
 
-async def allocate_writer_id(
-    cluster: Cluster,
-    paths: Collection[TablePath],
-    retry: RetryPolicy = WRITER_IDS,
-    *,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> int:
+async def allocate_writer_id(cluster: Cluster, paths: Collection[TablePath]) -> int:
     """Ask any tablet server for a writer id; it checks whether these tables may be written.
 
-    Tried a few times. Then, and at once if access is denied, a FlussError says why.
+    Asked once: whether and when to ask again is the caller's to decide, by the code of the error.
     """
     request = pb.InitWriterRequest(table_path=map(pb_table_path, paths))
-    for pause_s in (*retry.pauses_s(), None):
-        try:
-            return (await cluster.request_any_tablet(apis.INIT_WRITER, request)).writer_id
-        except FlussError as error:
-            text = f"Writer ID allocation failed: {error.message}"
-            if error.error_code == ErrorCode.AUTHORIZATION_EXCEPTION:
-                raise FlussError(text, error.error_code) from error
-            if pause_s is None:
-                raise FlussError(text) from error
-            logger.info("a writer id cannot be allocated, trying again in %g s: %s", pause_s, error.message)
-        await sleep(pause_s)
-    raise AssertionError("the last try returns or raises")
+    try:
+        return (await cluster.request_any_tablet(apis.INIT_WRITER, request)).writer_id
+    except FlussError as error:
+        raise error_for_code(error.error_code, f"Writer ID allocation failed: {error.message}") from error

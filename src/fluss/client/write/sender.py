@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import TableLeaders
-from fluss.client.kernel.retry import METADATA, WRITER_IDS, WRITES, Backoff, RetryPolicy
+from fluss.client.kernel.retry import METADATA, WRITES, Backoff, RetryPolicy
 from fluss.client.write.batch import Batch, BucketQueue, Idempotence, Verdict, allocate_writer_id
 from fluss.client.write.blocks import PhysicalTable
 from fluss.config import Config
@@ -47,7 +47,6 @@ class SenderSettings:
     is_idempotent: bool
     batch_retry: RetryPolicy = WRITES
     leader_retry: RetryPolicy = METADATA
-    writer_id_retry: RetryPolicy = WRITER_IDS
 
     @classmethod
     def of(cls, config: Config) -> SenderSettings:
@@ -89,6 +88,7 @@ class Sender:
         self._is_round_scheduled = False
         self._rounds = 0
         self._allocation: asyncio.Task[None] | None = None
+        self._allocation_backoff = Backoff(settings.batch_retry)
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight: dict[Batch, BucketQueue] = {}
         self._closed_with: FlussError | None = None
@@ -331,16 +331,42 @@ class Sender:
             self._allocation = self._loop.create_task(self._get_writer_id())
 
     async def _get_writer_id(self) -> None:
+        """Ask for a writer id. A failure counts for the batches that wait as if they had been sent and refused."""
+        pause_s = self._allocation_backoff.until_s - self._loop.time()
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
         paths = {queue.table.path for queue in self._queues.values() if queue.waiting}
+        error: FlussError | None = None
         try:
-            self._idempotence.writer_id = await allocate_writer_id(self._cluster, paths, self._settings.writer_id_retry)
-        except FlussError as error:
-            logger.warning("no writer id: %s", error)
+            self._idempotence.writer_id = await allocate_writer_id(self._cluster, paths)
+        except FlussError as failure:
+            error = failure
+        except Exception as failure:
+            # A fault of the client itself: the writers must not be left waiting because of it.
+            logger.exception("a writer id could not be asked for")
+            error = FlussError(f"a writer id could not be asked for: {type(failure).__name__}: {failure}")
+        if error is None:
+            self._allocation_backoff.succeeded()
+        else:
+            logger.info("no writer id: %s", error)
+            self._allocation_backoff.failed(self._loop.time())
             for queue in self._queues.values():
-                self._fail_waiting(queue, error)
+                self._fail_hopeless(queue, error)
         self._allocation = None
         for queue in list(self._asking):
             self._look_at(queue)
+
+    def _fail_hopeless(self, queue: BucketQueue, error: FlussError) -> None:
+        """Count an attempt of every batch that waits, and end those whose error does not pass or was their last."""
+        kept: list[Batch] = []
+        for batch in queue.waiting:
+            if error.is_retriable and batch.attempts < self._settings.retries:
+                batch.attempts += 1
+                kept.append(batch)
+            else:
+                self._idempotence.failed(batch, error.error_code, is_certain=False)
+                self._end(batch, error)
+        queue.waiting = kept
 
 
 def _outdated(batch: Batch, cause: FlussError | None) -> FlussError:

@@ -27,6 +27,7 @@ _BUSY_TIMEOUT_S: Final = 5.0
 # The disk did not do what it was told, or does not hold what it was given: what was committed is in doubt. After any
 # other error (a full disk, a lock) the transaction was undone, and a later one may succeed.
 _DOUBTFUL_ERRORS: Final = ("SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB")
+_DISK_FULL: Final = "SQLITE_FULL"
 
 logger = logging.getLogger(__name__)
 
@@ -139,9 +140,16 @@ class SqliteFile:
         try:
             return work(self._connection)
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorname", "").startswith(_DOUBTFUL_ERRORS):
+            error_name = getattr(error, "sqlite_errorname", "")
+            if error_name.startswith(_DOUBTFUL_ERRORS):
                 self._failure = str(error)
             logger.error("the metadata in %s could not be changed: %s", self._path, error)
+            if error_name == _DISK_FULL:
+                raise FlussError(
+                    "the metadata could not be changed, and nothing was done: the disk has no room left; free some "
+                    "space, reads go on meanwhile",
+                    ErrorCode.DISK_WRITE_LOCKED,
+                ) from error
             raise FlussError(
                 f"the metadata could not be changed: {error}; nothing was done", ErrorCode.STORAGE_EXCEPTION
             ) from error

@@ -94,6 +94,7 @@ class _TableFetch:
 class _Fetch:
     """One request on its way to its answer."""
 
+    context: RequestContext
     # The connection that waits for it, and holds the memory of what is read.
     owner: str
     bytes_max: int
@@ -212,6 +213,7 @@ class LogFetcher:
 
     def _prepare(self, context: RequestContext, request: pb.FetchLogRequest) -> _Fetch:
         fetch = _Fetch(
+            context=context,
             owner=context.peer_address,
             bytes_max=max(0, min(request.max_bytes, self._response_bytes_max)),
             bytes_min=request.min_bytes if request.HasField("min_bytes") else None,
@@ -300,10 +302,34 @@ class LogFetcher:
             fetch.forget_read()
             fetch.ready += await self._purgatory.wait(fetch.cursors, bytes_missing, wait_s)
             has_waited = True
+            self._give_up_forbidden(fetch)
         codes = fetch.failure_codes()
         if codes and codes <= RETRIABLE_CODES and not has_waited and not fetch.byte_count:
             await self._purgatory.hold_back()
         return self._answer(fetch)
+
+    def _give_up_forbidden(self, fetch: _Fetch) -> None:
+        """Give up tables that the reader may not read any more: rights may have been taken away while it waited."""
+        is_any = False
+        for table in fetch.tables:
+            refusal: FlussError | None = None
+            try:
+                if (
+                    not table.cursors
+                    or self._access.table(fetch.context, table.table_id, AclOperation.READ) is not None
+                ):
+                    continue
+            except FlussError as error:
+                refusal = error
+            for bucket in (cursor.hosted.bucket for cursor in table.cursors):
+                table.failures.append(
+                    _failure(bucket.bucket_id, bucket.partition_id, refusal or unknown_bucket(bucket))
+                )
+            table.cursors = []
+            is_any = True
+        if is_any:
+            fetch.cursors = [cursor for table in fetch.tables for cursor in table.cursors]
+            fetch.ready = [cursor for cursor in fetch.ready if cursor in fetch.cursors]
 
     async def _read(self, fetch: _Fetch) -> bool:
         """Read what is ready; return False if there is no memory for it, or no time any more."""

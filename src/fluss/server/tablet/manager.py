@@ -31,6 +31,8 @@ from fluss.server.tablet.log_upkeep import LogUpkeep
 from fluss.server.tablet.reaper import Reaper
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
+from fluss.server.tablet.scrub_repairs import ScrubRepairs
+from fluss.server.tablet.scrubber import Scrubber, ScrubSettings
 from fluss.server.tablet.tablet_files import Checkpoints, GroupOffsets, find_groups, find_residue
 from fluss.storage.log.checkpoint_file import GroupId
 from fluss.storage.log.committer import Committer
@@ -51,6 +53,7 @@ class TabletSettings:
     log: LogSettings = field(default_factory=LogSettings)
     kv: KvSettings = field(default_factory=KvSettings)
     scans: ScanSettings = field(default_factory=ScanSettings)
+    scrub: ScrubSettings = field(default_factory=ScrubSettings)
     # Whether an acknowledged record is on the disk, or may still be in the memory of the operating system.
     is_fsync_required: bool = True
     checkpoint_interval_ms: int = 60_000
@@ -144,6 +147,7 @@ class TabletManager:
             Periodic("writer expiry", settings.writer_expiration_check_interval_ms, self._retention.expire_writers),
             Periodic("disk check", settings.disk_check_interval_ms, self._disk_guard.check),
         )
+        self._scrubber = Scrubber(data_dir, settings.scrub, ScrubRepairs(self._tables), self._files, clock=clock)
         self._background: set[asyncio.Task[None]] = set()
         self._state = _State.NEW
 
@@ -163,6 +167,10 @@ class TabletManager:
     @property
     def retention(self) -> Retention:
         return self._retention
+
+    @property
+    def scrubber(self) -> Scrubber:
+        return self._scrubber
 
     @property
     def kv_runtime(self) -> KvRuntime:
@@ -195,6 +203,7 @@ class TabletManager:
         for periodic in self._periodics:
             periodic.start()
         self._kv_runtime.start()
+        self._scrubber.start()
         if not self._opener.was_clean:
             self._in_background(self._recover())
         self._in_background(self._remove_residue())
@@ -208,6 +217,7 @@ class TabletManager:
         self._retention.stop()
         for periodic in self._periodics:
             await periodic.stop()
+        await self._scrubber.stop()
         await self._reaper.stop()
         while self._background:
             await asyncio.wait(self._background)
@@ -263,7 +273,10 @@ class TabletManager:
             hosted.update(table)
 
     def health(self) -> BucketHealth:
-        failed_count = sum(bucket.is_failed for table in self._tables.values() for bucket in table)
+        damaged = self._scrubber.damaged_buckets
+        failed_count = len(damaged) + sum(
+            bucket.is_failed and bucket.bucket not in damaged for table in self._tables.values() for bucket in table
+        )
         return BucketHealth(bucket_count=self._bucket_count, active_count=self._bucket_count - failed_count)
 
     # Hosting

@@ -165,6 +165,7 @@ class KvResources:
         table.set_metadata_block_size(32 * _KIB)
         table.set_pin_top_level_index_and_filter(True)
         table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
+        # The one that ``sst_check`` knows, too.
         table.set_checksum_type(ChecksumType.xxh3())
         # The first with checksums that also notice a block in a wrong place.
         table.set_format_version(6)

@@ -22,7 +22,7 @@ from fluss.buffers import BytesLike, byte_view
 from fluss.errors import ChecksumError, CorruptRecordError, FlussError
 from fluss.record.framing import crc32c
 from fluss.record.log_batch import HEADER_LAYOUTS, LENGTH_END, MAGIC_NEWEST, MAGIC_V1
-from fluss.storage.vfs import Files
+from fluss.storage.vfs import FileReads
 
 # The end of the year 9999. A later commit time is damage: if it were believed, no later batch could be earlier.
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
@@ -169,15 +169,23 @@ def damage_at(path: Path, position: int, reason: str) -> CorruptRecordError:
 
 
 def scan(
-    files: Files, path: Path, *, start: int, end: int, offset_next: int, visit: Visit, timestamp_min_ms: int = 0
+    files: FileReads,
+    path: Path,
+    *,
+    start: int,
+    end: int,
+    offset_next: int,
+    visit: Visit,
+    timestamp_min_ms: int = 0,
+    read_bytes: int = _CHUNK_BYTES,
 ) -> ScanResult:
-    """Check the batches in a range of bytes, and hand each good one to ``visit``.
+    """Check the batches in a range of bytes, ``read_bytes`` at a time, and hand each good one to ``visit``.
 
     ``offset_next`` is what the first batch must start with.
     """
     chain = BatchChain(path, start, offset_next, timestamp_min_ms)
     problem: FlussError | None = None
-    chunk_bytes = _CHUNK_BYTES
+    chunk_bytes = read_bytes
     while chain.position < end and problem is None:
         chunk_start = chain.position
         chunk = files.read(path, chunk_start, min(chunk_bytes, end - chunk_start))
@@ -188,7 +196,7 @@ def scan(
             problem = error
             continue
         if chain.position > chunk_start:
-            chunk_bytes = _CHUNK_BYTES
+            chunk_bytes = read_bytes
         elif len(chunk) == chunk_bytes:
             # The batch is longer than that.
             chunk_bytes *= 4

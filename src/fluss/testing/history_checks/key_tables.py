@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from fluss.testing.history import ABSENT, DAMAGED, NEVER_NS, Change, History, Numbers, Outcome, Write
 from fluss.testing.history_checks.findings import Findings, Violation
-from fluss.testing.history_checks.log_tables import check_latest, check_seen, check_sessions
+from fluss.testing.history_checks.log_tables import check_latest, check_order, check_seen, check_sessions
 from fluss.testing.history_checks.order import NOTHING_BEFORE, largest_before, mixed, rows_where, starts_of_runs
 from fluss.testing.history_checks.written import WrittenRows, check_origin
 
@@ -46,7 +46,8 @@ def check_key_table(history: History, written: WrittenRows, table: int, findings
     states = States.of(final, keys, findings)
     rows = _check_origins(history, states, written, table, findings)
     _check_exactly_once(states, written, of_table, findings)
-    records = {"bucket": states.bucket, "offset": states.offset}
+    records = {"bucket": states.bucket, "offset": states.offset, "value": states.number}
+    check_order(written, rows[rows >= 0], {name: column[rows >= 0] for name, column in records.items()}, findings)
     check_latest(history, written, table, records, rows, findings)
     definite = _definite_writes(states, rows, written).joined(_present_reads(history, states, lookups, findings))
     deletes = _deletes(written, of_table)

@@ -3,12 +3,12 @@
 A log table:
 
 - every acknowledged row is there exactly once, no row is there twice, none that was not sent or was refused;
-- the rows of one writer in a bucket are in the order in which they were sent, and a row that was sent after another
-  one was acknowledged comes after it;
 - offsets have no gaps.
 
 Every log:
 
+- the rows of one writer in a bucket are in the order in which they were sent, and a row that was sent after another
+  one was acknowledged comes after it;
 - what a reader saw is there in the end, at its offset; a reader sees offsets in order, and no row before it was sent;
 - the latest offset never goes back, is beyond every row that was acknowledged or seen before it was asked for, and not
   beyond rows that were sent after it was told.
@@ -37,7 +37,7 @@ def check_log_table(history: History, written: WrittenRows, table: int, findings
     _check_exactly_once(written, table, final, findings)
     is_known = rows >= 0
     known = {name: column[is_known] for name, column in final.items()}
-    _check_order(written, rows[is_known], known, findings)
+    check_order(written, rows[is_known], known, findings)
     check_sessions(final, findings, is_dense=True)
     check_sessions(seen, findings, is_dense=True)
     check_seen(written, final, seen, seen["value"], findings)
@@ -56,7 +56,8 @@ def _check_exactly_once(written: WrittenRows, table: int, final: dict[str, Numbe
     )
 
 
-def _check_order(written: WrittenRows, rows: Numbers, final: dict[str, Numbers], findings: Findings) -> None:
+def check_order(written: WrittenRows, rows: Numbers, final: dict[str, Numbers], findings: Findings) -> None:
+    """Check the order of rows in buckets, by writer and by time; ``rows`` are the writes of the final records."""
     bucket, offset, process = final["bucket"], final["offset"], written.process[rows]
     order = np.lexsort((offset, process, bucket))
     sequence = written.sequence[rows][order]

@@ -15,7 +15,6 @@ from fluss.client.kernel.retry import Backoff, RetryPolicy
     ("policy", "pauses_s"),
     [
         (retry.BOOTSTRAP, [0.1, 0.2, 0.4]),
-        (retry.WRITER_IDS, [0.2, 0.4, 0.8]),
         (retry.LEADER_CALLS, [0.0, 0.1, 0.2, 0.4, 0.8]),
         (RetryPolicy(1.0, 1.0, retries_max=0), []),
     ],

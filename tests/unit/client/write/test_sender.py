@@ -31,7 +31,6 @@ def client_of(server: WriteServer, retry: RetryPolicy | None = None, **options: 
             client.writes.sender_settings,
             batch_retry=retry or quick,
             leader_retry=quick,
-            writer_id_retry=RetryPolicy(0.01, 0.04, retries_max=3),
         )
         yield client
 

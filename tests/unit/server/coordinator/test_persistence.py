@@ -229,7 +229,7 @@ async def test_a_full_disk_refuses_changes_and_forgets_nothing(make_cluster):
         await file.read(lambda connection: connection.execute(f"PRAGMA max_page_count={pages}"))
         large = descriptor(custom_properties={"large": "x" * 100_000})
         error = await cluster.refused(apis.CREATE_TABLE, create_request("fluss.u", large))
-        assert error.error_code == 26
+        assert error.error_code == 70
         assert cluster.catalog.table_by_path(TablePath("fluss", "u")) is None
         assert cluster.host.events[-1] == ("drop", "fluss.u", None)
         await file.read(lambda connection: connection.execute("PRAGMA max_page_count=100000"))

@@ -6,6 +6,8 @@ Clients log in with names and passwords; rights are entries of the real authoriz
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fluss.errors import ErrorCode
@@ -16,6 +18,7 @@ from fluss.protocol.sasl import Credentials, Principal, UserTable
 from fluss.schema.acl import AclBinding, AclOperation, AclResource
 from fluss.server.authorizer import Authorizer
 from fluss.server.tablet.manager import TabletSettings
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import Server, arrow_batch, make_table, rows, serving
 
 DENIED = ErrorCode.AUTHORIZATION_EXCEPTION
@@ -79,6 +82,30 @@ async def test_a_table_that_may_not_be_seen_is_unknown_in_the_same_words_as_one_
             texts.append((written.error_message, read.error_message.replace(f"tableId={table_id}", "tableId=N")))
         assert texts[0][0].replace("tableId=1", "tableId=N") == texts[1][0].replace("tableId=2", "tableId=N")
         assert texts[0][1] == texts[1][1]
+
+
+async def test_a_reader_who_loses_the_right_while_waiting_gets_no_more_records(tmp_path):
+    table = make_table()
+    right = AclBinding(AclResource.table(table.path), "User:alice", AclOperation.READ)
+    for is_seen, code in ((True, DENIED), (False, UNKNOWN)):
+        authorizer = Authorizer(super_users=[Principal("User", "admin")])
+        authorizer.add([right])
+        if is_seen:
+            authorizer.add([AclBinding(right.resource, "User:alice", AclOperation.DESCRIBE)])
+        options = {
+            "authorizer": authorizer,
+            "listener_settings": ListenerSettings(check_credentials=UserTable({"alice": "secret", "admin": "secret"})),
+            "connect": {"credentials": Credentials("alice", "secret")},
+        }
+        async with serving(tmp_path / str(is_seen), table, **options) as server:
+            waiting = asyncio.create_task(server.fetch((0, 0), min_bytes=1, max_wait_ms=3_600_000))
+            await eventually_async(lambda server=server: server.service.delayed_fetch_count == 1)
+            authorizer.remove([right])
+            server.channel = await server.connect(credentials=Credentials("admin", "secret"))
+            await server.append(rows(0, 1))
+            (answer,) = await waiting
+            assert answer.error_code == code
+            assert not answer.records
 
 
 async def test_super_users_may_do_everything(tmp_path):

@@ -1,0 +1,90 @@
+"""What becomes of stores that scrubbing finds damaged: they are built again, as when a reader had met the damage.
+
+A store whose changelog still begins at its first offset can always be built again. Otherwise that takes a copy, which
+consists of hard links to the same files: one that has the damaged file, too, is of no use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fluss.errors import KvDamagedError
+from fluss.schema.table import TableBucket
+from fluss.server.kv.bucket import KvBucket
+from fluss.server.kv.recovery import KvDirectories
+from fluss.server.tablet.buckets import BucketGroup, HostedTable
+from fluss.storage.kv.store import remove_store
+from fluss.storage.log.tablet import LogTablet
+
+
+class ScrubRepairs:
+    """Answers the questions of the scrubber about buckets, and has stores mended. Belongs to the event loop."""
+
+    def __init__(self, tables: Mapping[int, HostedTable]) -> None:
+        self._tables = tables
+
+    def settled_offset(self, bucket: TableBucket) -> int | None:
+        group = self._group(bucket)
+        if group is None:
+            return None
+        hosted = group.in_use.get(bucket.bucket_id)
+        log = None if hosted is None else hosted.tablet
+        return group.recovery_offset(bucket.bucket_id) if log is None else log.recovery_offset
+
+    async def store_damaged(self, bucket: TableBucket | None, paths: Sequence[Path], error: KvDamagedError) -> bool:
+        store = await self._store_of(bucket)
+        if store is None:
+            return False
+        log, kv = store
+        if log.offset_start > 0 and not await asyncio.to_thread(_has_good_copy, log.directory, paths):
+            return False
+        kv.store_failed(await kv.store(), error)
+        return True
+
+    async def copy_damaged(self, bucket: TableBucket, paths: Sequence[Path]) -> bool:
+        store = await self._store_of(bucket)
+        if store is None:
+            return False
+        log, kv = store
+        current = KvDirectories.beside(log.directory).store
+        if await asyncio.to_thread(_are_in, paths, current):
+            # Another copy would have the same damage.
+            return False
+        await asyncio.to_thread(remove_store, paths[0].parent)
+        if log.offset_start > 0:
+            await kv.protect(log.offset_start)
+        return True
+
+    async def _store_of(self, bucket: TableBucket | None) -> tuple[LogTablet, KvBucket] | None:
+        """Return the log and the store of a bucket, opened if need be; None if it has none, or not any more."""
+        group = None if bucket is None else self._group(bucket)
+        if bucket is None or group is None:
+            return None
+        hosted = await group[bucket.bucket_id].open()
+        log, kv = hosted.tablet, hosted.kv
+        return None if log is None or kv is None else (log, kv)
+
+    def _group(self, bucket: TableBucket) -> BucketGroup | None:
+        table = self._tables.get(bucket.table_id)
+        group = None if table is None else table.groups.get(bucket.partition_id)
+        return group if group is not None and bucket.bucket_id < group.bucket_count else None
+
+
+def _has_good_copy(log_directory: Path, damaged: Sequence[Path]) -> bool:
+    """Whether the newest copy of a store, from which it would be built, does not have the damaged files. Blocking."""
+    copies = KvDirectories.beside(log_directory).checkpoints()
+    return bool(copies) and not _are_in(damaged, copies[0][1])
+
+
+def _are_in(paths: Sequence[Path], directory: Path) -> bool:
+    """Whether one of these files, under its name, is the same file in another directory. Blocking."""
+    for path in paths:
+        try:
+            if os.path.samefile(path, directory / path.name):
+                return True
+        except FileNotFoundError:
+            continue
+    return False

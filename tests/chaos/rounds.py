@@ -1,0 +1,111 @@
+"""One round of chaos: a machine, its clients, faults from a seed, and the verdict over what the clients saw."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fluss.testing.forked_servers import ServerForks
+from fluss.testing.history_checker import check
+from tests.chaos.clients import Clients
+from tests.chaos.loop_disk import LoopDiskUnavailableError
+from tests.chaos.machine import Disk, Fault, Machine
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a round is made of. The same plan has the same faults in the same order; when they hit, time decides."""
+
+    seed: int
+    fault_count: int
+    disk: Disk
+    has_proxy: bool
+    # Only these, if they are possible; all if empty.
+    faults: tuple[Fault, ...] = ()
+    # Further options of the server.
+    options: tuple[tuple[str, str], ...] = ()
+    # How long it is quiet before a fault, on average, and between two operations of a client.
+    quiet_s: float = 0.15
+    pause_s: float = 0.004
+
+
+@dataclass
+class Report:
+    """What a round did, and what it found wrong."""
+
+    plan: Plan
+    counts: Counter[Fault] = field(default_factory=Counter)
+    kill_count: int = 0
+    written_rows: int = 0
+    read_rows: int = 0
+    lookup_count: int = 0
+    errors: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    # Where history, logs and findings are, if there are any findings.
+    artefacts: Path | None = None
+    skipped: str | None = None
+    seconds: float = 0.0
+
+
+async def run_round(plan: Plan, directory: Path, forks: ServerForks, artefacts: Path) -> Report:
+    """Run one round in a new directory, which is gone afterwards unless something was found."""
+    report = Report(plan)
+    began_s = time.monotonic()
+    rng = random.Random(plan.seed)
+    clients: Clients | None = None
+    try:
+        with Machine(
+            directory, forks, rng, disk=plan.disk, has_proxy=plan.has_proxy, options=dict(plan.options)
+        ) as machine:
+            try:
+                clients = Clients(machine.bootstrap_servers, rng.getrandbits(64), pause_s=plan.pause_s)
+                await clients.create_tables()
+                clients.start()
+                await clients.wait_until_at_work()
+                for fault in _chosen(plan, machine.possible_faults()):
+                    await asyncio.sleep(rng.uniform(0, 2 * plan.quiet_s))
+                    await machine.suffer(fault)
+                await clients.stop()
+                await clients.read_everything()
+                code = await machine.stop()
+                if code != 0:
+                    report.findings.append(f"the server ended with {code} when asked to stop")
+            finally:
+                report.counts, report.kill_count = machine.counts, machine.kill_count
+    except LoopDiskUnavailableError as error:
+        report.skipped = f"no loop device: {error}"
+        return report
+    except Exception:
+        report.findings.append(traceback.format_exc())
+    if clients is not None:
+        history = clients.history
+        report.errors = clients.errors
+        report.written_rows, report.read_rows = len(history.writes), len(history.seen)
+        report.lookup_count = len(history.lookups)
+        # What a round that broke off has seen is judged as far as it goes.
+        report.findings += map(str, await asyncio.to_thread(check, history))
+    report.seconds = time.monotonic() - began_s
+    if report.findings:
+        report.artefacts = artefacts / f"seed-{plan.seed}"
+        shutil.copytree(directory, report.artefacts, dirs_exist_ok=True, ignore=shutil.ignore_patterns("loop"))
+        if clients is not None:
+            clients.history.save(report.artefacts / "history.npz")
+        lines = [str(plan), *report.findings, "", "what clients met:", *report.errors]
+        (report.artefacts / "findings.txt").write_text("\n".join(lines), encoding="utf-8")
+    shutil.rmtree(directory, ignore_errors=True)
+    return report
+
+
+def _chosen(plan: Plan, possible: Sequence[Fault]) -> list[Fault]:
+    """Choose faults: mostly kills, and losses of power where there can be any; the others as often as each other."""
+    rng = random.Random(plan.seed)
+    among = [fault for fault in possible if not plan.faults or fault in plan.faults]
+    often = [fault for fault in (Fault.KILL, Fault.KILL, Fault.POWER) if fault in among] or among
+    return [rng.choice(often if rng.random() < 0.6 else among) for _ in range(plan.fault_count)]
