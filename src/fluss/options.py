@@ -157,8 +157,8 @@ class Option(Generic[T]):
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a key sounds like one whose value must not be shown, whoever it belongs to."""
-    return _SECRET_KEY.search(key) is not None
+    """Whether a key sounds like one whose value must not be shown, whoever it belongs to; names of files may be."""
+    return _SECRET_KEY.search(key) is not None and not key.endswith(".file")
 
 
 def without_passwords(text: str) -> str:

@@ -58,6 +58,7 @@ from fluss.storage.log.checkpoint_file import decode_checkpoint, encode_checkpoi
 from fluss.storage.log.index import decode_offset_index, decode_time_index, encode_offset_index, encode_time_index
 from fluss.storage.log.remote_manifest import decode_manifest
 from fluss.storage.log.writer_state import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
+from tests.fakes.checking_session import CheckingSession
 from tests.fuzz.engine import Target
 from tests.fuzz.key_targets import key_targets
 from tests.golden.vectors import vector
@@ -351,7 +352,7 @@ def _request(api: Any, message: Any) -> bytes:
 
 
 def _server(check_credentials: Any = None) -> ServerSession:
-    return ServerSession(apis.APIS, check_credentials=check_credentials, frame_bytes_max=1 << 20)
+    return CheckingSession(apis.APIS, check_credentials=check_credentials, frame_bytes_max=1 << 20)
 
 
 def _feed_server(data: bytes) -> object:

@@ -225,6 +225,7 @@ SECRET_OPTIONS = {
     CREDENTIALS: f"admin:{FIRST},bob:{SECOND}",
     JAAS: f'Module required user_carol="{WRONG}";',
     "security.sasl.listener.name.other.plain.jaas.config": f'Module required user_dave="{SECOND}";',
+    "security.ssl.key.password": SECOND,
     "datalake.format": "iceberg",
     "datalake.iceberg.token": FIRST,
     "datalake.iceberg.credential": f"id:{SECOND}",

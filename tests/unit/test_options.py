@@ -20,7 +20,9 @@ from fluss.options import (
     TIME_ZONE,
     Option,
     choice_of,
+    is_secret_key,
     suggestion,
+    without_passwords,
 )
 
 HOUR_MS = 3_600_000
@@ -147,3 +149,24 @@ def test_unknown_keys_are_compared_with_known_ones():
     assert suggestion("log.til", ["log.ttl", "other"]) == "; did you mean 'log.ttl'?"
     assert suggestion("zzz", ["log.ttl"]) == suggestion("log.ttl" * 100, ["log.ttl"]) == ""
     assert Option("text", TEXT, "", "Doc.").parse("as it is") == "as it is"
+
+
+@pytest.mark.parametrize(
+    ("key", "is_secret"),
+    [
+        ("security.sasl.plain.credentials", True),
+        ("security.ssl.listener.name.client.key.password", True),
+        ("security.ssl.listener.name.client.key.file", False),
+        ("fs.azure.account.key.example", True),
+        ("s3.accessKeyId", True),
+        ("datalake.iceberg.token", True),
+        ("security.sasl.enabled.mechanisms", False),
+        ("log.segment.file-size", False),
+    ],
+)
+def test_keys_that_sound_like_secrets_are_taken_for_some(key: str, is_secret: bool) -> None:
+    assert is_secret_key(key) is is_secret
+
+
+def test_passwords_in_addresses_are_hidden() -> None:
+    assert without_passwords("jdbc:x://u:p-w@h:1/d?a=b, ftp://u@h") == "jdbc:x://u:***@h:1/d?a=b, ftp://u@h"

@@ -14,6 +14,9 @@ from fluss.server.server_options import ServerOptions
 ROOT = Path(__file__).parents[2]
 
 _OPTIONS = "tests/integration/test_server_options.py::"
+_DOORS = "tests/integration/test_doors.py::"
+_QUOTAS = _DOORS + "test_quotas_hold_from_the_start_and_can_be_changed_while_the_server_runs"
+_QUOTAS_OF_NAMES = _DOORS + "test_names_have_quotas_of_their_own"
 _BOOTSTRAP = "tests/unit/client/kernel/test_servers.py::"
 _EFFECTS = "tests/unit/client/test_option_effects.py::"
 _CONFIG = "tests/unit/test_config.py::"
@@ -111,6 +114,17 @@ SERVER = {
     "netty.server.max-queued-requests": _OPTIONS + "test_one_connection_has_no_more_requests_under_way_than_allowed",
     "netty.connection.max-idle-time": _OPTIONS + "test_an_idle_connection_is_closed_and_one_with_traffic_is_not",
     "server.max-connections": _OPTIONS + "test_more_clients_than_allowed_are_told_so",
+    "server.max-connections-per-address": _DOORS + "test_one_address_has_no_more_places_than_its_option_says",
+    "server.request-arrival-timeout": _DOORS + "test_a_request_has_to_arrive_in_time",
+    "server.login-timeout": _DOORS + "test_a_client_has_to_log_in_in_time",
+    "metrics.reporter.prometheus.port": _DOORS + "test_metrics_can_be_read_over_http",
+    "metrics.reporter.prometheus.host": _DOORS + "test_metrics_can_be_read_over_http",
+    "quota.produce.bytes-per-second": _QUOTAS,
+    "quota.produce.bytes-per-second.overrides": _QUOTAS,
+    "quota.fetch.bytes-per-second": _DOORS + "test_fetches_are_answered_at_the_quota",
+    "quota.fetch.bytes-per-second.overrides": _QUOTAS_OF_NAMES,
+    "quota.requests-per-second": _QUOTAS,
+    "quota.requests-per-second.overrides": _QUOTAS_OF_NAMES,
     "server.buffer.memory-size": _OPTIONS + "test_who_has_used_up_the_memory_for_requests_is_not_read_from",
     "default.bucket.number": _OPTIONS + "test_limits_and_defaults_of_tables",
     "default.replication.factor": _FILES + "test_wrong_files_are_refused_with_the_reason",

@@ -1,10 +1,9 @@
-"""What keeps one client from hurting the others of its listener: memory budgets, and slow answers to failed logins."""
+"""What keeps one client from using up the memory of its listener: budgets of bytes."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 # What a connection does when there is room again. It also identifies the connection.
 Resume: TypeAlias = Callable[[], None]
@@ -65,38 +64,3 @@ class ByteBudget:
         waiting, self._waiting = self._waiting, {}
         for resume in waiting:
             resume()
-
-
-# Failures that cost nothing: people and misconfigured programs make mistakes.
-_FREE_FAILURES: Final = 3
-_DELAY_S_MIN: Final = 0.1
-_DELAY_S_MAX: Final = 3.0
-# After so long without a failure, those of an address are forgotten.
-_FORGET_AFTER_S: Final = 60.0
-# Addresses that are remembered; of more, the one whose last failure is the oldest is forgotten.
-_ADDRESSES_MAX: Final = 10_000
-
-
-class LoginThrottle:
-    """Makes guessing passwords slow. Belongs to one event loop.
-
-    The more logins from one address have failed lately, the longer the answer is held back.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        # Address -> failures and the time of the last one, the latest last.
-        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
-
-    def failed(self, address: str) -> float:
-        """Count a failure; return the seconds after which to answer."""
-        now = self._clock()
-        count, failed_at = self._failures.pop(address, (0, now))
-        count = 1 if now - failed_at > _FORGET_AFTER_S else count + 1
-        self._failures[address] = (count, now)
-        if len(self._failures) > _ADDRESSES_MAX:
-            self._failures.popitem(last=False)
-        if count <= _FREE_FAILURES:
-            return 0.0
-        # Beyond a few doublings it is the longest delay anyway.
-        return min(_DELAY_S_MIN * (1 << min(count - _FREE_FAILURES - 1, 10)), _DELAY_S_MAX)

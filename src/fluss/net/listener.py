@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.limits import ByteBudget, LoginThrottle
+from fluss.metrics import Metrics, Sample
+from fluss.net.admission import Admission, Places
+from fluss.net.burst_log import BurstLog
+from fluss.net.limits import ByteBudget
+from fluss.net.login_throttle import LoginThrottle
+from fluss.net.quotas import Quotas
 from fluss.net.server_connection import Answer, Handler, ListenerSettings, RequestContext, ServerConnection, Shared
 from fluss.net.tls import ServerCertificate
 from fluss.net.tls_acceptor import TlsAcceptor
@@ -17,8 +22,9 @@ from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey
 
 __all__ = ["Answer", "Handler", "Listener", "ListenerSettings", "RequestContext"]
 
-_BACKLOG = 512
-# How precisely idle and stalled clients are found: a fraction of the shorter timeout, and a bound.
+# Connections that plain asyncio takes at once; each has a descriptor before it can be refused.
+_BACKLOG = 128
+# How precisely idle and slow clients are found: a fraction of the shortest timeout, and a bound.
 _CHECKS_PER_TIMEOUT = 4
 _CHECK_INTERVAL_S_MAX = 15.0
 # How long cancelled handlers may take to clean up before the listener no longer waits for them.
@@ -44,19 +50,26 @@ class Listener:
         handlers: Mapping[ApiKey, Handler],
         *,
         clock: Callable[[], float] | None = None,
+        places: Places | None = None,
+        quotas: Quotas | None = None,
+        throttle: LoginThrottle | None = None,
     ) -> None:
         own = UNAUTHENTICATED_APIS & handlers.keys()
         assert not own, f"{sorted(own)} are answered by the connection itself"
         self._settings = settings
         served: dict[int, Api[Any, Any]] = {key: APIS[key] for key in handlers}
+        given_places = () if places is None else (places,)
         self._shared = Shared(
             handlers,
             served,
             arriving_memory=ByteBudget(settings.in_flight_bytes_max // 2),
             request_memory=ByteBudget(settings.in_flight_bytes_max // 2),
             answer_memory=ByteBudget(settings.unsent_bytes_total_max),
-            throttle=LoginThrottle(clock or time.monotonic),
+            throttle=throttle or LoginThrottle(clock or time.monotonic),
             clock=clock or time.monotonic,
+            admission=Admission(settings.connections_max, settings.connections_per_address_max, *given_places),
+            quotas=quotas or Quotas(clock or time.monotonic),
+            bursts=BurstLog(logger),
         )
         self._connections: set[ServerConnection] = set()
         self._all_disconnected = asyncio.Event()
@@ -81,8 +94,46 @@ class Listener:
         return self._port
 
     @property
+    def admission(self) -> Admission:
+        """The places of this listener. Whatever accepts sockets for it may ask before there is a connection."""
+        return self._shared.admission
+
+    @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    def end_outdated_sessions(self) -> None:
+        """End sessions whose users have other passwords by now. To be called when users have changed."""
+        for connection in tuple(self._connections):
+            connection.end_outdated_session()
+
+    def show(self, metrics: Metrics) -> None:
+        """Have the connections of this listener shown among the metrics."""
+        name, shared = self._settings.name, self._shared
+        metrics.gauge("fluss_connections", "Connections.", lambda: self.connection_count, listener=name)
+        metrics.gauge(
+            "fluss_connection_addresses",
+            "Addresses with connections.",
+            lambda: shared.admission.address_count,
+            listener=name,
+        )
+        metrics.counters(
+            "fluss_connections_refused_total",
+            "Connections for which there was no place.",
+            lambda: (Sample(shared.admission.refused_total, (("listener", name),)),),
+        )
+        metrics.gauge(
+            "fluss_request_memory_bytes",
+            "What requests hold that are arriving or being carried out.",
+            lambda: shared.arriving_memory.used_bytes + shared.request_memory.used_bytes,
+            listener=name,
+        )
+        metrics.gauge(
+            "fluss_unsent_bytes",
+            "Answers that clients have not taken.",
+            lambda: shared.answer_memory.used_bytes,
+            listener=name,
+        )
 
     async def start(self) -> None:
         """Bind and accept. Raises FlussError if the address cannot be bound."""
@@ -125,6 +176,7 @@ class Listener:
                 await self._wait_for_disconnects()
         except TimeoutError:
             await self._abort_connections()
+        self._shared.bursts.close()
         await self._server.wait_closed()
         self._shared.hashing.close()
 
@@ -150,29 +202,31 @@ class Listener:
             await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
 
     def _new_connection(self) -> ServerConnection:
-        return ServerConnection(self._settings, self._shared, self._connected, self._disconnected)
+        is_admitted = self._settings.certificate is not None
+        return ServerConnection(
+            self._settings, self._shared, self._connected, self._disconnected, is_admitted=is_admitted
+        )
 
     def _connected(self, connection: ServerConnection) -> FlussError | None:
         """Take a new connection in; return why it cannot stay, if it cannot."""
-        is_admitted = isinstance(self._server, TlsAcceptor) and not self._is_stopping
-        refusal = None if is_admitted else self.admit("")
         self._connections.add(connection)
-        return refusal
+        return self._refusal_while_stopping()
+
+    def _refusal_while_stopping(self) -> FlussError | None:
+        return FlussError("the server is shutting down", ErrorCode.NETWORK_EXCEPTION) if self._is_stopping else None
 
     def admit(self, host: str) -> FlussError | None:
-        """Return why no further connection can stay, if it cannot; handshakes have a place, too."""
-        if self._is_stopping:
-            return FlussError("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
-        limit = self._settings.connections_max
-        handshake_count = self._server.pending_count if isinstance(self._server, TlsAcceptor) else 0
-        if len(self._connections) + handshake_count >= limit:
-            return FlussError(
-                f"the server has its limit of {limit} connections; try later", ErrorCode.NETWORK_EXCEPTION
+        """Give a client a place before its handshake, or return why there is none."""
+        refusal = self._refusal_while_stopping() or self.admission.admit(host)
+        if refusal is not None:
+            self._shared.bursts.log(
+                "connections refused", logging.WARNING, f"refused the connection of {host}: {refusal}"
             )
-        return None
+        return refusal
 
     def release(self, host: str) -> None:
-        """A client has not finished its handshake."""
+        """Take the place back of a client that has not finished its handshake."""
+        self.admission.release(host)
 
     def _disconnected(self, connection: ServerConnection) -> None:
         self._connections.discard(connection)
@@ -180,8 +234,11 @@ class Listener:
             self._all_disconnected.set()
 
     def _schedule_check(self, loop: asyncio.AbstractEventLoop) -> None:
-        shorter_s = min(self._settings.idle_timeout_s, self._settings.stalled_timeout_s)
-        interval_s = min(shorter_s / _CHECKS_PER_TIMEOUT, _CHECK_INTERVAL_S_MAX)
+        settings = self._settings
+        shortest_s = min(
+            settings.idle_timeout_s, settings.stalled_timeout_s, settings.arrival_timeout_s, settings.login_timeout_s
+        )
+        interval_s = min(shortest_s / _CHECKS_PER_TIMEOUT, _CHECK_INTERVAL_S_MAX)
         self._check_timer = loop.call_later(interval_s, self._check_connections, loop)
 
     def _check_connections(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -64,6 +64,7 @@ class Outbox:
         self._queued_bytes = 0
         self._written_bytes = 0
         self._is_paused = False
+        self._is_held = False
         self._is_flush_scheduled = False
         self._on_empty: Callable[[], None] | None = None
         # What to call when so many bytes have been sent since the beginning.
@@ -106,6 +107,20 @@ class Outbox:
         self._on_empty = callback
         self._schedule_flush()
 
+    @property
+    def is_held(self) -> bool:
+        return self._is_held
+
+    def hold(self) -> None:
+        """Let nothing leave until ``release``, which may be long after the transport could take more."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Let everything leave that was held. May be called when nothing is."""
+        if self._is_held:
+            self._is_held = False
+            self._schedule_flush()
+
     def pause(self) -> None:
         """The transport holds bytes back: give it no more."""
         self._is_paused = True
@@ -125,12 +140,14 @@ class Outbox:
 
     def _schedule_flush(self) -> None:
         # A paused transport asks for more by itself.
-        if not self._is_flush_scheduled and not self._is_paused:
+        if not self._is_flush_scheduled and not self._is_paused and not self._is_held:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False
+        if self._is_held:
+            return
         bytes_left = _TURN_BYTES_MAX
         while self._parts and not self._is_paused and bytes_left > 0:
             piece = self._next_piece(bytes_left)

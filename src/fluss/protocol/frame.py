@@ -236,6 +236,14 @@ class FrameReader:
             self.failure = error
             self._start = self._end = 0
 
+    def keep(self, byte_count: int) -> None:
+        """Take note of new bytes without cutting them; ``iter_updated(0)`` goes on with them.
+
+        Only while no large frame is under way.
+        """
+        assert self._large is None
+        self._end += byte_count
+
     def iter_fed(self, data: BytesLike) -> Iterator[memoryview]:
         """Take bytes that already lie elsewhere and yield the frames one by one."""
         view = byte_view(data)

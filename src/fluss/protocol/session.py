@@ -6,31 +6,35 @@
       ErrorReceived       one request failed     <==    error(...)           -> parts
       ServerFailureReceived  the last word       <==    ConnectionFailed     parts to send before closing
       StrayResponse       its request is forgotten      AnswerReady          the session answered by itself
-      ConnectionFailed    the server broke the rules
+      ConnectionFailed    the server broke the rules    TokenReceived        to be checked
 
 Nothing a peer sends raises an exception. What happens depends on the state:
 
     state            ApiVersions    Authenticate              any other request       bytes that are no frame
-    AUTHENTICATING   answered       answered, then OPEN,      refused (code 46)       last word, then FINISHED
-                                    or refused (code 46)
-    OPEN             answered       answered, no effect       RequestReceived, or     last word, then FINISHED
-                                                              refused (code 2)
+    AUTHENTICATING   answered       TokenReceived, CHECKING   refused (code 46)       last word, then FINISHED
+    CHECKING         bytes are kept, and not looked at before the token was checked
+    OPEN             answered       TokenReceived, CHECKING   RequestReceived, or     last word, then FINISHED
+                                    where users log in        refused (code 2)
     FINISHED         bytes are ignored
 
 A server's session starts in AUTHENTICATING where the listener asks for credentials, and takes only small frames until
-it is OPEN. All others start in OPEN. A client's session is FINISHED by a ServerFailureReceived, too. Both take bytes
-like asyncio's BufferedProtocol: ``get_buffer()``, then ``buffer_updated(n)``.
+it is OPEN. All others start in OPEN. In CHECKING the session waits to be told the outcome (``challenge``,
+``authenticated``, ``authentication_failed``), and then goes on with what has arrived meanwhile: so nothing that a
+client sends behind a guess tells anything about it, and a guess is checked when the connection wants to.
+
+A client's session is FINISHED by a ServerFailureReceived, too. Both take bytes like asyncio's BufferedProtocol:
+``get_buffer()``, then ``buffer_updated(n)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
-from fluss.buffers import BytesLike
+from fluss.buffers import BytesLike, byte_view
 from fluss.errors import (
     AuthenticationError,
     CorruptMessageError,
@@ -59,6 +63,7 @@ class SessionState(Enum):
     """What a session takes next; the table is in the docstring of this module."""
 
     AUTHENTICATING = auto()
+    CHECKING = auto()
     OPEN = auto()
     FINISHED = auto()
 
@@ -83,6 +88,15 @@ class AnswerReady:
 
     parts: Parts
     error: FlussError | None = None
+
+
+@dataclass(slots=True)
+class TokenReceived:
+    """A step of logging in; the session waits for its outcome."""
+
+    request_id: int
+    mechanism: str
+    token: bytes = field(repr=False)
 
 
 @dataclass(slots=True)
@@ -126,7 +140,7 @@ class StrayResponse:
 
 
 ClientEvent: TypeAlias = ResponseReceived | ErrorReceived | ServerFailureReceived | StrayResponse | ConnectionFailed
-ServerEvent: TypeAlias = RequestReceived | AnswerReady | ConnectionFailed
+ServerEvent: TypeAlias = RequestReceived | AnswerReady | TokenReceived | ConnectionFailed
 
 
 class ClientSession:
@@ -225,8 +239,8 @@ class ServerSession:
     """The server's end: checks what arrives before a handler sees it, and answers ApiVersions and Authenticate itself.
 
     ``served`` are the APIs that have handlers; ApiVersions and Authenticate need not be among them.
-    ``server_type`` is None on an endpoint that serves both roles. With ``check_credentials`` the connection has to
-    authenticate, and may send only small frames until then; without, it is anonymous.
+    ``server_type`` is None on an endpoint that serves both roles. Where users have to log in, the connection has to
+    authenticate, and may send only small frames until then; elsewhere it is anonymous.
     """
 
     def __init__(
@@ -234,13 +248,13 @@ class ServerSession:
         served: Mapping[int, Api[Any, Any]],
         *,
         server_type: ServerRole | None = None,
-        check_credentials: sasl.CredentialsChecker | None = None,
+        needs_login: bool = False,
         frame_bytes_max: int = frames.REQUEST_FRAME_BYTES_MAX,
     ) -> None:
         self._frame_bytes_max = frame_bytes_max
         first_bytes_max = frame_bytes_max
         self._state = SessionState.OPEN
-        if check_credentials is not None:
+        if needs_login:
             first_bytes_max = min(frame_bytes_max, _UNAUTHENTICATED_FRAME_BYTES_MAX)
             self._state = SessionState.AUTHENTICATING
         self._reader = frames.FrameReader(
@@ -251,8 +265,8 @@ class ServerSession:
         )
         self._served = served
         self._server_type = server_type
-        self._check_credentials = check_credentials
-        self._principal = sasl.ANONYMOUS if check_credentials is None else None
+        self._needs_login = needs_login
+        self._principal = None if needs_login else sasl.ANONYMOUS
 
     @property
     def principal(self) -> sasl.Principal | None:
@@ -261,13 +275,18 @@ class ServerSession:
 
     def identify(self, principal: sasl.Principal) -> None:
         """Say who the client is, before it has sent anything, where it is known without credentials."""
-        assert self._check_credentials is None, "where there are users, clients log in"
+        assert not self._needs_login, "where there are users, clients log in"
         self._principal = principal
 
     @property
     def partial_frame_bytes(self) -> int:
         """What is held of a large request that is not whole yet."""
         return self._reader.partial_bytes
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether no request has arrived in part."""
+        return self._reader.is_between_frames
 
     def release(self) -> None:
         """Give the memory for received bytes back: the connection is gone, or nothing is arriving on it."""
@@ -283,22 +302,61 @@ class ServerSession:
 
     def failure(self, error: FlussError) -> Parts:
         """Encode the last word on this connection."""
-        return frames.failure_frame(_error_response(error))
+        return failure_parts(error)
 
     def get_buffer(self) -> memoryview:
         return self._reader.get_buffer()
 
     def buffer_updated(self, byte_count: int) -> list[ServerEvent]:
+        if self._state is SessionState.CHECKING:
+            self._reader.keep(byte_count)
+            return []
         return self._events(self._reader.iter_updated(byte_count))
 
     def feed(self, data: BytesLike) -> list[ServerEvent]:
-        return self._events(self._reader.iter_fed(data))
+        """Take bytes that already lie elsewhere, at the price of a copy; no more than fit while a token is checked."""
+        events: list[ServerEvent] = []
+        view = byte_view(data)
+        while len(view) > 0 and self._state is not SessionState.FINISHED:
+            buffer = self.get_buffer()
+            assert len(buffer) > 0, "no room for more before the token was checked"
+            byte_count = min(len(buffer), len(view))
+            buffer[:byte_count] = view[:byte_count]
+            events += self.buffer_updated(byte_count)
+            view = view[byte_count:]
+        return events
+
+    # The outcome of a token. Each returns the answer, and what follows from the bytes that came behind the token.
+
+    def challenge(self, request_id: int, challenge: bytes) -> list[ServerEvent]:
+        """The attempt goes on with the client's next token."""
+        return self._checked(AnswerReady(_authenticate_answer(request_id, challenge)))
+
+    def authenticated(self, request_id: int, principal: sasl.Principal, challenge: bytes = b"") -> list[ServerEvent]:
+        """The client is who it says."""
+        assert self._principal in (None, principal), "a session has one user"
+        self._principal = principal
+        self._reader.frame_bytes_max = self._frame_bytes_max
+        return self._checked(AnswerReady(_authenticate_answer(request_id, challenge)))
+
+    def authentication_failed(self, request_id: int, error: FlussError) -> list[ServerEvent]:
+        """The attempt has failed. Who the client was before, it still is."""
+        return self._checked(AnswerReady(self.error(request_id, error), error))
+
+    def _checked(self, answer: AnswerReady) -> list[ServerEvent]:
+        assert self._state is SessionState.CHECKING, "a token has one outcome"
+        self._state = SessionState.AUTHENTICATING if self._principal is None else SessionState.OPEN
+        return [answer, *self._events(self._reader.iter_updated(0))]
 
     def _events(self, received: Iterable[memoryview]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
         if self._state is SessionState.FINISHED:
             return events
-        events.extend(self._event(frames.parse_request(content)) for content in received)
+        for content in received:
+            events.append(self._event(frames.parse_request(content)))
+            if self._state is SessionState.CHECKING:
+                # What comes behind the token is not even cut into frames.
+                return events
         if self._reader.failure is not None:
             # Not the code of a corrupt message: clients repeat such requests, and this one would fail forever.
             last_word = FlussError(self._reader.failure.message, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -313,8 +371,7 @@ class ServerSession:
                 apis.API_VERSIONS.request.decode(body)
                 return AnswerReady(frames.success_frame(request_id, self._api_versions))
             if api_key == ApiKey.AUTHENTICATE:
-                answer = apis.AUTHENTICATE.response.encode(self._authenticate(body))
-                return AnswerReady(frames.success_frame(request_id, answer))
+                return self._authenticate(request_id, body)
             if self._state is SessionState.AUTHENTICATING:
                 raise AuthenticationError("this listener requires authentication; connect with SASL credentials")
             api = self._served.get(api_key)
@@ -335,21 +392,27 @@ class ServerSession:
             response.api_versions.add(api_key=key, min_version=versions.lowest, max_version=versions.highest)
         return apis.API_VERSIONS.response.encode(response)
 
-    def _authenticate(self, body: memoryview) -> pb.AuthenticateResponse:
+    def _authenticate(self, request_id: int, body: memoryview) -> ServerEvent:
         request = apis.AUTHENTICATE.request.decode(body)
-        if self._check_credentials is None:
-            if request.protocol.upper() != sasl.PLAINTEXT_PROTOCOL:
-                raise AuthenticationError(
-                    f"this listener takes no credentials; connect with the security protocol {sasl.PLAINTEXT_PROTOCOL}"
-                )
-        elif self._state is SessionState.AUTHENTICATING:
-            if request.protocol != sasl.PLAIN:
-                raise AuthenticationError(f"only the SASL mechanism {sasl.PLAIN} is enabled on this listener")
-            self._principal = sasl.check_plain_token(request.token, self._check_credentials)
-            self._state = SessionState.OPEN
-            self._reader.frame_bytes_max = self._frame_bytes_max
-        # Clients that saw a challenge elsewhere come back with a second round: it succeeds and changes nothing.
-        return pb.AuthenticateResponse()
+        if self._needs_login:
+            self._state = SessionState.CHECKING
+            return TokenReceived(request_id, request.protocol, bytes(request.token))
+        if request.protocol.upper() != sasl.PLAINTEXT_PROTOCOL:
+            raise AuthenticationError(
+                f"this listener takes no credentials; connect with the security protocol {sasl.PLAINTEXT_PROTOCOL}"
+            )
+        return AnswerReady(_authenticate_answer(request_id))
+
+
+def _authenticate_answer(request_id: int, challenge: bytes = b"") -> Parts:
+    # Clients of PLAIN take any challenge that is there for a question.
+    response = pb.AuthenticateResponse(challenge=challenge) if challenge else pb.AuthenticateResponse()
+    return frames.success_frame(request_id, apis.AUTHENTICATE.response.encode(response))
+
+
+def failure_parts(error: FlussError) -> Parts:
+    """Encode the last word on a connection, also on one that never had a session."""
+    return frames.failure_frame(_error_response(error))
 
 
 def _received_error(body: memoryview) -> FlussError:

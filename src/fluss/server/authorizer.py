@@ -10,7 +10,7 @@ of databases and tables are filtered there, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
@@ -54,6 +54,12 @@ def parse_super_users(text: str) -> frozenset[Principal]:
             )
         users.add(Principal(principal_type.strip(), name.strip()))
     return frozenset(users)
+
+
+def super_user_names(super_users: Collection[Principal], *, ignore_case: bool) -> Callable[[str], bool]:
+    """Return a function that says whether somebody who logs in by a name is a super user."""
+    names = {user.name.lower() if ignore_case else user.name for user in super_users if user.principal_type == "User"}
+    return lambda name: (name.lower() if ignore_case else name) in names
 
 
 def host_of(peer_address: str) -> str:

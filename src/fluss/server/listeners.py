@@ -140,7 +140,9 @@ class SharedUsers:
     """The users of all SASL listeners that have none of their own.
 
     There are three kinds: those of the JAAS text, which stay; those of the credentials, which can be replaced while the
-    server runs; those of a file. A user that is in several has the password of the last of these.
+    server runs; those of a file. A user that is in several has the password of the last of these. Super users have the
+    password of the server's configuration (``own_credentials``, the JAAS text, or the file), whatever the credentials
+    are replaced by.
     """
 
     def __init__(
@@ -149,10 +151,15 @@ class SharedUsers:
         credentials: str | None = None,
         *,
         is_needed: bool = True,
+        own_credentials: Mapping[str, str] | None = None,
+        is_super_user: Callable[[str], bool] = lambda name: False,
         file: UsersFile | None = None,
         salt_key: bytes | None = None,
     ) -> None:
         self._fixed = fixed
+        self._is_super_user = is_super_user
+        own = own_credentials or {}
+        self._super_users = {name: password for name, password in own.items() if is_super_user(name)}
         self._credentials = credentials
         # Whether there is a listener whose clients would be locked out without them.
         self._is_needed = is_needed
@@ -188,8 +195,10 @@ class SharedUsers:
         return self._table.version_of(username)
 
     def _users(self, credentials: str | None) -> dict[str, str]:
+        given = parse_users(credentials or "")
+        others = {name: password for name, password in given.items() if not self._is_super_user(name)}
         from_file = {} if self._file is None else self._file.users
-        return {**self._fixed, **parse_users(credentials or ""), **from_file}
+        return {**self._fixed, **others, **self._super_users, **from_file}
 
 
 def _check_users(options: ServerOptions, listener_name: str, own_users: Mapping[str, str] | None) -> None:

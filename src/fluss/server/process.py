@@ -16,25 +16,31 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
-from fluss.memory import MemoryWatch, loop_gives_back
+from fluss.memory import MemoryWatch, loop_gives_back, resident_bytes
+from fluss.metrics import Metrics
+from fluss.net.admission import Places
 from fluss.net.listener import Listener
 from fluss.net.login import Users
+from fluss.net.login_throttle import LoginThrottle
+from fluss.net.quotas import QuotaKind, QuotaRates, Quotas
 from fluss.net.server_connection import Handler, ListenerSettings
 from fluss.net.tls import ServerCertificate, ServerTls
 from fluss.protocol import scram
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import UserTable
 from fluss.schema.predicate import FilterLimits
-from fluss.server.authorizer import Authorizer
+from fluss.server.authorizer import Authorizer, super_user_names
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
+from fluss.server.descriptors import connections_possible
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
+from fluss.server.metrics_page import MetricsPage
 from fluss.server.model import Clock
 from fluss.server.periodic import Periodic
 from fluss.server.rpc.coordinator_service import CoordinatorService
@@ -94,7 +100,16 @@ class FlussServer:
         self._files = files
         self._running = AsyncExitStack()
         self._listeners: list[RunningListener] = []
+        self._metrics = Metrics()
+        self._quotas = Quotas()
+        self._quotas.show(self._metrics)
+        self._metrics.gauge("fluss_resident_memory_bytes", "The memory of the process.", lambda: resident_bytes() or 0)
         self._security_files = SecurityFiles()
+
+    @property
+    def metrics(self) -> Metrics:
+        """What an operator can look at."""
+        return self._metrics
 
     @property
     def options(self) -> ServerOptions:
@@ -165,8 +180,13 @@ class FlussServer:
         self._watch_memory()
         users = await self._load_users(directory.path)
         _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
+        _follow_quotas(coordinator.configs, self._quotas)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
+        if self._options.metrics_port:
+            page = MetricsPage(self._metrics.text, self._options.metrics_host, self._options.metrics_port)
+            self._running.push_async_callback(page.stop)
+            await page.start()
         if not self._security_files.is_empty:
             interval_ms = self._options.security_reload_interval_ms
             reload = Periodic("fluss-security-reload", interval_ms, self._security_files.renew)
@@ -184,7 +204,14 @@ class FlussServer:
         if any(plan.protocol.uses_sasl for plan in self._plans) and scram.MECHANISM in self._mechanisms:
             salt_key = await asyncio.to_thread(load_salt_key, data_dir)
         is_needed = any(plan.needs_shared_users for plan in self._plans)
-        users = SharedUsers(options.sasl_jaas_users, is_needed=is_needed, file=file, salt_key=salt_key)
+        users = SharedUsers(
+            options.sasl_jaas_users,
+            is_needed=is_needed,
+            own_credentials=options.sasl_users,
+            is_super_user=_super_user_names(options),
+            file=file,
+            salt_key=salt_key,
+        )
         if file is not None:
             self._security_files.add_users(file, users.refresh)
         return users
@@ -218,6 +245,7 @@ class FlussServer:
         self, handlers: Mapping[ApiKey, Handler], users: SharedUsers, nodes: Nodes, tablet_service: TabletService
     ) -> None:
         started: list[Listener] = []
+        places, throttle = Places(connections_possible()), LoginThrottle(time.monotonic)
 
         async def stop_all() -> None:
             # Fetches that wait for records are answered with what there is, so that no client has to be cut off.
@@ -226,8 +254,12 @@ class FlussServer:
 
         self._running.push_async_callback(stop_all)
         for plan in self._plans:
-            listener = Listener(await self._listener_settings(plan, users), handlers)
+            settings = await self._listener_settings(plan, users)
+            listener = Listener(settings, handlers, places=places, quotas=self._quotas, throttle=throttle)
             started.append(listener)
+            listener.show(self._metrics)
+            if plan.needs_shared_users:
+                users.on_change.append(listener.end_outdated_sessions)
             await listener.start()
             host, port = plan.advertised_address(listener.port)
             nodes.set_listener(plan.endpoint.name, host, port)
@@ -252,9 +284,12 @@ class FlussServer:
             certificate=certificate,
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
+            connections_per_address_max=options.connection_count_per_address_max or None,
             in_flight_requests_max=options.queued_requests_max,
             in_flight_bytes_max=max(1, options.request_memory_bytes_max // len(self._plans)),
             idle_timeout_s=options.idle_time_ms_max / 1000,
+            arrival_timeout_s=options.arrival_timeout_ms / 1000,
+            login_timeout_s=options.login_timeout_ms / 1000,
         )
 
     async def _load_certificate(self, listener_name: str, tls: ServerTls) -> ServerCertificate:
@@ -316,6 +351,30 @@ def _follow_changes(
     configs.on_change(credentials, users.replace, check=users.check)
 
 
+def _follow_quotas(configs: DynamicConfigs, quotas: Quotas) -> None:
+    """Limit clients as the options say, now and whenever they change."""
+
+    def follow(kind: QuotaKind, default: ServerOption[int], overrides: ServerOption[dict[str, int]]) -> None:
+        def set_rates(_: str | None = None) -> None:
+            rates = QuotaRates(
+                default.value_type.read(configs.value(default.key) or default.default_text),
+                overrides.value_type.read(configs.value(overrides.key) or ""),
+            )
+            quotas.set_rates(kind, rates)
+
+        set_rates()
+        configs.on_change(default.key, set_rates)
+        configs.on_change(overrides.key, set_rates)
+
+    follow(QuotaKind.PRODUCE, ServerOptions.produce_quota, ServerOptions.produce_quota_overrides)
+    follow(QuotaKind.FETCH, ServerOptions.fetch_quota, ServerOptions.fetch_quota_overrides)
+    follow(QuotaKind.REQUESTS, ServerOptions.request_quota, ServerOptions.request_quota_overrides)
+
+
+def _super_user_names(options: ServerOptions) -> Callable[[str], bool]:
+    return super_user_names(options.super_users, ignore_case=options.principal_ignore_case)
+
+
 def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
     return CoordinatorSettings(
         default_bucket_count=options.default_bucket_count,
@@ -331,6 +390,7 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         producers_per_user_max=options.producers_per_user_max,
         producer_offsets_count_max=options.producer_offsets_count_max,
         producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
+        is_super_user=_super_user_names(options),
     )
 
 

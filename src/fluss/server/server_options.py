@@ -34,8 +34,9 @@ from fluss.options import (
 )
 from fluss.protocol.sasl import Principal
 from fluss.server.authorizer import parse_super_users
-from fluss.server.listener_parsing import parse_endpoints, parse_jaas, parse_protocols, parse_users
+from fluss.server.listener_parsing import PORT_MAX, parse_endpoints, parse_jaas, parse_protocols, parse_users
 from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
+from fluss.server.quota_options import overrides_of
 
 T = TypeVar("T")
 
@@ -82,6 +83,8 @@ USERS: Final = ValueType("user:password, several separated by commas", parse_use
 JAAS: Final = ValueType("a JAAS text", parse_jaas)
 NAMES: Final = ValueType("names separated by commas", _comma_separated)
 SUPER_USERS: Final = ValueType("type:name, several separated by semicolons, such as User:admin", _super_users)
+QUOTA_BYTES: Final = overrides_of(MEMORY_BYTES)
+QUOTA_COUNTS: Final = overrides_of(INT32)
 DURABILITY: Final = choice_of(Durability)
 CLIENT_AUTH: Final = choice_of(ClientAuth)
 PRINCIPAL_RULE: Final = choice_of(PrincipalRule)
@@ -307,8 +310,32 @@ class ServerOptions:
         "server.max-connections",
         INT32,
         "1000",
-        "The most connections of one listener; further clients are told to try later.",
+        "The most connections of one listener; further clients are told to try later. All listeners together have no "
+        "more than the process has descriptors left beside its files.",
         lowest=1,
+    )
+    connection_count_per_address_max = ServerOption(
+        "server.max-connections-per-address",
+        INT32,
+        "0",
+        "The most connections of one address to one listener; of IPv6, of one network (/64). 0 is half of "
+        "server.max-connections, and nine tenths of it for clients on the machine itself.",
+        lowest=0,
+    )
+    arrival_timeout_ms = ServerOption(
+        "server.request-arrival-timeout",
+        DURATION_MS,
+        "30 s",
+        "How long a request may take to arrive, besides one second for each 64 kb of it; a client that takes longer is "
+        "disconnected.",
+        lowest=1000,
+    )
+    login_timeout_ms = ServerOption(
+        "server.login-timeout",
+        DURATION_MS,
+        "30 s",
+        "A client of a SASL listener that has not logged in by then is disconnected.",
+        lowest=1000,
     )
     request_memory_bytes_max = ServerOption(
         "server.buffer.memory-size",
@@ -317,6 +344,58 @@ class ServerOptions:
         "What requests that are arriving or being carried out may hold in memory; then nothing more is read from "
         "connections that hold some of it.",
         lowest=1024 * 1024,
+    )
+
+    metrics_port = ServerOption(
+        "metrics.reporter.prometheus.port",
+        INT32,
+        "0",
+        "Where metrics can be read over HTTP, as http://host:port/metrics in the Prometheus text format; 0 is nowhere.",
+        lowest=0,
+        highest=PORT_MAX,
+    )
+    metrics_host = ServerOption(
+        "metrics.reporter.prometheus.host",
+        TEXT,
+        "127.0.0.1",
+        "The address for it. Whoever can reach it can read them, names of users and addresses of clients among them.",
+    )
+
+    # Quotas. They can be changed while the server runs.
+    produce_quota = ServerOption(
+        "quota.produce.bytes-per-second",
+        MEMORY_BYTES,
+        "0 b",
+        "What each user, and each address of anonymous clients, may write per second; whoever writes more is answered "
+        "later. 0 is no limit.",
+        lowest=0,
+    )
+    produce_quota_overrides = ServerOption(
+        "quota.produce.bytes-per-second.overrides",
+        QUOTA_BYTES,
+        "",
+        "The same for some of them: name=bytes, several separated by commas. A name is that of a user or an address; "
+        "ANONYMOUS is every other address of anonymous clients.",
+    )
+    fetch_quota = ServerOption(
+        "quota.fetch.bytes-per-second",
+        MEMORY_BYTES,
+        "0 b",
+        "What each user, and each address of anonymous clients, may fetch, look up and scan per second. 0 is no limit.",
+        lowest=0,
+    )
+    fetch_quota_overrides = ServerOption(
+        "quota.fetch.bytes-per-second.overrides", QUOTA_BYTES, "", "The same for some of them: name=bytes."
+    )
+    request_quota = ServerOption(
+        "quota.requests-per-second",
+        INT32,
+        "0",
+        "How many requests each user, and each address of anonymous clients, may send per second. 0 is no limit.",
+        lowest=0,
+    )
+    request_quota_overrides = ServerOption(
+        "quota.requests-per-second.overrides", QUOTA_COUNTS, "", "The same for some of them: name=requests."
     )
 
     # Tables.

@@ -47,6 +47,12 @@ class ScriptedTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return _ScriptedSocket() if name == "socket" else default
 
+    def pause_reading(self) -> None:
+        """Nothing is read but what a test hands over: a busy machine may have the connection rest for a turn."""
+
+    def resume_reading(self) -> None:
+        """The same."""
+
     def is_closing(self) -> bool:
         return self.is_aborted
 

@@ -199,7 +199,7 @@ async def test_what_a_handler_waits_for_does_not_hold_the_encoded_request():
 
 async def test_places_are_not_kept_for_clients_that_do_not_log_in():
     now = 1000.0
-    settings = ListenerSettings(check_credentials=UserTable({"bob": "pw"}), stalled_timeout_s=0.04)
+    settings = ListenerSettings(check_credentials=UserTable({"bob": "pw"}), login_timeout_s=0.04)
     listener = Listener(settings, HANDLERS, clock=lambda: now)
     credentials = Credentials("bob", "pw")
     async with (

@@ -15,9 +15,13 @@ import struct
 import pytest
 
 from fluss.errors import AuthenticationError, FlussError, NetworkError
+from fluss.net.admission import Admission
+from fluss.net.burst_log import BurstLog
 from fluss.net.channel import Channel
-from fluss.net.limits import ByteBudget, LoginThrottle
+from fluss.net.limits import ByteBudget
 from fluss.net.listener import Answer, Listener, ListenerSettings, RequestContext
+from fluss.net.login_throttle import LoginThrottle
+from fluss.net.quotas import Quotas
 from fluss.net.server_connection import ServerConnection, Shared
 from fluss.net.transport import new_event_loop
 from fluss.net.transport import run as run_on_default_loop
@@ -369,6 +373,9 @@ async def test_a_handler_that_never_began_is_put_away_without_a_trace(scripted_t
         answer_memory=ByteBudget(MIB),
         throttle=LoginThrottle(clock),
         clock=clock,
+        admission=Admission(1000),
+        quotas=Quotas(clock),
+        bursts=BurstLog(logging.getLogger()),
     )
     connection = ServerConnection(ListenerSettings(), shared, lambda connection: None, lambda connection: None)
     connection.connection_made(scripted_transport())

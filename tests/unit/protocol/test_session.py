@@ -28,8 +28,10 @@ from fluss.protocol.session import (
     ServerFailureReceived,
     ServerSession,
     StrayResponse,
+    TokenReceived,
 )
 from tests.damage import bit_flips
+from tests.fakes.checking_session import CheckingSession
 
 API_VERSIONS_REQUEST = "0000001b 03e8 0000 00000000 0a0a666c7573732d727573741205312e302e30"
 API_VERSIONS_SUCCESS = "00000019 00 00000000 0a0708e807100018000a0708f80710001802 1002"
@@ -55,7 +57,7 @@ def _table_request() -> pb.MetadataRequest:
 
 
 def _metadata_server(**options) -> ServerSession:
-    return ServerSession({ApiKey.GET_METADATA: METADATA}, **options)
+    return CheckingSession({ApiKey.GET_METADATA: METADATA}, **options)
 
 
 def _sasl_server() -> ServerSession:
@@ -347,12 +349,45 @@ def test_before_authentication_frames_are_small_and_afterwards_as_large_as_allow
     assert server.partial_frame_bytes == 0
 
 
-def test_a_second_round_succeeds_and_changes_nothing():
+def test_logging_in_again_is_checked_like_the_first_time():
     server = _sasl_server()
     server.feed(bytes.fromhex(AUTHENTICATE_REQUEST))
-    for token in (b"", b"\0eve\0x"):
+    (event,) = server.feed(bytes.fromhex(AUTHENTICATE_REQUEST))
+    assert event.error is None
+    for token in (b"", b"\0eve\0x", b"\0bob\0wrong"):
         (event,) = server.feed(_authenticate("PLAIN", token))
-        assert event.error is None
+        assert _error_of(event.parts)[0] == 46
+    assert server.principal == Principal("User", "bob")
+
+
+def test_nothing_behind_a_token_is_looked_at_before_its_outcome_is_known():
+    server = ServerSession({ApiKey.GET_METADATA: METADATA}, needs_login=True)
+    # Two guesses, a request, and what is no frame at all: one packet.
+    stream = bytes.fromhex(AUTHENTICATE_REQUEST * 2 + METADATA_REQUEST_EMPTY) + bytes(100)
+    (first,) = server.feed(stream)
+    assert isinstance(first, TokenReceived)
+    assert (first.mechanism, first.token) == ("PLAIN", b"\0bob\0pw")
+    assert "pw" not in repr(first)
+    assert server.feed(bytes.fromhex(METADATA_REQUEST_EMPTY)) == []
+    answer, second = server.authentication_failed(first.request_id, AuthenticationError("no"))
+    assert _error_of(answer.parts)[0] == 46
+    assert isinstance(second, TokenReceived)
+    answer, request, failure = server.authenticated(second.request_id, Principal("User", "bob"))
+    assert answer.error is None
+    assert isinstance(request, RequestReceived)
+    assert isinstance(failure, ConnectionFailed)
+
+
+def test_a_challenge_is_answered_and_the_attempt_goes_on():
+    server = ServerSession({ApiKey.GET_METADATA: METADATA}, needs_login=True)
+    (token,) = server.feed(_authenticate("SCRAM-SHA-256", b"first"))
+    (answer,) = server.challenge(token.request_id, b"salt")
+    body = frames.parse_response(memoryview(_joined(answer.parts))[4:]).body
+    assert apis.AUTHENTICATE.response.decode(body) == pb.AuthenticateResponse(challenge=b"salt")
+    assert server.principal is None
+    (token,) = server.feed(_authenticate("SCRAM-SHA-256", b"final"))
+    assert token.token == b"final"
+    (answer,) = server.authenticated(token.request_id, Principal("User", "bob"), b"signature")
     assert server.principal == Principal("User", "bob")
 
 

@@ -70,7 +70,7 @@ class Coordinator:
                 catalog=await Catalog.open(store, clock=clock, bucket_count_max=settings.total_bucket_count_max),
                 nodes=nodes,
                 authorizer=authorizer,
-                configs=await DynamicConfigs.open(store, initial_configs),
+                configs=await DynamicConfigs.open(store, initial_configs, is_super_user=settings.is_super_user),
                 tags=await ServerTags.open(store, [nodes.tablet_server_id]),
                 writer_ids=await WriterIds.open(store),
                 row_ids=RowIds(store),

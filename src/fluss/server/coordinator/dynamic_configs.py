@@ -33,6 +33,7 @@ from fluss.schema.cluster_info import ClusterConfigEntry, ConfigChange, ConfigOp
 from fluss.schema.table_options import LAKE_PREFIX, LakeFormat
 from fluss.server.coordinator.metadata_store import MetadataStore
 from fluss.server.listener_parsing import parse_users
+from fluss.server.quota_options import overrides_of
 
 CLUSTER_LAKE_PREFIX: Final = "datalake."
 CLUSTER_LAKE_FORMAT_KEY: Final = "datalake.format"
@@ -95,6 +96,7 @@ class _Shape(Enum):
     SINGLE = auto()
     LIST = auto()  # Values separated by commas.
     MAP = auto()  # key:value, separated by commas.
+    EQUALS_MAP = auto()  # key=value, separated by commas: keys may hold colons.
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +105,27 @@ class _DynamicOption:
     shape: _Shape = _Shape.SINGLE
 
 
-def _read_map(text: str) -> dict[str, str]:
-    pairs = (item.partition(":") for item in _items(text))
+def _read_map(text: str, separator: str = ":") -> dict[str, str]:
+    pairs = (item.partition(separator) for item in _items(text))
     return {key.strip(): value for key, _, value in pairs}
+
+
+def _name_of(item: str) -> str:
+    return item.partition(":")[0].strip()
 
 
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
+def _read_not_negative(text: str) -> int:
+    value = INT32.read(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+_NOT_NEGATIVE: Final = ValueType("an integer that is not negative", _read_not_negative)
 _CREDENTIALS: Final = ValueType("user:password, several separated by commas", parse_users)
 _OPTIONS: Final[dict[str, _DynamicOption]] = {
     CLUSTER_LAKE_FORMAT_KEY: _DynamicOption(choice_of(LakeFormat)),
@@ -126,6 +140,12 @@ _OPTIONS: Final[dict[str, _DynamicOption]] = {
     "remote.data.dirs.weights": _DynamicOption(TEXT, _Shape.LIST),
     "remote.data.dirs.strategy": _DynamicOption(TEXT),
     CREDENTIALS_KEY: _DynamicOption(_CREDENTIALS, _Shape.MAP),
+    "quota.produce.bytes-per-second": _DynamicOption(MEMORY_BYTES),
+    "quota.produce.bytes-per-second.overrides": _DynamicOption(overrides_of(MEMORY_BYTES), _Shape.EQUALS_MAP),
+    "quota.fetch.bytes-per-second": _DynamicOption(MEMORY_BYTES),
+    "quota.fetch.bytes-per-second.overrides": _DynamicOption(overrides_of(MEMORY_BYTES), _Shape.EQUALS_MAP),
+    "quota.requests-per-second": _DynamicOption(_NOT_NEGATIVE),
+    "quota.requests-per-second.overrides": _DynamicOption(overrides_of(INT32), _Shape.EQUALS_MAP),
 }
 
 
@@ -141,20 +161,34 @@ def _option(key: str) -> _DynamicOption:
 class DynamicConfigs:
     """The configuration of the cluster. It belongs to one event loop."""
 
-    def __init__(self, store: MetadataStore, initial: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        initial: Mapping[str, str],
+        dynamic: Mapping[str, str],
+        *,
+        is_super_user: Callable[[str], bool] = lambda name: False,
+    ) -> None:
         self._store = store
+        self._is_super_user = is_super_user
         self._initial = dict(initial)
         self._dynamic = dict(dynamic)
         self._watchers: list[tuple[str, OnChange, CheckChange | None]] = []
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def open(cls, store: MetadataStore, initial: Mapping[str, str]) -> DynamicConfigs:
+    async def open(
+        cls,
+        store: MetadataStore,
+        initial: Mapping[str, str],
+        *,
+        is_super_user: Callable[[str], bool] = lambda name: False,
+    ) -> DynamicConfigs:
         """Load what was set by request; ``initial`` is the configuration of the server itself (code 64)."""
         for key, text in initial.items():
             if key in _OPTIONS:
                 _check_value(key, _OPTIONS[key], text)
-        return cls(store, initial, await store.load_configs())
+        return cls(store, initial, await store.load_configs(), is_super_user=is_super_user)
 
     def values(self) -> dict[str, str]:
         """Return every key with the value that counts, as text."""
@@ -209,17 +243,32 @@ class DynamicConfigs:
         if change.op is ConfigOp.DELETE:
             return
         text = change.value
+        if change.key == CREDENTIALS_KEY:
+            self._refuse_super_users(text)
         if change.op is not ConfigOp.SET:
             if option.shape is _Shape.SINGLE:
                 raise _invalid(
                     f"'{change.key}' is a single value: it can be set and deleted, not {change.op.name.lower()}ed"
                 )
-            text = _combined(option.shape, change, dynamic.get(change.key, self._initial.get(change.key, "")))
+            before = dynamic.get(change.key, self._initial.get(change.key, ""))
+            if change.key == CREDENTIALS_KEY:
+                # Those of super users stay where they are: in the configuration of the server.
+                before = ",".join(item for item in _items(before) if not self._is_super_user(_name_of(item)))
+            text = _combined(option.shape, change, before)
         if not text and option.shape is not _Shape.SINGLE:
             dynamic.pop(change.key, None)
             return
         _check_value(change.key, option, text)
         dynamic[change.key] = text
+
+    def _refuse_super_users(self, credentials: str) -> None:
+        """Refuse credentials that name a super user, without a look at the password: the answer tells nothing of it."""
+        for item in _items(credentials):
+            if self._is_super_user(_name_of(item)):
+                raise _invalid(
+                    f"'{_name_of(item)}' is a super user, whose password is that of the server's own configuration; "
+                    "change it there, and restart the server"
+                )
 
     def _check_with_watchers(self, changed: set[str], after: Mapping[str, str]) -> None:
         for key, _, check in self._watchers:
@@ -247,12 +296,13 @@ def _combined(shape: _Shape, change: ConfigChange, before: str) -> str:
             return ",".join(dict.fromkeys((*items, *others)))
         removed = set(others)
         return ",".join(item for item in items if item not in removed)
-    pairs, other_pairs = _read_map(before), _read_map(change.value)
+    separator = "=" if shape is _Shape.EQUALS_MAP else ":"
+    pairs, other_pairs = _read_map(before, separator), _read_map(change.value, separator)
     if change.op is ConfigOp.APPEND:
         pairs.update(other_pairs)
     else:
         pairs = {key: value for key, value in pairs.items() if key not in other_pairs}
-    return ",".join(f"{key}:{value}" for key, value in pairs.items())
+    return ",".join(f"{key}{separator}{value}" for key, value in pairs.items())
 
 
 def _check_value(key: str, option: _DynamicOption, text: str) -> None:

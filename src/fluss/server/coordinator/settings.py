@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from zoneinfo import ZoneInfo
@@ -48,3 +49,5 @@ class CoordinatorSettings:
     producer_offsets_cleanup_interval_ms: int = 3_600_000
     # How long the answer "no such partition" is held back: some clients ask again at once, without end.
     missing_partition_delay_ms: int = 30
+    # Whose passwords are those of the server's own configuration, whatever is set by request.
+    is_super_user: Callable[[str], bool] = field(default=lambda name: False, repr=False, compare=False)
