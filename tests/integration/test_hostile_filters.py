@@ -99,7 +99,7 @@ def test_a_server_full_of_filters_refuses_larger_ones_serves_others_and_stops_in
                 for request_id in range(REQUESTS_EACH):
                     connection.send(apis.FETCH_LOG.key, request_id, allowed)
             refused = _ask(modest, _fetch(table_id, 30_000), 1)
-            assert refused.error_code == ErrorCode.INVALID_SCAN_REQUEST
+            assert refused.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
             assert "has 30001 conditions or more, this server takes 2048" in (refused.error_message or "")
             # It gets its turn before the hundreds that were there first.
             assert _ask(modest, _fetch(table_id, 1), 2).filtered_end_offset == 2 * BATCHES

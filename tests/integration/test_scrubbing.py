@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,8 +60,9 @@ def write_events(connection: blocking.FlussConnection) -> None:
         writer.flush()
 
 
-def write_users(connection: blocking.FlussConnection) -> None:
-    descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA, primary_keys=["id"]), bucket_count=1)
+def write_users(connection: blocking.FlussConnection, properties: dict[str, str] | None = None) -> None:
+    schema = fluss.Schema(SCHEMA, primary_keys=["id"])
+    descriptor = fluss.TableDescriptor(schema, bucket_count=1, properties=properties or {})
     connection.get_admin().create_table(USERS, descriptor)
     writer = connection.get_table(USERS).new_upsert().create_writer()
     writer.upsert_arrow(rows(0, ROWS))
@@ -79,6 +82,13 @@ def read_damaged(data_dir: Path) -> dict[str, str]:
     return damaged
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
 def flip(path: Path, position: int) -> None:
     """Change a bit, as a disk does: the file does not look any newer."""
     status = path.stat()
@@ -92,7 +102,8 @@ def flip(path: Path, position: int) -> None:
 
 
 def test_a_damaged_segment_is_reported_before_it_is_read_and_forgotten_when_it_is_restored(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", *SCRUBBING) as (server, connection):
+    port = free_port()
+    with serving(tmp_path / "data", *SCRUBBING, f"metrics.reporter.prometheus.port={port}") as (server, connection):
         write_events(connection)
         (segment, *_, _) = sorted(server.data_dir.glob("fluss/events-*/log-0/*.log"))
         assert health(connection) is HealthStatus.GREEN
@@ -105,6 +116,10 @@ def test_a_damaged_segment_is_reported_before_it_is_read_and_forgotten_when_it_i
         assert f"{segment}, byte " in reason
         assert "checksum" in reason
         assert "restore the file from a backup" in server.log_text
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            text = page.read().decode()
+        assert "\nfluss_scrub_damaged_buckets 1\n" in text
+        assert '\nfluss_scrub_damaged_total{kind="segment"} 1\n' in text
         # Other rows can be read.
         assert connection.get_table(EVENTS).new_scan().limit(10).create_bucket_batch_scanner(
             fluss.TableBucket(connection.get_table(EVENTS).get_table_info().table_id, 0)
@@ -145,6 +160,34 @@ def test_a_damaged_store_is_built_again_from_its_changelog(tmp_path: Path) -> No
         assert connection.get_table(USERS).new_scan().to_arrow().num_rows == ROWS
         eventually(lambda: read_damaged(server.data_dir) == {})
         eventually(lambda: health(connection) is HealthStatus.GREEN)
+
+
+def linked_sst_files(data_dir: Path) -> list[Path]:
+    """Return the SST files of stores that are in a copy, too."""
+    return [path for path in data_dir.glob("fluss/users-*/kv-0/*.sst") if path.stat().st_nlink > 1]
+
+
+def test_a_store_that_could_only_be_built_from_the_same_damage_is_left_as_it_is_and_reported(tmp_path: Path) -> None:
+    expiring = ("log.retention.check-interval=100ms", "log.retention.roll-active-segment.enabled=true")
+    with serving(tmp_path / "data", *expiring) as (server, connection):
+        write_users(connection, {"table.log.ttl": "1 s"})
+        # Before the changelog goes, a copy of the store is made.
+        eventually(lambda: linked_sst_files(server.data_dir), "making a copy")
+        eventually(
+            lambda: not list(server.data_dir.glob(f"fluss/users-*/log-0/{0:020d}.log")), "expiring the changelog"
+        )
+    (sst, *_) = linked_sst_files(tmp_path / "data")
+    position = sst.stat().st_size // 3
+    flip(sst, position)
+    with serving(tmp_path / "data", *SCRUBBING) as (server, connection):
+        eventually(lambda: health(connection) is HealthStatus.RED, "noticing the damage")
+        eventually(lambda: "It cannot be built again from the changelog" in server.log_text)
+        # Everything else can still be read, and the file be restored.
+        assert sst.exists()
+        flip(sst, position)
+        eventually(lambda: health(connection) is HealthStatus.GREEN, "noticing that it is good again")
+        lookuper = connection.get_table(USERS).new_lookup().create_lookuper()
+        assert lookuper.lookup([7]) == {"id": 7, "text": text_of(7)}
 
 
 @pytest.mark.parametrize("option", ["server.scrub.interval=0s", "server.scrub.max-bytes-per-second=0b"])

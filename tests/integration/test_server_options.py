@@ -505,7 +505,7 @@ def test_a_filter_may_cost_so_much(tmp_path: Path, key: str, value: str, reason:
         assert filtered_ids(table, blocking.col("id") == 2) == [2]
         with pytest.raises(FlussError, match=reason) as caught:
             filtered_ids(table, (blocking.col("id") == 2) | (blocking.col("name") == "n" * 50))
-        assert caught.value.error_code == ErrorCode.INVALID_SCAN_REQUEST
+        assert caught.value.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
 
 
 def test_a_fetch_looks_at_so_many_batches(tmp_path: Path) -> None:

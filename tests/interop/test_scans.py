@@ -154,3 +154,14 @@ def test_predicates_mean_the_same_to_both_clients(newer_client: Client, table: s
     scanner.subscribe(0, -2)
     found = newer_client.tools.poll_tables(scanner, len(expected), READ_TIMEOUT_S if expected else 1.0)
     assert set(found["id"].to_pylist()) == set(expected)
+
+
+def test_a_filter_beyond_the_limits_of_the_server_is_an_error(newer_client: Client, table: str) -> None:
+    newer_client.create_table(table, EVENTS, properties={"table.statistics.columns": "*"})
+    newer_client.append_rows(table, events(0, 9))
+    predicate = newer_client.fluss.col("id").is_in(list(range(20_000)))
+    scanner = newer_client.table(table).new_scan().filter(predicate).create_log_scanner()
+    scanner.subscribe(0, -2)
+    # The official client has a word of its own for codes that it does not expect; its batch scanners say nothing.
+    with pytest.raises(RemoteFlussError, match=r"20000 values or more, this server takes 16384|Unexpected error"):
+        scanner.poll(int(READ_TIMEOUT_S * 1000))

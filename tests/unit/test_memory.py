@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +117,43 @@ async def test_the_memory_of_a_loop_is_given_back():
     finally:
         stop()
     assert asyncio.get_running_loop() not in memory._loops
+
+
+ARENAS = """
+import ctypes, sys, threading
+from fluss.server.process import prepare_process
+from fluss.server.server_options import ServerOptions
+
+if sys.argv[2] == "limited":
+    prepare_process(ServerOptions())
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.fopen.restype = ctypes.c_void_p, ctypes.c_void_p
+libc.malloc_info.argtypes, libc.fclose.argtypes = [ctypes.c_int, ctypes.c_void_p], [ctypes.c_void_p]
+barrier = threading.Barrier(33)
+
+def allocate():
+    for _ in range(100):
+        libc.malloc(2000)
+    barrier.wait()
+    barrier.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(32)]
+for thread in threads:
+    thread.start()
+barrier.wait()
+file = libc.fopen(sys.argv[1].encode(), b"w")
+libc.malloc_info(0, file)
+libc.fclose(file)
+barrier.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library")
+def test_the_threads_of_a_server_share_a_few_heaps(tmp_path: Path) -> None:
+    counts = {}
+    for kind in ("limited", "plain"):
+        path = tmp_path / kind
+        subprocess.run([sys.executable, "-c", ARENAS, str(path), kind], check=True, timeout=300)
+        counts[kind] = path.read_text().count("<heap nr=")
+    # One of them may have been made before.
+    assert counts["limited"] <= 5 < counts["plain"]

@@ -96,7 +96,7 @@ def predicate_to_pb(predicate: BoundPredicate) -> pb.PbPredicate:
 
 
 class FilterAllowance:
-    """What the filters of one request may still have; each takes its part. What exceeds it is refused with code 68."""
+    """What the filters of one request may still have; each takes its part. What exceeds it is refused with code 13."""
 
     __slots__ = ("_bytes", "_conditions", "_limits", "_literals")
 
@@ -126,7 +126,8 @@ def _check(what: str, count: int, count_max: int, advice: str) -> None:
 
 
 def _limit_error(message: str) -> FlussError:
-    return FlussError(message, ErrorCode.INVALID_SCAN_REQUEST)
+    # A code that every client knows. Released ones take those that they do not know for reasons to try again.
+    return FlussError(message, ErrorCode.RECORD_TOO_LARGE_EXCEPTION)
 
 
 def decode_predicate(data: bytes, schema: Schema, allowance: FilterAllowance) -> BoundPredicate:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
-from fluss.memory import MemoryWatch, loop_gives_back, resident_bytes
+from fluss.memory import MemoryWatch, limit_arenas, loop_gives_back, resident_bytes
 from fluss.metrics import Metrics
 from fluss.net.admission import Places
 from fluss.net.listener import Listener
@@ -170,6 +170,7 @@ class FlussServer:
             files=self._files,
         )
         self._running.push_async_callback(manager.stop)
+        manager.scrubber.show(self._metrics)
         await manager.start()
         coordinator_service = CoordinatorService(coordinator, manager)
         self._running.push_async_callback(coordinator_service.stop)
@@ -479,13 +480,14 @@ def log_to_stderr(level: str) -> None:
 
 
 def prepare_process(options: ServerOptions) -> None:
-    """Make this process fit to be a server: let the event loop come to its turn soon, and allow many open files.
+    """Make this process fit to be a server: the event loop has its turn soon, files may be many, heaps are few.
 
     Files that libraries make, such as those of RocksDB, are for the same people as all others. For processes that are
     nothing but a server, before it is started.
     """
     os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    limit_arenas()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -100,7 +100,7 @@ def test_the_deepest_filter_that_can_be_written_fits_a_request() -> None:
     deeper = pb.PbPredicate(type=1, compound=pb.PbCompoundPredicate(function=0, children=[message]))
     with pytest.raises(FlussError, match=f"at most {PREDICATE_DEPTH_MAX} levels") as refusal:
         predicate_from_pb(deeper, schema)
-    assert refusal.value.error_code == ErrorCode.INVALID_SCAN_REQUEST
+    assert refusal.value.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
 
 
 def test_filters_of_one_request_have_limits_together() -> None:
@@ -151,10 +151,10 @@ def _varint(number: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "code", "message"),
     [
-        (nested(40), ErrorCode.INVALID_SCAN_REQUEST, "nested at most 32 levels"),
+        (nested(40), ErrorCode.RECORD_TOO_LARGE_EXCEPTION, "nested at most 32 levels"),
         (nested(10_000), ErrorCode.CORRUPT_MESSAGE, "is no message, or is nested more than 32 levels"),
-        (wide(children=65_535), ErrorCode.INVALID_SCAN_REQUEST, "65536 conditions or more"),
-        (wide(literals=65_535), ErrorCode.INVALID_SCAN_REQUEST, "65535 values or more"),
+        (wide(children=65_535), ErrorCode.RECORD_TOO_LARGE_EXCEPTION, "65536 conditions or more"),
+        (wide(literals=65_535), ErrorCode.RECORD_TOO_LARGE_EXCEPTION, "65535 values or more"),
         (b"\x08", ErrorCode.CORRUPT_MESSAGE, "is no message"),
         (b"", ErrorCode.CORRUPT_MESSAGE, "lacks required fields"),
     ],

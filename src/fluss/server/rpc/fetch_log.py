@@ -59,6 +59,9 @@ _READS_AT_ONCE_MAX = 8
 # A bucket that fails with one of these does not end the wait for the others.
 _WAITING_CODES = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
 
+# Answers that only fail with these are held back. Some clients do not tell their user that a filter was refused.
+_HELD_BACK_CODES = RETRIABLE_CODES | {ErrorCode.RECORD_TOO_LARGE_EXCEPTION}
+
 # A cursor, and the log it is in.
 _Read: TypeAlias = tuple[BucketCursor, LogTablet]
 
@@ -304,7 +307,7 @@ class LogFetcher:
             has_waited = True
             self._give_up_forbidden(fetch)
         codes = fetch.failure_codes()
-        if codes and codes <= RETRIABLE_CODES and not has_waited and not fetch.byte_count:
+        if codes and codes <= _HELD_BACK_CODES and not has_waited and not fetch.byte_count:
             await self._purgatory.hold_back()
         return self._answer(fetch)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from fluss.errors import KvDamagedError
@@ -23,8 +23,14 @@ from fluss.storage.log.tablet import LogTablet
 class ScrubRepairs:
     """Answers the questions of the scrubber about buckets, and has stores mended. Belongs to the event loop."""
 
-    def __init__(self, tables: Mapping[int, HostedTable]) -> None:
+    def __init__(
+        self,
+        tables: Mapping[int, HostedTable],
+        shared_damaged: Callable[[Path, KvDamagedError], Awaitable[None]] | None = None,
+    ) -> None:
+        """``shared_damaged`` has a database built again that several stores share; None if there are none."""
         self._tables = tables
+        self._shared_damaged = shared_damaged
 
     def settled_offset(self, bucket: TableBucket) -> int | None:
         group = self._group(bucket)
@@ -35,6 +41,9 @@ class ScrubRepairs:
         return group.recovery_offset(bucket.bucket_id) if log is None else log.recovery_offset
 
     async def store_damaged(self, bucket: TableBucket | None, paths: Sequence[Path], error: KvDamagedError) -> bool:
+        if bucket is None and self._shared_damaged is not None:
+            await self._shared_damaged(paths[0].parent, error)
+            return True
         store = await self._store_of(bucket)
         if store is None:
             return False

@@ -88,7 +88,7 @@ async def test_a_filter_beyond_a_limit_is_refused_with_a_sentence(
             answer = await server.fetch_one(
                 0, predicate=predicate, filter_schema_id=1, min_bytes=1, max_wait_ms=LONG_MS
             )
-            assert answer.error_code == ErrorCode.INVALID_SCAN_REQUEST
+            assert answer.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
             assert message in (answer.error_message or "")
             assert not answer.records_view, "with or without records to read, the filter is refused"
             await _write(server, 1 - count)
@@ -107,7 +107,7 @@ async def test_filters_of_one_request_share_the_limits_and_other_tables_are_read
         answer = await server.request(apis.FETCH_LOG, request)
         first, refused, plain = (table.buckets[0] for table in answer.tables)
         assert (first.error_code, first.filtered_end_offset) == (None, 10)
-        assert refused.error_code == ErrorCode.INVALID_SCAN_REQUEST
+        assert refused.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
         assert ids(plain.records_view) == list(range(10))
 
 
