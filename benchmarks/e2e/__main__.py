@@ -21,6 +21,7 @@ if __name__ == "__main__":
                 "memory",
                 "upserts",
                 "lookups",
+                "buckets",
                 "keys",
                 "filters",
                 "scrubbing",

@@ -757,7 +757,7 @@ def test_changes_expire_and_all_rows_stay(tmp_path: Path) -> None:
         cluster.close()
         shutil.copytree(data_dir, tmp_path / "1")
     # The rows themselves are lost: they come back from the copy that allowed the changes to expire.
-    (store,) = (tmp_path / "1").glob("fluss/*/kv-0")
+    (store,) = (tmp_path / "1").glob("kv.shared/*")
     shutil.rmtree(store)
     for directory in (data_dir, tmp_path / "1"):
         with embedded.start(options, data_dir=directory) as server, requests_to(server) as requests:

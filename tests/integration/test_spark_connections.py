@@ -7,14 +7,22 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
+import fluss
 from fluss import FlussError, TablePath, embedded
 from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.spark import connections
 from fluss.spark.connections import open_connection, open_table
+from fluss.spark.query_options import write_options
+from fluss.spark.write.sink import SinkPlan
+from fluss.spark.write.stream_writer import FlussStreamWriter
+from fluss.testing.cluster import ServerProcess
 
 
 @pytest.fixture
@@ -57,6 +65,45 @@ def test_a_table_that_does_not_exist_is_an_error_with_its_code(settings: dict[st
     with pytest.raises(FlussError, match=r"Table 'fluss\.nothing' does not exist") as error:
         open_table(settings, TablePath("fluss", "nothing"))
     assert error.value.error_code == ErrorCode.TABLE_NOT_EXIST
+
+
+def test_a_stream_waits_for_a_server_that_is_restarting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_connections", {})
+    with ServerProcess(tmp_path / "server") as server:
+        settings = {"bootstrap.servers": server.bootstrap_servers}
+        admin = open_connection(settings).get_admin()
+        schema = fluss.Schema(pa.schema([("id", pa.int64())]))
+        wait_for(admin.create_table(TablePath("fluss", "t"), fluss.TableDescriptor(schema)))
+        options = write_options(
+            {
+                "bootstrap.servers": server.bootstrap_servers,
+                "table": "fluss.t",
+                "sink.delivery-guarantee": "at-least-once",
+            },
+            is_stream=True,
+        )
+        struct = StructType([StructField("id", LongType())])
+        server.kill()
+        # Whoever begins is told at once.
+        with pytest.raises(FlussError):
+            SinkPlan.of(options, struct)
+        # Spark makes a writer for each commit, in a process that knows no connection.
+        monkeypatch.setattr(connections, "_connections", {})
+        attempts = iter([server.start])
+        original = connections.open_table
+
+        def failing_first(given: dict[str, str], path: TablePath) -> fluss.FlussTable:
+            try:
+                return original(given, path)
+            except FlussError:
+                for start in attempts:
+                    start()
+                raise
+
+        monkeypatch.setattr(connections, "open_table", failing_first)
+        assert FlussStreamWriter(options, struct, False)._plan.columns == ("id",)
+        for connection in connections._connections.values():
+            connection.close()
 
 
 def test_a_forked_worker_makes_a_connection_of_its_own(settings: dict[str, str]) -> None:

@@ -158,6 +158,8 @@ SERVER = {
     "kv.rocksdb.block.cache-size": _KV + "test_options_reach_the_settings",
     "kv.rocksdb.writebuffer.size": _KV + "test_a_small_write_buffer_goes_to_the_disk_when_it_is_full",
     "kv.rocksdb.writebuffer.total-size": _KV + "test_options_reach_the_settings",
+    "kv.shared-store.max-size": _KV + "test_options_reach_the_settings",
+    "kv.open-stores.max-number": _KV + "test_options_reach_the_settings",
     "kv.recover.log-record-batch.max-size": _KV + "test_options_reach_the_settings",
     "kv.scanner.ttl": _KV + "test_options_reach_the_settings",
     "kv.scanner.expiration-interval": _KV + "test_options_reach_the_settings",

@@ -437,9 +437,11 @@ def _kv_settings(options: ServerOptions) -> KvSettings:
             block_cache_bytes=options.kv_block_cache_bytes,
             write_buffers_bytes_max=options.kv_write_buffers_bytes_max,
             write_buffer_bytes=options.kv_write_buffer_bytes,
+            shared_store_bytes_max=options.kv_shared_store_bytes_max,
         ),
         write_memory_bytes_max=options.kv_write_memory_bytes_max,
         flush_interval_ms=options.kv_flush_interval_ms,
+        open_stores_max=options.kv_open_stores_max,
         recovery_bytes=options.kv_recovery_bytes,
     )
 

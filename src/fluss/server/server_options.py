@@ -606,6 +606,23 @@ class ServerOptions:
         "The same for all buckets together; from three quarters of it on the fullest give memory back.",
         lowest=64 * 1024,
     )
+    kv_shared_store_bytes_max = ServerOption(
+        "kv.shared-store.max-size",
+        MEMORY_BYTES,
+        "64 mb",
+        "Buckets with fewer bytes of rows by key share a few databases; one that has more gets a database of its own. "
+        "0 b gives one to every bucket.",
+        lowest=0,
+    )
+    kv_open_stores_max = ServerOption(
+        "kv.open-stores.max-number",
+        INT32,
+        "256",
+        "The most buckets with a database of their own that are open at the same time; the ones that were used least "
+        "recently are closed. Each takes half a megabyte and about 16 file descriptors: where descriptors are few, so "
+        "are open buckets.",
+        lowest=1,
+    )
     kv_recovery_bytes = ServerOption(
         "kv.recover.log-record-batch.max-size",
         MEMORY_BYTES,

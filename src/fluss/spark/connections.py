@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
 from fluss import FlussConnection, FlussTable
-from fluss.client.bulk import wait_for
+from fluss.client.bulk import JOBS, wait_for
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath
@@ -56,6 +57,25 @@ def open_connection(settings: Mapping[str, str]) -> FlussConnection:
 def open_table(settings: Mapping[str, str], path: TablePath) -> FlussTable:
     """Return a table as it is now; code 7 if it does not exist."""
     return wait_for(open_connection(settings).get_table(path))
+
+
+def await_table(settings: Mapping[str, str], path: TablePath, limit_s: float | None = None) -> FlussTable:
+    """Return a table as it is now, also if no server answers for a moment: for queries that are under way.
+
+    The limit is ``request-timeout`` unless given. Afterwards, and if asking again does not help, it raises what the
+    last attempt said.
+    """
+    if limit_s is None:
+        limit_s = Config(dict(settings)).request_timeout_ms / 1000
+    deadline_s = time.monotonic() + limit_s
+    pauses_s = JOBS.pauses_s()
+    while True:
+        try:
+            return open_table(settings, path)
+        except FlussError as error:
+            if not error.is_retriable or time.monotonic() > deadline_s:
+                raise
+        time.sleep(next(pauses_s))
 
 
 def _forget_parents_connections() -> None:

@@ -355,6 +355,8 @@ class KvBucket:
         self._life.note_applied(sum(batch.changelog_bytes for batch in batches))
         if self._life.is_flush_due:
             self._start(self._life.flush())
+        elif self._life.is_promotion_due:
+            self._start(self._life.promote())
 
     # Failing
 
@@ -420,7 +422,7 @@ class KvBucket:
         """Return the store if it is open at this moment, for reads that do not touch the disk."""
         store = self._life.current
         if store is not None:
-            self._runtime.open_stores.used(self._life)
+            self._life.used()
         return store
 
     def store_failed(self, store: KvStore, error: FlussError) -> None:
@@ -459,6 +461,11 @@ class KvBucket:
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self._life.close(is_dropped=is_dropped)
+
+    @property
+    def is_closable(self) -> bool:
+        """Whether nothing would miss it: it does nothing, and its store is closed."""
+        return not self._is_busy and self._life.is_closed
 
     @property
     def _is_busy(self) -> bool:

@@ -6,16 +6,17 @@ import asyncio
 import resource
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, ParamSpec, Protocol, TypeVar
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
 
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.server.kv.batches import BatchPreparer
+from fluss.server.kv.open_stores import OpenStores, SharedStores
 from fluss.server.model import IdSource, Table
 from fluss.server.periodic import Periodic
 from fluss.storage.kv.store import KvResources
@@ -28,8 +29,6 @@ _MIB = 1024 * 1024
 _DESCRIPTORS_OF_OTHERS: Final = 256
 _DESCRIPTORS_PER_STORE: Final = 16
 _OPEN_STORES_MIN: Final = 8
-# How often a store that is to be opened looks for an idle one to be closed.
-_SLOT_POLL_INTERVAL_S: Final = 0.01
 # Below this share of the limit writers are not asked to slow down.
 _PRESSURE_FROM: Final = 0.75
 # What all buckets together may do in one turn of the event loop.
@@ -57,9 +56,12 @@ class KvSettings:
     flush_bytes: int = 64 * _MIB
     # How often stores with anything unflushed are flushed; 0 leaves it to the bytes and to a clean stop.
     flush_interval_ms: int = 600_000
-    # Stores that are open at the same time; beyond it those that were used least recently are closed if they are idle.
-    # An open store takes half a megabyte and six descriptors, so there are fewer where descriptors are few.
+    # Stores with a database of their own that are open at the same time; beyond it those that were used least recently
+    # are closed if they are idle. An open one takes half a megabyte and six descriptors, so there are fewer where
+    # descriptors are few.
     open_stores_max: int = 256
+    # The same for small stores, which share databases. An open one takes one or two kilobytes.
+    open_shared_stores_max: int = 65_536
     # How long a store that is to be opened waits until another one is closed, if there are so many.
     open_slot_wait_ms: int = 1_000
 
@@ -74,7 +76,7 @@ class KvSettings:
 class KvRuntime:
     """Belongs to the event loop that started it. Without primary-key tables it has no threads and no caches."""
 
-    def __init__(self, settings: KvSettings, ids: IdSource | None) -> None:
+    def __init__(self, settings: KvSettings, ids: IdSource | None, data_dir: Path) -> None:
         self.settings = settings
         self.memory = WriteMemory(settings.write_memory_bytes_max)
         self.loop_budget = LoopBudget()
@@ -82,7 +84,10 @@ class KvRuntime:
         self.open_stores = OpenStores(
             min(settings.open_stores_max, _stores_possible()), slot_wait_ms=settings.open_slot_wait_ms
         )
+        # Those that share databases, and the databases.
+        self.open_shared_stores = OpenStores(settings.open_shared_stores_max, slot_wait_ms=settings.open_slot_wait_ms)
         self._upkeep = ThreadPoolExecutor(settings.upkeep_threads, thread_name_prefix="fluss-kv-upkeep")
+        self.shared_stores = SharedStores(data_dir, lambda: self.resources, self.in_upkeep, self.open_shared_stores)
         self._ids = ids
         self._resources: KvResources | None = None
         self._preparers: dict[int, BatchPreparer] = {}
@@ -95,6 +100,7 @@ class KvRuntime:
     async def stop(self) -> None:
         """End the threads. Every bucket has been closed before."""
         await self._flushing.stop()
+        await self.shared_stores.close()
         await asyncio.to_thread(self.threads.shutdown)
         await asyncio.to_thread(self._upkeep.shutdown)
 
@@ -116,6 +122,21 @@ class KvRuntime:
             preparer = self._preparers[table.table_id] = BatchPreparer(table)
         return preparer
 
+    async def drop_stores(self, table_id: int, partition_id: int | None) -> None:
+        """Remove the rows of a table, or of one of its partitions, from shared databases.
+
+        All its stores are closed, or were never opened. What has a database of its own goes with its directory.
+        """
+        await self.shared_stores.drop(table_id, partition_id)
+
+    async def remove_residue(self, is_known: Callable[[int, int | None], bool]) -> None:
+        """Remove the rows of tables and partitions that do not exist from shared databases."""
+        await self.shared_stores.remove_residue(is_known)
+
+    async def shared_damaged(self, directory: Path, error: KvDamagedError) -> None:
+        """Have a shared database built again that was found damaged from outside, by its directory."""
+        await self.shared_stores.damaged(directory, error)
+
     def forget_table(self, table_id: int) -> None:
         self._preparers.pop(table_id, None)
 
@@ -135,97 +156,14 @@ class KvRuntime:
         return reserve
 
     async def flush_all(self) -> None:
-        """Flush the stores with anything unflushed, one after the other."""
+        """Flush the stores with anything unflushed, one after the other, and those that share a database at once."""
         for store in list(self.open_stores):
             await store.flush()
+        await self.shared_stores.flush_all()
 
     def set_flush_interval(self, interval_ms: int) -> None:
         """Change how often stores are flushed; 0 leaves it to the bytes that were written, and to a clean stop."""
         self._flushing.set_interval(interval_ms)
-
-
-class OpenableStore(Protocol):
-    """The store of a bucket, as far as it takes one of the slots for open stores."""
-
-    @property
-    def is_idle(self) -> bool: ...
-
-    def close_soon(self) -> None: ...
-
-    async def flush(self) -> None: ...
-
-
-class OpenStores:
-    """The stores that are open, in the order of their last use, and a limit of how many there are at a time.
-
-    A store takes a slot before it is opened and gives it back when it is closed. Belongs to the event loop.
-    """
-
-    def __init__(self, count_max: int, *, slot_wait_ms: int) -> None:
-        self._count_max = count_max
-        self._slot_wait_s = slot_wait_ms / 1000
-        self._open: OrderedDict[OpenableStore, None] = OrderedDict()
-        # Stores that are open, being opened or being closed; and those that are being closed.
-        self._slots_taken = 0
-        self._closing_count = 0
-        self._slots_changed = asyncio.Event()
-        self._slot_turn = asyncio.Lock()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def __iter__(self) -> Iterator[OpenableStore]:
-        """Iterate over the stores that are open, the least recently used first."""
-        return iter(self._open)
-
-    def used(self, store: OpenableStore) -> None:
-        """Note that a store was opened or used; if that makes too many, others that are idle are closed."""
-        self._open[store] = None
-        self._open.move_to_end(store)
-        excess = len(self._open) - self._count_max
-        if excess > 0:
-            for other in [other for other in self._open if other is not store and other.is_idle][:excess]:
-                other.close_soon()
-
-    async def take_slot(self) -> None:
-        """Wait until another store may be opened; an idle one is closed for it.
-
-        If all of them stay in use, or are being built again, it is opened in excess of the limit. Stores that are
-        opened at the same time get their slots one after the other. ``give_slot`` if the store cannot be opened.
-        """
-        async with self._slot_turn:
-            deadline_s = time.monotonic() + self._slot_wait_s
-            while self._slots_taken >= self._count_max and time.monotonic() < deadline_s:
-                if not self._closing_count:
-                    self._close_idle()
-                self._slots_changed.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_SLOT_POLL_INTERVAL_S):
-                        await self._slots_changed.wait()
-            self._slots_taken += 1
-
-    def give_slot(self) -> None:
-        self._slots_taken -= 1
-        self._slots_changed.set()
-
-    def opened(self, store: OpenableStore) -> None:
-        self.used(store)
-        self._slots_changed.set()
-
-    def closing(self, store: OpenableStore) -> None:
-        """Note that a store is being closed: it is not handed out any more."""
-        self._open.pop(store, None)
-        self._closing_count += 1
-
-    def closed(self) -> None:
-        """Note that a store is closed: its slot is free."""
-        self._closing_count -= 1
-        self.give_slot()
-
-    def _close_idle(self) -> None:
-        idle = next((store for store in self._open if store.is_idle), None)
-        if idle is not None:
-            idle.close_soon()
 
 
 class WriteMemory:

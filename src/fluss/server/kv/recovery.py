@@ -10,8 +10,8 @@
 Replaying may be interrupted at any point: how far it has come is written together with the rows.
 
 Copies are what lets old changelog go. Before its first segments expire, ``take_checkpoint`` makes a copy of the store
-beside it, with hard links and so at little cost; from then on the copy and the rest of the changelog are as good as the
-whole. One copy is kept, named by its offset:
+beside it, with hard links and so at little cost, or of its rows if it is small and shares a database; from then on the
+copy and the rest of the changelog are as good as the whole. One copy is kept, named by its offset:
 
     kv-snapshots-{bucket}/00000000000000001234/
 """
@@ -39,8 +39,10 @@ from fluss.server.merge.changelog import decode_changelog, store_entries
 from fluss.server.merge.changes import row_count_delta
 from fluss.server.model import Table
 from fluss.storage.kv.rocks import DISK
+from fluss.storage.kv.shared_database import SharedDatabases
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvResources, KvStore, remove_store
+from fluss.storage.kv.store_home import StoreHome
 from fluss.storage.log.file_names import OFFSET_DIGITS, TabletKind
 from fluss.storage.log.tablet import LogTablet
 
@@ -92,12 +94,22 @@ class Recovery:
         resources: KvResources,
         *,
         read_bytes: int,
+        databases: SharedDatabases | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``databases`` are those that small stores share; None if every store has one of its own."""
         self._log = log
         self._table = table
         self._directories = directories
-        self._resources = resources
+        bucket = log.bucket
+        self._home = StoreHome(
+            directories.store,
+            resources,
+            databases,
+            table_id=bucket.table_id,
+            partition_id=bucket.partition_id,
+            bucket_id=bucket.bucket_id,
+        )
         self._read_bytes = read_bytes
         self._clock = clock
         self._is_cancelled = threading.Event()
@@ -119,20 +131,37 @@ class Recovery:
     def run(self, *, is_damaged: bool) -> KvStore:
         """Return the store, up to date; ``is_damaged`` says that the one that is there is known not to be usable.
 
-        Raises KvDamagedError if that which was built is damaged, too, and the error of log or disk.
+        Raises KvDamagedError if that which was built is damaged, too, or if a whole shared database is; GivenUpError if
+        that is about to be opened again; and the error of log or disk.
         """
+        store = self._run(is_damaged=is_damaged, may_open_own=True)
+        assert store is not None, "any store may be opened"
+        return store
+
+    def run_unless_own(self, *, is_damaged: bool) -> KvStore | None:
+        """Do what ``run`` does if the store shares a database. If it has one of its own, that is left to ``run``.
+
+        What is damaged is removed by then, and a copy is in its place.
+        """
+        return self._run(is_damaged=is_damaged, may_open_own=False)
+
+    def _run(self, *, is_damaged: bool, may_open_own: bool) -> KvStore | None:
         if not is_damaged:
             try:
-                return self._opened_and_replayed()
+                return self._opened_and_replayed(may_open_own=may_open_own)
             except KvDamagedError as error:
+                if self._home.is_shared_damaged:
+                    raise
                 logger.warning("%s; it is built again", error.message)
-        remove_store(self._directories.store)
+        self._home.remove()
         if self._log.offset_start > 0:
             self._restore_checkpoint()
-        return self._opened_and_replayed()
+        return self._opened_and_replayed(may_open_own=may_open_own)
 
-    def _opened_and_replayed(self) -> KvStore:
-        store = KvStore.open(self._directories.store, self._resources)
+    def _opened_and_replayed(self, *, may_open_own: bool) -> KvStore | None:
+        store = self._home.open(may_open_own=may_open_own)
+        if store is None:
+            return None
         try:
             applied_offset = store.state.applied_offset
             if not self._log.offset_start <= applied_offset <= self._offset_end:
@@ -156,14 +185,16 @@ class Recovery:
                 problems.append(f"{directory} does not fit")
                 continue
             try:
-                copy = KvStore.open(directory, self._resources)
+                copy = self._home.open_copy(directory)
                 try:
-                    copy.checkpoint(self._directories.store)
+                    self._home.restore(copy)
                 finally:
                     _close(copy)
             except KvDamagedError as error:
+                if self._home.is_shared_damaged:
+                    raise
                 problems.append(error.message)
-                remove_store(self._directories.store)
+                self._home.remove()
                 continue
             logger.info("%s is built from %s", self._directories.store, directory)
             return

@@ -13,14 +13,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.server.kv.kv_runtime import KvRuntime
+from fluss.server.kv.open_stores import OpenStores
 from fluss.server.kv.recovery import KvDirectories, Recovery, take_checkpoint
 from fluss.server.model import Table, format_bucket
+from fluss.storage.kv.shared_database import GivenUpError
 from fluss.storage.kv.store import KvStore
 from fluss.storage.log.tablet import LogTablet
+
+# How often a store is opened in a shared database that fails meanwhile.
+_SHARED_ATTEMPTS: Final = 3
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +44,7 @@ class StoreLife:
         "_is_damaged",
         "_is_dropped",
         "_is_flushing",
+        "_is_shared",
         "_log",
         "_recovery",
         "_retry_at_s",
@@ -62,6 +69,8 @@ class StoreLife:
         self._is_busy = is_busy
         self._directories = KvDirectories.beside(log.directory)
         self._store: KvStore | None = None
+        # Whether it shares a database with others, as far as is known.
+        self._is_shared = True
         # Those who wait for it to be opened.
         self._waiting_count = 0
         # What is being done to the store at the moment; nothing else is done to it before that has ended.
@@ -84,6 +93,15 @@ class StoreLife:
     def current(self) -> KvStore | None:
         """The store if it is open at this moment."""
         return self._store
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the store is not open, and nothing is about to open or close it."""
+        return self._store is None and self._changing is None and not self._waiting_count
+
+    def used(self) -> None:
+        """Note that the store, which is open, was used."""
+        self._open_stores.used(self)
 
     @property
     def is_idle(self) -> bool:
@@ -115,7 +133,7 @@ class StoreLife:
                     raise self._failure.copied()
         finally:
             self._waiting_count -= 1
-        self._runtime.open_stores.used(self)
+        self.used()
         return self._store
 
     def failed(self, store: KvStore, error: FlussError) -> None:
@@ -128,8 +146,13 @@ class StoreLife:
             return
         logger.error("%s failed and is brought up to date from its changelog: %s", self._text, error.message)
         self._store = None
-        self._runtime.open_stores.closing(self)
+        self._open_stores.closing(self)
         self._is_damaged = isinstance(error, KvDamagedError)
+        shared = store.shared
+        if shared is not None and (shared.is_damaged or shared.has_failed):
+            # This concerns all its stores. When it is damaged it is removed, and there is nothing left to be removed.
+            self._is_damaged = False
+            self._runtime.shared_stores.give_up(shared)
         now_s, failed_at_s = time.monotonic(), self._failed_at_s
         self._failed_at_s = now_s
         if failed_at_s is not None and now_s - failed_at_s < self._runtime.settings.open_retry_ms / 1000:
@@ -178,18 +201,11 @@ class StoreLife:
             await self._open()
 
     async def _open(self) -> None:
-        await self._runtime.open_stores.take_slot()
+        # Most stores are small; that one is not is known when it is looked for.
+        self._is_shared = True
+        await self._open_stores.take_slot()
         try:
-            if self._closed_reason is not None:
-                raise self._closed_reason.copied()
-            self._recovery = Recovery(
-                self._log,
-                self._table(),
-                self._directories,
-                self._runtime.resources,
-                read_bytes=self._runtime.settings.recovery_bytes,
-            )
-            store = await self._runtime.in_upkeep(self._recovery.run, is_damaged=self._is_damaged)
+            store = await self._opened()
         except FlussError as error:
             self._failed_to_open(error)
         except Exception as error:
@@ -200,12 +216,64 @@ class StoreLife:
             self._failure = None
             self._is_damaged = False
             self._store = store
-            self._unflushed_bytes = self._recovery.replayed_bytes
-            self._runtime.open_stores.opened(self)
+            self._open_stores.opened(self)
+        finally:
+            if self._store is None:
+                self._open_stores.give_slot()
+
+    async def _opened(self) -> KvStore:
+        """Return the store, opened; if a shared database turns out to be damaged or fails, with what is left of it."""
+        for _ in range(_SHARED_ATTEMPTS):
+            if self._closed_reason is not None:
+                raise self._closed_reason.copied()
+            await self._runtime.shared_stores.wait_reopened()
+            with suppress(GivenUpError):
+                store = await self._recovered()
+                if store.shared is None or not store.shared.is_given_up:
+                    return store
+                await self._runtime.in_upkeep(store.close)
+        raise FlussError(
+            f"{self._text} is not available: its database fails again and again", ErrorCode.KV_STORAGE_EXCEPTION
+        )
+
+    async def _recovered(self) -> KvStore:
+        databases = self._runtime.shared_stores.databases
+        recovery = self._recovery = Recovery(
+            self._log,
+            self._table(),
+            self._directories,
+            self._runtime.resources,
+            read_bytes=self._runtime.settings.recovery_bytes,
+            databases=databases,
+        )
+        try:
+            store = await self._runtime.in_upkeep(recovery.run_unless_own, is_damaged=self._is_damaged)
+            if store is None:
+                self._is_damaged = False
+                await self._change_slot(is_shared=False)
+                store = await self._runtime.in_upkeep(recovery.run, is_damaged=False)
+        except KvDamagedError:
+            shared = databases.damaged(self._log.bucket.table_id)
+            if shared is None:
+                raise
+            self._runtime.shared_stores.give_up(shared)
+            raise GivenUpError(shared.directory) from None
         finally:
             self._recovery = None
-            if self._store is None:
-                self._runtime.open_stores.give_slot()
+        self._unflushed_bytes = recovery.replayed_bytes
+        if store.shared is not None and not self._is_shared:
+            await self._change_slot(is_shared=True)
+        return store
+
+    @property
+    def _open_stores(self) -> OpenStores:
+        """The stores of its kind, with which it competes for slots."""
+        return self._runtime.open_shared_stores if self._is_shared else self._runtime.open_stores
+
+    async def _change_slot(self, *, is_shared: bool) -> None:
+        self._open_stores.give_slot()
+        self._is_shared = is_shared
+        await self._open_stores.take_slot()
 
     def _failed_to_open(self, error: FlussError) -> None:
         self._failure = error
@@ -224,6 +292,36 @@ class StoreLife:
     def note_applied(self, changelog_bytes: int) -> None:
         """So much of the changelog has come into the store."""
         self._unflushed_bytes += changelog_bytes
+        if self._is_shared and self._store is not None:
+            self._note_moved(self._store)
+
+    def _note_moved(self, store: KvStore) -> None:
+        """A store that has become large has a database of its own from some moment on."""
+        if self._is_shared and store.shared is None and store is self._store:
+            self._open_stores.moved_out(self)
+            self._is_shared = False
+            self._open_stores.moved_in(self)
+
+    @property
+    def is_promotion_due(self) -> bool:
+        """Whether the store may have become too large to share a database."""
+        return self._is_shared and self._store is not None and not self._is_flushing and self._store.is_promotion_due
+
+    async def promote(self) -> None:
+        """Have the store get a database of its own if it is large. If that fails it is tried again later."""
+        store = self._store
+        if store is None or self._is_flushing:
+            return
+        # It is not idle meanwhile.
+        self._is_flushing = True
+        try:
+            await self._runtime.in_upkeep(store.promote)
+        except FlussError as error:
+            logger.warning("%s got no database of its own: %s", self._text, error.message)
+            self._look_for_damage(store, error)
+        finally:
+            self._is_flushing = False
+        self._note_moved(store)
 
     @property
     def is_flush_due(self) -> bool:
@@ -248,6 +346,21 @@ class StoreLife:
         finally:
             self._is_flushing = False
 
+    async def prepare_flush(self) -> int:
+        """Have the changelog on the disk before the store; return how much of it the store has unflushed."""
+        if self._store is None or self._is_flushing or not self._unflushed_bytes:
+            return 0
+        unflushed_bytes = self._unflushed_bytes
+        try:
+            await self._log.flush()
+        except FlussError as error:
+            logger.warning("%s was not flushed: %s", self._text, error.message)
+            return 0
+        return unflushed_bytes
+
+    def flushed(self, changelog_bytes: int) -> None:
+        self._unflushed_bytes = max(0, self._unflushed_bytes - changelog_bytes)
+
     async def checkpoint(self, offset: int) -> int:
         """Have a durable copy of everything before an offset; return up to which offset it really goes."""
         store = await self.get()
@@ -270,7 +383,7 @@ class StoreLife:
         store = self._store
         if store is not None:
             self._store = None
-            self._runtime.open_stores.closing(self)
+            self._open_stores.closing(self)
             self._change(self._close_store(store))
 
     def refuse(self, reason: FlussError) -> None:
@@ -289,9 +402,11 @@ class StoreLife:
             self.close_soon()
 
     async def _close_store(self, store: KvStore) -> None:
+        open_stores = self._open_stores
+        keeps_rows = not self._is_dropped and (store.shared is None or not store.shared.is_given_up)
         try:
-            await self._runtime.in_upkeep(store.close, keeps_rows=not self._is_dropped)
+            await self._runtime.in_upkeep(store.close, keeps_rows=keeps_rows)
         except FlussError as error:
             logger.warning("%s was not closed in order: %s", self._text, error.message)
         finally:
-            self._runtime.open_stores.closed()
+            open_stores.closed()

@@ -229,10 +229,13 @@ class HostedBucket:
         return self._log is not None and self._log.is_idle and self._waiters is None and self._kv is None
 
     async def close(self) -> None:
-        """Close the log; the bucket is a number again. Raises what goes wrong with that.
+        """Close the log if it is closable; the bucket is a number again. Raises what goes wrong with that.
 
         Requests that ask for the bucket meanwhile wait, and have the log opened again.
         """
+        if not self.is_closable:
+            # A request has come since it was decided.
+            return
         log, self._log, self._opening = self._log, None, []
         assert log is not None, "it was closable"
         in_order = False

@@ -34,7 +34,7 @@ from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrub_repairs import ScrubRepairs
 from fluss.server.tablet.scrubber import Scrubber, ScrubSettings
-from fluss.server.tablet.tablet_files import Checkpoints, GroupOffsets, find_groups, find_residue
+from fluss.server.tablet.tablet_files import Checkpoints, GroupOffsets, find_groups, find_residue, is_known
 from fluss.storage.log.checkpoint_file import GroupId
 from fluss.storage.log.committer import Committer
 from fluss.storage.log.tablet import LogSettings, LogTablet
@@ -129,9 +129,9 @@ class TabletManager:
             usage_ratio=usage_ratio,
         )
         self._readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="fluss-reader")
-        self._kv_runtime = KvRuntime(settings.kv, ids)
+        self._kv_runtime = KvRuntime(settings.kv, ids, data_dir)
         self._opener = LogOpener(data_dir, settings.log, files=self._files, committer=self._committer, clock=clock)
-        self._reaper = Reaper(data_dir, self._files, self._opener, self._committer)
+        self._reaper = Reaper(data_dir, self._files, self._opener, self._committer, self._kv_runtime)
         self._tables: dict[int, HostedTable] = {}
         self._bucket_count = 0
         # The checkpoint files are written by one task at a time.
@@ -148,7 +148,13 @@ class TabletManager:
             Periodic("writer expiry", settings.writer_expiration_check_interval_ms, self._retention.expire_writers),
             Periodic("disk check", settings.disk_check_interval_ms, self._disk_guard.check),
         )
-        self._scrubber = Scrubber(data_dir, settings.scrub, ScrubRepairs(self._tables), self._files, clock=clock)
+        self._scrubber = Scrubber(
+            data_dir,
+            settings.scrub,
+            ScrubRepairs(self._tables, self._kv_runtime.shared_damaged),
+            self._files,
+            clock=clock,
+        )
         self._background: set[asyncio.Task[None]] = set()
         self._state = _State.NEW
 
@@ -399,6 +405,8 @@ class TabletManager:
                 "removing %d directories, such as %s: their tables or partitions were dropped", len(residue), residue[0]
             )
             self._reaper.remove(residue)
+        if self._catalog.tables():
+            await self._kv_runtime.remove_residue(partial(is_known, self._catalog))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that no request waits for. If it fails, the next start does it again."""

@@ -1,7 +1,8 @@
 """Deletes the bytes of dropped tables and partitions, in the background and a little at a time.
 
 1. Requests that know a dropped bucket are told so, some buckets in each turn of the event loop.
-2. When nothing is being opened or written any more, its key-value stores are closed and removed.
+2. When nothing is being opened or written any more, its key-value stores are closed, and what they have in shared
+   databases is removed.
 3. The directory of the table or partition gets a name that says that it is to go: a start after a crash knows it then.
 4. A thread deletes what is in it, bucket by bucket. A server that stops does not wait for that: the next one goes on.
 5. The directories above go as soon as they are empty.
@@ -19,6 +20,7 @@ from typing import Final
 
 from fluss.memory import give_back_memory
 from fluss.server.kv.bucket import KvBucket
+from fluss.server.kv.kv_runtime import KvRuntime
 from fluss.server.tablet.buckets import BucketGroup, HostedBucket
 from fluss.server.tablet.log_opener import LogOpener
 from fluss.server.tablet.tablet_files import mark_deleted, remove_group
@@ -34,11 +36,14 @@ logger = logging.getLogger(__name__)
 class Reaper:
     """Takes dropped groups of buckets, one after the other. Belongs to the event loop; a thread removes the files."""
 
-    def __init__(self, data_dir: Path, files: Files, opener: LogOpener, committer: Committer) -> None:
+    def __init__(
+        self, data_dir: Path, files: Files, opener: LogOpener, committer: Committer, kv_runtime: KvRuntime
+    ) -> None:
         self._data_dir = data_dir
         self._files = files
         self._opener = opener
         self._committer = committer
+        self._kv_runtime = kv_runtime
         self._dropped: deque[BucketGroup] = deque()
         self._residue: deque[Path] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -96,6 +101,8 @@ class Reaper:
         for first in range(0, len(stores), _BUCKETS_PER_TURN):
             closing = [store.close(is_dropped=True) for store in stores[first : first + _BUCKETS_PER_TURN]]
             await asyncio.gather(*closing)
+        if group.table.has_primary_key:
+            await self._kv_runtime.drop_stores(group.table_id, group.partition_id)
         await asyncio.to_thread(self._remove, group.directory)
 
     def _remove(self, directory: Path) -> None:

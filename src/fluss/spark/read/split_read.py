@@ -21,7 +21,6 @@ begins between them leaves its first record out.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ from pyspark.sql.types import StructType
 from fluss import FlussTable
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.bulk import (
-    JOBS,
     NOT_IN_LOG,
     ChangelogFold,
     LogRange,
@@ -54,7 +52,7 @@ from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.types import BigIntType, StringType, TimestampLtzType
-from fluss.spark.connections import open_table
+from fluss.spark.connections import await_table
 from fluss.spark.conversion import ToSpark
 from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.planner import ReadView, Split
@@ -94,7 +92,8 @@ class SplitRead:
 
     def read(self, splits: Sequence[Split]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of parts, blocking. Closing the iterator ends all fetching."""
-        table = _open_with_retries(self.options)
+        # As long as a task waits for rows.
+        table = await_table(self.options.connection, self.options.table.path, self.options.poll_timeout_s)
         info = table.get_table_info()
         if self.table_id is not None and info.table_id != self.table_id:
             raise FlussError(
@@ -258,19 +257,6 @@ class _TaskRead:
 
     def _bucket(self, split: Split) -> TableBucket:
         return split.bucket(self._info.table_id)
-
-
-def _open_with_retries(options: ReadOptions) -> FlussTable:
-    """Open the table, also if no server answers for a moment, as long as a task waits for rows."""
-    deadline_s = time.monotonic() + options.poll_timeout_s
-    for pause_s in JOBS.pauses_s():
-        try:
-            return open_table(options.connection, options.table.path)
-        except FlussError as error:
-            if not error.is_retriable or time.monotonic() > deadline_s:
-                raise
-        time.sleep(pause_s)
-    raise AssertionError("there is always another pause")
 
 
 def _groups(splits: Sequence[Split], rows_max: int) -> Iterator[list[Split]]:

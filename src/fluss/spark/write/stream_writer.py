@@ -41,7 +41,8 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     """Writes one micro-batch. Spark makes one for the tasks and another one for the commit."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        self._plan = SinkPlan.of(options, schema)
+        # Spark asks for another one at each commit, long after the query has begun.
+        self._plan = SinkPlan.of(options, schema, is_under_way=True)
         if overwrite:
             check_complete_output(self._plan)
         self._state: SinkState | None = None

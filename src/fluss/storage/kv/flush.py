@@ -8,7 +8,6 @@ last of the rows: after a crash it never tells of rows that are not there.
 from __future__ import annotations
 
 from collections import deque
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,11 +21,9 @@ from fluss.row.hashed_keys import row_words
 from fluss.row.varint import WORD_BYTES
 from fluss.storage.kv import rocks
 from fluss.storage.kv.memtable import Memtable
+from fluss.storage.kv.place import Place
 from fluss.storage.kv.state import KvState
 
-STATE_KEY: Final = b""
-# Of an SST file that is being written. RocksDB knows no files of such a name.
-UNFINISHED_NAME: Final = "rows.unfinished"
 # Rows become Python objects, and RocksDB takes them with the GIL held: a step takes less than a millisecond.
 _STEP_ROWS: Final = 1000
 _STEP_BYTES: Final = 512 * 1024
@@ -35,9 +32,6 @@ _STEP_PAUSE_S: Final = 1e-6
 _STALL_PAUSE_MS: Final = 5
 # With so many SST files at level 0 RocksDB has to merge some before there is another one.
 _LEVEL0_FILES_MAX: Final = 32
-# A scan steps over removed keys with the GIL held: with so many in a write buffer, 10 to 20 ms. In SST files they are
-# merged away.
-_BUFFERED_REMOVALS_MAX: Final = 50_000
 # Keys of so many words are sorted by numpy.
 _SORTED_WORDS_MAX: Final = 4
 
@@ -45,11 +39,14 @@ _SORTED_WORDS_MAX: Final = 4
 class MemtableFlush:
     """Brings the rows of a memtable, to which nothing is added any more, into a database. For one thread at a time."""
 
-    def __init__(self, memtable: Memtable, state: KvState, directory: Path, resources: rocks.KvResources) -> None:
-        """``state`` is what holds once all rows are there."""
+    def __init__(
+        self, memtable: Memtable, state: KvState, stored_state: bytes, place: Place, resources: rocks.KvResources
+    ) -> None:
+        """``state`` is what holds once all rows are there, ``stored_state`` what is stored of it."""
         self._memtable = memtable
         self.state = state
-        self._directory = directory
+        self._stored_state = stored_state
+        self._place = place
         self._resources = resources
         self._rows: _OrderedRows | None = None
         self._done = 0
@@ -57,7 +54,7 @@ class MemtableFlush:
         # None for a few rows, which need no file.
         self._sst: rocks.SstFileWriter | None = None
 
-    def advance(self, database: rocks.Rdict, row_count: int) -> bool:
+    def advance(self, row_count: int) -> bool:
         """Bring some more rows nearer to the database; return whether all of them are there.
 
         When it fails, everything has to be done again: by another flush of the same memtable.
@@ -66,22 +63,23 @@ class MemtableFlush:
         if rows is None:
             rows = self._rows = self._begin()
         if self._sst is None:
-            self._write_directly(database, rows)
+            self._write_directly(rows)
             return True
         end = min(len(rows), self._done + row_count)
         while self._done < end:
             step_end = min(end, self._done + self._step_rows)
-            _add_to_sst(self._sst, *rows.objects(self._done, step_end))
+            keys, values = rows.objects(self._done, step_end)
+            add_to_sst(self._sst, self._place.keys(keys), values)
             self._done = step_end
             self._resources.sleep(_STEP_PAUSE_S)
         if self._done < len(rows):
             return False
-        self._ingest(database, self._sst)
+        self._ingest(self._sst)
         return True
 
     def restarted(self) -> MemtableFlush:
         """Return a flush of the same memtable from the beginning, after this one has failed."""
-        return MemtableFlush(self._memtable, self.state, self._directory, self._resources)
+        return MemtableFlush(self._memtable, self.state, self._stored_state, self._place, self._resources)
 
     @property
     def is_on_disk(self) -> bool:
@@ -92,30 +90,31 @@ class MemtableFlush:
         rows = _OrderedRows.of(self._memtable)
         self._step_rows = max(1, min(_STEP_ROWS, _STEP_BYTES * len(rows) // max(1, rows.byte_count)))
         if len(rows) >= self._resources.settings.sst_rows_min:
-            remove_unfinished(self._directory)
-            self._sst = rocks.sst_writer(self._resources, self._directory / UNFINISHED_NAME)
+            self._place.remove_unfinished()
+            self._sst = rocks.sst_writer(self._resources, self._place.unfinished_path)
             # The first of all keys.
-            self._sst[STATE_KEY] = self.state.encode()
+            self._sst[self._place.state_key] = self._stored_state
         return rows
 
     # Many rows: an SST file
 
-    def _ingest(self, database: rocks.Rdict, sst: rocks.SstFileWriter) -> None:
+    def _ingest(self, sst: rocks.SstFileWriter) -> None:
         sst.finish()
-        self._wait_for_compactions(database)
-        # Ingesting would do so as well, with the GIL held.
-        database.flush(True)
-        rocks.ingest(database, self._directory / UNFINISHED_NAME)
+        self._wait_for_compactions()
+        # Ingesting would do so as well, with the GIL held. In a shared database the rows of other stores come to the
+        # disk, too, and what they write afterwards is of no concern: it lies in other ranges of keys.
+        self._place.database.flush(True)
+        rocks.ingest(self._place.database, self._place.unfinished_path)
 
-    def _wait_for_compactions(self, database: rocks.Rdict) -> None:
+    def _wait_for_compactions(self) -> None:
         stalled_ms = 0
-        while rocks.number_of(database, "num-files-at-level0") >= _LEVEL0_FILES_MAX:
+        while rocks.number_of(self._place.database, "num-files-at-level0") >= _LEVEL0_FILES_MAX:
             stalled_ms = self._stall(stalled_ms)
 
     def _stall(self, stalled_ms: int) -> int:
         if stalled_ms >= self._resources.settings.stall_ms_max:
             raise FlussError(
-                f"The key-value store {self._directory} waited {stalled_ms} ms for the disk to catch up",
+                f"The key-value store in {self._place.directory} waited {stalled_ms} ms for the disk to catch up",
                 ErrorCode.KV_STORAGE_EXCEPTION,
             )
         self._resources.sleep(_STALL_PAUSE_MS / 1000)
@@ -123,14 +122,14 @@ class MemtableFlush:
 
     # A few rows: RocksDB's write buffer
 
-    def _write_directly(self, database: rocks.Rdict, rows: _OrderedRows) -> None:
+    def _write_directly(self, rows: _OrderedRows) -> None:
         is_over = False
         while not is_over:
             step_end = min(len(rows), self._done + self._step_rows)
             is_over = step_end == len(rows)
             keys, values = rows.objects(self._done, step_end)
             stalled_ms = 0
-            while not write_batch(database, keys, values, self.state if is_over else None):
+            while not self._place.write(keys, values, self._stored_state if is_over else None):
                 stalled_ms = self._stall(stalled_ms)
             self._done = step_end
             self._resources.sleep(_STEP_PAUSE_S)
@@ -168,36 +167,7 @@ class _OrderedRows(NamedTuple):
         return keys, values
 
 
-def remove_unfinished(directory: Path) -> None:
-    """Remove what an interrupted flush has left in the directory of a store."""
-    rocks.DISK.remove(directory / UNFINISHED_NAME)
-
-
-def write_batch(database: rocks.Rdict, keys: list[bytes], values: list[bytes], state: KvState | None) -> bool:
-    """Put values under their keys, or remove the key where the value is empty, all at once.
-
-    Returns False, with nothing written, if the disk has to catch up first.
-    """
-    batch = rocks.write_batch()
-    for key, value in zip(keys, values, strict=True):
-        if value:
-            batch.put(key, value)
-        else:
-            batch.delete(key)
-    if state is not None:
-        batch.put(STATE_KEY, state.encode())
-    try:
-        database.write(batch)
-    except Exception as error:
-        if rocks.is_stall(error):
-            return False
-        raise
-    if rocks.number_of(database, "num-deletes-active-mem-table") > _BUFFERED_REMOVALS_MAX:
-        database.flush(False)
-    return True
-
-
-def _add_to_sst(sst: rocks.SstFileWriter, keys: list[bytes], values: list[bytes]) -> None:
+def add_to_sst(sst: rocks.SstFileWriter, keys: list[bytes], values: list[bytes]) -> None:
     if b"" not in values:
         deque(map(sst.__setitem__, keys, values), maxlen=0)
         return

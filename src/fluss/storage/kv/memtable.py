@@ -188,12 +188,17 @@ class _Arrays:
             self.slots[self.slot_of(key, key_hash)[0]] = entry
 
 
+_NO_ARRAYS: Final = _Arrays(np.empty(0, np.uint8), np.empty(0, np.uint8), _Entries.empty(0), _NO_SLOTS)
+
+
 class Memtable:
     """What has become of some keys: their new rows, or tombstones (empty rows) where a key was removed."""
 
+    __slots__ = ("_arrays", "_byte_end", "_entry_count", "_mutations")
+
     def __init__(self) -> None:
-        data = np.empty(_BYTES_MIN, np.uint8)
-        self._arrays = _Arrays(data, data, _Entries.empty(_ENTRIES_MIN), _free_slots(_ENTRIES_MIN))
+        # Most stores have no rows here most of the time.
+        self._arrays = _NO_ARRAYS
         self._entry_count = 0
         self._byte_end = 0
         self._mutations: Mutations | None = None
@@ -273,13 +278,14 @@ class Memtable:
         if entries_min <= min(len(entries.hashes), len(slots) // 2) and bytes_min <= len(data):
             return arrays
         if bytes_min > len(data):
-            data = np.empty(max(_GROWTH * bytes_min, _LARGE_BYTES if bytes_min > _MANY_BYTES else 0), np.uint8)
+            size = max(_GROWTH * bytes_min, _LARGE_BYTES if bytes_min > _MANY_BYTES else _BYTES_MIN)
+            data = np.empty(size, np.uint8)
             data[: self._byte_end] = arrays.key_data[: self._byte_end]
         if entries_min > len(entries.hashes):
-            size = max(_GROWTH * entries_min, _LARGE_ENTRIES if are_many else 0)
+            size = max(_GROWTH * entries_min, _LARGE_ENTRIES if are_many else _ENTRIES_MIN)
             entries = entries.grown(size, self._entry_count)
         if entries_min > len(slots) // 2:
-            free_slots = _free_slots(max(_SLOTS_GROWTH * entries_min, _LARGE_SLOTS // 2 if are_many else 0))
+            free_slots = _free_slots(max(_SLOTS_GROWTH * entries_min, _LARGE_SLOTS // 2 if are_many else _ENTRIES_MIN))
             larger = _Arrays(data, data, entries, free_slots)
             larger.set_slots(self.newest_entries().astype(np.int32))
         else:

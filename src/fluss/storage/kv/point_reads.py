@@ -16,6 +16,7 @@ from fluss.record.mutations import FoundGroup
 from fluss.row.hashed_keys import HashedKeys, row_words
 from fluss.storage.kv import rocks
 from fluss.storage.kv.memtable import Memtable, find_in_memtables
+from fluss.storage.kv.place import Place
 
 # So many keys are looked up in memtables one by one in the time that it takes to do it all at once.
 _FEW_KEYS: Final = 16
@@ -69,19 +70,18 @@ def get_one(memtables: Iterable[Memtable], key: bytes) -> bytes | None:
 
 
 def get_newest(
-    memtables: Sequence[Memtable], database: rocks.Rdict, keys: list[bytes], *, bytes_max: int, value_bytes_max: int
+    memtables: Sequence[Memtable], place: Place, keys: list[bytes], *, bytes_max: int, value_bytes_max: int
 ) -> list[bytes | None]:
     """Return the values of keys in memtables, or in the database where no memtable has a key; None for no value."""
     if not any(map(len, memtables)):
-        return get_from_database(database, keys, bytes_max=bytes_max, value_bytes_max=value_bytes_max)
+        return get_from_database(place.database, place.keys(keys), bytes_max=bytes_max, value_bytes_max=value_bytes_max)
     values = get_from_memtables(memtables, keys, bytes_max=bytes_max)
     bytes_left = bytes_max - sum(map(len, filter(None, values)))
     if bytes_left < 0:
         raise _too_many_bytes(len(keys), bytes_max)
     numbers = [number for number, value in enumerate(values) if value is None]
-    stored = get_from_database(
-        database, [keys[number] for number in numbers], bytes_max=bytes_left, value_bytes_max=value_bytes_max
-    )
+    left = place.keys([keys[number] for number in numbers])
+    stored = get_from_database(place.database, left, bytes_max=bytes_left, value_bytes_max=value_bytes_max)
     for number, value in zip(numbers, stored, strict=True):
         values[number] = value
     return [value or None for value in values]

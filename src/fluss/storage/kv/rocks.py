@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
@@ -37,6 +35,7 @@ try:
         Cache,
         Checkpoint,
         ChecksumType,
+        CompactOptions,
         DataBlockIndexType,
         DBCompressionType,
         IngestExternalFileOptions,
@@ -59,8 +58,8 @@ __all__ = [
     "KvResources",
     "Rdict",
     "RdictIter",
-    "SharedDatabase",
     "SstFileWriter",
+    "compact",
     "copy_database",
     "explain",
     "ingest",
@@ -68,8 +67,10 @@ __all__ = [
     "next_keys",
     "number_of",
     "open_database",
+    "remove_database",
     "scan",
     "sst_writer",
+    "write",
     "write_batch",
 ]
 
@@ -84,6 +85,11 @@ _LOST: Final = tuple(os.strerror(number) for number in (errno.ENOENT, errno.EISD
 _SYSTEM_ERRORS: Final = ("IO error", "os error")
 _DAMAGE: Final = ("Corruption", "Invalid argument", "Not implemented", "NotFound")
 _STALL: Final = "Result incomplete"
+# A scan steps over removed keys with the GIL held: with so many in a write buffer, 10 to 20 ms. In SST files they are
+# merged away.
+_BUFFERED_REMOVALS_MAX: Final = 50_000
+# SST files that a shared database keeps open: it has the rows of thousands of stores.
+_SHARED_OPEN_FILES_MAX: Final = 256
 
 
 class KvResources:
@@ -105,7 +111,9 @@ class KvResources:
         self._buffer_manager = WriteBufferManager(2**62, False)
         self.write_buffers = WriteBuffers(self.settings.write_buffers_bytes_max, self._buffer_manager.get_usage)
         self.filter_memory = FilterMemory(self.settings.key_filters_bytes_max)
-        self.options = self._options()
+        self.options = self._options(self.settings.open_files_max)
+        # Of a database with many stores.
+        self.shared_options = self._options(max(self.settings.open_files_max, _SHARED_OPEN_FILES_MAX))
 
     @property
     def cached_bytes(self) -> int:
@@ -117,7 +125,7 @@ class KvResources:
         """What the write buffers of all stores take, idle ones and those that a snapshot keeps included."""
         return self.write_buffers.used_bytes
 
-    def _options(self) -> Options:
+    def _options(self, open_files_max: int) -> Options:
         settings = self.settings
         options = Options(raw_mode=True)
         options.create_if_missing(True)
@@ -142,7 +150,7 @@ class KvResources:
         options.set_bytes_per_sync(_MIB)
         # The list of SST files, which is read as a whole before RocksDB reads it: see ``check_files``.
         options.set_max_manifest_file_size(256 * _KIB)
-        options.set_max_open_files(settings.open_files_max)
+        options.set_max_open_files(open_files_max)
         options.set_max_file_opening_threads(1)
         options.set_skip_stats_update_on_db_open(True)
         options.set_avoid_unnecessary_blocking_io(True)
@@ -172,12 +180,13 @@ class KvResources:
         return table
 
 
-def open_database(directory: Path, resources: KvResources) -> Rdict:
+def open_database(directory: Path, resources: KvResources, options: Options | None = None) -> Rdict:
     """Open the database in a directory, or create one where there is none."""
+    options = options or resources.options
     try:
         check_files(DISK, directory)
         # Without the column families it would take the options of one that are stored in the directory.
-        database = Rdict(os.fspath(directory), resources.options, {_COLUMN_FAMILY: resources.options})
+        database = Rdict(os.fspath(directory), options, {_COLUMN_FAMILY: options})
     except FlussError:
         raise
     except Exception as error:
@@ -191,8 +200,28 @@ def open_database(directory: Path, resources: KvResources) -> Rdict:
     return database
 
 
+def remove_database(directory: Path) -> None:
+    """Remove a database that is not open; a missing one is not an error."""
+    DISK.remove_tree(directory)
+    if DISK.exists(directory.parent):
+        DISK.sync_directory(directory.parent)
+
+
 def write_batch() -> WriteBatch:
     return WriteBatch(raw_mode=True)
+
+
+def write(database: Rdict, batch: WriteBatch) -> bool:
+    """Write a batch, all at once. Returns False, with nothing written, if the disk has to catch up first."""
+    try:
+        database.write(batch)
+    except Exception as error:
+        if is_stall(error):
+            return False
+        raise
+    if number_of(database, "num-deletes-active-mem-table") > _BUFFERED_REMOVALS_MAX:
+        database.flush(False)
+    return True
 
 
 def sst_writer(resources: KvResources, path: Path) -> SstFileWriter:
@@ -212,7 +241,8 @@ def ingest(database: Rdict, path: Path) -> None:
 def scan(database: Rdict, key_first: bytes, key_end: bytes | None = None, *, fill_cache: bool = True) -> RdictIter:
     """Return an iterator over the database as it is now, standing at the first key.
 
-    It keeps the database open until it is dropped, whatever is closed before.
+    It keeps the database open until it is dropped, whatever is closed before. It does not keep ``key_end``, and has no
+    copy of it: the caller has to hold this very object for as long as it uses the iterator.
     """
     reading = ReadOptions()
     if key_end is not None:
@@ -224,9 +254,9 @@ def scan(database: Rdict, key_first: bytes, key_end: bytes | None = None, *, fil
     return iterator
 
 
-def next_keys(database: Rdict, key_first: bytes, key_count: int) -> list[bytes]:
-    """Return up to so many keys of the database as it is now, from one on."""
-    iterator = scan(database, key_first, fill_cache=False)
+def next_keys(database: Rdict, key_first: bytes, key_count: int, key_end: bytes | None = None) -> list[bytes]:
+    """Return up to so many keys of the database as it is now, from one on, and before another one."""
+    iterator = scan(database, key_first, key_end, fill_cache=False)
     # The key is None at the end. The step returns nothing, ever.
     steps = zip(iter(iterator.key, None), iter(iterator.next, 0), strict=False)
     try:
@@ -236,6 +266,14 @@ def next_keys(database: Rdict, key_first: bytes, key_count: int) -> list[bytes]:
     finally:
         # In the traceback of an error it would keep the directory locked.
         del iterator, steps
+
+
+def compact(database: Rdict, key_first: bytes, key_end: bytes) -> None:
+    """Merge the SST files with a range of keys, so that what was removed is gone from the disk."""
+    options = CompactOptions()
+    # Others go on meanwhile.
+    options.set_exclusive_manual_compaction(False)
+    database.compact_range(key_first, key_end, compact_opt=options)
 
 
 def copy_database(database: Rdict, directory: Path) -> None:
@@ -265,41 +303,3 @@ def explain(error: Exception, directory: Path) -> FlussError:
     if is_damaged:
         return KvDamagedError(f"The key-value store {directory} is damaged: {text}")
     return FlussError(f"The key-value store {directory} failed: {text}", ErrorCode.KV_STORAGE_EXCEPTION)
-
-
-class SharedDatabase:
-    """Lends an open database, so that it is closed when no thread uses it: ``with shared as database``.
-
-    What RocksDB raises inside comes out as a FlussError. May be used from any thread, by many at a time, also nested.
-    """
-
-    def __init__(self, database: Rdict, directory: Path) -> None:
-        self._database: Rdict | None = database
-        self._directory = directory
-        self._user_count = 0
-        self._condition = threading.Condition()
-
-    def __enter__(self) -> Rdict:
-        with self._condition:
-            if self._database is None:
-                raise FlussError(f"The key-value store {self._directory} is closed", ErrorCode.KV_STORAGE_EXCEPTION)
-            self._user_count += 1
-            return self._database
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._condition:
-            self._user_count -= 1
-            if not self._user_count:
-                self._condition.notify_all()
-        # RocksDB's errors are plain exceptions; those with a type of their own come from elsewhere.
-        if kind is Exception and isinstance(error, Exception):
-            raise explain(error, self._directory) from error
-
-    def close(self) -> Rdict | None:
-        """Lend it no more, wait until it is given back, and hand the database over; None the second time."""
-        with self._condition:
-            database, self._database = self._database, None
-            self._condition.wait_for(lambda: self._user_count == 0)
-        return database

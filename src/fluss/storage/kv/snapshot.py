@@ -7,6 +7,8 @@ from pathlib import Path
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.storage.kv import rocks
+from fluss.storage.kv.key_filter import KEY_FIRST
+from fluss.storage.kv.place import Place
 from fluss.storage.kv.state import KvState
 
 
@@ -17,9 +19,23 @@ class RowReader:
     the directory would stay locked for as long as the error is kept.
     """
 
-    def __init__(self, iterator: rocks.RdictIter, directory: Path) -> None:
-        self._iterator: rocks.RdictIter | None = iterator
+    def __init__(
+        self,
+        place: Place,
+        directory: Path,
+        key_first: bytes = KEY_FIRST,
+        key_end: bytes | None = None,
+        *,
+        fill_cache: bool = True,
+    ) -> None:
+        """Stand at the first of the rows of a place as they are now, or of those between two keys."""
+        self._place = place
         self._directory = directory
+        # The iterator has no copy of it.
+        self._key_end = place.key_end if key_end is None else place.prefix + key_end
+        self._iterator: rocks.RdictIter | None = rocks.scan(
+            place.database, place.prefix + key_first, self._key_end, fill_cache=fill_cache
+        )
 
     @property
     def has_more(self) -> bool:
@@ -53,7 +69,7 @@ class RowReader:
         except FlussError:
             raise
         except Exception as error:
-            raise rocks.explain(error, self._directory) from error
+            raise self._place.explain(error, self._directory) from error
 
     def _open_iterator(self) -> rocks.RdictIter:
         if self._iterator is None:

@@ -29,6 +29,7 @@ _MAGIC = b"FKVS"
 _HEAD = struct.Struct("<4sB")
 _BODY = struct.Struct("<4sBBqqiqqq")
 _CRC = struct.Struct("<I")
+_WRITTEN = struct.Struct("<q")
 _COUNTED = 1
 _HAS_IDS = 2
 
@@ -94,6 +95,29 @@ class KvState:
             IdBlock(column_id, id_next, id_end) if flags & _HAS_IDS else None,
             value_bytes_max,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """What a store in a shared database keeps of itself: its state, and how many bytes were written to it so far.
+
+    The bytes, 8 of them and little endian, are behind the state. They tell when it is worth to look how large the store
+    has become.
+    """
+
+    state: KvState
+    written_bytes: int = 0
+
+    def encode(self) -> bytes:
+        return self.state.encode() + _WRITTEN.pack(self.written_bytes)
+
+    @classmethod
+    def decode(cls, data: bytes, store_name: str | None = None) -> SharedState:
+        """Read it back, as ``KvState.decode`` does."""
+        if len(data) < _WRITTEN.size:
+            raise _damaged(f"it has {len(data)} bytes", store_name)
+        state = KvState.decode(data[: -_WRITTEN.size], store_name)
+        return cls(state, _WRITTEN.unpack_from(data, len(data) - _WRITTEN.size)[0])
 
 
 def _damaged(reason: str, store_name: str | None) -> KvDamagedError:

@@ -5,66 +5,95 @@
 A few rows go to RocksDB directly if the memtable is empty. A lookup asks the memtables first, then the key filter, then
 RocksDB. A scan has everything brought into RocksDB before.
 
+A small store is a range of keys in a database that it shares with others (``shared_database``). When it has become
+large it moves to a database of its own while it is used: ``promote``.
+
 There is no write-ahead log, because the changelog is one. After a crash the store is as it was when something last
 reached the disk, and its state says from which offset on the changelog has to be applied again. The state lies under
-the empty key, which no row can have, beside the rows: they reach the disk together.
+the empty key, which no row can have, beside the rows: they reach the disk together. That holds in a shared database,
+too: a store writes its state in one batch with the last of its rows, and RocksDB brings batches to the disk whole and
+in their order, whosever they are.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from fluss.buffers import Int64Array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, KvDamagedError
-from fluss.record.mutations import FoundGroup, FoundRows, Mutations, StoredValues
+from fluss.record.mutations import Mutations
 from fluss.record.value_batch import SCHEMA_ID_BYTES
-from fluss.row.hashed_keys import HashedKeys
 from fluss.storage.kv import rocks
-from fluss.storage.kv.flush import STATE_KEY, MemtableFlush, remove_unfinished, write_batch
+from fluss.storage.kv.bucket_prefix import end_of_prefix, prefix_range
+from fluss.storage.kv.flush import MemtableFlush
 from fluss.storage.kv.key_filter import KEY_FIRST, DatabaseFilter, KeyFilter
-from fluss.storage.kv.memtable import MEMTABLE_BYTES_MAX, Memtable, find_in_memtables
-from fluss.storage.kv.point_reads import checked_bytes, get_from_database, get_newest, get_one, in_key_order
+from fluss.storage.kv.memtable import MEMTABLE_BYTES_MAX, Memtable
+from fluss.storage.kv.place import STATE_KEY, Lending, Place
 from fluss.storage.kv.rocks import KvResources
+from fluss.storage.kv.row_copy import RowCopy, copy_to_directory, copy_to_shared, database_of_copy
+from fluss.storage.kv.shared_database import SharedDatabase
 from fluss.storage.kv.snapshot import KvSnapshot, RowReader
-from fluss.storage.kv.state import IdBlock, KvState
+from fluss.storage.kv.state import IdBlock, KvState, SharedState
+from fluss.storage.kv.store_lookups import StoreLookups
+from fluss.storage.kv.write_buffers import SMALL_BYTES
 
 __all__ = ["IdBlock", "KvDamagedError", "KvResources", "KvSnapshot", "KvState", "KvStore", "remove_store"]
 
 _DIRECT_BYTES_MAX: Final = 256 * 1024
-_CACHED_VALUE_BYTES_MAX: Final = 1024 * 1024
+# How long a store that has moved waits for those who still read the old rows. If they take longer the rows stay until
+# the store is opened again.
+_MOVED_WAIT_S: Final = 10.0
+
+logger = logging.getLogger(__name__)
 
 
-class KvStore:
+class KvStore(StoreLookups):
     """The rows of one bucket by key, and how far they have come.
 
     All methods block and may be called from any thread. Writes happen one after the other; lookups wait for nothing,
     scans for what has to be flushed.
     """
 
+    # Thousands of small ones may be open.
+    __slots__ = (
+        "__weakref__",
+        "_close_lock",
+        "_database_state",
+        "_flush",
+        "_flush_lock",
+        "_flushed_offset",
+        "_resources",
+        "_snapshots",
+        "_state",
+        "_write_lock",
+        "_written_bytes",
+    )
+
     def __init__(
         self,
         directory: Path,
         resources: KvResources,
-        database: rocks.Rdict,
-        state: KvState,
+        place: Place,
+        stored: SharedState | None,
         *,
         is_empty: bool = False,
         key_filter: KeyFilter | None = None,
     ) -> None:
-        """Take over an open database; every other caller uses ``open``."""
+        """Take over an open place; every other caller uses ``open`` and ``open_shared``."""
+        # Of its database, or where that would be.
         self.directory = directory
+        state, self._written_bytes = (KvState(), 0) if stored is None else (stored.state, stored.written_bytes)
         self._resources = resources
-        self._database = rocks.SharedDatabase(database, directory)
+        self._database = Lending(place, directory)
         self._state = state
         self._value_bytes_max = state.value_bytes_max
         # Newest first: the one that rows are added to, and behind it an immutable one that is being flushed, or was
@@ -73,42 +102,75 @@ class KvStore:
         self._flush: MemtableFlush | None = None
         # What the database has, what of it is on the disk for sure, and whether it has no rows at all.
         self._database_state = state
-        self._flushed_offset = state.applied_offset
+        # Of a shared one it is not known before its next flush.
+        self._flushed_offset = state.applied_offset if place.shared is None else 0
         self._is_database_empty = is_empty
         self._filter = DatabaseFilter(resources.settings, resources.filter_memory, resources.sleep, key_filter)
-        # The flush lock protects the flush and the filter, the write lock the memtable that rows are added to. A thread
-        # that takes both takes the flush lock first.
+        # The flush lock protects the flush, the filter and the place, the write lock the memtable that rows are added
+        # to. A thread that takes both takes the flush lock first.
         self._flush_lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._close_lock = threading.Lock()
-        self._snapshots: weakref.WeakSet[KvSnapshot] = weakref.WeakSet()
-        resources.write_buffers.add(self)
+        self._snapshots: weakref.WeakSet[KvSnapshot] | None = None
+        # What a small store gives back goes to the shared database, which has an owner for itself.
+        resources.write_buffers.add(self, SMALL_BYTES if place.shared is None else 1)
 
     @classmethod
     def open(cls, directory: Path, resources: KvResources) -> KvStore:
-        """Open the store in a directory, creating it when absent.
+        """Open the store in a directory of its own, creating it when absent.
 
         KvDamagedError: it has to be built again. Any other FlussError: the machine has trouble, and it may be there
         later as it was. Opening holds the GIL, for some milliseconds whatever its size.
         """
-        database = rocks.open_database(directory, resources)
+        place = Place.own(rocks.open_database(directory, resources), directory)
         try:
-            with rocks.SharedDatabase(database, directory):
-                remove_unfinished(directory)
-                stored = database.get(STATE_KEY)
-                state = KvState() if stored is None else KvState.decode(stored, str(directory))
-                is_empty = stored is None and not RowReader(rocks.scan(database, KEY_FIRST), directory).has_more
-            key_filter = _loaded_filter(directory, resources, stored)
+            with Lending(place, directory) as database:
+                place.remove_unfinished()
+                encoded = database.get(STATE_KEY)
+                stored = None if encoded is None else SharedState(KvState.decode(encoded, str(directory)))
+                is_empty = stored is None and not _has_rows(place, directory)
+            key_filter = _loaded_filter(directory, resources, encoded)
         except BaseException:
             with suppress(Exception):
-                database.close()
+                place.database.close()
             raise
-        return cls(directory, resources, database, state, is_empty=is_empty, key_filter=key_filter)
+        return cls(directory, resources, place, stored, is_empty=is_empty, key_filter=key_filter)
+
+    @classmethod
+    def open_shared(cls, directory: Path, resources: KvResources, shared: SharedDatabase, prefix: bytes) -> KvStore:
+        """Open a store that is the keys with a prefix in a shared database; it may have none yet. Takes microseconds.
+
+        ``directory`` is where the store gets a database of its own when it is large. Raises what ``open`` raises, and
+        GivenUpError if the shared database is about to be closed.
+        """
+        shared.use()
+        try:
+            place = Place.within(shared, prefix)
+            with Lending(place, directory) as database:
+                encoded = database.get(place.state_key)
+                stored = None if encoded is None else SharedState.decode(encoded, str(directory))
+                is_empty = stored is None and not _has_rows(place, directory)
+            return cls(directory, resources, place, stored, is_empty=is_empty)
+        except BaseException:
+            shared.end_use()
+            raise
+
+    @property
+    def shared(self) -> SharedDatabase | None:
+        """The database that the store shares with others, None if it has one of its own."""
+        return self._database.place.shared
 
     @property
     def state(self) -> KvState:
         """As of the last write that succeeded."""
         return self._state
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a state in the database: there is one as soon as everything of a first write is there."""
+        with self._database:
+            place = self._database.place
+            return place.database.get(place.state_key) is not None
 
     @property
     def flushed_offset(self) -> int:
@@ -125,109 +187,7 @@ class KvStore:
     @property
     def snapshot_count(self) -> int:
         """Snapshots that are still referenced."""
-        return len(self._snapshots)
-
-    # Looking keys up
-
-    def find(self, keys: HashedKeys, *, pending: Sequence[Memtable] = (), bytes_max: int = sys.maxsize) -> FoundRows:
-        """Return the newest rows of keys, as many as there are. More than ``bytes_max`` is a FlussError (13).
-
-        ``pending`` has writes that are not in the store yet, newest first, as they were before this call.
-        """
-        groups, left = find_in_memtables(pending, keys)
-        if not len(left):
-            return FoundRows(groups)
-        with self._database as database:
-            own, left = find_in_memtables(self._memtables, keys, left)
-            groups += own
-            byte_count = checked_bytes(groups, len(keys), bytes_max)
-            left = self._without_new_keys(keys, left)
-            if len(left):
-                left = in_key_order(keys, left)
-                values = get_from_database(
-                    database,
-                    keys.keys.some(left).to_list(),
-                    bytes_max=bytes_max - byte_count,
-                    value_bytes_max=self._value_bytes_max,
-                )
-                groups += self._group_of(left, values)
-                self._filter.note_missed(values.count(None))
-        return FoundRows(groups)
-
-    def find_cached(
-        self, keys: HashedKeys, *, pending: Sequence[Memtable] = (), bytes_max: int = sys.maxsize
-    ) -> FoundRows | None:
-        """Return what ``find`` would if that can be told from memory, in microseconds; None if it cannot.
-
-        It cannot if the values have more than ``bytes_max``, or if one of them might be really large.
-        """
-        groups, left = find_in_memtables(pending, keys)
-        if groups:
-            bytes_max -= sum(stored.byte_count for _, stored in groups)
-        if bytes_max < 0:
-            return None
-        if len(left):
-            values = self.get_cached(keys.keys.some(left).to_list(), bytes_max=bytes_max)
-            if values is None:
-                return None
-            groups += self._group_of(left, values)
-        return FoundRows(groups)
-
-    def get_many(self, keys: Sequence[bytes], *, bytes_max: int = sys.maxsize) -> list[bytes | None]:
-        """Return the value of each key, None where there is none. More than ``bytes_max`` is a FlussError (13)."""
-        keys = list(keys)
-        with self._database as database:
-            values = get_newest(
-                self._memtables, database, keys, bytes_max=bytes_max, value_bytes_max=self._value_bytes_max
-            )
-        if STATE_KEY in keys:
-            values = [value if key else None for key, value in zip(keys, values, strict=True)]
-        return values
-
-    def get_cached(self, keys: Sequence[bytes], *, bytes_max: int = sys.maxsize) -> list[bytes | None] | None:
-        """Return what ``get_many`` would if that can be told from memory, in microseconds; None if it cannot.
-
-        It cannot if the values have more than ``bytes_max``, or if one of them might be really large: copying it would
-        take too long.
-        """
-        if STATE_KEY in keys or self._value_bytes_max > _CACHED_VALUE_BYTES_MAX:
-            return None
-        values: list[bytes | None] = []
-        bytes_left = bytes_max
-        with self._database as database:
-            memtables = [memtable for memtable in self._memtables if len(memtable)]
-            for key in keys:
-                value = get_one(memtables, key)
-                if value is None and not self._is_database_empty:
-                    # With ``fetch`` it returns a pair, unlike what its stub says.
-                    may_exist, value = database.key_may_exist(key, fetch=True)  # type: ignore[misc]
-                    # Where a piece of an index is not in the cache the value comes out empty, as if it had been found.
-                    if may_exist and not value:
-                        return None
-                bytes_left -= len(value or b"")
-                if bytes_left < 0:
-                    return None
-                values.append(value or None)
-        return values
-
-    def _without_new_keys(self, keys: HashedKeys, numbers: Int64Array) -> Int64Array:
-        """Leave out the keys that the database cannot have."""
-        if self._is_database_empty:
-            return numbers[:0]
-        numbers = numbers[keys.keys.lengths[numbers] > 0]
-        may_have = self._filter.may_have(keys.keys.some(numbers)) if len(numbers) else None
-        return numbers if may_have is None else numbers[may_have]
-
-    def _group_of(self, numbers: Int64Array, values: list[bytes | None]) -> list[FoundGroup]:
-        """Return the values of those keys that have one; an empty list if none has."""
-        is_found = np.fromiter((value is not None for value in values), np.bool_, len(values))
-        if not is_found.any():
-            return []
-        try:
-            stored = StoredValues.from_list([value for value in values if value is not None])
-        except CorruptRecordError as error:
-            raise KvDamagedError(f"The key-value store {self.directory} is damaged: {error.message}") from error
-        return [(numbers[is_found], stored)]
+        return 0 if self._snapshots is None else len(self._snapshots)
 
     # Writing
 
@@ -240,9 +200,9 @@ class KvStore:
             return
         self._resources.write_buffers.make_room()
         row_count = sum(map(len, changes))
-        with self._database as database:
-            self._make_way(database, row_count)
-            self._build_filter(database, row_count)
+        with self._database:
+            self._make_way(row_count)
+            self._build_filter(row_count)
             with self._write_lock:
                 self._add(changes, state)
 
@@ -254,21 +214,24 @@ class KvStore:
         _check_keys(changes)
         if not self._are_few(changes) or not self._resources.write_buffers.has_room() or self._is_memtable_full:
             return False
-        with self._database as database:
+        with self._database:
             if not self._flush_lock.acquire(blocking=False):
                 return False
             try:
                 if self._flush is not None or not self._write_lock.acquire(blocking=False):
                     return False
                 try:
-                    return self._write_directly(database, changes, state)
+                    return self._write_directly(changes, state)
                 finally:
                     self._write_lock.release()
             finally:
                 self._flush_lock.release()
 
-    def _write_directly(self, database: rocks.Rdict, changes: Sequence[Mutations], state: KvState) -> bool:
-        """Write a few rows to RocksDB, or to the memtable if that has rows, which would hide them."""
+    def _write_directly(self, changes: Sequence[Mutations], state: KvState) -> bool:
+        """Write a few rows to RocksDB, or to the memtable if that has rows, which would hide them.
+
+        The caller has both locks.
+        """
         if any(map(len, self._memtables)):
             self._add(changes, state)
             return True
@@ -278,10 +241,17 @@ class KvStore:
         keys = [key for mutations in changes for key in mutations.keys.keys.to_list()]
         values = [value for mutations in changes for value in mutations.to_values()]
         self._is_database_empty = False
-        if not write_batch(database, keys, values, state):
+        written_before = self._written_bytes
+        self._written_bytes += sum(mutations.byte_count for mutations in changes)
+        if not self._database.place.write(keys, values, self._stored(state)):
+            self._written_bytes = written_before
             return False
         self._state = self._database_state = state
         return True
+
+    def _stored(self, state: KvState) -> bytes:
+        """Return what is stored of a state."""
+        return state.encode() if self.shared is None else SharedState(state, self._written_bytes).encode()
 
     def _add(self, changes: Sequence[Mutations], state: KvState) -> None:
         """Add to the memtable. The caller has the write lock."""
@@ -289,6 +259,7 @@ class KvStore:
         memtable, byte_count = self._memtables[0], self._memtables[0].byte_count
         for mutations in changes:
             memtable.add(mutations)
+            self._written_bytes += mutations.byte_count
         self._resources.write_buffers.note(memtable.byte_count - byte_count)
         self._state = state
 
@@ -313,29 +284,31 @@ class KvStore:
 
     # Flushing memtables into the database
 
-    def _make_way(self, database: rocks.Rdict, row_count: int) -> None:
+    def _make_way(self, row_count: int) -> None:
         """Before a write: flush as much as goes with it; if the memtable is full, begin to flush it."""
         if self._is_memtable_full:
             with self._flush_lock:
                 # Another thread may have done it meanwhile.
                 if self._is_memtable_full:
-                    self._finish_flush(database)
+                    self._finish_flush()
+                    # What comes now would be a large part of a shared database, and had to be copied out of it soon.
+                    self._leave_shared_if_possible()
                     with self._write_lock:
                         self._seal()
         if self._flush is not None and self._flush_lock.acquire(blocking=False):
             settings = self._resources.settings
             try:
-                self._advance_flush(database, max(settings.flush_rows_min, settings.flush_rows_per_row * row_count))
+                self._advance_flush(max(settings.flush_rows_min, settings.flush_rows_per_row * row_count))
             finally:
                 self._flush_lock.release()
 
-    def _build_filter(self, database: rocks.Rdict, row_count: int) -> None:
+    def _build_filter(self, row_count: int) -> None:
         """With a write: go on with a filter that is being built, or begin with one that is needed."""
         if self._is_database_empty or not self._filter.is_build_due or not self._flush_lock.acquire(blocking=False):
             return
         try:
             # It begins while nothing is flushed: a flush that began without a filter brings in keys it does not have.
-            self._filter.build(partial(rocks.next_keys, database), row_count, may_begin=self._flush is None)
+            self._filter.build(self._database.place.next_keys, row_count, may_begin=self._flush is None)
         finally:
             self._flush_lock.release()
 
@@ -347,7 +320,9 @@ class KvStore:
             if self._is_database_empty and len(memtable) >= self._resources.settings.filter_keys_min:
                 self._filter.begin_empty()
             self._filter.add(memtable.keys(np.arange(len(memtable))))
-            self._flush = MemtableFlush(memtable, self._state, self.directory, self._resources)
+            self._flush = MemtableFlush(
+                memtable, self._state, self._stored(self._state), self._database.place, self._resources
+            )
             self._keep((Memtable(), memtable))
 
     def _keep(self, memtables: tuple[Memtable, ...]) -> None:
@@ -356,14 +331,14 @@ class KvStore:
         self._memtables = memtables
         self._resources.write_buffers.note(self._memtable_bytes - bytes_before)
 
-    def _advance_flush(self, database: rocks.Rdict, row_count: int) -> None:
+    def _advance_flush(self, row_count: int) -> None:
         """Go on with a flush, if there is one. The caller has the flush lock."""
         flush = self._flush
         if flush is None:
             return
         self._is_database_empty = False
         try:
-            is_over = flush.advance(database, row_count)
+            is_over = flush.advance(row_count)
         except BaseException:
             self._flush = flush.restarted()
             raise
@@ -377,16 +352,16 @@ class KvStore:
             # So few are not worth the memory, and without them a few more go to RocksDB directly again.
             self._keep(self._memtables[:1])
 
-    def _finish_flush(self, database: rocks.Rdict) -> None:
+    def _finish_flush(self) -> None:
         while self._flush is not None:
-            self._advance_flush(database, sys.maxsize)
+            self._advance_flush(sys.maxsize)
 
-    def _flush_memtables(self, database: rocks.Rdict) -> None:
+    def _flush_memtables(self) -> None:
         """Have everything in the database that was written before. The caller has the flush lock."""
-        self._finish_flush(database)
+        self._finish_flush()
         with self._write_lock:
             self._seal()
-        self._finish_flush(database)
+        self._finish_flush()
 
     # Scanning
 
@@ -395,7 +370,7 @@ class KvStore:
 
         More than ``bytes_max``, or more rows than fit into memory beside others, is a FlussError (13).
         """
-        return self._scan(max(prefix, KEY_FIRST), _end_of_prefix(prefix), sys.maxsize, bytes_max)
+        return self._scan(max(prefix, KEY_FIRST), end_of_prefix(prefix), sys.maxsize, bytes_max)
 
     def first_values(self, count: int, *, bytes_max: int) -> list[bytes]:
         """Return the values of the first keys, in key order, with the limits of ``prefix_values``."""
@@ -403,24 +378,26 @@ class KvStore:
 
     def snapshot(self) -> KvSnapshot:
         """Pin the rows as they are now. A write that is under way is waited for: snapshots have whole writes."""
-        with self._database as database, self._flush_lock:
+        with self._database, self._flush_lock:
             # The first time most of it, while writes go on; the second time what they have added.
-            self._flush_memtables(database)
+            self._flush_memtables()
             with self._write_lock:
                 self._seal()
-                self._finish_flush(database)
-                reader = RowReader(rocks.scan(database, KEY_FIRST, fill_cache=False), self.directory)
+                self._finish_flush()
+                reader = RowReader(self._database.place, self.directory, fill_cache=False)
                 snapshot = KvSnapshot(reader, self._state)
+            if self._snapshots is None:
+                self._snapshots = weakref.WeakSet()
             self._snapshots.add(snapshot)
             return snapshot
 
     def _scan(self, key_first: bytes, key_end: bytes | None, count_max: int, bytes_max: int) -> list[bytes]:
         rows_max = self._resources.settings.scan_rows_max
-        with self._database as database:
+        with self._database:
             if len(self._memtables[0]) or self._flush is not None:
                 with self._flush_lock:
-                    self._flush_memtables(database)
-            reader = RowReader(rocks.scan(database, key_first, key_end), self.directory)
+                    self._flush_memtables()
+            reader = RowReader(self._database.place, self.directory, key_first, key_end)
             try:
                 values, byte_count = reader.read(bytes_max + 1, min(count_max, rows_max + 1))
             finally:
@@ -437,14 +414,34 @@ class KvStore:
 
     def flush(self) -> None:
         """Bring everything that was written before to the disk. After an error see ``has_failed``."""
-        with self._database as database, self._flush_lock:
-            self._flush_memtables(database)
-            database.flush(True)
+        with self._database, self._flush_lock:
+            self._flush_memtables()
+            self._database.place.database.flush(True)
             self._flushed_offset = self._database_state.applied_offset
 
+    def flush_to_shared(self) -> int:
+        """Bring everything that was written before into the shared database, whose own flush is the caller's.
+
+        So a flush of thousands of stores is one of the shared database. Returns the offset for ``note_flushed``.
+        """
+        with self._database, self._flush_lock:
+            self._flush_memtables()
+            return self._database_state.applied_offset
+
+    def note_flushed(self, offset: int) -> None:
+        """Note that the shared database was flushed after ``flush_to_shared`` returned the offset."""
+        with self._database, self._flush_lock:
+            self._flushed_offset = max(self._flushed_offset, offset)
+
     def release(self) -> None:
-        """Bring everything to the disk that was written before, and keep nothing of it in memory."""
-        self.flush()
+        """Bring everything to the disk that was written before, and keep nothing of it in memory.
+
+        A small store gives it to the shared database, which keeps it in memory for a while.
+        """
+        if self.shared is None:
+            self.flush()
+        else:
+            self.flush_to_shared()
         with self._database, self._flush_lock, self._write_lock:
             if self._flush is None:
                 self._keep(self._memtables[:1])
@@ -452,16 +449,19 @@ class KvStore:
     def checkpoint(self, directory: Path) -> KvState:
         """Make a copy that opens as a store of its own, in a directory that must not exist yet; return its state.
 
-        SST files are hard links. It is durable when this returns; one that was interrupted leaves at most a directory
-        with the same name and the suffix ``.tmp``.
+        SST files are hard links, unless the store shares a database: then its rows are copied. It is durable when this
+        returns; one that was interrupted leaves a directory that is not complete, with the same name or with the
+        suffix ``.tmp``.
         """
         if rocks.DISK.exists(directory):
             raise FlussError(f"There is no room for a checkpoint: {directory} exists", ErrorCode.KV_STORAGE_EXCEPTION)
         rocks.DISK.make_directory(directory.parent)
+        if self.shared is not None:
+            return self._copy_rows(directory)
         # This leaves little for the copy, which holds the GIL.
         self.flush()
         with self._database as database, self._flush_lock:
-            self._flush_memtables(database)
+            self._flush_memtables()
             database.flush(True)
             state = self._database_state
             rocks.copy_database(database, directory)
@@ -475,54 +475,158 @@ class KvStore:
 
         Calls that are under way are waited for, and snapshots are closed. When the flush fails the store is closed
         nevertheless, and the error is raised: the changelog has the rest. A store that is about to be removed need not
-        keep its rows, which saves the flush.
+        keep its rows, which saves the flush. What a small store has goes to the shared database, and to the disk with
+        that.
         """
         with self._close_lock:
-            database = self._database.close()
-            if database is None:
+            place = self._database.close()
+            if place is None:
                 return
             self._resources.write_buffers.remove(self)
-            for snapshot in list(self._snapshots):
+            for snapshot in list(self._snapshots or ()):
                 snapshot.close()
             try:
                 try:
                     if keeps_rows:
-                        self._flush_memtables(database)
+                        self._flush_memtables()
                 finally:
                     self._keep((Memtable(),))
-                    database.close()
-                if keeps_rows:
+                    if place.shared is None:
+                        place.database.close()
+                    else:
+                        place.shared.end_use()
+                if keeps_rows and place.shared is None:
                     self._filter.save(rocks.DISK, self.directory, self._database_state.encode())
             except FlussError:
                 raise
             except Exception as error:
-                raise rocks.explain(error, self.directory) from error
+                raise place.explain(error, self.directory) from error
             finally:
                 self._filter.close()
+
+    # From a shared database to one of its own, and back
+
+    @property
+    def is_promotion_due(self) -> bool:
+        """Whether so much was written to a small store that it may be time for a database of its own."""
+        return self.shared is not None and self._written_bytes >= self._resources.settings.shared_store_bytes_max
+
+    def promote(self) -> None:
+        """Have a database of its own from now on if the rows have become many; if they have not, look again later.
+
+        Lookups and writes go on; what would flush the memtable waits. When it fails all is as it was before.
+        """
+        with self._database, self._flush_lock:
+            self._finish_flush()
+            self._leave_shared()
+
+    def _leave_shared(self) -> None:
+        """Copy the rows of the shared database to one of its own, unless they are few. The caller has the flush lock.
+
+        What a crash leaves in the directory does not count before the file with all rows and the state is a
+        part of the new database; afterwards what is left in the shared one does not count.
+        """
+        place = self._database.place
+        if place.shared is None:
+            return
+        bytes_min = self._resources.settings.shared_store_bytes_max
+        # Whatever comes of it, the next time is when as much was written again.
+        self._written_bytes = min(self._written_bytes, bytes_min // 2)
+        rows = RowCopy(place, self.directory)
+        try:
+            copy_to_directory(rows, self.directory, self._database_state, self._resources)
+            if not self._is_memtable_full and rows.byte_count + self._memtable_bytes < bytes_min // 2:
+                self._written_bytes = rows.byte_count
+                rocks.remove_database(self.directory)
+                return
+            own = database_of_copy(self.directory, self._resources)
+        finally:
+            rows.close()
+        self._database.move(own)
+        self._flushed_offset = self._database_state.applied_offset
+        self._resources.write_buffers.add(self)
+        threading.Thread(target=self._remove_moved, args=(place,), name="fluss-kv-moved").start()
+
+    def _leave_shared_if_possible(self) -> None:
+        try:
+            self._leave_shared()
+        except KvDamagedError:
+            raise
+        except FlussError as error:
+            # It is no worse off than before; what follows finds out whether the disk can still be written to.
+            logger.warning("%s shares a database for now: %s", self.directory, error.message)
+
+    def _remove_moved(self, place: Place) -> None:
+        """Remove the rows from a shared database that the store has left, when no thread can be reading them."""
+        shared = place.shared
+        assert shared is not None, "it was never shared"
+        try:
+            if self._database.wait_idle(_MOVED_WAIT_S):
+                shared.remove(prefix_range(place.prefix))
+        except FlussError as error:
+            logger.warning("%s: the rows of a store that has left are removed later: %s", shared.directory, error)
+        finally:
+            shared.end_use()
+
+    def _copy_rows(self, directory: Path) -> KvState:
+        with self._database:
+            with self._flush_lock:
+                self._flush_memtables()
+                state, rows = self._database_state, RowCopy(self._database.place, self.directory)
+            try:
+                copy_to_directory(rows, directory, state, self._resources)
+            finally:
+                rows.close()
+        database_of_copy(directory, self._resources).database.close()
+        return state
+
+    def copy_to_shared(self, shared: SharedDatabase, prefix: bytes) -> None:
+        """Bring all rows and the state into a shared database, where there is nothing with this prefix yet."""
+        with self._database:
+            with self._flush_lock:
+                self._flush_memtables()
+                state, rows = self._database_state, RowCopy(self._database.place, self.directory)
+            try:
+                with shared:
+                    copy_to_shared(rows, Place.within(shared, prefix), state, self._resources)
+            finally:
+                rows.close()
 
     # Sizes
 
     def size_bytes(self) -> int:
-        """Return the size of the SST files on the disk and of what will be written to them."""
-        with self._database as database:
-            files = rocks.number_of(database, "live-sst-files-size")
+        """Return the size of the SST files on the disk and of what will be written to them.
+
+        Of a store that shares a database, how much was written to it.
+        """
+        with self._database:
+            place = self._database.place
+            if place.shared is not None:
+                return self._written_bytes
+            files = rocks.number_of(place.database, "live-sst-files-size")
             unflushed = self._memtables if self._flush is not None else self._memtables[:1]
             waiting = sum(memtable.byte_count for memtable in unflushed)
-            return files + rocks.number_of(database, "cur-size-all-mem-tables") + waiting
+            return files + rocks.number_of(place.database, "cur-size-all-mem-tables") + waiting
 
     def memory_bytes(self) -> int:
         """Return the memory of this store alone: memtables, what is not on the disk yet or kept by snapshots, and SST
         files that are open."""
-        with self._database as database:
-            readers = rocks.number_of(database, "estimate-table-readers-mem")
-            return readers + rocks.number_of(database, "size-all-mem-tables") + self._memtable_bytes
+        with self._database:
+            place = self._database.place
+            if place.shared is not None:
+                return self._memtable_bytes
+            readers = rocks.number_of(place.database, "estimate-table-readers-mem")
+            return readers + rocks.number_of(place.database, "size-all-mem-tables") + self._memtable_bytes
 
     def buffered_bytes(self) -> int:
         """Return how much memory ``release`` would give back; nothing if the disk has failed."""
-        with self._database as database:
-            if rocks.number_of(database, "background-errors") > 0:
+        with self._database:
+            place = self._database.place
+            if rocks.number_of(place.database, "background-errors") > 0:
                 return 0
-            return rocks.number_of(database, "cur-size-all-mem-tables") + self._memtable_bytes
+            if place.shared is not None:
+                return self._memtable_bytes
+            return rocks.number_of(place.database, "cur-size-all-mem-tables") + self._memtable_bytes
 
     @property
     def _memtable_bytes(self) -> int:
@@ -530,10 +634,16 @@ class KvStore:
 
 
 def remove_store(directory: Path) -> None:
-    """Remove a store that is not open; a missing one is not an error."""
-    rocks.DISK.remove_tree(directory)
-    if rocks.DISK.exists(directory.parent):
-        rocks.DISK.sync_directory(directory.parent)
+    """Remove a store that has a directory of its own and is not open; a missing one is not an error."""
+    rocks.remove_database(directory)
+
+
+def _has_rows(place: Place, directory: Path) -> bool:
+    reader = RowReader(place, directory)
+    try:
+        return reader.has_more
+    finally:
+        reader.close()
 
 
 def _loaded_filter(directory: Path, resources: KvResources, state: bytes | None) -> KeyFilter | None:
@@ -546,9 +656,3 @@ def _loaded_filter(directory: Path, resources: KvResources, state: bytes | None)
 def _check_keys(changes: Sequence[Mutations]) -> None:
     if not all(bool(mutations.keys.keys.lengths.all()) for mutations in changes):
         raise CorruptRecordError("A row without a key cannot be stored")
-
-
-def _end_of_prefix(prefix: bytes) -> bytes | None:
-    """Return the first key behind all those with a prefix, None when there is none."""
-    head = prefix.rstrip(b"\xff")
-    return head[:-1] + bytes([head[-1] + 1]) if head else None

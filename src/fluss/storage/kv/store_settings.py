@@ -20,6 +20,8 @@ class KvStoreSettings:
     # One store: when so much was written it is brought to the disk. It bounds what a restart has to apply again, and as
     # much as that may be on its way, or be kept.
     write_buffer_bytes: int = 32 * _MIB
+    # One store: with more than this it has a database of its own, with less it shares one with others. 0: none shares.
+    shared_store_bytes_max: int = 64 * _MIB
     # All stores together: filters that tell new keys from those that are there.
     key_filters_bytes_max: int = 64 * _MIB
     # One store: SST files that are kept open. Others are opened when they are read.

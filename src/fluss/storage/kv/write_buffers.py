@@ -20,6 +20,7 @@ from fluss.errors import FlussError
 _RELIEF_SHARE: Final = 0.75
 # Every store has a write buffer, and most of them are idle. Less than this is not worth a flush.
 SMALL_BYTES: Final = 1024 * 1024
+_RELIEF_PASSES: Final = 2
 
 
 class BufferOwner(Protocol):
@@ -38,18 +39,20 @@ class WriteBuffers:
         self._bytes_max = bytes_max
         self._used_by_others = used_by_others
         self._noted_bytes = 0
-        self._owners: weakref.WeakSet[BufferOwner] = weakref.WeakSet()
+        # How many bytes an owner has to have to be asked for them.
+        self._owners: weakref.WeakKeyDictionary[BufferOwner, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._relief_changed = threading.Condition()
         self._is_relieving = False
 
-    def add(self, owner: BufferOwner) -> None:
+    def add(self, owner: BufferOwner, bytes_min: int = SMALL_BYTES) -> None:
+        """Have an owner that may be asked for memory from so many bytes on. One that is known already is changed."""
         with self._lock:
-            self._owners.add(owner)
+            self._owners[owner] = bytes_min
 
     def remove(self, owner: BufferOwner) -> None:
         with self._lock:
-            self._owners.discard(owner)
+            self._owners.pop(owner, None)
 
     def note(self, byte_count: int) -> None:
         """A store holds so much more, or less."""
@@ -77,28 +80,39 @@ class WriteBuffers:
 
     def _relieve(self) -> None:
         try:
-            sizes = self._sizes()
-            for owner in sorted(sizes, key=sizes.__getitem__, reverse=True):
-                if self.has_room():
-                    return
-                # It may be closed by now, or it cannot write to the disk: its next writer is told.
-                with suppress(FlussError):
-                    owner.release()
-                with self._relief_changed:
-                    self._relief_changed.notify_all()
+            # The second time those that got what others have given back: small stores give it to a shared database.
+            failed: set[BufferOwner] = set()
+            for _ in range(_RELIEF_PASSES):
+                self._release_largest(failed)
         finally:
             with self._relief_changed:
                 self._is_relieving = False
                 self._relief_changed.notify_all()
 
+    def _release_largest(self, failed: set[BufferOwner]) -> None:
+        """Have owners give memory back until there is room, the fullest first; note those that cannot."""
+        sizes = self._sizes()
+        for owner in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if self.has_room():
+                return
+            if owner in failed:
+                continue
+            try:
+                owner.release()
+            except FlussError:
+                # It may be closed by now, or it cannot write to the disk: its next writer is told.
+                failed.add(owner)
+            with self._relief_changed:
+                self._relief_changed.notify_all()
+
     def _sizes(self) -> dict[BufferOwner, int]:
         """Look at those stores that have enough to count."""
         with self._lock:
-            owners = list(self._owners)
+            owners = list(self._owners.items())
         sizes = {}
-        for owner in owners:
+        for owner, bytes_min in owners:
             with suppress(FlussError):
                 byte_count = owner.buffered_bytes()
-                if byte_count >= SMALL_BYTES:
+                if byte_count >= bytes_min:
                     sizes[owner] = byte_count
         return sizes

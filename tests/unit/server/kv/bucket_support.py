@@ -125,12 +125,20 @@ async def hosting(
     kv: KvSettings | None = None,
     settings: TabletSettings | None = None,
     clock: Clock | None = None,
+    shares: bool = False,
     **options: Any,
 ) -> AsyncIterator[Bucket]:
-    """Start a server with one table; stop it in order at the end."""
+    """Start a server with one table; stop it in order at the end.
+
+    Every store has a database of its own unless it ``shares`` one.
+    """
     data_dir.mkdir(exist_ok=True)
     clock = clock or Clock()
     settings = settings or TabletSettings(kv=kv or KvSettings())
+    if not shares:
+        settings = replace(
+            settings, kv=replace(settings.kv, store=replace(settings.kv.store, shared_store_bytes_max=0))
+        )
     if settings.kv.open_wait_ms == KvSettings().open_wait_ms:
         # A busy disk may keep a store from being opened for longer than a request would wait for it.
         settings = replace(settings, kv=replace(settings.kv, open_wait_ms=120_000))

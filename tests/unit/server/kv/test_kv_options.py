@@ -38,6 +38,8 @@ KIB, MIB = 1024, 1024 * 1024
         ("kv.rocksdb.block.cache-size", "9 mb", "kv.store.block_cache_bytes", 9 * MIB),
         ("kv.rocksdb.writebuffer.size", "100 kb", "kv.store.write_buffer_bytes", 100 * KIB),
         ("kv.rocksdb.writebuffer.total-size", "200 kb", "kv.store.write_buffers_bytes_max", 200 * KIB),
+        ("kv.shared-store.max-size", "0 b", "kv.store.shared_store_bytes_max", 0),
+        ("kv.open-stores.max-number", "30", "kv.open_stores_max", 30),
         ("kv.recover.log-record-batch.max-size", "5 kb", "kv.recovery_bytes", 5 * KIB),
         ("kv.scanner.ttl", "4 min", "scans.ttl_ms", 240_000),
         ("kv.scanner.expiration-interval", "2 s", "scans.expiration_interval_ms", 2000),
@@ -56,6 +58,7 @@ def test_options_reach_the_settings(key, text, setting, value):
     [
         ("kv.writes.memory-size", "1 kb"),
         ("kv.rocksdb.writebuffer.size", "0 b"),
+        ("kv.open-stores.max-number", "0"),
         ("kv.scanner.max-per-server", "0"),
         ("kv.scanner.ttl", "soon"),
     ],
@@ -71,7 +74,7 @@ class Client:
     def __init__(self, channel: Channel, data_dir: Path, table_id: int) -> None:
         self._channel = channel
         self._table_id = table_id
-        self.store = data_dir / f"fluss/t-{table_id}/kv-0"
+        self._data_dir = data_dir
 
     async def put(self, *rows: tuple, acks: int = -1) -> int:
         """Write a batch and return the code of the answer."""
@@ -85,7 +88,7 @@ class Client:
     @property
     def table_count(self) -> int:
         """The tables that RocksDB has written to the disk."""
-        return len(list(self.store.glob("*.sst")))
+        return len(list(self._data_dir.rglob("*.sst")))
 
 
 @asynccontextmanager

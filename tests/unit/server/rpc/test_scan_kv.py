@@ -297,7 +297,7 @@ async def test_partitions_are_scanned_by_their_ids(tmp_path):
 async def test_the_session_of_a_dropped_table_has_expired(tmp_path):
     async with _three_rows(tmp_path) as server:
         answer = await _open(server)
-        (directory,) = tmp_path.rglob("kv-0")
+        (directory,) = tmp_path.rglob("log-0")
         await server.server.manager.drop_buckets(server.table, None)
         server.server.catalog.remove(server.table)
         await eventually_async(lambda: not directory.exists())

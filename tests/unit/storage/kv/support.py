@@ -141,7 +141,7 @@ def write_batch(store: KvStore, model: Rows, number: int, *, row_count: int = 20
 
 
 def copy_as_after_a_crash(directory: Path, copy: Path) -> None:
-    """Copy the files of an open store as they are at one moment: what was written and not flushed is not among them."""
+    """Copy the files of open stores as they are at one moment: what was written and not flushed is not among them."""
     while True:
         shutil.rmtree(copy, ignore_errors=True)
         # RocksDB may remove a file at any time.
@@ -153,7 +153,7 @@ def copy_as_after_a_crash(directory: Path, copy: Path) -> None:
 
 
 def _listing(directory: Path) -> list[tuple[str, int]]:
-    return sorted((path.name, path.stat().st_size) for path in directory.iterdir() if path.name != "LOG")
+    return sorted((str(path), path.stat().st_size) for path in directory.rglob("*") if path.name != "LOG")
 
 
 def run_child(program: str, *arguments: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from fluss.row.encoded import EncodedRows
 from fluss.storage.kv import rocks
-from fluss.storage.kv import store as store_module
+from fluss.storage.kv import store_lookups as store_module
 from fluss.storage.kv.key_filter import FILE_NAME, FilterMemory, KeyFilter
 from fluss.storage.kv.point_reads import get_from_database
 from fluss.storage.kv.store import KvResources, KvState, KvStore

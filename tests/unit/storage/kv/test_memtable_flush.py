@@ -15,7 +15,7 @@ import pytest
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.encoded import EncodedRows
 from fluss.storage.kv import flush, rocks
-from fluss.storage.kv.flush import UNFINISHED_NAME
+from fluss.storage.kv.place import UNFINISHED_NAME
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.testing.waiting import eventually

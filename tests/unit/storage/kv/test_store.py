@@ -11,7 +11,7 @@ import pytest
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.value_batch import encode_value
 from fluss.row.hashed_keys import HashedKeys
-from fluss.storage.kv.flush import UNFINISHED_NAME
+from fluss.storage.kv.place import UNFINISHED_NAME
 from fluss.storage.kv.store import IdBlock, KvDamagedError, KvResources, KvState, KvStore, remove_store
 from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import (

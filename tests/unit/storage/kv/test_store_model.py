@@ -17,8 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fluss.errors import FlussError
 from fluss.record.mutations import Mutations
 from fluss.storage.kv import rocks
-from fluss.storage.kv.flush import UNFINISHED_NAME
+from fluss.storage.kv.bucket_prefix import bucket_prefix
+from fluss.storage.kv.shared_database import UNFINISHED_SUFFIX, SharedDatabases
 from fluss.storage.kv.store import IdBlock, KvResources, KvSnapshot, KvState, KvStore, remove_store
+from fluss.storage.kv.store_home import StoreHome
 from fluss.storage.kv.store_settings import KvStoreSettings
 from tests.unit.storage.kv.support import (
     SMALL,
@@ -55,7 +57,8 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.temporary = tempfile.TemporaryDirectory()
-        self.directory = Path(self.temporary.name) / "store"
+        # What a crash leaves a copy of, and the store in it.
+        self.root = self.directory = Path(self.temporary.name) / "store"
         self.copy_count = 0
         self.rows: Rows = {}
         self.rows_at: dict[int, Rows] = {0: {}}
@@ -63,8 +66,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.patch.undo()
-        self.store.close()
+        self.close()
         self.temporary.cleanup()
+
+    def open(self) -> KvStore:
+        return KvStore.open(self.directory, self.resources)
+
+    def close(self) -> None:
+        self.store.close()
 
     @initialize(sst_rows_min=st.sampled_from((1, 8, 10**6)), direct_rows_max=st.sampled_from((0, 3, 20)))
     def choose_what_is_many(self, sst_rows_min: int, direct_rows_max: int) -> None:
@@ -78,9 +87,11 @@ class StoreMachine(RuleBasedStateMachine):
             flush_rows_per_row=1,
             filter_keys_per_row=1,
             filter_step_keys=20,
+            # A few large rows, or a few hundred small ones, are a large store.
+            shared_store_bytes_max=20_000,
         )
         self.resources = KvResources(settings)
-        self.store = KvStore.open(self.directory, self.resources)
+        self.store = self.open()
 
     @rule(rows=ROWS, cut=st.integers(0, 30), steps=st.integers(1, 5), ids=IDS)
     def write(self, rows: list[tuple[bytes, bytes | None]], cut: int, steps: int, ids: IdBlock | None) -> None:
@@ -179,7 +190,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def release(self) -> None:
         self.store.release()
-        assert self.store.flushed_offset == self.store.state.applied_offset
+        assert self.store.flushed_offset == self.store.state.applied_offset or self.store.shared is not None
 
     @rule(fault_count=st.integers(1, 2))
     def have_trouble(self, fault_count: int) -> None:
@@ -201,23 +212,24 @@ class StoreMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         state = self.store.state
         self.snapshots.clear()
-        self.store.close()
+        self.close()
         assert self.resources.buffered_bytes == 0
-        self.store = KvStore.open(self.directory, self.resources)
+        self.store = self.open()
         assert self.store.state == state
-        assert self.store.flushed_offset == state.applied_offset
+        # In a shared database it is not known.
+        assert self.store.flushed_offset == (state.applied_offset if self.store.shared is None else 0)
 
     @rule()
     def crash_and_replay(self) -> None:
         state, flushed_offset = self.store.state, self.store.flushed_offset
         left = self._new_directory()
-        copy_as_after_a_crash(self.directory, left)
+        copy_as_after_a_crash(self.root, left)
         self.snapshots.clear()
-        self.store.close()
-        remove_store(self.directory)
-        left.rename(self.directory)
-        self.store = KvStore.open(self.directory, self.resources)
-        assert not (self.directory / UNFINISHED_NAME).exists()
+        self.close()
+        remove_store(self.root)
+        left.rename(self.root)
+        self.store = self.open()
+        assert not list(self.root.rglob(f"*{UNFINISHED_SUFFIX}"))
         applied_offset = self.store.state.applied_offset
         assert flushed_offset <= applied_offset <= state.applied_offset
         found = self.rows_at[applied_offset]
@@ -251,5 +263,69 @@ class StoreMachine(RuleBasedStateMachine):
         return Path(self.temporary.name) / f"copy-{self.copy_count}"
 
 
+class SharedStoreMachine(StoreMachine):
+    """The same with a store that shares a database with others, and moves when it is large or at any other time."""
+
+    BUCKET = (7, None, 255)
+    # Just before and just behind it, in tables and partitions whose codes are alike, and in the same database.
+    NEIGHBOURS = ((7, None, 254), (7, None, 256), (7, 0, 255), (15, None, 0))
+    NEIGHBOUR_KEYS = (b"\x00", b"key-000001", b"\xff")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(self.temporary.name) / "data"
+        self.directory = self.root / "kv-255"
+
+    def open(self) -> KvStore:
+        self.databases = SharedDatabases(self.root, self.resources)
+        shared = self.databases.of_table(self.BUCKET[0])
+        self.neighbours = []
+        for neighbour in self.NEIGHBOURS:
+            store = KvStore.open_shared(self.root / "nowhere", self.resources, shared, bucket_prefix(*neighbour))
+            if not store.has_state:
+                write(store, self.NEIGHBOUR_KEYS, [b"neighbour"] * 3, KvState(3))
+            self.neighbours.append(store)
+        table_id, partition_id, bucket_id = self.BUCKET
+        home = StoreHome(
+            *(self.directory, self.resources, self.databases),
+            table_id=table_id,
+            partition_id=partition_id,
+            bucket_id=bucket_id,
+        )
+        store = home.open()
+        assert store is not None
+        return store
+
+    def close(self) -> None:
+        for store in (self.store, *self.neighbours):
+            store.close()
+        self.databases.close()
+
+    @rule()
+    def promote(self) -> None:
+        state = self.store.state
+        self.store.promote()
+        assert self.store.state == state
+
+    @precondition(lambda self: self.store.is_promotion_due)
+    @rule()
+    def promote_what_is_large(self) -> None:
+        self.promote()
+
+    @rule()
+    def flush_with_all_others(self) -> None:
+        self.store.flush_to_shared()
+        for store in self.neighbours:
+            store.flush()
+
+    @invariant()
+    def neighbours_have_what_they_had(self) -> None:
+        for store in self.neighbours:
+            assert rows_of(store) == [b"neighbour"] * 3
+            assert get_many(store, self.NEIGHBOUR_KEYS) == [b"neighbour"] * 3
+
+
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(stateful_step_count=40)
+TestSharedStore = SharedStoreMachine.TestCase
+TestSharedStore.settings = settings(stateful_step_count=40)

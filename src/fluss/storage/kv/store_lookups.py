@@ -1,0 +1,142 @@
+"""Looking keys up in a store: in its memtables, in the filter of its keys, and in the database."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from fluss.buffers import Int64Array
+from fluss.errors import CorruptRecordError, KvDamagedError
+from fluss.record.mutations import FoundGroup, FoundRows, StoredValues
+from fluss.row.hashed_keys import HashedKeys
+from fluss.storage.kv.key_filter import DatabaseFilter
+from fluss.storage.kv.memtable import Memtable, find_in_memtables
+from fluss.storage.kv.place import STATE_KEY, Lending
+from fluss.storage.kv.point_reads import checked_bytes, get_from_database, get_newest, get_one, in_key_order
+
+_CACHED_VALUE_BYTES_MAX: Final = 1024 * 1024
+
+
+class StoreLookups:
+    """The lookups of a ``KvStore``. They take no lock: they read the memtables first, and then the place.
+
+    What has left the memtables by then is in the place that they find.
+    """
+
+    __slots__ = ("_database", "_filter", "_is_database_empty", "_memtables", "_value_bytes_max", "directory")
+
+    directory: Path
+    _database: Lending
+    _memtables: tuple[Memtable, ...]
+    _filter: DatabaseFilter
+    # Whether the database has no rows at all, and how many bytes a value has at most.
+    _is_database_empty: bool
+    _value_bytes_max: int
+
+    def find(self, keys: HashedKeys, *, pending: Sequence[Memtable] = (), bytes_max: int = sys.maxsize) -> FoundRows:
+        """Return the newest rows of keys, as many as there are. More than ``bytes_max`` is a FlussError (13).
+
+        ``pending`` has writes that are not in the store yet, newest first, as they were before this call.
+        """
+        groups, left = find_in_memtables(pending, keys)
+        if not len(left):
+            return FoundRows(groups)
+        with self._database:
+            own, left = find_in_memtables(self._memtables, keys, left)
+            groups += own
+            byte_count = checked_bytes(groups, len(keys), bytes_max)
+            left = self._without_new_keys(keys, left)
+            if len(left):
+                left = in_key_order(keys, left)
+                place = self._database.place
+                values = get_from_database(
+                    place.database,
+                    place.keys(keys.keys.some(left).to_list()),
+                    bytes_max=bytes_max - byte_count,
+                    value_bytes_max=self._value_bytes_max,
+                )
+                groups += self._group_of(left, values)
+                self._filter.note_missed(values.count(None))
+        return FoundRows(groups)
+
+    def find_cached(
+        self, keys: HashedKeys, *, pending: Sequence[Memtable] = (), bytes_max: int = sys.maxsize
+    ) -> FoundRows | None:
+        """Return what ``find`` would if that can be told from memory, in microseconds; None if it cannot.
+
+        It cannot if the values have more than ``bytes_max``, or if one of them might be really large.
+        """
+        groups, left = find_in_memtables(pending, keys)
+        if groups:
+            bytes_max -= sum(stored.byte_count for _, stored in groups)
+        if bytes_max < 0:
+            return None
+        if len(left):
+            values = self.get_cached(keys.keys.some(left).to_list(), bytes_max=bytes_max)
+            if values is None:
+                return None
+            groups += self._group_of(left, values)
+        return FoundRows(groups)
+
+    def get_many(self, keys: Sequence[bytes], *, bytes_max: int = sys.maxsize) -> list[bytes | None]:
+        """Return the value of each key, None where there is none. More than ``bytes_max`` is a FlussError (13)."""
+        keys = list(keys)
+        with self._database:
+            memtables = self._memtables
+            values = get_newest(
+                memtables, self._database.place, keys, bytes_max=bytes_max, value_bytes_max=self._value_bytes_max
+            )
+        if STATE_KEY in keys:
+            values = [value if key else None for key, value in zip(keys, values, strict=True)]
+        return values
+
+    def get_cached(self, keys: Sequence[bytes], *, bytes_max: int = sys.maxsize) -> list[bytes | None] | None:
+        """Return what ``get_many`` would if that can be told from memory, in microseconds; None if it cannot.
+
+        It cannot if the values have more than ``bytes_max``, or if one of them might be really large: copying it would
+        take too long.
+        """
+        if STATE_KEY in keys or self._value_bytes_max > _CACHED_VALUE_BYTES_MAX:
+            return None
+        values: list[bytes | None] = []
+        bytes_left = bytes_max
+        with self._database:
+            memtables = [memtable for memtable in self._memtables if len(memtable)]
+            place = self._database.place
+            database, prefix = place.database, place.prefix
+            for key in keys:
+                value = get_one(memtables, key)
+                if value is None and not self._is_database_empty:
+                    # With ``fetch`` it returns a pair, unlike what its stub says.
+                    may_exist, value = database.key_may_exist(prefix + key, fetch=True)  # type: ignore[misc]
+                    # Where a piece of an index is not in the cache the value comes out empty, as if it had been found.
+                    if may_exist and not value:
+                        return None
+                bytes_left -= len(value or b"")
+                if bytes_left < 0:
+                    return None
+                values.append(value or None)
+        return values
+
+    def _without_new_keys(self, keys: HashedKeys, numbers: Int64Array) -> Int64Array:
+        """Leave out the keys that the database cannot have."""
+        if self._is_database_empty:
+            return numbers[:0]
+        numbers = numbers[keys.keys.lengths[numbers] > 0]
+        may_have = self._filter.may_have(keys.keys.some(numbers)) if len(numbers) else None
+        return numbers if may_have is None else numbers[may_have]
+
+    def _group_of(self, numbers: Int64Array, values: list[bytes | None]) -> list[FoundGroup]:
+        """Return the values of those keys that have one; an empty list if none has."""
+        is_found = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        if not is_found.any():
+            return []
+        try:
+            stored = StoredValues.from_list([value for value in values if value is not None])
+        except CorruptRecordError as error:
+            raise KvDamagedError(f"The key-value store {self.directory} is damaged: {error.message}") from error
+        return [(numbers[is_found], stored)]
