@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.memory import give_back_memory
 from fluss.metrics import Metrics
 from fluss.schema.predicate import FilterLimits
 from fluss.server.kv.bucket import KvBucket
@@ -324,6 +325,8 @@ class TabletManager:
             group = self._group(group_id)
             assert group is not None, "others were left out"
             group.recovery_offsets, group.high_watermarks = offsets
+        # Of a million lines a few bytes each are left.
+        give_back_memory()
 
     def _group(self, group_id: GroupId) -> BucketGroup | None:
         hosted = self._tables.get(group_id[0])
