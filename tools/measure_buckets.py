@@ -39,6 +39,7 @@ PATH: Final = fluss.TablePath("fluss", "many")
 # A file has room for no more names than this on common file systems.
 _LINKS_MAX: Final = 60_000
 _PROBE_INTERVAL_S: Final = 0.002
+_REQUEST_TIMEOUT_MS: Final = 600_000
 
 
 def report(what: str, value: float, unit: str) -> None:
@@ -52,8 +53,24 @@ def serve(data_dir: Path) -> embedded.EmbeddedServer:
     return embedded.EmbeddedServer(options, data_dir=data_dir, process=True)
 
 
+async def connect(server: embedded.EmbeddedServer) -> fluss.FlussConnection:
+    config = fluss.Config({"bootstrap.servers": server.bootstrap_servers, "request-timeout": _REQUEST_TIMEOUT_MS})
+    return await fluss.FlussConnection.create(config)
+
+
 def resident_megabytes(server: embedded.EmbeddedServer) -> float:
     return psutil.Process(server.process_id).memory_info().rss / 1e6
+
+
+def processor_seconds(server: embedded.EmbeddedServer) -> float:
+    """Return what the server has worked so far: unlike times of the clock, no other program makes it longer."""
+    times = psutil.Process(server.process_id).cpu_times()
+    return times.user + times.system
+
+
+def report_server(server: embedded.EmbeddedServer) -> None:
+    report("  processor time of the server", processor_seconds(server), "s")
+    report("  memory of the server", resident_megabytes(server), "MB")
 
 
 @contextmanager
@@ -66,7 +83,8 @@ def timed(what: str) -> Iterator[None]:
 class Probe:
     """A client that asks for something small again and again."""
 
-    def __init__(self, admin: fluss.FlussAdmin) -> None:
+    def __init__(self, server: embedded.EmbeddedServer, admin: fluss.FlussAdmin) -> None:
+        self._server = server
         self._admin = admin
         self._is_over = False
         self._waits_s: list[float] = []
@@ -74,13 +92,14 @@ class Probe:
     async def during(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
         self._is_over, self._waits_s = False, []
         probing = asyncio.create_task(self._ask())
-        began_s = time.perf_counter()
+        began_s, worked_s = time.perf_counter(), processor_seconds(self._server)
         try:
             await work()
         finally:
             self._is_over = True
             await probing
-        report(f"{what}", time.perf_counter() - began_s, "s")
+        report(what, time.perf_counter() - began_s, "s")
+        report("  processor time of the server", processor_seconds(self._server) - worked_s, "s")
         waits_ms = sorted(1e3 * wait_s for wait_s in self._waits_s)
         report("  others wait, median", waits_ms[len(waits_ms) // 2], "ms")
         report(f"  others wait, longest of {len(waits_ms):,}", waits_ms[-1], "ms")
@@ -110,10 +129,10 @@ async def create_partitions(admin: fluss.FlussAdmin, count: int) -> None:
 
 async def create(server: embedded.EmbeddedServer, partitions: int) -> None:
     async with (
-        await fluss.FlussConnection.create(server.config()) as connection,
-        await fluss.FlussConnection.create(server.config()) as other,
+        await connect(server) as connection,
+        await connect(server) as other,
     ):
-        probe = Probe(other.get_admin())
+        probe = Probe(server, other.get_admin())
         await probe.during("a quiet second", lambda: asyncio.sleep(1.0))
         before = resident_megabytes(server)
         hourly = {
@@ -153,13 +172,13 @@ def run_start(options: argparse.Namespace, data_dir: Path) -> None:
     partitions = -(-options.buckets // BUCKETS_PER_PARTITION)
 
     async def prepare() -> None:
-        async with await fluss.FlussConnection.create(server.config()) as connection:
+        async with await connect(server) as connection:
             await create_partitions(connection.get_admin(), partitions)
 
     server = serve(data_dir)
     with timed("start with nothing"):
         server.start()
-    report("  memory of the server", resident_megabytes(server), "MB")
+    report_server(server)
     asyncio.run(prepare())
     server.stop()
     forge_logs(data_dir, options.on_disk)
@@ -168,7 +187,7 @@ def run_start(options: argparse.Namespace, data_dir: Path) -> None:
     with timed(f"start with {buckets}"):
         server.start()
     try:
-        report("  memory of the server", resident_megabytes(server), "MB")
+        report_server(server)
         asyncio.run(first_use(server))
         report("  memory of the server then", resident_megabytes(server), "MB")
     finally:
@@ -176,17 +195,17 @@ def run_start(options: argparse.Namespace, data_dir: Path) -> None:
             server.stop()
     with timed("start again"):
         server.start()
-    report("  memory of the server", resident_megabytes(server), "MB")
+    report_server(server)
     server.kill()
     with timed("start after kill -9"):
         server.restart()
-    report("  memory of the server", resident_megabytes(server), "MB")
+    report_server(server)
     with timed("  stop"):
         server.stop()
 
 
 async def first_use(server: embedded.EmbeddedServer) -> None:
-    async with await fluss.FlussConnection.create(server.config()) as connection:
+    async with await connect(server) as connection:
         admin = connection.get_admin()
         with timed("  where one bucket ends, as the first question"):
             await admin.list_partition_offsets(PATH, "000000", [0], fluss.OffsetSpec.latest())
@@ -228,10 +247,10 @@ def group_directories(data_dir: Path) -> list[Path]:
 
 async def drop(server: embedded.EmbeddedServer, data_dir: Path, partitions: int, *, is_used: bool) -> None:
     async with (
-        await fluss.FlussConnection.create(server.config()) as connection,
-        await fluss.FlussConnection.create(server.config()) as other,
+        await connect(server) as connection,
+        await connect(server) as other,
     ):
-        admin, probe = connection.get_admin(), Probe(other.get_admin())
+        admin, probe = connection.get_admin(), Probe(server, other.get_admin())
         if is_used:
             for number in range(partitions):
                 await admin.list_partition_offsets(
@@ -254,7 +273,7 @@ def run_drop(options: argparse.Namespace, data_dir: Path) -> None:
     partitions = -(-options.buckets // BUCKETS_PER_PARTITION)
 
     async def prepare() -> None:
-        async with await fluss.FlussConnection.create(server.config()) as connection:
+        async with await connect(server) as connection:
             await create_partitions(connection.get_admin(), partitions)
 
     with serve(data_dir) as server:

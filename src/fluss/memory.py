@@ -144,7 +144,8 @@ def resident_bytes() -> int | None:
 
 # What has to have been added since the last time to be worth the while.
 _GROWTH_BYTES: Final = 64 * 1024 * 1024
-# Trimming that gives back less than this of the growth was in vain: the memory is in use. Then it is tried less often.
+# Trimming that gives back less than this of the growth was in vain: the memory is in use. Then it is tried again after
+# a while, and each time that it is in vain after twice as long: what is in use now, need not be so later.
 _USEFUL_RATIO: Final = 0.25
 _PATIENCE_CHECKS_MAX: Final = 64
 # A process that used more of a processor's time than this since the last look is busy: its memory is in use as well.
@@ -208,6 +209,4 @@ class MemoryWatch:
         is_useful = self._asked_at_bytes - resident_now >= growth_bytes * _USEFUL_RATIO
         self._patience_checks = 0 if is_useful else min(max(1, self._patience_checks * 2), _PATIENCE_CHECKS_MAX)
         self._checks_to_wait = self._patience_checks
-        # What is still there is in use: only what comes on top of it counts from now on.
-        self._lowest_bytes = resident_now
         self._asked_at_bytes = None

@@ -20,7 +20,9 @@ from fluss.protocol.codec import MessageCodec
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_from_pb, predicate_to_pb
 from fluss.protocol.sasl import UserTable
+from fluss.protocol.scram import ScramServer
 from fluss.protocol.session import ClientSession, RequestReceived, ResponseReceived, ServerSession
+from fluss.protocol.stored_password import StoredPassword
 from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
 from fluss.record.batch_heads import BatchHeads, heads_of
 from fluss.record.compression import ArrowCompression
@@ -334,6 +336,10 @@ def _protocol_targets() -> Iterator[Target]:
     ]
     yield Target("server-session", [b"".join(requests), *requests], _feed_server)
     yield Target("client-session", [_answers(requests, produce)], _feed_client)
+    yield Target("scram-first", [b"n,,n=user,r=abc", "y,a=ж=2C,n=ж=2C,r=a%c,x=y".encode()], _scram().first)
+    yield Target("scram-final", [b"c=biws,r=abcdef,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="], _scram_final)
+    stored = str(StoredPassword(b"0123456789abcdef", 4096, bytes(32), bytes(range(32)))).encode()
+    yield Target("stored-password", [stored], lambda data: StoredPassword.parse(data.decode(errors="replace")))
 
 
 def _filter_target() -> Target:
@@ -345,6 +351,17 @@ def _filter_target() -> Target:
     codec = MessageCodec(pb.PbPredicate)
     seeds = [predicate_to_pb(each.bind(schema)).SerializeToString() for each in (condition, col("c5") == 1.5)]
     return Target("filter", seeds, lambda data: predicate_to_pb(predicate_from_pb(codec.decode(data), schema)))
+
+
+def _scram() -> ScramServer:
+    return ScramServer(lambda username: (username.encode()[:16], 4096), nonce="def")
+
+
+def _scram_final(data: bytes) -> object:
+    server = _scram()
+    server.first(b"n,,n=user,r=abc")
+    server.final(data)
+    return server.signature(StoredPassword(b"salt", 4096, bytes(32), bytes(32)))
 
 
 def _request(api: Any, message: Any) -> bytes:

@@ -357,9 +357,9 @@ def test_guessing_passwords_becomes_slow_and_ends(server: ServerProcess) -> None
         last = guess(connection, SASL_PASSWORD)
         assert last is not None
         assert "connect again" in last.error_message
-    assert time.monotonic() - begun > 0.25, "the fourth and the fifth guess are answered late"
     with RawConnection(server.ports["CLIENT"]) as connection:
         assert guess(connection, SASL_PASSWORD) is None
+    assert time.monotonic() - begun > 1.5, "after five guesses one is checked every two seconds"
 
 
 # Too much of everything
@@ -465,7 +465,8 @@ def test_clients_that_never_finish_their_requests_hold_little_memory(server: Ser
 
 
 def test_very_many_connections_are_taken_and_too_many_are_told_so(server: ServerProcess) -> None:
-    connections = [RawConnection(server.port, timeout_s=120) for _ in range(900)]
+    # One address has nine of ten places, on the machine itself.
+    connections = [RawConnection(server.port, timeout_s=120) for _ in range(850)]
     try:
         assert_serves(server)
         connections += [RawConnection(server.port, timeout_s=120) for _ in range(200)]

@@ -29,6 +29,8 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text",
 ROWS = 1000
 # A pass follows the other, and files are read as fast as they can be.
 SCRUBBING = ("server.scrub.interval=100ms", "server.scrub.max-bytes-per-second=1gb")
+# A database for each store, however small.
+OWN_STORES = ("kv.shared-store.max-size=0b",)
 OPTIONS = ("durability=os", "log.segment.file-size=20kb", "log.flush.offset.checkpoint-interval=100ms")
 
 
@@ -145,13 +147,14 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
         assert read_damaged(server.data_dir) == {}
 
 
-def test_a_damaged_store_is_built_again_from_its_changelog(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as (server, connection):
+@pytest.mark.parametrize("options", [OWN_STORES, ()], ids=["of its own", "shared"])
+def test_a_damaged_store_is_built_again_from_its_changelog(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with serving(tmp_path / "data", *options) as (server, connection):
         write_users(connection)
     # A stop brings the rows to the disk.
     (sst, *_) = sorted((tmp_path / "data").glob("**/*.sst"))
     flip(sst, sst.stat().st_size // 3)
-    with serving(tmp_path / "data", *SCRUBBING) as (server, connection):
+    with serving(tmp_path / "data", *options, *SCRUBBING) as (server, connection):
         eventually(lambda: "is built again from its changelog" in server.log_text, "mending the store")
         assert f"{sst}, byte " in server.log_text
         lookuper = connection.get_table(USERS).new_lookup().create_lookuper()
@@ -168,7 +171,7 @@ def linked_sst_files(data_dir: Path) -> list[Path]:
 
 
 def test_a_store_that_could_only_be_built_from_the_same_damage_is_left_as_it_is_and_reported(tmp_path: Path) -> None:
-    expiring = ("log.retention.check-interval=100ms", "log.retention.roll-active-segment.enabled=true")
+    expiring = (*OWN_STORES, "log.retention.check-interval=100ms", "log.retention.roll-active-segment.enabled=true")
     with serving(tmp_path / "data", *expiring) as (server, connection):
         write_users(connection, {"table.log.ttl": "1 s"})
         # Before the changelog goes, a copy of the store is made.
@@ -179,7 +182,7 @@ def test_a_store_that_could_only_be_built_from_the_same_damage_is_left_as_it_is_
     (sst, *_) = linked_sst_files(tmp_path / "data")
     position = sst.stat().st_size // 3
     flip(sst, position)
-    with serving(tmp_path / "data", *SCRUBBING) as (server, connection):
+    with serving(tmp_path / "data", *OWN_STORES, *SCRUBBING) as (server, connection):
         eventually(lambda: health(connection) is HealthStatus.RED, "noticing the damage")
         eventually(lambda: "It cannot be built again from the changelog" in server.log_text)
         # Everything else can still be read, and the file be restored.

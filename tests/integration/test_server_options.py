@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import fluss
 from fluss import EARLIEST_OFFSET, blocking, embedded
 from fluss.embedded import EmbeddedServer
 from fluss.errors import ErrorCode, FlussError
@@ -25,6 +26,8 @@ from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
+from fluss.server.process import FlussServer
+from fluss.server.server_options import ServerOptions
 from fluss.testing.waiting import eventually
 from tests.integration.servers import serving
 
@@ -545,3 +548,24 @@ def test_writes_depend_on_how_full_the_disk_is(tmp_path: Path) -> None:
 
             eventually(is_written)
             assert ids(table) == [2]
+
+
+async def test_buckets_and_open_logs_can_be_seen(tmp_path: Path) -> None:
+    given = {"data.dir": str(tmp_path), "bind.listeners": "FLUSS://127.0.0.1:0", "server.max-buckets": 50_000}
+    async with FlussServer(ServerOptions(given)) as server:
+        config = fluss.Config({"bootstrap.servers": f"127.0.0.1:{server.listeners[0].port}"})
+        async with await fluss.FlussConnection.create(config) as connection:
+            admin = connection.get_admin()
+            path = fluss.TablePath("fluss", "many")
+            descriptor = fluss.TableDescriptor(fluss.Schema(ARROW_SCHEMA), bucket_count=1000)
+            await admin.create_table(path, descriptor)
+            values = server.metrics.values()
+            assert values["fluss_buckets", ()] == 1000
+            assert values["fluss_buckets_max", ()] == 50_000
+            assert values["fluss_open_logs", ()] == 0
+            await admin.list_offsets(path, range(10), fluss.OffsetSpec.latest())
+            values = server.metrics.values()
+            assert values["fluss_open_logs", ()] == 10
+            assert values["fluss_failed_buckets", ()] == values["fluss_tables_without_room", ()] == 0
+            await admin.drop_table(path)
+            assert server.metrics.values()["fluss_buckets", ()] == 0

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from fluss.errors import FlussError
 from fluss.testing.certificates import IssuedCertificate, ThrowawayCa
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
+from tests.pages import ROOT
 
 ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 LISTENERS = {
@@ -296,3 +299,33 @@ def test_files_are_looked_at_again_and_again(ca, tmp_path, caplog):
     ):
         ca.issue("watched", names=["127.0.0.1"])
         eventually(lambda: "the certificate of listener FLUSS was loaded again" in caplog.text)
+
+
+# What the guide says
+
+
+def test_the_commands_of_the_guide_make_certificates_that_work(tmp_path):
+    page = (ROOT / "docs" / "operations" / "security.md").read_text(encoding="utf-8")
+    commands = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "openssl" in block]
+    assert len(commands) == 2
+    for command in commands:
+        subprocess.run(["bash", "-ec", command], cwd=tmp_path, check=True, capture_output=True)
+    options = {
+        "security.protocol.map": "FLUSS:SSL",
+        "security.ssl.certificate.file": str(tmp_path / "server.pem"),
+        "security.ssl.key.file": str(tmp_path / "server.key"),
+        "security.ssl.client.auth": "required",
+        "security.ssl.client.ca.file": str(tmp_path / "ca.pem"),
+        "authorizer.enabled": "true",
+        "super.users": "User:alice",
+    }
+    with embedded.start(options) as server:
+        config = server.config(
+            security_protocol="ssl",
+            security_ssl_ca=str(tmp_path / "ca.pem"),
+            security_ssl_certificate=str(tmp_path / "alice.pem"),
+            security_ssl_key=str(tmp_path / "alice.key"),
+        )
+        config.bootstrap_servers = f"localhost:{server.port}"
+        with blocking.FlussConnection.create(config) as connection:
+            connection.get_admin().create_database("made_by_alice")

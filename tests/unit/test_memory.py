@@ -78,9 +78,11 @@ def _watch(sizes: list[int], *, is_busy: bool = False) -> tuple[MemoryWatch, lis
         ([100, 600, 120, 130, 140], [1]),  # It helped; what is left is the new measure.
         ([100, 600, 120, 600, 120], [1, 3]),
         ([100, 50, 120, 60], [2]),
-        # The memory is in use: only what is added counts.
-        ([100, 600, 600, 600, 600, 600, 600], [1]),
-        ([100, 600, 600, 600, 700, 700, 700, 800, 800], [1, 4, 7]),
+        ([100, 600, 300, 120, 120], [1, 2]),  # It helped, and there is more: the flood was not over yet.
+        ([100, 600, 300, 290, 290], [1, 2, 4]),  # The rest is in use.
+        # The memory is in use: it is tried ever less often.
+        ([100, *([600] * 20)], [1, 3, 6, 11, 20]),
+        ([100, 600, 600, 600, 120, 600, 120], [1, 3, 5]),
     ],
 )
 def test_memory_is_given_back_when_it_has_grown(sizes, expected):

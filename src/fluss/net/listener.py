@@ -155,7 +155,8 @@ class Listener:
             self._settings.name,
             context=lambda: certificate.context,
             new_connection=self._new_connection,
-            places=self,
+            admission=self._shared.admission,
+            bursts=self._shared.bursts,
             handshake_timeout_s=certificate.tls.handshake_timeout_s,
         )
         await acceptor.start(self._settings.host, self._settings.port, backlog=_BACKLOG)
@@ -202,6 +203,7 @@ class Listener:
             await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
 
     def _new_connection(self) -> ServerConnection:
+        # Over TLS a client has its place before the handshake.
         is_admitted = self._settings.certificate is not None
         return ServerConnection(
             self._settings, self._shared, self._connected, self._disconnected, is_admitted=is_admitted
@@ -210,23 +212,9 @@ class Listener:
     def _connected(self, connection: ServerConnection) -> FlussError | None:
         """Take a new connection in; return why it cannot stay, if it cannot."""
         self._connections.add(connection)
-        return self._refusal_while_stopping()
-
-    def _refusal_while_stopping(self) -> FlussError | None:
-        return FlussError("the server is shutting down", ErrorCode.NETWORK_EXCEPTION) if self._is_stopping else None
-
-    def admit(self, host: str) -> FlussError | None:
-        """Give a client a place before its handshake, or return why there is none."""
-        refusal = self._refusal_while_stopping() or self.admission.admit(host)
-        if refusal is not None:
-            self._shared.bursts.log(
-                "connections refused", logging.WARNING, f"refused the connection of {host}: {refusal}"
-            )
-        return refusal
-
-    def release(self, host: str) -> None:
-        """Take the place back of a client that has not finished its handshake."""
-        self.admission.release(host)
+        if self._is_stopping:
+            return FlussError("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
+        return None
 
     def _disconnected(self, connection: ServerConnection) -> None:
         self._connections.discard(connection)

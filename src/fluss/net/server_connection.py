@@ -56,6 +56,8 @@ _ANSWER_HELD_S_MAX = 10.0
 _THROTTLE_CHECK_S = 1.0
 # How often it is looked whether it is a guess's turn.
 _LOGIN_CHECK_S = 0.25
+# When a client is told to try again, because its guess would have to wait for too long.
+_TRY_AGAIN_S = 1.0
 # What a refused client sends goes here.
 _NOTHING_WANTED = memoryview(bytearray(4096))
 _NO_BODY = memoryview(b"")
@@ -361,9 +363,14 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
 
     def _log_refusal(self, error: FlussError) -> None:
         """Log the first refusals; what a client repeats for ever must not fill the log."""
+        text = f"refused a request of {self._peer_address}: {error}"
+        if self._session.principal is None:
+            # As many clients as there are addresses can be refused before they have said who they are.
+            self._shared.bursts.log("requests before logging in", logging.INFO, text)
+            return
         self._refusal_count += 1
         if self._refusal_count <= _REFUSALS_LOGGED_MAX:
-            logger.info("refused a request of %s: %s", self._peer_address, error)
+            logger.info("%s", text)
             if self._refusal_count == _REFUSALS_LOGGED_MAX:
                 logger.info("further requests of %s that are refused are not logged", self._peer_address)
 
@@ -407,14 +414,18 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
     async def _checked(self, guess: Guess) -> Success:
         if self._failed_login_count >= _FAILED_LOGINS_MAX:
             raise AuthenticationError("too many failed logins; connect again")
-        attempt = self._throttle.begin(self._address, guess.username)
+        try:
+            attempt = self._throttle.begin(self._address, guess.username)
+        except FlussError:
+            # At once, it would be an invitation to ask at once again.
+            await asyncio.sleep(_TRY_AGAIN_S)
+            raise
         try:
             while (wait_s := attempt.wait_s) > 0:
                 await asyncio.sleep(min(wait_s, _LOGIN_CHECK_S))
             success = await guess.check()
         except AuthenticationError:
             self._failed_login_count += 1
-            self._shared.bursts.log("wrong passwords", logging.INFO, f"{self._peer_address} gave a wrong password")
             raise
         except BaseException:
             attempt.withdraw()

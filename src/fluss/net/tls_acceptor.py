@@ -17,10 +17,12 @@ import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from fluss.errors import AuthenticationError, FlussError
-from fluss.protocol.session import ServerSession
+from fluss.errors import AuthenticationError
+from fluss.net.admission import Admission
+from fluss.net.burst_log import BurstLog
+from fluss.protocol.session import failure_parts
 
 # A handshake is one to two milliseconds of work with a common RSA key: so many leave the loop most of its time.
 _HANDSHAKES_PER_S: Final = 250
@@ -34,16 +36,6 @@ _SHUTDOWN_TIMEOUT_S: Final = 5.0
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 logger = logging.getLogger(__name__)
-
-
-class Places(Protocol):
-    """Who decides whether a client may connect."""
-
-    def admit(self, host: str) -> FlussError | None:
-        """Give a client of this address a place, or say why it gets none."""
-
-    def release(self, host: str) -> None:
-        """Take the place back of a client that did not finish its handshake."""
 
 
 class TlsConnection(asyncio.BaseProtocol, ABC):
@@ -64,13 +56,15 @@ class TlsAcceptor:
         *,
         context: Callable[[], ssl.SSLContext],
         new_connection: Callable[[], TlsConnection],
-        places: Places,
+        admission: Admission,
+        bursts: BurstLog,
         handshake_timeout_s: float,
     ) -> None:
         self._name = name
         self._context = context
         self._new_connection = new_connection
-        self._places = places
+        self._admission = admission
+        self._bursts = bursts
         self._handshake_timeout_s = handshake_timeout_s
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,14 +119,19 @@ class TlsAcceptor:
                 self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again, listening)
                 return
             host = str(address[0])
-            if self._places.admit(host) is not None:
-                # Told in TLS it would cost a handshake, and there is no place.
+            refusal = self._admission.admit(host)
+            if refusal is not None:
+                # Telling it in TLS would cost a handshake, and there is no place.
+                self._log("connections refused", f"refused the connection of {host}: {refusal}", logging.WARNING)
                 accepted.close()
                 continue
             accepted.setblocking(False)
             task = self._loop.create_task(self._take_in(accepted, host))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _log(self, kind: str, text: str, level: int = logging.INFO) -> None:
+        self._bursts.log(kind, level, text)
 
     def _accept_again(self, listening: socket.socket) -> None:
         if listening in self.sockets:
@@ -151,14 +150,14 @@ class TlsAcceptor:
                 elif first is not None:
                     await self._refuse_plaintext(accepted, host)
         except TimeoutError:
-            logger.info("gave up the TLS handshake of %s after %g s", host, self._handshake_timeout_s)
+            self._log("handshakes given up", f"gave up the handshake of {host} after {self._handshake_timeout_s:g} s")
         except OSError as error:
-            logger.info("the TLS handshake of %s failed: %s", host, str(error) or type(error).__name__)
+            self._log("handshakes failed", f"the TLS handshake of {host} failed: {str(error) or type(error).__name__}")
         finally:
             if connection is None:
                 accepted.close()
             if connection is None or not connection.is_connected:
-                self._places.release(host)
+                self._admission.release(host)
 
     async def _shake_hands(self, accepted: socket.socket, connection: TlsConnection) -> None:
         await self._loop.connect_accepted_socket(
@@ -191,12 +190,12 @@ class TlsAcceptor:
 
     async def _refuse_plaintext(self, accepted: socket.socket, host: str) -> None:
         """Tell a client of this protocol that it has to speak TLS, in words that it understands."""
-        logger.info("refused %s: it does not speak TLS, and listener %s does", host, self._name)
+        self._log("plaintext refused", f"refused {host}: it does not speak TLS, and listener {self._name} does")
         refusal = AuthenticationError(
             f"the listener {self._name} speaks TLS; set 'security.protocol' to ssl or sasl_ssl, or use the address of "
             "a plaintext listener"
         )
-        accepted.send(b"".join(ServerSession({}).failure(refusal)))
+        accepted.send(b"".join(failure_parts(refusal)))
         accepted.shutdown(socket.SHUT_WR)
         # Closing while there are bytes to read would have the system throw away what was sent.
         try:

@@ -53,6 +53,8 @@ _CLIENT_FINAL: Final = re.compile(
 )
 _SERVER_FINAL: Final = re.compile(r"v=(?P<signature>[A-Za-z0-9+/=]+)(?:,[A-Za-z]=[^,\0]+)*")
 _NO_BINDING: Final = "n,,"
+# Preparing a user name looks at every character of it several times, and anybody can send one.
+_TOKEN_BYTES_MAX: Final = 1024
 
 
 class ScramClient:
@@ -172,6 +174,8 @@ def _new_nonce() -> str:
 
 
 def _text(token: bytes, what: str) -> str:
+    if len(token) > _TOKEN_BYTES_MAX:
+        raise AuthenticationError(f"{what} has {len(token)} bytes, more than {_TOKEN_BYTES_MAX}")
     try:
         return token.decode()
     except UnicodeDecodeError:

@@ -13,7 +13,7 @@ from typing import Any
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.tls import ClientAuth, ServerTls
 from fluss.options import suggestion
-from fluss.protocol.sasl import PLAIN, UserTable
+from fluss.protocol.sasl import MECHANISMS, UserTable
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol, address_text, parse_users
 from fluss.server.security_files import UsersFile
 from fluss.server.server_options import ServerOption, ServerOptions
@@ -202,9 +202,9 @@ class SharedUsers:
 
 
 def _check_users(options: ServerOptions, listener_name: str, own_users: Mapping[str, str] | None) -> None:
-    unknown = [name for name in options.sasl_mechanisms if name.upper() != PLAIN]
+    unknown = [name for name in options.sasl_mechanisms if name.upper() not in MECHANISMS]
     if unknown or not options.sasl_mechanisms:
-        raise _invalid(ServerOptions.sasl_mechanisms, f"{PLAIN} is the one mechanism there is; set it to that")
+        raise _invalid(ServerOptions.sasl_mechanisms, f"name one or both of {', '.join(MECHANISMS)}")
     has_shared = options.sasl_jaas_users or options.sasl_users or options.sasl_users_file
     if not (own_users if own_users is not None else has_shared):
         raise _invalid(

@@ -175,6 +175,8 @@ class FlussServer:
         coordinator_service = CoordinatorService(coordinator, manager)
         self._running.push_async_callback(coordinator_service.stop)
         await coordinator_service.start()
+        manager.show(self._metrics)
+        coordinator_service.show(self._metrics)
         tablet_service = TabletService(manager, coordinator.catalog, authorizer, clock=self._clock)
         self._running.push_async_callback(tablet_service.stop)
         tablet_service.start()

@@ -226,7 +226,11 @@ class ServerOptions:
         "Otherwise they have to be on a loopback address, such as 127.0.0.1.",
     )
     sasl_mechanisms = ServerOption(
-        "security.sasl.enabled.mechanisms", NAMES, "PLAIN", "How users may log in; PLAIN is the one mechanism there is."
+        "security.sasl.enabled.mechanisms",
+        NAMES,
+        "PLAIN",
+        "How users may log in: PLAIN, by sending the password; SCRAM-SHA-256, by proving to know it; or both, "
+        "separated by commas.",
     )
     sasl_users = ServerOption(
         "security.sasl.plain.credentials",
@@ -831,13 +835,15 @@ _OPTION_BY_KEY: Final = {option.key: option for option in ServerOptions.options(
 
 def is_secret_option(key: str) -> bool:
     """Whether the value of a key must not be shown; also of keys that only upstream servers know."""
-    option = _OPTION_BY_KEY.get(key)
+    own_tls = _LISTENER_TLS_KEY.fullmatch(key)
+    option = _OPTION_BY_KEY.get(key if own_tls is None else _TLS_PREFIX + own_tls["rest"])
     return is_secret_key(key) if option is None else option.secret
 
 
 def variable_of(key: str) -> str | None:
     """Return the environment variable that sets an option; None if there is none."""
-    return _variable(key) if key in _OPTION_BY_KEY or _LISTENER_JAAS_KEY.fullmatch(key) else None
+    is_own = _LISTENER_JAAS_KEY.fullmatch(key) or _LISTENER_TLS_KEY.fullmatch(key)
+    return _variable(key) if key in _OPTION_BY_KEY or is_own else None
 
 
 def argument_settings(properties: Mapping[str, str | int | float | bool]) -> dict[str, Setting]:

@@ -84,6 +84,7 @@ def test_any_name_arrives_as_it_is(name):
         (b"n,a=other,n=user,r=abc", "acting as another user"),
         (b"n,,n=us\x07er,r=abc", "user name contains"),
         (b"n,,n=\xff,r=abc", "UTF-8"),
+        (b"n,,n=" + b"x" * 3000 + b",r=abc", "more than 1024"),
     ],
 )
 def test_a_first_token_that_is_none_is_refused(token, expected):

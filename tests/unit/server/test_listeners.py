@@ -186,7 +186,7 @@ def test_replacing_users_is_refused_if_no_user_could_log_in_any_more() -> None:
                 "security_sasl_plain_credentials": "a:b",
                 "security_sasl_enabled_mechanisms": "PLAIN,SCRAM",
             },
-            "PLAIN is the one mechanism",
+            "name one or both of PLAIN, SCRAM-SHA-256",
         ),
     ],
 )

@@ -155,9 +155,9 @@ class AutoPartitioner:
         await self._periodic.stop()
 
     @property
-    def is_short_of_room(self) -> bool:
-        """Whether a table lacks partitions because a limit of partitions or buckets is reached."""
-        return bool(self._crowded_ids)
+    def crowded_count(self) -> int:
+        """How many tables lack partitions because a limit of partitions or buckets is reached."""
+        return len(self._crowded_ids)
 
     def partitions_at_once(self, descriptor: TableDescriptor) -> int:
         """Return how many partitions a new table gets as soon as it is there."""

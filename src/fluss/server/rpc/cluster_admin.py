@@ -75,7 +75,7 @@ class ClusterHandlers:
         if health.active_count < health.bucket_count:
             return HealthStatus.RED
         # Everything works, but partitions that a table should have by now are missing, and writers will look for them.
-        return HealthStatus.YELLOW if self._auto_partitioner.is_short_of_room else HealthStatus.GREEN
+        return HealthStatus.YELLOW if self._auto_partitioner.crowded_count else HealthStatus.GREEN
 
     # Configuration
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.metrics import Metrics
 from fluss.net.server_connection import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner
@@ -37,6 +38,7 @@ class CoordinatorService:
         configs, tags, clock = coordinator.configs, coordinator.tags, coordinator.clock
         catalog.attach(bucket_host)
         self._writer_ids = coordinator.writer_ids
+        self._bucket_count_max = settings.total_bucket_count_max
         self._auto_partitioner = AutoPartitioner(
             catalog, settings, clock=clock, rng=coordinator.rng, server_count=lambda: tags.assignable_count
         )
@@ -69,6 +71,15 @@ class CoordinatorService:
                 assert key not in handlers, f"{key.name} has two handlers"
                 handlers[key] = handler
         return handlers
+
+    def show(self, metrics: Metrics) -> None:
+        """Show the limit of buckets, and what it is in the way of."""
+        metrics.gauge("fluss_buckets_max", "The most buckets that there may be.", lambda: self._bucket_count_max)
+        metrics.gauge(
+            "fluss_tables_without_room",
+            "Tables that lack partitions by time because a limit of partitions or buckets is reached.",
+            lambda: self._auto_partitioner.crowded_count,
+        )
 
     async def start(self) -> None:
         """Bring the partitions by time up to date, and keep looking after them. The bucket host must be ready."""

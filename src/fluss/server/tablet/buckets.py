@@ -489,7 +489,8 @@ async def open_all(buckets: Iterable[HostedBucket], *, is_use: bool = True) -> N
 
     Unless ``is_use`` they may be closed again at once.
     """
-    left = 0
+    # One for the loop below: a bucket may be open as soon as it is asked for.
+    left = 1
     are_open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def count_down() -> None:
@@ -503,8 +504,8 @@ async def open_all(buckets: Iterable[HostedBucket], *, is_use: bool = True) -> N
         if not bucket.is_settled:
             left += 1
             bucket.when_open(count_down)
-    if left:
-        await are_open
+    count_down()
+    await are_open
 
 
 def not_open(outcomes: Iterable[object]) -> Collection[HostedBucket]:

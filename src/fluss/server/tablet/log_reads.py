@@ -36,6 +36,7 @@ from fluss.schema.schema import Schema
 from fluss.schema.table_options import LogFormat
 from fluss.schema.types import DataType
 from fluss.server.tablet.buckets import HostedTable
+from fluss.storage.log.segment import StoredHeads
 from fluss.storage.log.tablet import LogTablet
 
 # Stored bytes that are looked at in one read when columns are cut out or batches skipped.
@@ -265,7 +266,7 @@ def _read_selected(
             if seconds < limits.scan_seconds_left * _HEADS_SECONDS_SHARE:
                 heads_max = min(heads_max * 2, _HEADS_MAX)
             limits.scan_seconds_left -= seconds
-            offset = found.add_wanted(log, stored.heads, is_wanted)
+            offset = found.add_wanted(log, stored, is_wanted)
         if found.is_full:
             break
     return found.data(has_more=True)
@@ -305,11 +306,12 @@ class _Found:
         self.is_full |= self._byte_count >= self._bytes_max
         return offset
 
-    def add_wanted(self, log: LogTablet, heads: BatchHeads, is_wanted: BoolArray) -> int:
+    def add_wanted(self, log: LogTablet, stored: StoredHeads, is_wanted: BoolArray) -> int:
         """Read and add the wanted ones of consecutive batches, pass over the others; return the offset to go on from.
 
         Wanted batches that are near each other are read together with what lies between them.
         """
+        heads = stored.heads
         wanted = np.flatnonzero(is_wanted)
         ends = np.cumsum(heads.sizes)
         starts = ends - heads.sizes
@@ -322,8 +324,11 @@ class _Found:
             byte_count = int(ends[wanted[done + span - 1]] - starts[first])
             if first:
                 self._skip_to(int(offset_ends[first - 1]))
-            view = log.read(int(heads.base_offsets[first]), byte_count, at_least_one_batch=True)
-            self._limits.scan_bytes_left -= len(view)
+            if stored.data is not None:
+                view = stored.data[int(starts[first]) :]
+            else:
+                view = log.read(int(heads.base_offsets[first]), byte_count, at_least_one_batch=True)
+                self._limits.scan_bytes_left -= len(view)
             positions = (starts[wanted[done : done + span]] - starts[first]).tolist()
             offset = self.add((read_batch(view, position) for position in positions), offset)
             done += span

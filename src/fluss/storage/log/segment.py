@@ -38,6 +38,8 @@ class StoredHeads(NamedTuple):
 
     heads: BatchHeads
     read_bytes: int
+    # The batches themselves, from the first one on, if all of them happened to be read.
+    data: memoryview | None
 
 
 class Segment:
@@ -242,10 +244,11 @@ class Segment:
         byte_count = min(max(bytes_max, first.size), position_end - first.position)
         data = memoryview(self.read(first, byte_count))
         heads = heads_of(data[: measure_batches(data).byte_count], batches_max)
-        return StoredHeads(heads, byte_count)
+        return StoredHeads(heads, byte_count, data)
 
     def _read_heads(self, position: int, position_end: int, batches_max: int, bytes_max: int) -> StoredHeads:
         collector = HeadCollector()
+        first_position = position
         window, window_start = memoryview(b""), position
         read_bytes, window_bytes = 0, _HEADS_WINDOW_BYTES
         while position < position_end and len(collector) < batches_max:
@@ -268,7 +271,8 @@ class Segment:
                 raise damage_at(self.path, position, "the batch is not whole")
         if position > position_end:
             raise damage_at(self.path, position_end, "the last batch is not whole")
-        return StoredHeads(collector.heads(), read_bytes)
+        is_whole = window_start == first_position and position <= window_start + len(window)
+        return StoredHeads(collector.heads(), read_bytes, window if is_whole else None)
 
     def _verify(self, data: BytesLike, first: StoredBatch, verified_bytes: int) -> None:
         chain = BatchChain(self.path, first.position, first.base_offset, timestamp_min_ms=0)

@@ -94,6 +94,27 @@ async def test_a_start_opens_nothing_and_a_request_opens_what_it_asks_for(tmp_pa
     assert sorted(path.name for path in (tmp_path / "db/t-1").iterdir()) == [f"log-{n}" for n in range(0, 100, 10)]
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_thousands_of_buckets_can_be_asked_for_at_once(tmp_path, is_new):
+    table = make_table(buckets=3000)
+    catalog = MemoryCatalog() if is_new else MemoryCatalog(table)
+    async with serving(tmp_path, catalog=catalog) as server:
+        if is_new:
+            catalog.add(table)
+            await server.manager.open_buckets(table, None)
+        answers = await server.offsets(*range(1000), type=1)
+        assert {(answer.error_code, answer.offset) for answer in answers} == {(0, 0)}
+        assert {answer.error_code for answer in await server.fetch(*((bucket, 0) for bucket in range(2000)))} == {None}
+        batch = bytes(arrow_batch(rows(0, 1)))
+        entries = [bulk_messages.BucketRecords(bucket, bytearray(batch)) for bucket in range(2000, 2400)]
+        request = bulk_messages.ProduceLogRequest(-1, 1, 60_000, entries)
+        written = (await server.request(apis.PRODUCE_LOG, request)).buckets_resp
+        assert [(each.bucket_id, each.error_code, each.base_offset) for each in written] == [
+            (bucket, 0, 0) for bucket in range(2000, 2400)
+        ]
+        assert await _all_ids(server, 2399) == [0]
+
+
 async def test_requests_that_come_while_a_log_is_opened_wait_in_their_order_and_open_it_once(tmp_path):
     table = make_table(buckets=2)
     async with serving(tmp_path, table) as server:
