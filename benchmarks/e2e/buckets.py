@@ -2,6 +2,9 @@
 
 The first rows of a bucket open its log and its store, so they are measured by themselves. Processor time of client and
 server together says more than the clock on a machine that does other things as well.
+
+So many rows in so many buckets are small batches, and every batch has a cost of its own, wherever it goes. What
+the number of buckets alone costs is seen beside the same rows in as many batches in the few buckets.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from fluss import embedded
 
 Line = tuple[str, float, str, str]
 FEW, MANY = 64, 4096
-ROWS = 200_000
+ROWS = 100_000
 LOOKUPS = 20_000
 TARGET = 2.0
+SMALL_BATCHES = f"upserts in {MANY:,} batches"
 
 
 def measure() -> Iterator[Line]:
@@ -31,6 +35,15 @@ def measure() -> Iterator[Line]:
         # A server that stops does not slow down the next one.
         with embedded.start(process=True) as server:
             measured[bucket_count] = asyncio.run(_measure(server, bucket_count))
+    small_batches = measured[FEW].pop(SMALL_BATCHES)
+    yield f"{SMALL_BATCHES} at {FEW} buckets, processor time", small_batches.us_each, "us each", ""
+    few_times = measured[MANY]["upserts"].processor_s / small_batches.processor_s
+    yield (
+        f"the same at {MANY:,} buckets, processor time",
+        measured[MANY]["upserts"].us_each,
+        "us each",
+        (f"{few_times:.1f} times that of as many batches in {FEW} buckets (target {TARGET:.0f})"),
+    )
     for what in measured[FEW]:
         few, many = measured[FEW][what], measured[MANY][what]
         remark = f"{many.processor_s / few.processor_s:.1f} times the processor time of {FEW}"
@@ -39,7 +52,7 @@ def measure() -> Iterator[Line]:
         for bucket_count, cost in ((FEW, few), (MANY, many)):
             name = f"{what} at {bucket_count:,} buckets"
             yield name, cost.count / cost.wall_s / 1e3, "k/s", remark if bucket_count == MANY else ""
-            yield f"{name}, processor time", cost.processor_s / cost.count * 1e6, "us each", ""
+            yield f"{name}, processor time", cost.us_each, "us each", ""
 
 
 class _Cost:
@@ -55,6 +68,10 @@ class _Cost:
         self.wall_s = time.perf_counter() - self._began[0]
         self.processor_s = self._processor_time_s() - self._began[1]
         return self
+
+    @property
+    def us_each(self) -> float:
+        return self.processor_s / self.count * 1e6
 
     def _processor_time_s(self) -> float:
         return sum(sum(process.cpu_times()[:2]) for process in self._processes)
@@ -75,6 +92,12 @@ async def _measure(server: embedded.EmbeddedServer, bucket_count: int) -> dict[s
             writer.upsert_arrow(shuffled)
             await writer.flush()
             costs[what] = cost.end()
+        if bucket_count == FEW:
+            cost = _Cost(server, ROWS)
+            for first in range(0, ROWS, ROWS * FEW // MANY):
+                writer.upsert_arrow(shuffled.slice(first, ROWS * FEW // MANY))
+                await writer.flush()
+            costs[SMALL_BATCHES] = cost.end()
         lookuper = table.new_lookup().create_lookuper()
         keys = shuffled.slice(0, LOOKUPS).select(["id"])
         for what in ("first lookups", "lookups"):

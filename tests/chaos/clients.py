@@ -39,6 +39,8 @@ class Clients:
         self.history = History()
         # Operations that ended with an error, by what they were.
         self.errors: list[str] = []
+        # Clients that waited for something that did not come, although the server was there.
+        self.hung: list[str] = []
         self._bootstrap_servers = bootstrap_servers
         self._pause_s = pause_s
         self._seeds = random.Random(seed)
@@ -87,7 +89,7 @@ class Clients:
         self._stop.set()
         _, late = await asyncio.wait(self._tasks, timeout=_END_TIMEOUT_S)
         for task in late:
-            self.errors.append(f"{task.get_name()} did not come to an end")
+            self.hung.append(f"{task.get_name()} did not come to an end within {_END_TIMEOUT_S:g} s")
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for task in self._tasks:

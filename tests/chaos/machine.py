@@ -21,7 +21,12 @@ from tests.chaos.loop_disk import LoopDisk
 DAY_MS: Final = 24 * 60 * 60 * 1000
 _DAMAGED_BYTES_MAX: Final = 64
 # Small segments, so that there are many, and checkpoints so often that some are just being written.
-_OPTIONS: Final = {"log.segment.file-size": "64kb", "log.flush.offset.checkpoint-interval": "300ms"}
+# A disk that was full is looked at soon.
+_OPTIONS: Final = {
+    "log.segment.file-size": "64kb",
+    "log.flush.offset.checkpoint-interval": "300ms",
+    "server.data-disk.check-interval": "200ms",
+}
 
 
 class Disk(StrEnum):
@@ -234,18 +239,18 @@ class Machine:
         if self._loop_disk is not None:
             await asyncio.to_thread(self._loop_disk.fill)
         self._conditions.set(is_disk_full=True)
+        is_killed = self._rng.random() < 0.5
         try:
             await asyncio.sleep(self._rng.uniform(0.05, 0.5))
-            if self._rng.random() < 0.5:
+            if is_killed:
                 await asyncio.to_thread(self._kill)
         finally:
             self._conditions.set(is_disk_full=False)
             if self._loop_disk is not None:
                 await asyncio.to_thread(self._loop_disk.empty)
-        # A disk that was full has made buckets read-only; a start is what an operator would do then.
-        if self._server is not None and self._server.is_running:
-            await asyncio.to_thread(self._kill)
-        await self._restart()
+        # One that was not killed goes on by itself when there is room again.
+        if is_killed:
+            await self._restart()
 
     async def _run_out_of_descriptors(self) -> None:
         assert self._server is not None

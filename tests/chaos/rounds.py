@@ -87,6 +87,7 @@ async def run_round(plan: Plan, directory: Path, forks: ServerForks, artefacts: 
     if clients is not None:
         history = clients.history
         report.errors = clients.errors
+        report.findings += clients.hung
         report.written_rows, report.read_rows = len(history.writes), len(history.seen)
         report.lookup_count = len(history.lookups)
         # What a round that broke off has seen is judged as far as it goes.

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from fluss import embedded
+from fluss.protocol.stored_password import StoredPassword
+from fluss.testing.certificates import ThrowawayCa
 from tests.interop.client import Client, refused
 from tests.interop.conftest import SERVER_OPTIONS, Addresses, Libraries, addresses_of
 from tests.interop.remote import Api, RemoteFlussError
@@ -81,6 +83,36 @@ def test_credentials_at_the_plain_listener_are_an_error_and_no_hang(api: Api, se
 def test_incomplete_credentials_never_reach_a_server(api: Api, server: Addresses, options: dict[str, str]) -> None:
     with refused(-2):
         Client(api, server.sasl, **options)
+
+
+# What official clients do not know: hashes, which they need not, and TLS, which they are told of
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
+    """A server that keeps hashed passwords, takes SCRAM, too, and has a TLS listener in place of the plain one."""
+    directory = tmp_path_factory.mktemp("hidden")
+    options = {
+        **SERVER_OPTIONS,
+        "security.protocol.map": "CLIENT:sasl,PLAIN_CLIENT:ssl",
+        "security.sasl.enabled.mechanisms": "SCRAM-SHA-256,PLAIN",
+        "security.sasl.plain.credentials": f"admin:{StoredPassword.of('admin-secret')}",
+        **ThrowawayCa(directory).issue("server", names=["127.0.0.1"]).server_options,
+    }
+    with embedded.start(options, data_dir=directory / "data", process=True) as running:
+        yield addresses_of(running)
+
+
+def test_a_hashed_password_is_one_for_every_client(api: Api, hidden: Addresses) -> None:
+    assert Client(api, hidden.sasl, **credentials("admin", "admin-secret")).admin.database_exists("fluss")
+    with refused(46):
+        Client(api, hidden.sasl, **credentials("admin", "admin-secret-not"))
+
+
+def test_a_client_without_tls_is_told_that_the_listener_speaks_it(api: Api, hidden: Addresses) -> None:
+    with pytest.raises(RemoteFlussError) as refusal:
+        Client(api, hidden.plain)
+    assert "speaks TLS" in refusal.value.message
 
 
 # Permissions

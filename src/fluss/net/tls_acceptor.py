@@ -22,11 +22,14 @@ from typing import Final
 from fluss.errors import AuthenticationError
 from fluss.net.admission import Admission
 from fluss.net.burst_log import BurstLog
-from fluss.protocol.session import failure_parts
+from fluss.protocol.frame import LENGTH_BYTES, REQUEST_FIELDS_BYTES
+from fluss.protocol.session import error_parts, failure_parts
 
 # A handshake is one to two milliseconds of work with a common RSA key: so many leave the loop most of its time.
 _HANDSHAKES_PER_S: Final = 250
 _FIRST_BYTE_OF_TLS: Final = 0x16
+_REQUEST_HEAD_BYTES: Final = LENGTH_BYTES + REQUEST_FIELDS_BYTES
+_REQUEST_ID_BYTES: Final = 4
 # How long a client that does not speak TLS may take to read why it is refused.
 _LINGER_S: Final = 1.0
 _ACCEPTS_PER_TURN: Final = 64
@@ -195,7 +198,11 @@ class TlsAcceptor:
             f"the listener {self._name} speaks TLS; set 'security.protocol' to ssl or sasl_ssl, or use the address of "
             "a plaintext listener"
         )
-        accepted.send(b"".join(failure_parts(refusal)))
+        # Some clients look at nothing but answers to their requests.
+        head = accepted.recv(_REQUEST_HEAD_BYTES)
+        is_whole = len(head) == _REQUEST_HEAD_BYTES
+        answer = error_parts(int.from_bytes(head[-_REQUEST_ID_BYTES:]), refusal) if is_whole else []
+        accepted.send(b"".join([*answer, *failure_parts(refusal)]))
         accepted.shutdown(socket.SHUT_WR)
         # Closing while there are bytes to read would have the system throw away what was sent.
         try:

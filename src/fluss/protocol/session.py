@@ -298,7 +298,7 @@ class ServerSession:
 
     def error(self, request_id: int, error: FlussError) -> Parts:
         """Encode the refusal of a request."""
-        return frames.error_frame(request_id, _error_response(error))
+        return error_parts(request_id, error)
 
     def failure(self, error: FlussError) -> Parts:
         """Encode the last word on this connection."""
@@ -408,6 +408,11 @@ def _authenticate_answer(request_id: int, challenge: bytes = b"") -> Parts:
     # Clients of PLAIN take any challenge that is there for a question.
     response = pb.AuthenticateResponse(challenge=challenge) if challenge else pb.AuthenticateResponse()
     return frames.success_frame(request_id, apis.AUTHENTICATE.response.encode(response))
+
+
+def error_parts(request_id: int, error: FlussError) -> Parts:
+    """Encode the refusal of a request, also on a connection that never had a session."""
+    return frames.error_frame(request_id, _error_response(error))
 
 
 def failure_parts(error: FlussError) -> Parts:

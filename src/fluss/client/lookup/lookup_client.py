@@ -26,7 +26,16 @@ from fluss.client.kernel.leaders import BucketKey, TableLeaders
 from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.lookup.keys_and_rows import Located
-from fluss.client.lookup.pending import Intake, Lookup, LookupMethod, LookupTable, deliver, fail, pause_within
+from fluss.client.lookup.pending import (
+    Intake,
+    Lookup,
+    LookupMethod,
+    LookupTable,
+    deliver,
+    fail,
+    pause_within,
+    reason_of,
+)
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.row.bucketing import HashVariant
 from fluss.schema.table import TableInfo
@@ -279,11 +288,11 @@ class LookupClient:
         ended: list[Lookup] = []
         for lookup in lookups:
             lookup.attempts += 1
-            lookup.failure = error
+            lookup.failure = reason_of(lookup.failure, error)
             may_wait = lookup.attempts <= self.retries_max and lookup.deadline_s - now_s > LOOKUPS.first_s
             (again if may_wait and error.is_retriable else ended).append(lookup)
-        if ended:
-            self._give_up(ended, _closed() if self._is_closed else error)
+        for lookup in ended:
+            self._give_up([lookup], _closed() if self._is_closed or lookup.failure is None else lookup.failure)
         if again:
             logger.debug("%d lookups in %s are sent again: %s", len(again), again[0].table.info.table_path, error)
             time_left_s = max(lookup.deadline_s for lookup in again) - now_s

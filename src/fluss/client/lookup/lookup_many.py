@@ -20,7 +20,7 @@ from fluss.client.kernel.leaders import BucketKey
 from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.lookup.keys_and_rows import KeyRun, LookupKeys, ValueReader
 from fluss.client.lookup.lookup_client import LookupClient
-from fluss.client.lookup.pending import LookupTable, pause_within
+from fluss.client.lookup.pending import LookupTable, pause_within, reason_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import bool_array, number_array
 from fluss.schema.schema import shown_names
@@ -179,6 +179,7 @@ class BulkFetch:
         client = self.client
         deadline_s = client.clock() + client.timeout_s
         attempts = 0
+        reason: FlussError | None = None
         while True:
             runs, error = await self._attempt(runs, answers, deadline_s - client.clock())
             if error is None:
@@ -189,9 +190,10 @@ class BulkFetch:
                     await self._complete(half, answers)
                 return
             attempts += 1
+            reason = reason_of(reason, error)
             time_left_s = deadline_s - client.clock()
             if not error.is_retriable or attempts > client.retries_max or time_left_s <= LOOKUPS.first_s:
-                raise error
+                raise reason
             await asyncio.sleep(pause_within(attempts, time_left_s))
 
     async def _attempt(

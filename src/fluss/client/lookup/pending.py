@@ -22,7 +22,7 @@ from fluss.client.kernel.leaders import BucketKey, TableLeaders
 from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.lookup.keys_and_rows import Located, ValueReader
-from fluss.errors import ErrorCode, FlussError, error_for_code
+from fluss.errors import ErrorCode, FlussError, RequestTimeoutError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api
 from fluss.protocol.convert import partition_id
@@ -360,3 +360,8 @@ def _set_errors(futures: Sequence[asyncio.Future[Any]], error: FlussError) -> No
     for future in futures:
         if not future.done():
             future.set_exception(error.copied())
+
+
+def reason_of(before: FlussError | None, error: FlussError) -> FlussError:
+    """Return which of two failures of one lookup says more: what a server said, rather than that time was over then."""
+    return before if before is not None and isinstance(error, RequestTimeoutError) else error

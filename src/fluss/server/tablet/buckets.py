@@ -226,7 +226,9 @@ class HostedBucket:
     @property
     def is_closable(self) -> bool:
         """Whether the log is open and nothing would miss it now."""
-        return self._log is not None and self._log.is_idle and self._waiters is None and self._kv is None
+        if self._log is None or not self._log.is_idle or self._waiters is not None:
+            return False
+        return self._kv is None or (self._kv.is_closable and self._kv.is_available)
 
     async def close(self) -> None:
         """Close the log if it is closable; the bucket is a number again. Raises what goes wrong with that.
@@ -238,6 +240,10 @@ class HostedBucket:
             return
         log, self._log, self._opening = self._log, None, []
         assert log is not None, "it was closable"
+        kv, self._kv = self._kv, None
+        if kv is not None:
+            # A request that has kept it is told to come again: the store belongs to the one that is made next.
+            kv.refuse(not_hosted(self.bucket))
         in_order = False
         try:
             await log.close()

@@ -32,6 +32,7 @@ try:
     from rocksdict import (
         BlockBasedIndexType,
         BlockBasedOptions,
+        BottommostLevelCompaction,
         Cache,
         Checkpoint,
         ChecksumType,
@@ -273,6 +274,8 @@ def compact(database: Rdict, key_first: bytes, key_end: bytes) -> None:
     options = CompactOptions()
     # Others go on meanwhile.
     options.set_exclusive_manual_compaction(False)
+    # Otherwise a file that says no more than that a range is empty would be moved to the last level, and stay for good.
+    options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
     database.compact_range(key_first, key_end, compact_opt=options)
 
 

@@ -561,8 +561,9 @@ class KvStore(StoreLookups):
         shared = place.shared
         assert shared is not None, "it was never shared"
         try:
-            if self._database.wait_idle(_MOVED_WAIT_S):
-                shared.remove(prefix_range(place.prefix))
+            keys = prefix_range(place.prefix)
+            if self._database.wait_idle(_MOVED_WAIT_S) and shared.remove(keys):
+                shared.reclaim(keys)
         except FlussError as error:
             logger.warning("%s: the rows of a store that has left are removed later: %s", shared.directory, error)
         finally:

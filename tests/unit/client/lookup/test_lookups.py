@@ -17,8 +17,8 @@ import pytest
 from fluss.client.connection import FlussConnection
 from fluss.client.kernel.runtime import runtime
 from fluss.client.lookup.lookupers import Lookuper
-from fluss.client.lookup.pending import pause_within
-from fluss.errors import ErrorCode, FlussError
+from fluss.client.lookup.pending import pause_within, reason_of
+from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.protocol.api import ApiKey
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually_async
@@ -284,6 +284,13 @@ async def test_retries_end_with_the_request_timeout(server: LookupServer) -> Non
         assert caught.value.error_code == ErrorCode.KV_STORAGE_EXCEPTION
         assert time.monotonic() - started >= 0.2
         assert len(server.requests) > 2
+
+
+def test_the_end_of_the_time_does_not_hide_what_a_server_said() -> None:
+    refused, late = FlussError("busy", ErrorCode.KV_STORAGE_EXCEPTION), RequestTimeoutError("no answer")
+    assert reason_of(refused, late) is refused
+    assert reason_of(None, late) is late
+    assert reason_of(late, refused) is refused
 
 
 def test_pauses_get_longer_up_to_a_limit() -> None:

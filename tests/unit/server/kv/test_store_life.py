@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fluss.errors import FlussError, KvDamagedError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.schema.descriptor import TableDescriptor
 from fluss.server.kv.bucket import KvBucket, KvPut
 from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.model import Table
+from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.kv import rocks
 from fluss.storage.log.tablet import LogTablet
 from fluss.testing.waiting import eventually_async
@@ -170,3 +171,25 @@ async def test_a_store_that_is_opened_while_the_server_stops_is_closed_again(tmp
         await eventually_async(lambda: len(locks_held(tmp_path)) > 0)
     await asyncio.wait(opening)
     assert not locks_held(tmp_path)
+
+
+async def test_a_bucket_whose_store_is_closed_is_forgotten_and_comes_back_with_its_rows(tmp_path):
+    async with hosting(tmp_path, settings=TabletSettings(open_logs_max=0)) as bucket:
+        await bucket.put((1, "a"))
+        kv, group = bucket.kv, bucket.hosted.group
+        for _ in range(3):
+            await bucket.manager._upkeep.close_idle()
+        assert group.in_use, "its store is open"
+        kv._life.close_soon()
+        await eventually_async(lambda: kv.is_closable)
+        for _ in range(2):
+            await bucket.manager._upkeep.close_idle()
+        assert not group.in_use
+        # A request that still knows the old one is told to come again, and cannot open the store a second time.
+        with pytest.raises(FlussError) as refusal:
+            await kv.store()
+        assert refusal.value.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await bucket.hosted.open()
+        assert await bucket.rows() == [(1, "a")]
+        assert await bucket.put((1, "b"), (2, "c")) == 4
+        assert await bucket.rows() == [(1, "b"), (2, "c")]
