@@ -153,3 +153,32 @@ def test_a_hash_that_cannot_be_one_is_refused_at_the_start(tmp_path, option):
     with pytest.raises(FlussError, match="the password of the user alice: ") as raised:
         embedded.start({"security.protocol.map": "FLUSS:SASL", option: value})
     assert broken[30:50] not in str(raised.value)
+
+
+def test_a_user_who_is_taken_out_of_the_file_has_no_session_any_more(tmp_path):
+    users = tmp_path / "users"
+    _write(users, f"alice:{HASHED}", f"bob:{HASHED}")
+    options = {"security.protocol.map": "FLUSS:SASL", "security.sasl.users.file": str(users)}
+    with embedded.start({**options, "security.reload-interval": "10 ms"}) as server:
+        alice, bob = (
+            blocking.FlussConnection.create(
+                server.config(
+                    security_protocol="sasl", security_sasl_username=user, security_sasl_password="alice-secret"
+                )
+            )
+            for user in ("alice", "bob")
+        )
+        assert alice.get_admin().database_exists("fluss")
+        _write(users, f"bob:{HASHED}")
+
+        def is_out() -> bool:
+            try:
+                alice.get_admin().database_exists("fluss")
+            except FlussError as error:
+                return error.error_code == 46
+            return False
+
+        eventually(is_out)
+        assert bob.get_admin().database_exists("fluss")
+        alice.close()
+        bob.close()
