@@ -70,7 +70,7 @@ def test_one_address_has_no_more_places_than_its_option_says(tmp_path: Path) -> 
         assert b"your address" not in other.recv(1000)
         for client in (*clients, other):
             client.close()
-        lines = [line for line in server.log_text.splitlines() if "refused the connection" in line]
+        lines = [line for line in server.log_text.splitlines() if "listener: refused the connection" in line]
         assert len(lines) == 1
 
 

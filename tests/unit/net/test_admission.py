@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 
 import pytest
@@ -126,8 +127,8 @@ async def test_a_flood_of_connections_is_refused_with_one_line_and_leaves_nothin
                     pass
                 writer.close()
             assert told > 0
-            lines = [message for message in caplog.messages if "refused the connection" in message]
-            assert len(lines) == 1
+            # However long it takes on a busy machine: one line, and counts.
+            assert sum(message.startswith("refused the connection") for message in caplog.messages) == 1
             assert listener.admission.refused_total == 200
             # Another address has a place.
             other = socket.create_connection((LOCALHOST, listener.port), source_address=("127.0.0.9", 0))
@@ -137,7 +138,8 @@ async def test_a_flood_of_connections_is_refused_with_one_line_and_leaves_nothin
                 writer.close()
             await eventually_async(lambda: listener.connection_count == 0)
             assert listener.admission.address_count == 0
-        assert any("199 times more" in message for message in caplog.messages)
+        counts = [re.match(r"(\d+) times more", message) for message in caplog.messages]
+        assert sum(int(count[1]) for count in counts if count) == 199
 
 
 async def test_nothing_is_allocated_before_a_connection_has_a_place(monkeypatch):
