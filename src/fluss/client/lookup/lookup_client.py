@@ -285,14 +285,14 @@ class LookupClient:
         """Queue lookups once more after a pause, or tell their callers why not."""
         now_s = self.clock()
         again: list[Lookup] = []
-        ended: list[Lookup] = []
         for lookup in lookups:
             lookup.attempts += 1
-            lookup.failure = reason_of(lookup.failure, error)
+            lookup.failure = reason = reason_of(lookup.failure, error)
             may_wait = lookup.attempts <= self.retries_max and lookup.deadline_s - now_s > LOOKUPS.first_s
-            (again if may_wait and error.is_retriable else ended).append(lookup)
-        for lookup in ended:
-            self._give_up([lookup], _closed() if self._is_closed or lookup.failure is None else lookup.failure)
+            if may_wait and error.is_retriable:
+                again.append(lookup)
+            else:
+                self._give_up([lookup], _closed() if self._is_closed else reason)
         if again:
             logger.debug("%d lookups in %s are sent again: %s", len(again), again[0].table.info.table_path, error)
             time_left_s = max(lookup.deadline_s for lookup in again) - now_s

@@ -83,14 +83,16 @@ class _TableFetch:
     def select(self, selection: Selection | FlussError | None) -> None:
         """Set what is wanted of all buckets, or the reason why they cannot be read."""
         if isinstance(selection, FlussError):
-            self.failures += [
-                _failure(cursor.hosted.bucket.bucket_id, cursor.hosted.bucket.partition_id, selection)
-                for cursor in self.cursors
-            ]
-            self.cursors = []
+            self.refuse(selection)
         else:
             for cursor in self.cursors:
                 cursor.selection = selection
+
+    def refuse(self, error: FlussError | None) -> None:
+        """Read nothing of the table, and say why for each bucket; None: the table is gone."""
+        for bucket in (cursor.hosted.bucket for cursor in self.cursors):
+            self.failures.append(_failure(bucket.bucket_id, bucket.partition_id, error or unknown_bucket(bucket)))
+        self.cursors = []
 
 
 @dataclass(slots=True)
@@ -324,15 +326,12 @@ class LogFetcher:
                     continue
             except FlussError as error:
                 refusal = error
-            for bucket in (cursor.hosted.bucket for cursor in table.cursors):
-                table.failures.append(
-                    _failure(bucket.bucket_id, bucket.partition_id, refusal or unknown_bucket(bucket))
-                )
-            table.cursors = []
+            table.refuse(refusal)
             is_any = True
         if is_any:
             fetch.cursors = [cursor for table in fetch.tables for cursor in table.cursors]
-            fetch.ready = [cursor for cursor in fetch.ready if cursor in fetch.cursors]
+            left = {cursor.hosted for cursor in fetch.cursors}
+            fetch.ready = [cursor for cursor in fetch.ready if cursor.hosted in left]
 
     async def _read(self, fetch: _Fetch) -> bool:
         """Read what is ready; return False if there is no memory for it, or no time any more."""
