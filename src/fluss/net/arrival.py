@@ -14,22 +14,26 @@ class Arrival:
     While nothing is read from the connection, its time stands still. Times are seconds, given by the caller.
     """
 
-    __slots__ = ("_began_at", "_byte_count", "_paused_at", "_timeout_s")
+    __slots__ = ("_began_at", "_paused_at", "_timeout_s", "byte_count")
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         # None if there is none.
         self._began_at: float | None = None
-        self._byte_count = 0
+        self.byte_count = 0
         # None while the connection is read.
         self._paused_at: float | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._began_at is not None
 
     def received(self, byte_count: int, now: float, *, is_new: bool) -> None:
         """Count bytes of a request that is not whole yet."""
         if is_new or self._began_at is None:
-            self._began_at, self._byte_count = now, 0
+            self._began_at, self.byte_count = now, 0
         else:
-            self._byte_count += byte_count
+            self.byte_count += byte_count
 
     def ended(self) -> None:
         """Everything that has arrived is whole."""
@@ -47,4 +51,4 @@ class Arrival:
     def is_late(self, now: float) -> bool:
         if self._began_at is None or self._paused_at is not None:
             return False
-        return now - self._began_at > self._timeout_s + self._byte_count / _BYTES_PER_S_MIN
+        return now - self._began_at > self._timeout_s + self.byte_count / _BYTES_PER_S_MIN

@@ -7,28 +7,23 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum, auto
 from functools import partial
 from typing import Any, cast
 
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
-from fluss.net.admission import Admission, address_key
+from fluss.net.admission import address_key
 from fluss.net.arrival import Arrival
-from fluss.net.burst_log import BurstLog
 from fluss.net.connection_login import ConnectionLogin
-from fluss.net.limits import ByteBudget
 from fluss.net.listener_settings import ListenerSettings
-from fluss.net.login import PasswordHashing
-from fluss.net.login_throttle import LoginThrottle
+from fluss.net.listener_state import Shared
 from fluss.net.quota_throttle import QuotaThrottle
-from fluss.net.quotas import FETCH_APIS, PRODUCE_APIS, ClientQuota, QuotaKind, Quotas
-from fluss.net.request_handler import Answer, Handler, RequestContext
+from fluss.net.quotas import FETCH_APIS, PRODUCE_APIS, ClientQuota, QuotaKind
+from fluss.net.request_handler import Answer, RequestContext
 from fluss.net.tls import peer_principal
 from fluss.net.tls_acceptor import TlsConnection
 from fluss.net.transport import Outbox
-from fluss.protocol.api import Api, ApiKey
 from fluss.protocol.codec import Parts
 from fluss.protocol.sasl import ANONYMOUS
 from fluss.protocol.session import (
@@ -54,24 +49,6 @@ _NOTHING_WANTED = memoryview(bytearray(4096))
 _NO_BODY = memoryview(b"")
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the connections of one listener have in common."""
-
-    handlers: Mapping[ApiKey, Handler]
-    served: Mapping[int, Api[Any, Any]]
-    # The bytes of large requests that are arriving, of those that are being carried out, and of unsent answers.
-    arriving_memory: ByteBudget
-    request_memory: ByteBudget
-    answer_memory: ByteBudget
-    throttle: LoginThrottle
-    clock: Callable[[], float]
-    admission: Admission
-    quotas: Quotas
-    bursts: BurstLog
-    hashing: PasswordHashing = field(default_factory=PasswordHashing)
 
 
 class _Phase(Enum):
