@@ -24,9 +24,9 @@ from fluss.client.scan.records import RecordRun
 from fluss.errors import ErrorCode, NetworkError
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
-from fluss.spark import connections
 from fluss.spark.filter import row_filter
 from fluss.spark.query_options import read_options
+from fluss.spark.read import split_read
 from fluss.spark.read.planner import Split, plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table_columns, view_filter
 from fluss.spark.type_mapping import view_schema
@@ -290,14 +290,14 @@ def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.M
     append(table, range(5))
     read, splits = reads.planned(table, scan__poll__timeout="5s")
     failures = [NetworkError("no answer"), NetworkError("still no answer")]
-    opened = connections.open_table
+    opened = split_read.open_table
 
     def open_table(*args: Any) -> Any:
         if failures:
             raise failures.pop()
         return opened(*args)
 
-    monkeypatch.setattr(connections, "open_table", open_table)
+    monkeypatch.setattr(split_read, "open_table", open_table)
     assert sum(batch.num_rows for batch in read.read(splits)) == 5
     assert failures == []
 
