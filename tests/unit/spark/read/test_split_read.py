@@ -25,6 +25,7 @@ from fluss.errors import ErrorCode, NetworkError
 from fluss.filter import row_filter
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
+from fluss.spark import connections
 from fluss.spark.query_options import read_options
 from fluss.spark.read import split_read
 from fluss.spark.read.planner import Split, plan_batch, read_view
@@ -290,7 +291,7 @@ def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.M
     append(table, range(5))
     read, splits = reads.planned(table, scan__poll__timeout="5s")
     failures = [NetworkError("no answer"), NetworkError("still no answer")]
-    opened = split_read.open_table
+    opened = connections.open_table
 
     def open_table(*args: Any) -> Any:
         if failures:
