@@ -41,7 +41,7 @@ from fluss.spark.source_options import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fluss.spark.filter.row_filter import RowFilter
+    from fluss.filter.row_filter import RowFilter
 
 
 # A partition by its name, or those with some values of the partition columns.
@@ -112,7 +112,7 @@ class ReadOptions:
         """Return the condition on the rows of a table with this schema, if there is one."""
         if self.filter is None:
             return None
-        from fluss.spark.filter.row_filter import RowFilter
+        from fluss.filter.row_filter import RowFilter
 
         return RowFilter.parse(self.filter, schema, time_zone=TIME_ZONE.read(self.time_zone))
 

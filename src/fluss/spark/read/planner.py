@@ -59,7 +59,7 @@ from fluss.schema.types import TypeRoot
 from fluss.spark.query_options import ReadOptions
 
 if TYPE_CHECKING:
-    from fluss.spark.filter.row_filter import RowFilter
+    from fluss.filter.row_filter import RowFilter
 
 Task: TypeAlias = "tuple[Split, ...]"
 ReadView: TypeAlias = Literal["rows", "log", "upserts", "changelog", "binlog"]
