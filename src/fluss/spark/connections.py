@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
 from fluss import FlussConnection, FlussTable
-from fluss.client.bulk import JOBS, wait_for
+from fluss.client.bulk import JOBS, retried, wait_for
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath
@@ -67,15 +66,7 @@ def await_table(settings: Mapping[str, str], path: TablePath, limit_s: float | N
     """
     if limit_s is None:
         limit_s = Config(dict(settings)).request_timeout_ms / 1000
-    deadline_s = time.monotonic() + limit_s
-    pauses_s = JOBS.pauses_s()
-    while True:
-        try:
-            return open_table(settings, path)
-        except FlussError as error:
-            if not error.is_retriable or time.monotonic() > deadline_s:
-                raise
-        time.sleep(next(pauses_s))
+    return retried(lambda: open_table(settings, path), JOBS, limit_s)
 
 
 def _forget_parents_connections() -> None:

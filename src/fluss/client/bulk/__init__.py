@@ -32,7 +32,7 @@ from fluss.client.bulk.table_facts import (
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
 from fluss.client.kernel.placement import PartitionSplitter, lake_format
-from fluss.client.kernel.retry import JOBS
+from fluss.client.kernel.retry import JOBS, retried
 from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch, changelog_schema
@@ -64,6 +64,7 @@ __all__ = [
     "offsets_of",
     "partitions_of",
     "read_ranges",
+    "retried",
     "row_counts_of",
     "rows_at",
     "scan_columns",
