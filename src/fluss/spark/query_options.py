@@ -98,7 +98,7 @@ class ReadOptions:
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     partition_discovery_interval_s: float = 60.0
-    on_data_loss: Literal["fail", "skip"] = "fail"
+    on_data_loss: Literal["fail", "fail-if-known", "skip"] = "fail"
     target_task_bytes: int = 32 * 1024 * 1024
     max_tasks: int | None = None
     cores: int | None = None

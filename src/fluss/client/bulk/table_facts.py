@@ -14,9 +14,16 @@ from fluss.client.admin.admin import FlussAdmin
 from fluss.client.fluss_table import FlussTable, TableContext, context_of
 from fluss.client.kernel.leaders import ask_leaders, find_unknown_leaders
 from fluss.client.kernel.table_calls import bucket_offsets, leader_row_counts, partition_infos
+from fluss.client.kernel.leaders import ask_leaders
+from fluss.client.kernel.table_calls import (
+    bucket_offsets,
+    leader_row_counts,
+    partition_infos,
+    partitions_and_dropped,
+)
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec
-from fluss.schema.table import PartitionInfo, TableBucket
+from fluss.schema.table import DroppedPartition, PartitionInfo, TableBucket
 from fluss.schema.table_options import LAKE_ENABLED
 
 # The lake has nothing of a table: it has no lake, or nothing was written to it yet.
@@ -29,6 +36,18 @@ def partitions_of(table: FlussTable) -> list[PartitionInfo]:
     """Return the partitions that a partitioned table has now."""
     context = context_of(table)
     return context.runtime.run(partition_infos(context.cluster, table.table_path))
+
+
+def partitions_and_dropped_of(
+    table: FlussTable, first_dropped_id: int
+) -> tuple[list[PartitionInfo], list[DroppedPartition]]:
+    """Return the partitions that a table has now, and those that were dropped, as far as the server tells.
+
+    The ids of the dropped ones are ``first_dropped_id`` or greater. Servers of Apache Fluss tell of none.
+    """
+    context = context_of(table)
+    keys = context.info.partition_keys
+    return context.runtime.run(partitions_and_dropped(context.cluster, table.table_path, keys, first_dropped_id))
 
 
 def offsets_of(table: FlussTable, buckets: Collection[TableBucket], spec: OffsetSpec) -> dict[TableBucket, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -14,10 +15,17 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import ask_leaders
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
-from fluss.protocol.convert import partition_info, pb_partition_spec, pb_table_path, raise_failure, table_bucket
+from fluss.protocol.convert import (
+    dropped_partition,
+    partition_info,
+    pb_partition_spec,
+    pb_table_path,
+    raise_failure,
+    table_bucket,
+)
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.offsets import OffsetSpec, OffsetType
-from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TablePath
+from fluss.schema.table import DroppedPartition, PartitionInfo, PartitionSpec, TableBucket, TablePath
 
 # The server id of a request that does not come from a replica.
 _NO_FOLLOWER: Final = -1
@@ -38,6 +46,20 @@ async def partition_infos(cluster: Cluster, path: TablePath, spec: PartitionSpec
         request.partial_partition_spec.CopyFrom(pb_partition_spec(spec))
     response = await cluster.request_coordinator(apis.LIST_PARTITION_INFOS, request)
     return [partition_info(message) for message in response.partitions_info]
+
+
+async def partitions_and_dropped(
+    cluster: Cluster, path: TablePath, partition_keys: Sequence[str], first_dropped_id: int
+) -> tuple[list[PartitionInfo], list[DroppedPartition]]:
+    """Ask for the partitions of a table, and for those that were dropped, from an id on, in one answer.
+
+    Servers of Apache Fluss do not tell which were dropped.
+    """
+    request = pb.ListPartitionInfosRequest(table_path=pb_table_path(path), dropped_from_id=first_dropped_id)
+    response = await cluster.request_coordinator(apis.LIST_PARTITION_INFOS, request)
+    existing = [partition_info(message) for message in response.partitions_info]
+    dropped = [dropped_partition(message, partition_keys) for message in response.dropped_partitions]
+    return existing, dropped
 
 
 async def bucket_offsets(

@@ -1138,6 +1138,9 @@ class ListPartitionInfosRequest(_message.Message):
 
     TABLE_PATH_FIELD_NUMBER: _builtins.int
     PARTIAL_PARTITION_SPEC_FIELD_NUMBER: _builtins.int
+    DROPPED_FROM_ID_FIELD_NUMBER: _builtins.int
+    dropped_from_id: _builtins.int
+    """ours, skipped by others: tell of dropped partitions from this id on, too"""
     @_builtins.property
     def table_path(self) -> Global___PbTablePath: ...
     @_builtins.property
@@ -1149,10 +1152,11 @@ class ListPartitionInfosRequest(_message.Message):
         *,
         table_path: Global___PbTablePath | None = ...,
         partial_partition_spec: Global___PbPartitionSpec | None = ...,
+        dropped_from_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["partial_partition_spec", b"partial_partition_spec", "table_path", b"table_path"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dropped_from_id", b"dropped_from_id", "partial_partition_spec", b"partial_partition_spec", "table_path", b"table_path"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partial_partition_spec", b"partial_partition_spec", "table_path", b"table_path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_from_id", b"dropped_from_id", "partial_partition_spec", b"partial_partition_spec", "table_path", b"table_path"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1163,16 +1167,22 @@ class ListPartitionInfosResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_INFO_FIELD_NUMBER: _builtins.int
+    DROPPED_PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions_info(self) -> _containers.RepeatedCompositeFieldContainer[Global___PbPartitionInfo]: ...
+    @_builtins.property
+    def dropped_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PbDroppedPartition]:
+        """ours, only on request"""
+
     def __init__(
         self,
         *,
         partitions_info: _abc.Iterable[Global___PbPartitionInfo] | None = ...,
+        dropped_partitions: _abc.Iterable[Global___PbDroppedPartition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions_info", b"partitions_info"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_partitions", b"dropped_partitions", "partitions_info", b"partitions_info"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1204,6 +1214,34 @@ class PbPartitionInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PbPartitionInfo: _TypeAlias = PbPartitionInfo  # noqa: Y015
+
+@_typing.final
+class PbDroppedPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_NAME_FIELD_NUMBER: _builtins.int
+    LOG_END_OFFSETS_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    partition_name: _builtins.str
+    @_builtins.property
+    def log_end_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """by bucket, -1 where it is not known; empty: of none"""
+
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int | None = ...,
+        partition_name: _builtins.str | None = ...,
+        log_end_offsets: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "partition_name", b"partition_name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_end_offsets", b"log_end_offsets", "partition_id", b"partition_id", "partition_name", b"partition_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PbDroppedPartition: _TypeAlias = PbDroppedPartition  # noqa: Y015
 
 @_typing.final
 class MetadataRequest(_message.Message):
