@@ -13,8 +13,6 @@ from typing import Final
 from fluss.client.admin.admin import FlussAdmin
 from fluss.client.fluss_table import FlussTable, TableContext, context_of
 from fluss.client.kernel.leaders import ask_leaders, find_unknown_leaders
-from fluss.client.kernel.table_calls import bucket_offsets, leader_row_counts, partition_infos
-from fluss.client.kernel.leaders import ask_leaders
 from fluss.client.kernel.table_calls import (
     bucket_offsets,
     leader_row_counts,
