@@ -9,13 +9,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from fluss.errors import FlussError
-from fluss.options import suggestion
-from fluss.row.partition_names import parse_partition_value
-from fluss.row.values import arrow_from_internal
-from fluss.schema.predicate import Predicate
-from fluss.schema.schema import Column, Schema, shown_names
-from fluss.schema.types import TypeRoot
-from fluss.spark.filter.condition_parser import (
+from fluss.filter.condition_parser import (
     ColumnName,
     Comparison,
     Condition,
@@ -30,7 +24,7 @@ from fluss.spark.filter.condition_parser import (
     fail_at,
     parse_condition,
 )
-from fluss.spark.filter.conditions import (
+from fluss.filter.conditions import (
     Always,
     BoundCondition,
     Columns,
@@ -43,7 +37,13 @@ from fluss.spark.filter.conditions import (
     Settled,
     choices,
 )
-from fluss.spark.filter.literals import LiteralPosition, MisfitError, position_of
+from fluss.filter.literals import LiteralPosition, MisfitError, position_of
+from fluss.options import suggestion
+from fluss.row.partition_names import parse_partition_value
+from fluss.row.values import arrow_from_internal
+from fluss.schema.predicate import Predicate
+from fluss.schema.schema import Column, Schema, shown_names
+from fluss.schema.types import TypeRoot
 
 _TEXT_ROOTS = (TypeRoot.CHAR, TypeRoot.STRING)
 
