@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import sys
 import threading
 import time
@@ -20,10 +19,11 @@ from fluss.memory import MemoryWatch, limit_arenas, loop_gives_back, resident_by
 from fluss.metrics import Metrics
 from fluss.net.admission import Places
 from fluss.net.listener import Listener
+from fluss.net.listener_settings import ListenerSettings
 from fluss.net.login import Users
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import QuotaKind, QuotaRates, Quotas
-from fluss.net.server_connection import Handler, ListenerSettings
+from fluss.net.request_handler import Handler
 from fluss.net.tls import ServerCertificate, ServerTls
 from fluss.protocol import scram
 from fluss.protocol.api import ApiKey
@@ -36,17 +36,19 @@ from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
-from fluss.server.descriptors import connections_possible
+from fluss.server.descriptors import connections_possible, raise_limit
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
 from fluss.server.metrics_page import MetricsPage
 from fluss.server.model import Clock
 from fluss.server.periodic import Periodic
+from fluss.server.process_options import Durability
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.security_files import SecurityFiles, UsersFile, load_salt_key
-from fluss.server.server_options import Durability, ServerOption, ServerOptions
+from fluss.server.server_option import ServerOption
+from fluss.server.server_options import ServerOptions
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention
@@ -65,8 +67,6 @@ _DRAIN_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 60.0
 # How long a thread that merges or writes may keep the event loop from running when that has something to do.
 _SWITCH_INTERVAL_S: Final = 0.0005
-# Connections, segments and key-value stores need one descriptor or several each.
-_DESCRIPTORS_WANTED: Final = 65_536
 # How often it is looked whether the process holds memory that nothing uses any more.
 _MEMORY_CHECK_INTERVAL_MS: Final = 5_000
 # A bucket that is not used costs next to nothing. One that is used takes some kilobytes: its log, the places of its
@@ -490,10 +490,7 @@ def prepare_process(options: ServerOptions) -> None:
     os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     limit_arenas()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    raise_limit()
 
 
 def request_stop(stop: asyncio.Event) -> None:

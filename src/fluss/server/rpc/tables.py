@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.server_connection import Handler, RequestContext
+from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import (
     COLUMN_POSITION_LAST,
@@ -209,6 +209,13 @@ class PartitionHandlers:
             if partial.is_contained_in(spec):
                 response.partitions_info.add(
                     partition_id=partition.partition_id, partition_spec=pb_partition_spec(spec)
+                )
+        if request.HasField("dropped_from_id"):
+            for dropped in self._catalog.dropped_partitions_of(table.table_id, request.dropped_from_id):
+                response.dropped_partitions.add(
+                    partition_id=dropped.partition_id,
+                    partition_name=dropped.name,
+                    log_end_offsets=dropped.log_ends,
                 )
         return response
 

@@ -26,6 +26,10 @@ from fluss.storage.log.tablet import LogSettings
 from fluss.storage.vfs import OsFiles
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
+    HIGH_WATERMARKS,
+    MARKER,
+    QUICK,
+    RECOVERY,
     Clock,
     MemoryCatalog,
     Server,
@@ -36,10 +40,6 @@ from tests.unit.server.tablet.support import (
     serving,
 )
 
-QUICK = TabletSettings(retry_answer_delay_ms=1)
-MARKER = ".fluss_cleanshutdown"
-RECOVERY = "recovery-point-offset-checkpoint"
-HIGH_WATERMARKS = "high-watermark-checkpoint"
 SEGMENT = "00000000000000000000.log"
 
 
