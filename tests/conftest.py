@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 from collections.abc import Callable, Coroutine
@@ -14,11 +15,11 @@ from hypothesis import settings
 from fluss.net.transport import new_event_loop
 
 # A loaded machine is no bug, so there is no deadline per example; the timeout per test stands. In CI the examples are
-# always the same: what a change is judged by must not depend on luck. Elsewhere every run looks at new ones, and
-# `make model` at many more.
+# always the same: what a change is judged by must not depend on luck. Elsewhere every run looks at ten new ones of each
+# property, and `make model` at many more.
 settings.register_profile(
     "flussbett",
-    max_examples=int(os.environ.get("EXAMPLES", "25")),
+    max_examples=int(os.environ.get("EXAMPLES", "10")),
     deadline=None,
     print_blob=True,
     derandomize="CI" in os.environ,
@@ -31,6 +32,12 @@ _FIRST = ("tests/spark/", "tests/chaos/", "tests/interop/", "tests/fuzz/", "test
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, name in enumerate(_FIRST) if item.nodeid.startswith(name)), len(_FIRST)))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector of garbage what stays to the end: thousands of tests, and the modules they import."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
