@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import inspect
 import os
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +31,23 @@ settings.load_profile("flussbett")
 
 # The groups that take longest begin first, so that no process is left alone with one of them at the end.
 _FIRST = ("tests/spark/", "tests/chaos/", "tests/interop/", "tests/fuzz/", "tests/integration/", "tests/test_")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Have each process of ``pytest -n`` compile a part of the test modules first, and find the others compiled.
+
+    In a fresh clone they would otherwise compile all of them at the same time, each for itself.
+    """
+    config = session.config
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.args != config.getini("testpaths"):
+        return
+    number = int(worker["workerid"].removeprefix("gw"))
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[number :: worker["workercount"]]:
+        # What is wrong with a module is said when its tests are collected.
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(path.relative_to(config.rootpath).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
