@@ -36,10 +36,10 @@ from fluss.storage.log.committer import CommitRound, Committer, LogEnd, PendingW
 from fluss.storage.log.file_names import OFFSET_MAX
 from fluss.storage.log.index import TIME_ENTRY_BYTES
 from fluss.storage.log.loader import LoadedLog, RecoveryReport, empty_log, load_log
-from fluss.storage.log.local_log import LocalLog, count_expired, remove_expired, remove_log, sync_segments
+from fluss.storage.log.local_log import LocalLog, count_expired, remove_doomed, remove_log, sync_segments
 from fluss.storage.log.segment import Segment, StoredHeads
 from fluss.storage.log.writer_state import WriterEntry
-from fluss.storage.vfs import Files
+from fluss.storage.vfs import Files, is_out_of_descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ class LogTablet:
         "_offset_synced",
         "_pending",
         "_pending_bytes",
+        "_postponement",
         "_settings",
         "_timestamp_max_ms",
         "_waiters",
@@ -108,6 +109,8 @@ class LogTablet:
         self.directory = directory
         # Why the log takes no more writes. Reading goes on.
         self.failure: FlussError | None = None
+        # Why it takes none for the moment: what was appended before waits for descriptors.
+        self._postponement: FlussError | None = None
         self._settings = settings
         self._files = files
         self._committer = committer
@@ -396,6 +399,7 @@ class LogTablet:
 
     def durable(self, written: CommitRound) -> None:
         end, before = written.end, self._end_durable
+        self._end_postponement()
         if end is None or self._history.failure is not None:
             return
         self._end_durable = end
@@ -423,6 +427,7 @@ class LogTablet:
         """Go back to what is durable; if that is unknown, take no more writes."""
         if self._history.failure is not None:
             return
+        self._postponement = None
         if is_undone:
             refusal = FlussError(
                 f"cannot write to {self.directory}: {error}; nothing of this append was stored",
@@ -444,6 +449,21 @@ class LogTablet:
             self._pending.resume()
         else:
             self.failure = refusal
+
+    def postponed(self, error: OSError) -> None:
+        """Take no appends until those that wait for descriptors are durable; otherwise they would fill the memory."""
+        if self._history.failure is None and self._postponement is None:
+            self._postponement = FlussError(
+                f"cannot write to {self.directory} now: {error}; nothing of this append was stored, try again; if it "
+                "stays so, let the server have more open files (ulimit -n)",
+                ErrorCode.LOG_STORAGE_EXCEPTION,
+            )
+            logger.error("appends to %s wait for descriptors: %s", self.directory, error)
+
+    def _end_postponement(self) -> None:
+        if self._postponement is not None:
+            self._postponement = None
+            logger.warning("appends to %s go on", self.directory)
 
     def _end_history(self, refusal: FlussError) -> None:
         """Forget what was not written, and fail the writers that wait for it."""
@@ -563,6 +583,9 @@ class LogTablet:
     async def _expire_segments(
         self, expired_before_ms: int, roll_active: bool, protect: Callable[[int], Awaitable[int]] | None
     ) -> int:
+        if self._local.doomed:
+            # Their removal has failed before. With the ones behind them gone first, the log could not be opened.
+            await asyncio.to_thread(remove_doomed, self._files, self._local, self._pending)
         segments = self._local.segments_until(self._local.end)
         if not segments or not segments[0].size_bytes or segments[0].timestamp_max_ms >= expired_before_ms:
             return 0
@@ -574,8 +597,8 @@ class LogTablet:
             expired = sum(segment.offset_next <= offset_limit for segment in segments[:expired])
         if expired <= 0 or self._is_closed or self._local.segments[:expired] != segments[:expired]:
             return 0
-        self._local.segments = self._local.segments[expired:]
-        await asyncio.to_thread(remove_expired, self._files, self.directory, self._pending, segments[:expired])
+        self._local.doomed, self._local.segments = segments[:expired], self._local.segments[expired:]
+        await asyncio.to_thread(remove_doomed, self._files, self._local, self._pending)
         return expired
 
     async def _roll_empty(self, active: Segment) -> bool:
@@ -604,6 +627,9 @@ class LogTablet:
             try:
                 await asyncio.to_thread(sync_segments, self._files, self._local, segments, is_first=offset == 0)
             except OSError as error:
+                if is_out_of_descriptors(error):
+                    text = f"{self.directory} cannot be made durable now: {error}; try again"
+                    raise FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION) from error
                 self.halt()
                 self.failed(error, is_undone=False)
                 self.check_open()
@@ -635,6 +661,7 @@ class LogTablet:
         create it again.
         """
         self._is_closed = True
+        self._pending.halt()
         self._end_history(FlussError(f"{self.bucket} was dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
 
     async def delete(self) -> None:
@@ -648,12 +675,14 @@ class LogTablet:
             raise self._history.failure.copied()
 
     def check_open(self) -> None:
-        """Raise why the log takes no appends: ``failure``, code 21 after a drop, code 12 after a close."""
+        """Raise why the log takes no appends: ``failure``, code 21 after a drop, 12 after a close, 10 for a while."""
         if self.failure is not None:
             raise self.failure.copied()
         self._check_not_deleted()
         if self._is_closed:
             raise FlussError(f"{self.bucket} is closed", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self._postponement is not None:
+            raise self._postponement.copied()
 
 
 def _offset_count(headers: Sequence[LogBatchHeader]) -> int:

@@ -66,7 +66,7 @@ class SteppedCommitter(Committer):
 
     def step(self) -> bool:
         """Carry out one round; return whether there was anything to do."""
-        logs, self._waiting = list(self._waiting), {}
+        logs = self._take_due()
         if logs:
             self.run_round(logs)
         return bool(logs)
