@@ -27,6 +27,7 @@ from fluss.spark.data_source import FlussDataSource
 from fluss.spark.fluss_catalog import FlussCatalog
 from fluss.spark.lexer import quoted_name
 from fluss.spark.naming import table_name, table_path
+from fluss.spark.pushdown.installation import install_pushdown
 from fluss.spark.query_options import (
     PartitionLike,
     TimeLike,
@@ -84,6 +85,7 @@ class FlussSpark:
                 "spark.sql.fluss.bootstrap.servers in the session"
             )
         Config(dict(settings)).validate()
+        install_pushdown(self._spark)
         self._attachments = Attachments(self._spark, settings, lambda: self._merged({}, Use.ALL))
         self._catalog = FlussCatalog(settings, on_change=self._attachments.follow)
         self._statements = StatementRunner(self._spark, self._catalog, self._attachments, write=self.write)

@@ -102,11 +102,19 @@ class ReadOptions:
     max_tasks: int | None = None
     max_records_per_partition: int | None = None
     poll_timeout_s: float = 10.0
+    pushdown: bool = True
+    # What Spark has told the reader; it holds anyway.
+    hinted_filter: str | None = None
+    hinted_limit: int | None = None
 
     @property
     def view(self) -> TableView:
         """The view that is read, by the suffix of the table or by ``scan.changelog``."""
         return "changelog" if self.changelog else self.table.view
+
+    @property
+    def has_time_range(self) -> bool:
+        return self.incremental_start_ms is not None
 
     def row_filter(self, schema: Schema) -> RowFilter | None:
         """Return the condition on the rows of a table with this schema, if there is one."""
@@ -115,6 +123,14 @@ class ReadOptions:
         from fluss.spark.filter.row_filter import RowFilter
 
         return RowFilter.parse(self.filter, schema, time_zone=TIME_ZONE.read(self.time_zone))
+
+    def row_hint(self, schema: Schema) -> RowFilter | None:
+        """Return a condition that may be used or not: Spark evaluates it again."""
+        if self.hinted_filter is None:
+            return None
+        from fluss.spark.filter.row_filter import RowFilter
+
+        return RowFilter.hint(self.hinted_filter, schema)
 
 
 @dataclass(frozen=True)

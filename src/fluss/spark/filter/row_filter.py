@@ -14,7 +14,7 @@ from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
 from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema, shown_names
-from fluss.schema.types import TypeRoot
+from fluss.schema.types import DataType, TimestampLtzType, TimestampType, TimeType, TypeRoot
 from fluss.spark.filter.condition_parser import (
     ColumnName,
     Comparison,
@@ -46,6 +46,8 @@ from fluss.spark.filter.conditions import (
 from fluss.spark.filter.literals import LiteralPosition, MisfitError, position_of
 
 _TEXT_ROOTS = (TypeRoot.CHAR, TypeRoot.STRING)
+# Spark has microseconds.
+_SPARK_PRECISION = 6
 
 
 class RowFilter:
@@ -63,6 +65,35 @@ class RowFilter:
         Times are meant in ``time_zone`` where they are compared with instants and do not say another one.
         """
         return cls(_Binder(text, schema, time_zone).bound(parse_condition(text)), schema)
+
+    @classmethod
+    def hint(cls, text: str, schema: Schema) -> RowFilter | None:
+        """Read a condition that may be left out, or parts of it that are joined by AND; None if nothing is left.
+
+        Left out is what is not the same for Spark: times that have more digits here than there.
+        """
+        try:
+            condition = parse_condition(text)
+        except FlussError:
+            return None
+        parts = condition.conditions if isinstance(condition, Junction) and not condition.is_any else (condition,)
+        binder = _Binder(text, schema, dt.UTC)
+        kept = []
+        for part in parts:
+            try:
+                bound = binder.bound(part)
+            except FlussError:
+                continue
+            if all(_is_same_for_spark(schema.column(name).data_type) for name in bound.columns()):
+                kept.append(bound)
+        return cls(Joined(tuple(kept), is_any=False), schema) if kept else None
+
+    @classmethod
+    def both(cls, first: RowFilter | None, second: RowFilter | None) -> RowFilter | None:
+        """Return a filter that keeps what two filters keep, either of which may be missing."""
+        if first is None or second is None:
+            return first or second
+        return cls(Joined((first._condition, second._condition), is_any=False), first._schema)
 
     def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which the condition holds. The batch has the columns of the filter, and maybe more."""
@@ -92,6 +123,12 @@ class RowFilter:
                 # A name that this library would not have given says nothing.
                 continue
         return True in self._condition.outcomes(known)
+
+
+def _is_same_for_spark(data_type: DataType) -> bool:
+    if isinstance(data_type, TimestampType | TimestampLtzType):
+        return data_type.precision <= _SPARK_PRECISION
+    return not isinstance(data_type, TimeType)
 
 
 class _Binder:
