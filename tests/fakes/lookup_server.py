@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from fluss.errors import ErrorCode
-from fluss.net.listener import RequestContext
+from fluss.net.request_handler import RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.value_batch import encode_value

@@ -20,7 +20,7 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.table_scan import TableScan
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.listener import Handler, RequestContext
+from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.bulk_messages import (
     FetchedBucket,

@@ -14,7 +14,7 @@ from typing import Any
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import Listener, ListenerSettings, RequestContext
-from fluss.net.server_connection import Handler
+from fluss.net.request_handler import Handler
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import CredentialsChecker

@@ -20,7 +20,7 @@ from fluss.client.write.writer_client import WriterClient
 from fluss.client.write.writers import AppendWriter, TableUpsert, WriterBase
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.listener import RequestContext
+from fluss.net.request_handler import RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb

@@ -13,9 +13,12 @@ from fluss.metrics import Metrics, Sample
 from fluss.net.admission import Admission, Places
 from fluss.net.burst_log import BurstLog
 from fluss.net.limits import ByteBudget
+from fluss.net.listener_settings import ListenerSettings
+from fluss.net.listener_state import Shared
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import Quotas
-from fluss.net.server_connection import Answer, Handler, ListenerSettings, RequestContext, ServerConnection, Shared
+from fluss.net.request_handler import Answer, Handler, RequestContext
+from fluss.net.server_connection import ServerConnection
 from fluss.net.tls import ServerCertificate
 from fluss.net.tls_acceptor import TlsAcceptor
 from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey

@@ -7,26 +7,25 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum, auto
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
-from fluss.net.admission import Admission, address_key
-from fluss.net.burst_log import BurstLog
-from fluss.net.limits import ByteBudget
-from fluss.net.login import Guess, Login, PasswordHashing, Success, Users, UserSource
-from fluss.net.login_throttle import LoginThrottle
-from fluss.net.quotas import FETCH_APIS, PRODUCE_APIS, ClientQuota, QuotaKind, Quotas
-from fluss.net.tls import ServerCertificate, peer_principal
+from fluss.net.admission import address_key
+from fluss.net.arrival import Arrival
+from fluss.net.connection_login import ConnectionLogin
+from fluss.net.listener_settings import ListenerSettings
+from fluss.net.listener_state import Shared
+from fluss.net.quota_throttle import QuotaThrottle
+from fluss.net.quotas import FETCH_APIS, PRODUCE_APIS, ClientQuota, QuotaKind
+from fluss.net.request_handler import Answer, RequestContext
+from fluss.net.tls import peer_principal
 from fluss.net.tls_acceptor import TlsConnection
 from fluss.net.transport import Outbox
-from fluss.protocol.api import Api, ApiKey, ServerRole
 from fluss.protocol.codec import Parts
-from fluss.protocol.frame import REQUEST_FRAME_BYTES_MAX
-from fluss.protocol.sasl import ANONYMOUS, PLAIN, Principal
+from fluss.protocol.sasl import ANONYMOUS
 from fluss.protocol.session import (
     AnswerReady,
     RequestReceived,
@@ -38,116 +37,18 @@ from fluss.protocol.session import (
 
 # How long a client may take to read the last word and to close its side.
 _LINGER_S = 1.0
-# After so many wrong passwords a client has to connect again. Otherwise one packet could carry hundreds of guesses.
-_FAILED_LOGINS_MAX = 5
 # How long one connection may keep the event loop busy before others have their turn.
 _TURN_S = 0.005
 # What is read at once unless a large request is arriving. It can be a thousand requests.
 _SMALL_READ_BYTES = 16 * 1024
 _REFUSALS_LOGGED_MAX = 10
-# A request may take this much longer to arrive for every byte of it: lines are slow, and requests are large.
-_ARRIVAL_BYTES_PER_S_MIN = 64 * 1024
 # After so long without traffic a connection has no receive buffer; the next bytes get a new one.
 _BUFFER_IDLE_S = 30.0
-# Answers are held back no longer than this: clients would give up waiting and ask again. Their next requests wait
-# until everything is paid for.
-_ANSWER_HELD_S_MAX = 10.0
-# How often it is looked whether a client may go on: its quota may have been raised.
-_THROTTLE_CHECK_S = 1.0
-# How often it is looked whether it is a guess's turn.
-_LOGIN_CHECK_S = 0.25
-# When a client is told to try again, because its guess would have to wait for too long.
-_TRY_AGAIN_S = 1.0
 # What a refused client sends goes here.
 _NOTHING_WANTED = memoryview(bytearray(4096))
 _NO_BODY = memoryview(b"")
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestContext:
-    """Where a request comes from."""
-
-    api_key: ApiKey
-    api_version: int
-    principal: Principal
-    listener_name: str
-    peer_address: str
-    # Whether the client is gone by now: what is kept for it alone can be dropped.
-    is_gone: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """A response whose handler wants to know when its bytes have left, or never will; both are told once."""
-
-    response: Any
-    on_sent: Callable[[], None]
-
-
-# Carries out the requests of one API. It returns the response message (or an Answer), or an awaitable of it.
-Handler: TypeAlias = Callable[[RequestContext, Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ListenerSettings:
-    """One address to listen on, who may come in, and the limits for each connection.
-
-    limit                     what happens when it is reached
-    frame_bytes_max           the client gets a server failure, and the connection is closed
-    connections_max           a further client gets a server failure, and its connection is closed
-    connections_per_address_max   the same for those of one address; None: half of them all, nine of ten for loopback
-    in_flight_requests_max    no further request of the connection is started, then none is read
-    in_flight_bytes_max       of all connections: those that have sent some of it are not read; half of it is for
-                              requests that are being carried out, half for large ones that are arriving
-    unsent_bytes_max          no further request of the connection is started or read
-    unsent_bytes_total_max    of all connections: those that leave some of it untaken are treated in the same way
-    stalled_timeout_s         a client that takes none of its waiting answers for so long is disconnected
-    arrival_timeout_s         a client that takes longer to send a request, besides a second for each 64 KiB of it, is
-                              disconnected
-    login_timeout_s           a client that has to log in and has not done so by then is disconnected
-    idle_timeout_s            a connection without traffic for so long is closed
-    """
-
-    name: str = "FLUSS"
-    host: str = "127.0.0.1"
-    port: int = 0
-    server_type: ServerRole | None = None
-    # Its users, or a function that knows their passwords; without either, all clients are anonymous.
-    check_credentials: UserSource | None = field(default=None, repr=False)
-    mechanisms: tuple[str, ...] = (PLAIN,)
-    # With it the listener speaks TLS and nothing else. Without users, a client is whom its certificate names.
-    certificate: ServerCertificate | None = field(default=None, repr=False)
-    frame_bytes_max: int = REQUEST_FRAME_BYTES_MAX
-    connections_max: int = 1000
-    connections_per_address_max: int | None = None
-    in_flight_requests_max: int = 500
-    in_flight_bytes_max: int = 512 * 1024 * 1024
-    unsent_bytes_max: int = 64 * 1024 * 1024
-    unsent_bytes_total_max: int = 512 * 1024 * 1024
-    stalled_timeout_s: float = 60.0
-    arrival_timeout_s: float = 30.0
-    login_timeout_s: float = 30.0
-    idle_timeout_s: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the connections of one listener have in common."""
-
-    handlers: Mapping[ApiKey, Handler]
-    served: Mapping[int, Api[Any, Any]]
-    # The bytes of large requests that are arriving, of those that are being carried out, and of unsent answers.
-    arriving_memory: ByteBudget
-    request_memory: ByteBudget
-    answer_memory: ByteBudget
-    throttle: LoginThrottle
-    clock: Callable[[], float]
-    admission: Admission
-    quotas: Quotas
-    bursts: BurstLog
-    hashing: PasswordHashing = field(default_factory=PasswordHashing)
 
 
 class _Phase(Enum):
@@ -180,7 +81,6 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         self._arriving_memory = shared.arriving_memory
         self._request_memory = shared.request_memory
         self._answer_memory = shared.answer_memory
-        self._throttle = shared.throttle
         self._clock = shared.clock
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
@@ -192,6 +92,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         self._is_being_told = False
         self._transport: asyncio.Transport
         self._outbox: Outbox
+        self._quota_throttle: QuotaThrottle
         self._is_connected = False
         self._peer_address = "unknown"
         self._address = "unknown"
@@ -203,13 +104,12 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         self._is_resting = False
         self._linger_timer: asyncio.TimerHandle | None = None
         # Logging in: while a token is checked, nothing is read.
-        self._login: Login | None = None
+        self._login: ConnectionLogin | None = None
         if settings.check_credentials is not None:
-            self._login = Login(settings.check_credentials, settings.mechanisms, shared.hashing)
+            self._login = ConnectionLogin(
+                settings.check_credentials, settings.mechanisms, shared.hashing, shared.throttle
+            )
         self._login_task: asyncio.Task[None] | None = None
-        self._failed_login_count = 0
-        # Of the password that the client has logged in with.
-        self._password_version: bytes | None = None
         self._refusal_count = 0
         # What this connection has of the shared memory: of a frame that is not whole yet, of requests, of answers.
         self._partial_bytes = 0
@@ -217,16 +117,9 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         self._unsent_bytes = 0
         self._connected_at = self._active_at = self._clock()
         self._progressed_at = self._active_at
-        # The request that is arriving: since when (None if there is none), and how much of it has come. While nothing
-        # is read from the connection, its time stands still.
-        self._frame_began_at: float | None = None
-        self._frame_bytes = 0
-        self._paused_at = self._active_at
+        self._arrival = Arrival(settings.arrival_timeout_s)
         self._sent_bytes_seen = 0
-        # Above its quota: nothing is started or read until the timer says so, and answers leave when they may.
         self._quotas = shared.quotas
-        self._throttle_timer: asyncio.TimerHandle | None = None
-        self._answers_held_until = 0.0
 
     @property
     def tasks(self) -> frozenset[asyncio.Task[None]]:
@@ -243,6 +136,13 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         self._is_connected = True
         self._transport = cast("asyncio.Transport", transport)
         self._outbox = Outbox(self._loop, self._transport, self._proceed)
+        self._quota_throttle = QuotaThrottle(
+            self._outbox,
+            self._shared.bursts,
+            self._client_quota,
+            on_throttled=self.regulate_reading,
+            on_released=self._proceed,
+        )
         self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._peer_address = _address_text(self._transport.get_extra_info("peername"))
         host = self._peer_address.rpartition(":")[0]
@@ -304,12 +204,10 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         self._take_events(events)
         self._count_partial_frame()
         if self._session.is_between_frames:
-            self._frame_began_at = None
-        elif events or self._frame_began_at is None:
-            # What comes after the last whole request is the beginning of another one.
-            self._frame_began_at, self._frame_bytes = now, 0
+            self._arrival.ended()
         else:
-            self._frame_bytes += nbytes
+            # What comes after the last whole request is the beginning of another one.
+            self._arrival.received(nbytes, now, is_new=bool(events))
         self._start_requests()
         if time.monotonic() > turn_ends_at:
             self._rest()
@@ -322,7 +220,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
                 self._queue.append(event)
             elif isinstance(event, AnswerReady):
                 if self._quotas.is_active:
-                    self._charge(QuotaKind.REQUESTS, 1)
+                    self._quota_throttle.charge(QuotaKind.REQUESTS, 1)
                 if event.error is not None:
                     self._log_refusal(event.error)
                 self._write(event.parts)
@@ -342,9 +240,10 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase = _Phase.SILENT
-        for timer in (self._linger_timer, self._throttle_timer, self._login_task):
+        for timer in (self._linger_timer, self._login_task):
             if timer is not None:
                 timer.cancel()
+        self._quota_throttle.end()
         self._outbox.clear()
         self._answer_memory.give_back(self._unsent_bytes)
         self._request_memory.leave(self.regulate_reading)
@@ -379,7 +278,8 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
     async def _log_in(self, event: TokenReceived) -> None:
         """Check a token when it is its turn, then go on with what has arrived meanwhile."""
         try:
-            events = await self._outcome(event)
+            assert self._login is not None, "only a session that has to log in reports tokens"
+            events = await self._login.outcome(self._session, self._address, event)
         except FlussError as error:
             events = self._session.authentication_failed(event.request_id, error)
             if self._session.principal is not None and isinstance(error, AuthenticationError):
@@ -400,50 +300,12 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         self._start_requests()
         self.regulate_reading()
 
-    async def _outcome(self, event: TokenReceived) -> list[ServerEvent]:
-        assert self._login is not None, "only a session that has to log in reports tokens"
-        taken = self._login.take(event.mechanism, event.token)
-        if not isinstance(taken, Guess):
-            return self._session.challenge(event.request_id, taken)
-        success = await self._checked(taken)
-        if self._session.principal not in (None, success.principal):
-            raise AuthenticationError("a connection has one user; log in as another one on a new connection")
-        self._password_version = success.version
-        return self._session.authenticated(event.request_id, success.principal, success.challenge)
-
-    async def _checked(self, guess: Guess) -> Success:
-        if self._failed_login_count >= _FAILED_LOGINS_MAX:
-            raise AuthenticationError("too many failed logins; connect again")
-        try:
-            attempt = self._throttle.begin(self._address, guess.username)
-        except FlussError:
-            # At once, it would be an invitation to ask at once again.
-            await asyncio.sleep(_TRY_AGAIN_S)
-            raise
-        try:
-            while (wait_s := attempt.wait_s) > 0:
-                await asyncio.sleep(min(wait_s, _LOGIN_CHECK_S))
-            success = await guess.check()
-        except AuthenticationError:
-            self._failed_login_count += 1
-            raise
-        except BaseException:
-            attempt.withdraw()
-            raise
-        attempt.succeeded()
-        return success
-
     def end_outdated_session(self) -> None:
         """End the session if its user has another password than the one it has logged in with."""
-        users = self._settings.check_credentials
-        if self._password_version is None or not isinstance(users, Users) or self._session.principal is None:
+        principal = None if self._login is None else self._login.take_outdated()
+        if principal is None:
             return
-        if users.table.version_of(self._session.principal.name) == self._password_version:
-            return
-        logger.info(
-            "the password of %s has changed: %s has to log in again", self._session.principal, self._peer_address
-        )
-        self._password_version = None
+        logger.info("the password of %s has changed: %s has to log in again", principal, self._peer_address)
         # What was received is answered: it may be the very change.
         self.drain()
         self._loop.call_later(_LINGER_S, self.abort)
@@ -457,7 +319,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         """
         turn_ends_at = time.monotonic() + _TURN_S
         while self._queue and not self._is_start_scheduled and self._may_start():
-            if self._quotas.is_active and not self._may_start_by_quota():
+            if self._quotas.is_active and not self._quota_throttle.may_start():
                 return
             if self._start(self._queue.popleft()) or time.monotonic() > turn_ends_at:
                 # The new task takes its first step before this callback is called.
@@ -469,7 +331,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         self._proceed()
 
     def _may_start(self) -> bool:
-        if self._throttle_timer is not None:
+        if self._quota_throttle.is_throttled:
             return False
         return len(self._tasks) < self._settings.in_flight_requests_max and not self._has_too_much_unsent()
 
@@ -482,9 +344,9 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
     def _start(self, request: RequestReceived) -> bool:
         """Call the handler; return whether it goes on in a task."""
         if self._quotas.is_active:
-            self._charge(QuotaKind.REQUESTS, 1)
+            self._quota_throttle.charge(QuotaKind.REQUESTS, 1)
             if request.api.key in PRODUCE_APIS:
-                self._charge(QuotaKind.PRODUCE, len(request.body))
+                self._quota_throttle.charge(QuotaKind.PRODUCE, len(request.body))
         try:
             message = request.decode()
             if not request.api.request.keeps_body:
@@ -543,7 +405,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
             parts = []
         if parts:
             if self._quotas.is_active and request.api.key in FETCH_APIS:
-                self._charge(QuotaKind.FETCH, sum(map(len, parts)))
+                self._quota_throttle.charge(QuotaKind.FETCH, sum(map(len, parts)))
             self._write(parts, on_sent)
         elif on_sent is not None:
             on_sent()
@@ -564,57 +426,11 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         for task in self._tasks:
             task.cancel()
 
-    # Quotas
-
-    def _may_start_by_quota(self) -> bool:
-        """Whether the client owes nothing, also by its other connections; if it does, come back later."""
-        if self._phase is not _Phase.OPEN:
-            return True
-        wait_s = self._client_quota().wait_s()
-        if wait_s <= 0:
-            return True
-        self._throttle_for(wait_s)
-        return False
-
-    def _charge(self, kind: QuotaKind, amount: float) -> None:
-        """Count what the client has used; if it owes something now, hold its answers back and read nothing more."""
-        quota = self._client_quota()
-        wait_s = quota.charge(kind, amount)
-        if wait_s <= 0 or self._phase is not _Phase.OPEN:
-            return
-        quota.throttled(kind, wait_s)
-        limit = f"{quota.limit_of(kind):g} {kind.value} per second"
-        self._shared.bursts.log(
-            f"quota of {kind.value}", logging.INFO, f"{quota.name} has used up its quota of {limit}: it is slowed down"
-        )
-        self._answers_held_until = max(self._answers_held_until, self._loop.time() + min(wait_s, _ANSWER_HELD_S_MAX))
-        self._outbox.hold()
-        self._throttle_for(wait_s)
-
-    def _client_quota(self) -> ClientQuota:
+    def _client_quota(self) -> ClientQuota | None:
+        if not self._quotas.is_active:
+            return None
         principal = self._session.principal
         return self._quotas.client(ANONYMOUS if principal is None else principal, self._address)
-
-    def _throttle_for(self, wait_s: float) -> None:
-        if self._throttle_timer is None:
-            self._throttle_timer = self._loop.call_later(min(wait_s, _THROTTLE_CHECK_S), self._check_throttle)
-            self.regulate_reading()
-
-    def _check_throttle(self) -> None:
-        """Let answers leave that have waited long enough, and go on if nothing is owed any more."""
-        self._throttle_timer = None
-        if self._is_silent():
-            return
-        held_s = self._answers_held_until - self._loop.time()
-        wait_s = self._client_quota().wait_s() if self._quotas.is_active else 0.0
-        if held_s <= 0 or wait_s <= 0:
-            self._outbox.release()
-        if wait_s > 0 and self._phase is _Phase.OPEN:
-            next_s = min(wait_s, held_s) if held_s > 0 else wait_s
-            self._throttle_for(next_s)
-            return
-        self._outbox.release()
-        self._proceed()
 
     # Memory
 
@@ -664,11 +480,10 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
             return
         should_read = self._phase is _Phase.SILENT or (self._phase is _Phase.OPEN and self._has_room())
         if should_read and not self._is_reading:
-            if self._frame_began_at is not None:
-                self._frame_began_at += self._clock() - self._paused_at
+            self._arrival.resumed(self._clock())
             self._transport.resume_reading()
         elif self._is_reading and not should_read:
-            self._paused_at = self._clock()
+            self._arrival.paused(self._clock())
             self._transport.pause_reading()
         self._is_reading = should_read
 
@@ -683,7 +498,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         self.regulate_reading()
 
     def _has_room(self) -> bool:
-        if self._login_task is not None or self._throttle_timer is not None or self._is_resting:
+        if self._login_task is not None or self._quota_throttle.is_throttled or self._is_resting:
             return False
         if not self._has_memory():
             return False
@@ -716,7 +531,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
             self._progressed_at = now
         if now - self._progressed_at > self._settings.stalled_timeout_s:
             self._disconnect("disconnected {}: it does not take its answers", logging.WARNING)
-        elif self._is_late_with_request(now):
+        elif self._arrival.is_late(now):
             self._disconnect("disconnected {}: it takes too long to send a request", logging.WARNING)
         elif self._is_late_with_login(now):
             self._disconnect("disconnected {}: it has not logged in", logging.INFO)
@@ -734,12 +549,6 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
             return False
         return now - self._connected_at > self._settings.login_timeout_s
 
-    def _is_late_with_request(self, now: float) -> bool:
-        if self._frame_began_at is None or not self._is_reading:
-            return False
-        allowed_s = self._settings.arrival_timeout_s + self._frame_bytes / _ARRIVAL_BYTES_PER_S_MIN
-        return now - self._frame_began_at > allowed_s
-
     # The end
 
     def _is_silent(self) -> bool:
@@ -749,10 +558,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         """Take nothing more in, finish what was received, then close."""
         if self._phase is _Phase.OPEN:
             self._phase = _Phase.DRAINING
-            if self._throttle_timer is not None:
-                self._throttle_timer.cancel()
-                self._throttle_timer = None
-            self._outbox.release()
+            self._quota_throttle.end()
             self._proceed()
 
     def abort(self) -> None:
@@ -763,6 +569,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         """Write a last answer and close."""
         self._write(last_word)
         self._phase = _Phase.SILENT
+        self._quota_throttle.end()
         self._give_up_requests()
         self._outbox.when_empty(self._half_close)
 

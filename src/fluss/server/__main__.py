@@ -17,17 +17,12 @@ from fluss._version import __version__
 from fluss.errors import FlussError
 from fluss.net.transport import run
 from fluss.server import hash_password
+from fluss.server.listener_options import DEFAULT_LISTENER_NAME, DEFAULT_PORT
 from fluss.server.listener_parsing import PORT_MAX, address_text
 from fluss.server.option_sources import STANDARD_INPUT, Setting
 from fluss.server.process import LOG_LEVELS, FlussServer, log_to_stderr, prepare_process, request_stop, serve
-from fluss.server.server_options import (
-    DEFAULT_LISTENER_NAME,
-    DEFAULT_PORT,
-    Durability,
-    ServerOptions,
-    is_secret_option,
-    variable_of,
-)
+from fluss.server.process_options import Durability
+from fluss.server.server_options import ServerOptions, is_secret_option, variable_of
 
 _PROGRAM: Final = "python -m fluss.server"
 _DEFAULT_HOST: Final = "127.0.0.1"

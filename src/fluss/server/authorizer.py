@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.server_connection import RequestContext
+from fluss.net.request_handler import RequestContext
 from fluss.protocol.sasl import Principal
 from fluss.schema.acl import WILDCARD, AclBinding, AclOperation, AclResource, AclResourceType
 

@@ -16,7 +16,8 @@ from fluss.options import suggestion
 from fluss.protocol.sasl import MECHANISMS, UserTable
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol, address_text, parse_users
 from fluss.server.security_files import UsersFile
-from fluss.server.server_options import ServerOption, ServerOptions
+from fluss.server.server_option import ServerOption
+from fluss.server.server_options import ServerOptions
 
 # What binds to every address of the machine, but is not an address one can connect to.
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})

@@ -20,10 +20,11 @@ from fluss.memory import MemoryWatch, limit_arenas, loop_gives_back, resident_by
 from fluss.metrics import Metrics
 from fluss.net.admission import Places
 from fluss.net.listener import Listener
+from fluss.net.listener_settings import ListenerSettings
 from fluss.net.login import Users
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import QuotaKind, QuotaRates, Quotas
-from fluss.net.server_connection import Handler, ListenerSettings
+from fluss.net.request_handler import Handler
 from fluss.net.tls import ServerCertificate, ServerTls
 from fluss.protocol import scram
 from fluss.protocol.api import ApiKey
@@ -43,10 +44,12 @@ from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, p
 from fluss.server.metrics_page import MetricsPage
 from fluss.server.model import Clock
 from fluss.server.periodic import Periodic
+from fluss.server.process_options import Durability
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.security_files import SecurityFiles, UsersFile, load_salt_key
-from fluss.server.server_options import Durability, ServerOption, ServerOptions
+from fluss.server.server_option import ServerOption
+from fluss.server.server_options import ServerOptions
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.retention import Retention

@@ -20,12 +20,12 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimeType
 from fluss.client.bulk import wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
+from fluss.filter.lexer import quoted_name, quoted_string
 from fluss.schema.naming_rules import name_problem
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.connections import open_connection
 from fluss.spark.data_source import FlussDataSource
 from fluss.spark.fluss_catalog import FlussCatalog
-from fluss.spark.lexer import quoted_name, quoted_string
 from fluss.spark.naming import TableName, TableView, provider_name, spark_name, spark_table_name
 from fluss.spark.type_mapping import view_schema
 

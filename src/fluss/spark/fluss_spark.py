@@ -20,12 +20,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fluss.config import Config
 from fluss.errors import FlussError
+from fluss.filter.lexer import quoted_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.attachments import Attachments
 from fluss.spark.data_source import FlussDataSource
 from fluss.spark.fluss_catalog import FlussCatalog
-from fluss.spark.lexer import quoted_name
 from fluss.spark.naming import table_name, table_path
 from fluss.spark.pushdown.installation import install_pushdown
 from fluss.spark.query_options import (

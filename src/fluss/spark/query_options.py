@@ -24,6 +24,7 @@ from fluss.errors import FlussError
 from fluss.options import TIME_ZONE, suggestion
 from fluss.schema.schema import Schema
 from fluss.schema.table import PartitionSpec
+from fluss.schema.types import DataType, TimestampLtzType, TimestampType, TimeType
 from fluss.spark.naming import TableName, TableView
 from fluss.spark.source_options import (
     OPTION_BY_KEY,
@@ -41,7 +42,7 @@ from fluss.spark.source_options import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fluss.spark.filter.row_filter import RowFilter
+    from fluss.filter.row_filter import RowFilter
 
 
 # A partition by its name, or those with some values of the partition columns.
@@ -74,6 +75,7 @@ _SESSION_PREFIX: Final = "spark.sql.fluss."
 # A range of time belongs to one query, so it cannot be set for a whole session.
 _NEVER_OF_SESSION: Final = "scan.incremental."
 _TIME_ZONE_KEY: Final = "scan.time-zone"
+_SPARK_PRECISION: Final = 6
 _SESSION_ZONE: Final = "spark.sql.session.timeZone"
 
 
@@ -120,7 +122,7 @@ class ReadOptions:
         """Return the condition on the rows of a table with this schema, if there is one."""
         if self.filter is None:
             return None
-        from fluss.spark.filter.row_filter import RowFilter
+        from fluss.filter.row_filter import RowFilter
 
         return RowFilter.parse(self.filter, schema, time_zone=TIME_ZONE.read(self.time_zone))
 
@@ -128,9 +130,16 @@ class ReadOptions:
         """Return a condition that may be used or not: Spark evaluates it again."""
         if self.hinted_filter is None:
             return None
-        from fluss.spark.filter.row_filter import RowFilter
+        from fluss.filter.row_filter import RowFilter
 
-        return RowFilter.hint(self.hinted_filter, schema)
+        return RowFilter.hint(self.hinted_filter, schema, _is_same_for_spark)
+
+
+def _is_same_for_spark(data_type: DataType) -> bool:
+    """Whether Spark compares values of a type as they are stored: it has no more than microseconds."""
+    if isinstance(data_type, TimestampType | TimestampLtzType):
+        return data_type.precision <= _SPARK_PRECISION
+    return not isinstance(data_type, TimeType)
 
 
 @dataclass(frozen=True)

@@ -195,9 +195,9 @@ async def test_a_slow_line_has_its_time_and_so_has_a_request_that_is_not_read(mo
         await eventually_async(lambda: listener.connection_count == 1)
         (connection,) = listener._connections
         writer.write(b"\0\x50\0\0" + bytes(100))
-        await eventually_async(lambda: connection._frame_began_at is not None)
+        await eventually_async(lambda: connection._arrival.is_under_way)
         writer.write(bytes(2_000_000))
-        await eventually_async(lambda: connection._frame_bytes >= 2_000_000)
+        await eventually_async(lambda: connection._arrival.byte_count >= 2_000_000)
         # 64 kB each second.
         clock.now_s += 60
         connection.check_time()

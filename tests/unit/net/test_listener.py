@@ -20,9 +20,10 @@ from fluss.net.burst_log import BurstLog
 from fluss.net.channel import Channel
 from fluss.net.limits import ByteBudget
 from fluss.net.listener import Answer, Listener, ListenerSettings, RequestContext
+from fluss.net.listener_state import Shared
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import Quotas
-from fluss.net.server_connection import ServerConnection, Shared
+from fluss.net.server_connection import ServerConnection
 from fluss.net.transport import new_event_loop
 from fluss.net.transport import run as run_on_default_loop
 from fluss.protocol import api as apis

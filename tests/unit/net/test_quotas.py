@@ -20,7 +20,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import ANONYMOUS, Credentials, Principal, UserTable
 from fluss.testing.waiting import eventually_async
 from tests.unit.net.test_admission import Clock
-from tests.unit.net.test_listener import LOCALHOST
+from tests.unit.net.test_listener import LOCALHOST, _raw_connection, _request_bytes
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 
@@ -254,3 +254,19 @@ async def test_a_stop_waits_for_no_quota():
         await asyncio.gather(*tasks, return_exceptions=True)
         assert len(started) == 2, "what was received is carried out"
         await channel.close()
+
+
+async def test_a_client_in_debt_that_breaks_the_protocol_gets_its_last_word_at_once():
+    quotas = Quotas(Clock())
+    quotas.set_rates(QuotaKind.REQUESTS, QuotaRates(1))
+    async with (
+        Listener(ListenerSettings(), _handlers([]), quotas=quotas) as listener,
+        _raw_connection(listener) as (reader, writer),
+    ):
+        request = _request_bytes(
+            apis.API_VERSIONS, pb.ApiVersionsRequest(client_software_name="test", client_software_version="1"), 1
+        )
+        # The clock stands still, so the debt of three requests is never paid.
+        writer.write(3 * request + b"\xff" * 64)
+        assert len(await reader.read()) > len(request), "answers, and why the connection ends"
+        await eventually_async(lambda: listener.connection_count == 0)

@@ -12,7 +12,8 @@ from fluss.errors import FlussError
 from fluss.protocol.sasl import Principal
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol
 from fluss.server.option_sources import Setting, read_options_file
-from fluss.server.server_options import Durability, ServerOptions
+from fluss.server.process_options import Durability
+from fluss.server.server_options import ServerOptions
 
 MINUTE_MS = 60_000
 

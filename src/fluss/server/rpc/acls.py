@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.server_connection import Handler, RequestContext
+from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import acl_matches, new_acl, pb_acl, set_failure
 from fluss.protocol.messages import fluss_pb2 as pb

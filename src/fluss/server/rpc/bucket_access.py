@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
-from fluss.net.listener import RequestContext
+from fluss.net.request_handler import RequestContext
 from fluss.schema.acl import AclOperation, AclResource
 from fluss.schema.table import TableBucket
 from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT

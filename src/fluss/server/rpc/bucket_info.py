@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.listener import RequestContext
+from fluss.net.request_handler import RequestContext
 from fluss.protocol.convert import partition_id, set_failure
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclOperation

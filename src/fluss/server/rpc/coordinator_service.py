@@ -10,7 +10,7 @@ from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.metrics import Metrics
-from fluss.net.server_connection import Handler, RequestContext
+from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner
 from fluss.server.coordinator.coordinator import Coordinator

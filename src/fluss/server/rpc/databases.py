@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.server_connection import Handler, RequestContext
+from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import config_changes
 from fluss.protocol.messages import fluss_pb2 as pb

@@ -26,7 +26,7 @@ from functools import partial
 from typing import TypeAlias
 
 from fluss.errors import RETRIABLE_CODES, CorruptMessageError, ErrorCode, FlussError
-from fluss.net.listener import Answer, RequestContext
+from fluss.net.request_handler import Answer, RequestContext
 from fluss.protocol.bulk_messages import FetchedBucket, FetchedTable, FetchLogResponse, encode_fetched_bucket
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import FilterAllowance, decode_predicate

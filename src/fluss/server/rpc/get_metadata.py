@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.server_connection import Handler, RequestContext
+from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.codec import EncodedMessage, Parts
 from fluss.protocol.convert import pb_table_path, table_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from fluss.net.server_connection import Handler, RequestContext
+from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.model import CatalogView

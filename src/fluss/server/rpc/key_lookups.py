@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
-from fluss.net.listener import Answer, RequestContext
+from fluss.net.request_handler import Answer, RequestContext
 from fluss.protocol.bulk_messages import (
     LookupAnswer,
     encode_value_lists,

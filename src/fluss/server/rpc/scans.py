@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from fluss.buffers import BytesLike
 from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
-from fluss.net.listener import Answer, RequestContext
+from fluss.net.request_handler import Answer, RequestContext
 from fluss.protocol.bulk_messages import LimitScanResponse, ScanKvResponse
 from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb

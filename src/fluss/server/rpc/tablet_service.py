@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fluss.net.listener import Handler
+from fluss.net.request_handler import Handler
 from fluss.protocol.api import ApiKey
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import CatalogView, Clock

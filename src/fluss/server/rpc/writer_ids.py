@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.server_connection import Handler, RequestContext
+from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import bucket_offsets, pb_producer_offsets, table_path
 from fluss.protocol.messages import fluss_pb2 as pb

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.listener import RequestContext
+from fluss.net.request_handler import RequestContext
 from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.protocol.convert import set_failure
 from fluss.protocol.messages import fluss_pb2 as pb

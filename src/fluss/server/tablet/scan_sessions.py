@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.net.listener import RequestContext
+from fluss.net.request_handler import RequestContext
 from fluss.protocol.sasl import Principal
 from fluss.schema.table import TableBucket
 from fluss.server.model import Clock, format_bucket

@@ -62,7 +62,7 @@ from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.snapshot import Snapshot, partition_may_match
 
 if TYPE_CHECKING:
-    from fluss.spark.filter.row_filter import RowFilter
+    from fluss.filter.row_filter import RowFilter
 
 Task: TypeAlias = "tuple[Split, ...]"
 ReadView: TypeAlias = Literal["rows", "log", "upserts", "changelog", "binlog"]

@@ -12,7 +12,7 @@ from fluss.schema.table import TableBucket, TableInfo
 from fluss.spark.naming import format_table_bucket, parse_table_bucket
 
 if TYPE_CHECKING:
-    from fluss.spark.filter.row_filter import RowFilter
+    from fluss.filter.row_filter import RowFilter
 
 
 @dataclass(frozen=True, slots=True)

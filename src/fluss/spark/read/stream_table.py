@@ -26,7 +26,7 @@ from fluss.spark.read.split_read import table_filter, view_filter
 from fluss.spark.read.stream_offsets import DROPPED, Loss, ObservedTable, PlannedRead, StreamOffset, log_begins_at
 
 if TYPE_CHECKING:
-    from fluss.spark.filter.row_filter import RowFilter
+    from fluss.filter.row_filter import RowFilter
 
 
 # How long the beginnings of logs are believed. If records expire in this time, the task that reads them notices.

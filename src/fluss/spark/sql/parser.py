@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fluss.spark.lexer import Kind, Token
+from fluss.filter.lexer import Kind, Token
 from fluss.spark.sql.statements import (
     AddColumns,
     AddPartitions,

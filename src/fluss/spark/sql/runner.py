@@ -25,11 +25,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
 from fluss.errors import FlussError
+from fluss.filter.lexer import Token, quoted_name, quoted_string
 from fluss.schema.database import DatabaseInfo
 from fluss.schema.table import PartitionInfo, TableInfo, TablePath, qualified_partition_name
 from fluss.spark.attachments import Attachments
 from fluss.spark.fluss_catalog import FlussCatalog, reason_of, shown_properties
-from fluss.spark.lexer import Token, quoted_name, quoted_string
 from fluss.spark.naming import TableName, table_name
 from fluss.spark.sql.parser import Head, head_of, parse
 from fluss.spark.sql.statements import (

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from fluss.errors import FlussError
-from fluss.spark.lexer import Dialect, Kind, Token, TokenCursor, tokens_of
+from fluss.filter.lexer import Dialect, Kind, Token, TokenCursor, tokens_of
 from fluss.spark.sql.statements import ColumnText, Name
 
 _PATTERN: Final = re.compile(

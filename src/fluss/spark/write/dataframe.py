@@ -23,9 +23,9 @@ from pyspark.sql.functions import col
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fluss.errors import FlussError
+from fluss.filter.lexer import quoted_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
-from fluss.spark.lexer import quoted_name
 from fluss.spark.query_options import applicable_options, write_options
 from fluss.spark.session.noise import ignored_pandas_warning
 from fluss.spark.source_options import Use

@@ -13,7 +13,7 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import find_leader
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError, RequestTimeoutError
-from fluss.net.listener import RequestContext
+from fluss.net.request_handler import RequestContext
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb

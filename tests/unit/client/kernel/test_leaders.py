@@ -12,7 +12,7 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import ask_leaders
 from fluss.client.kernel.table_calls import leader_offsets
 from fluss.errors import FlussError
-from fluss.net.listener import RequestContext
+from fluss.net.request_handler import RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.offsets import OffsetSpec

@@ -10,7 +10,7 @@ import pytest
 
 from fluss.errors import FlussError
 from fluss.net.listener import ListenerSettings
-from fluss.net.server_connection import RequestContext
+from fluss.net.request_handler import RequestContext
 from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import bucket_offsets

@@ -22,10 +22,10 @@ from fluss import ChangeType, FlussError, embedded
 from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.records import RecordRun
 from fluss.errors import ErrorCode, NetworkError
+from fluss.filter import row_filter
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 from fluss.spark import connections
-from fluss.spark.filter import row_filter
 from fluss.spark.query_options import read_options
 from fluss.spark.read.planner import Split, plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table_columns, view_filter

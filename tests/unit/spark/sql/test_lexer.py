@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import FlussError
-from fluss.spark.lexer import Kind, quoted_name, quoted_string
+from fluss.filter.lexer import Kind, quoted_name, quoted_string
 from fluss.spark.sql.runner import with_spark_names
 from fluss.spark.sql.tokens import statement_tokens
 

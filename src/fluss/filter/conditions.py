@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluss.filter.condition_parser import Operator
+from fluss.filter.literals import ColumnValue, compared_type, python_value, value_array
 from fluss.row.arrow_arrays import bool_array
 from fluss.schema.predicate import ColumnRef, Predicate, col
 from fluss.schema.schema import Column
 from fluss.schema.types import TypeRoot
-from fluss.spark.filter.condition_parser import Operator
-from fluss.spark.filter.literals import ColumnValue, compared_type, python_value, value_array
 
 Truth: TypeAlias = bool | None
 # What a condition can be for rows of which only something is known.

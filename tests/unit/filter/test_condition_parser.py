@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import FlussError
-from fluss.spark.filter.condition_parser import (
+from fluss.filter.condition_parser import (
     DEPTH_MAX,
     Comparison,
     Condition,

@@ -19,10 +19,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from fluss.filter.condition_parser import Value
 from fluss.row.arrow_arrays import bool_array
 from fluss.schema.arrow import arrow_type
 from fluss.schema.types import DataType, DecimalType, TypeRoot
-from fluss.spark.filter.condition_parser import Value
 
 # A value of a column in plain Python: whole numbers as described above, float, str, bytes or bool.
 ColumnValue: TypeAlias = int | float | str | bytes | bool

@@ -19,7 +19,7 @@ from fluss.record.log_batch import HEADER_LAYOUTS, MAGIC_V0, build_batch, encode
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import Schema
 from fluss.schema.table_options import CompressionType
-from fluss.server.tablet.buckets import BatchCheck
+from fluss.server.tablet.batch_check import BatchCheck
 from tests.damage import bit_flips, truncations
 from tests.unit.server.tablet.support import arrow_batch, make_table
 

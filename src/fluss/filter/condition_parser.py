@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Final, Literal, NamedTuple, NoReturn, TypeAlias
 
 from fluss.errors import FlussError
-from fluss.spark.lexer import Dialect, Kind, Token, TokenCursor, tokens_of
+from fluss.filter.lexer import Dialect, Kind, Token, TokenCursor, tokens_of
 
 # Conditions nested deeper would exhaust the stack of the functions that walk them.
 DEPTH_MAX: Final = 64

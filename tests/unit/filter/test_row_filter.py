@@ -21,10 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss import DataTypes, FlussError, Schema
+from fluss.filter.row_filter import RowFilter
 from fluss.record.statistics import collect_statistics, supports_statistics
 from fluss.row.partition_names import format_partition_value
 from fluss.row.values import internal_from_arrow
-from fluss.spark.filter.row_filter import RowFilter
 from tests.unit.record.statistics_model import filter_keeps
 
 NEW_YORK = ZoneInfo("America/New_York")

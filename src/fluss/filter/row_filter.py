@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import pyarrow as pa
 
 from fluss.errors import FlussError
-from fluss.options import suggestion
-from fluss.row.partition_names import parse_partition_value
-from fluss.row.values import arrow_from_internal
-from fluss.schema.predicate import Predicate
-from fluss.schema.schema import Column, Schema, shown_names
-from fluss.schema.types import DataType, TimestampLtzType, TimestampType, TimeType, TypeRoot
-from fluss.spark.filter.condition_parser import (
+from fluss.filter.condition_parser import (
     ColumnName,
     Comparison,
     Condition,
@@ -30,7 +24,7 @@ from fluss.spark.filter.condition_parser import (
     fail_at,
     parse_condition,
 )
-from fluss.spark.filter.conditions import (
+from fluss.filter.conditions import (
     Always,
     BoundCondition,
     Columns,
@@ -43,11 +37,15 @@ from fluss.spark.filter.conditions import (
     Settled,
     choices,
 )
-from fluss.spark.filter.literals import LiteralPosition, MisfitError, position_of
+from fluss.filter.literals import LiteralPosition, MisfitError, position_of
+from fluss.options import suggestion
+from fluss.row.partition_names import parse_partition_value
+from fluss.row.values import arrow_from_internal
+from fluss.schema.predicate import Predicate
+from fluss.schema.schema import Column, Schema, shown_names
+from fluss.schema.types import DataType, TypeRoot
 
 _TEXT_ROOTS = (TypeRoot.CHAR, TypeRoot.STRING)
-# Spark has microseconds.
-_SPARK_PRECISION = 6
 
 
 class RowFilter:
@@ -67,10 +65,10 @@ class RowFilter:
         return cls(_Binder(text, schema, time_zone).bound(parse_condition(text)), schema)
 
     @classmethod
-    def hint(cls, text: str, schema: Schema) -> RowFilter | None:
+    def hint(cls, text: str, schema: Schema, is_usable: Callable[[DataType], bool]) -> RowFilter | None:
         """Read a condition that may be left out, or parts of it that are joined by AND; None if nothing is left.
 
-        Left out is what is not the same for Spark: times that have more digits here than there.
+        Left out is what cannot be read, and what is about a column of another type than those that are usable.
         """
         try:
             condition = parse_condition(text)
@@ -84,7 +82,7 @@ class RowFilter:
                 bound = binder.bound(part)
             except FlussError:
                 continue
-            if all(_is_same_for_spark(schema.column(name).data_type) for name in bound.columns()):
+            if all(is_usable(schema.column(name).data_type) for name in bound.columns()):
                 kept.append(bound)
         return cls(Joined(tuple(kept), is_any=False), schema) if kept else None
 
@@ -123,12 +121,6 @@ class RowFilter:
                 # A name that this library would not have given says nothing.
                 continue
         return True in self._condition.outcomes(known)
-
-
-def _is_same_for_spark(data_type: DataType) -> bool:
-    if isinstance(data_type, TimestampType | TimestampLtzType):
-        return data_type.precision <= _SPARK_PRECISION
-    return not isinstance(data_type, TimeType)
 
 
 class _Binder:
