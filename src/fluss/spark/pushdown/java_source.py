@@ -69,6 +69,7 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.FilterExec;
 import org.apache.spark.sql.execution.ProjectExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SparkStrategy;
@@ -530,28 +531,46 @@ class StreamReadings {
   }
 }
 
-/** Plans the streams of the rule as Spark plans its own. */
+/** Plans the streams of the rule as Spark plans its own: not together with what is above them, but one by one. */
 class StreamStrategy extends SparkStrategy {
   public Seq apply(LogicalPlan plan) {
-    List plans = new ArrayList();
-    if (plan instanceof StreamingDataSourceV2ScanRelation
-        && ((StreamingDataSourceV2ScanRelation) plan).stream() instanceof PushdownStream) {
-      StreamingDataSourceV2ScanRelation scan = (StreamingDataSourceV2ScanRelation) plan;
-      SparkPlan exec = new StreamExec((Seq) scan.output(), scan.scan(), (PushdownStream) scan.stream(),
-          (Offset) scan.startOffset().get(), (Offset) scan.endOffset().get());
-      plans.add(exec.supportsColumnar() ? exec : new ProjectExec((Seq) scan.output(), exec));
+    StreamingDataSourceV2ScanRelation scan = scanOf(plan);
+    if (scan == null) return Scala.seq(new ArrayList());
+    SparkPlan planned;
+    if (plan instanceof Project) {
+      planned = new ProjectExec(((Project) plan).projectList(), planLater((LogicalPlan) plan.children().head()));
+    } else if (plan instanceof org.apache.spark.sql.catalyst.plans.logical.Filter) {
+      Expression condition = ((org.apache.spark.sql.catalyst.plans.logical.Filter) plan).condition();
+      planned = new FilterExec(condition, planLater((LogicalPlan) plan.children().head()));
+    } else {
+      SparkPlan exec = new StreamExec((Seq) scan.output(), scan.scan(), (MicroBatchStream) scan.stream(),
+          (Offset) scan.startOffset().get(), (Offset) scan.endOffset().get(), scala.Option.empty(),
+          scala.Option.empty());
+      // The projection makes rows of the form that operators of Spark take.
+      planned = exec.supportsColumnar() ? exec : new ProjectExec((Seq) scan.output(), exec);
     }
-    return Scala.seq(plans);
+    return Scala.seq(Collections.singletonList(planned));
+  }
+
+  static StreamingDataSourceV2ScanRelation scanOf(LogicalPlan plan) {
+    while (plan instanceof Project || plan instanceof org.apache.spark.sql.catalyst.plans.logical.Filter)
+      plan = (LogicalPlan) plan.children().head();
+    boolean isOurs = plan instanceof StreamingDataSourceV2ScanRelation
+        && ((StreamingDataSourceV2ScanRelation) plan).stream() instanceof PushdownStream;
+    return isOurs ? (StreamingDataSourceV2ScanRelation) plan : null;
   }
 }
 
 /** A scan whose rows are counted as those of the real stream: that one is what the progress of a query shows. */
-class StreamExec extends MicroBatchScanExec {
-  StreamExec(Seq output, Scan scan, PushdownStream stream, Offset start, Offset end) {
-    super(output, scan, stream, start, end, scala.Option.empty(), scala.Option.empty());
+public class StreamExec extends MicroBatchScanExec {
+  /** Spark makes copies with the constructor that has the parameters of the class above. */
+  public StreamExec(Seq output, Scan scan, MicroBatchStream stream, Offset start, Offset end, scala.Option grouping,
+      scala.Option ordering) {
+    super(output, scan, stream, start, end, grouping, ordering);
   }
 
   public scala.Option getStream() { return scala.Option.apply(((PushdownStream) stream()).inner); }
+  public String nodeName() { return "MicroBatchScan"; }
 }
 
 // Conditions
