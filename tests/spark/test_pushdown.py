@@ -100,7 +100,7 @@ def compare(fs: FlussSpark, table: CorpusTable, queries: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "query_count"),
-    [(1, 10), *(pytest.param(seed, 50, marks=pytest.mark.slow) for seed in range(2, 12))],
+    [(1, 6), *(pytest.param(seed, 50, marks=pytest.mark.slow) for seed in range(2, 12))],
 )
 def test_random_queries_give_the_rows_that_they_give_on_parquet(
     fs: FlussSpark, database: str, tmp_path: Path, seed: int, query_count: int

@@ -36,6 +36,7 @@ def address_key(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether an address is one of this machine alone; what is no address is not."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

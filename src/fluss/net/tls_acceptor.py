@@ -22,6 +22,7 @@ from typing import Final
 from fluss.errors import AuthenticationError
 from fluss.net.admission import Admission
 from fluss.net.burst_log import BurstLog
+from fluss.net.token_bucket import TokenBucket
 from fluss.protocol.frame import LENGTH_BYTES, REQUEST_FIELDS_BYTES
 from fluss.protocol.session import error_parts, failure_parts
 
@@ -71,7 +72,7 @@ class TlsAcceptor:
         self._handshake_timeout_s = handshake_timeout_s
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turn_at_s = 0.0
+        self._turns = TokenBucket(_HANDSHAKES_PER_S, 1, self._loop.time())
         self.sockets: tuple[socket.socket, ...] = ()
 
     async def start(self, host: str, port: int, *, backlog: int) -> None:
@@ -186,10 +187,9 @@ class TlsAcceptor:
             self._loop.remove_reader(accepted)
 
     async def _wait_for_turn(self) -> None:
-        now_s = self._loop.time()
-        self._turn_at_s = max(self._turn_at_s, now_s - 1 / _HANDSHAKES_PER_S) + 1 / _HANDSHAKES_PER_S
-        if self._turn_at_s > now_s:
-            await asyncio.sleep(self._turn_at_s - now_s)
+        wait_s = self._turns.take(1, self._loop.time())
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
 
     async def _refuse_plaintext(self, accepted: socket.socket, host: str) -> None:
         """Tell a client of this protocol that it has to speak TLS, in words that it understands."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.net.admission import is_loopback
 from fluss.net.tls import ClientAuth, ServerTls
 from fluss.options import suggestion
 from fluss.protocol.sasl import MECHANISMS, UserTable
@@ -108,7 +108,7 @@ def _named(name: str, plans: Iterable[ListenerPlan]) -> ListenerPlan | None:
 def warn_of_listeners(options: ServerOptions, plans: Sequence[ListenerPlan]) -> None:
     """Log what is allowed and yet better known to the operator."""
     for plan in plans:
-        if not plan.is_authenticated and not is_loopback(plan.endpoint.host):
+        if not plan.is_authenticated and not is_local(plan.endpoint.host):
             logger.warning("listener %s lets everybody in who reaches it", plan.endpoint)
     if not options.authorizer_enabled:
         if options.super_users:
@@ -227,7 +227,7 @@ def _check_internal(name: str, plans: Sequence[ListenerPlan]) -> None:
             f"{name} is the only listener, so '{ServerOptions.authorizer_enabled.key}' would have no effect; "
             f"leave it out, or add a listener for clients to '{ServerOptions.bind_listeners.key}'",
         )
-    if not internal.is_authenticated and not is_loopback(internal.endpoint.host):
+    if not internal.is_authenticated and not is_local(internal.endpoint.host):
         raise _invalid(
             ServerOptions.internal_listener_name,
             f"clients of {internal.endpoint} need no rights, and are not asked who they are; bind it to 127.0.0.1, or "
@@ -238,7 +238,7 @@ def _check_internal(name: str, plans: Sequence[ListenerPlan]) -> None:
 def _check_reach(plans: Iterable[ListenerPlan]) -> None:
     """Refuse listeners that other machines reach and that ask nobody who they are."""
     for plan in plans:
-        if not plan.is_authenticated and not is_loopback(plan.endpoint.host):
+        if not plan.is_authenticated and not is_local(plan.endpoint.host):
             raise _invalid(
                 ServerOptions.bind_listeners,
                 f"{plan.endpoint} would let everybody in who can reach this machine; bind it to 127.0.0.1, ask for "
@@ -247,17 +247,13 @@ def _check_reach(plans: Iterable[ListenerPlan]) -> None:
             )
 
 
-def is_loopback(host: str) -> bool:
+def is_local(host: str) -> bool:
     """Whether only this machine reaches what listens there; a name that is not known counts as reachable."""
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        pass
-    try:
-        addresses = {found[4][0] for found in socket.getaddrinfo(host, None)}
+        addresses = {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return False
-    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
+    return all(map(is_loopback, addresses))
 
 
 def _check_known(option: ServerOption[Any], given: Collection[str], names: Collection[str]) -> None:

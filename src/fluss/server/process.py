@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import sys
 import threading
 import time
@@ -37,7 +36,7 @@ from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
-from fluss.server.descriptors import connections_possible
+from fluss.server.descriptors import connections_possible, raise_limit
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
@@ -57,7 +56,7 @@ from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrubber import ScrubSettings
 from fluss.server.tablet.tablet_files import find_tablet
 from fluss.storage.kv.store_settings import KvStoreSettings
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.vfs import Files
 
 T = TypeVar("T")
@@ -68,8 +67,6 @@ _DRAIN_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 60.0
 # How long a thread that merges or writes may keep the event loop from running when that has something to do.
 _SWITCH_INTERVAL_S: Final = 0.0005
-# Connections, segments and key-value stores need one descriptor or several each.
-_DESCRIPTORS_WANTED: Final = 65_536
 # How often it is looked whether the process holds memory that nothing uses any more.
 _MEMORY_CHECK_INTERVAL_MS: Final = 5_000
 # A bucket that is not used costs next to nothing. One that is used takes some kilobytes: its log, the places of its
@@ -493,10 +490,7 @@ def prepare_process(options: ServerOptions) -> None:
     os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     limit_arenas()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    raise_limit()
 
 
 def request_stop(stop: asyncio.Event) -> None:

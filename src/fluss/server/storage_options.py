@@ -233,8 +233,8 @@ class StorageOptions(OptionFamily):
         INT32,
         "256",
         "The most buckets with a database of their own that are open at the same time; the ones that were used least "
-        "recently are closed. Each takes half a megabyte and about 16 file descriptors: where descriptors are few, so "
-        "are open buckets.",
+        "recently are closed. Each takes half a megabyte and up to 64 file descriptors; all of them together take no "
+        "more than a quarter of those that the process may have, so where descriptors are few, so are open buckets.",
         lowest=1,
     )
     kv_recovery_bytes = ServerOption(

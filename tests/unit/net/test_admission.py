@@ -15,8 +15,6 @@ from fluss.net.burst_log import BurstLog
 from fluss.net.listener import Listener, ListenerSettings
 from fluss.protocol import frame as frames
 from fluss.protocol.session import ServerSession
-from fluss.server.descriptors import connections_possible
-from fluss.storage.vfs import DESCRIPTORS_MAX
 from fluss.testing.waiting import eventually_async
 from tests.unit.net.test_listener import LOCALHOST, PLAIN_HANDLERS, _read_response
 
@@ -75,12 +73,6 @@ def test_all_listeners_together_leave_descriptors_to_files():
     assert "its limit of 10 connections" in str(second.admit("10.0.0.2"))
     first.release("10.0.0.1")
     assert second.admit("10.0.0.2") is None
-
-
-def test_connections_are_fewer_than_descriptors_beside_files():
-    assert 100 < connections_possible(1024) < 1024 - DESCRIPTORS_MAX
-    assert connections_possible(65_536) > 10_000
-    assert connections_possible(100) == 32
 
 
 def test_only_some_refused_clients_at_a_time_are_told():

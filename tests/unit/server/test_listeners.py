@@ -9,7 +9,7 @@ import pytest
 
 from fluss.errors import FlussError
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol, parse_endpoints, parse_jaas, parse_users
-from fluss.server.listeners import ListenerPlan, SharedUsers, is_loopback, plan_listeners, warn_of_listeners
+from fluss.server.listeners import ListenerPlan, SharedUsers, is_local, plan_listeners, warn_of_listeners
 from fluss.server.server_options import ServerOptions
 
 
@@ -235,7 +235,7 @@ ALLOWED = "security.insecure-listeners.allowed"
     ],
 )
 def test_it_is_known_which_addresses_are_this_machine_only(host: str, is_this_machine_only: bool) -> None:
-    assert is_loopback(host) is is_this_machine_only
+    assert is_local(host) is is_this_machine_only
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "[::]", "10.0.0.1"])

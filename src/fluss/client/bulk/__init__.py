@@ -25,6 +25,7 @@ from fluss.client.bulk.sequenced_writer import (
 from fluss.client.bulk.table_facts import (
     lake_snapshot_of,
     offsets_of,
+    partitions_and_dropped_of,
     partitions_of,
     row_counts_of,
     writer_batch_bytes,
@@ -32,7 +33,7 @@ from fluss.client.bulk.table_facts import (
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
 from fluss.client.kernel.placement import PartitionSplitter, lake_format
-from fluss.client.kernel.retry import JOBS
+from fluss.client.kernel.retry import JOBS, retried
 from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch, changelog_schema
@@ -62,8 +63,10 @@ __all__ = [
     "lake_snapshot_of",
     "new_writer_id",
     "offsets_of",
+    "partitions_and_dropped_of",
     "partitions_of",
     "read_ranges",
+    "retried",
     "row_counts_of",
     "rows_at",
     "scan_columns",

@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.fluss_table import FlussTable, context_of
-from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.retry import JOBS
+from fluss.client.kernel.retry import JOBS, retried
 from fluss.client.write.accumulator import MemoryPool
 from fluss.client.write.batch import Batch, GivenSequences, allocate_writer_id
 from fluss.client.write.encoders import EncodedBatch, EncodedLogBatch, KvEncoder, LogEncoder
@@ -32,7 +31,7 @@ from fluss.errors import FlussError, RequestTimeoutError
 from fluss.record.kv_batch import RECORDS_MAX
 from fluss.record.log_batch import BATCH_BYTES_MAX, MAGIC_V0
 from fluss.schema.normalize import normalize_batch
-from fluss.schema.table import TableBucket, TablePath
+from fluss.schema.table import TableBucket
 
 # What servers remember of a writer, and so what may be on the way to a bucket at once.
 IN_FLIGHT_MAX: Final = 5
@@ -42,19 +41,11 @@ _ACKS_ALL: Final = -1
 def new_writer_id(table: FlussTable) -> int:
     """Ask a server for a new writer id; while none answers or its disk is full, no longer than ``request-timeout``."""
     context = context_of(table)
-    return context.runtime.run(_new_writer_id(context.cluster, table.table_path))
 
+    def ask() -> int:
+        return context.runtime.run(allocate_writer_id(context.cluster, [table.table_path]))
 
-async def _new_writer_id(cluster: Cluster, path: TablePath) -> int:
-    deadline_s = monotonic() + cluster.config.request_timeout_ms / 1000
-    pauses_s = JOBS.pauses_s()
-    while True:
-        try:
-            return await allocate_writer_id(cluster, [path])
-        except FlussError as error:
-            if not error.is_retriable or monotonic() >= deadline_s:
-                raise
-        await asyncio.sleep(next(pauses_s))
+    return retried(ask, JOBS, context.cluster.config.request_timeout_ms / 1000)
 
 
 def append_encoder(table: FlussTable) -> LogEncoder:

@@ -5,10 +5,15 @@ Pauses double from the first to the longest. What differs is how much of a hurry
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Final, TypeVar
+
+from fluss.errors import FlussError
+
+T = TypeVar("T")
 
 # Beyond this many doublings every policy has reached its longest pause by far.
 _DOUBLINGS_MAX: Final = 30
@@ -53,6 +58,22 @@ DOWNLOADS: Final = RetryPolicy(0.1, 5.0)
 LOOKUPS: Final = RetryPolicy(0.02, 1.0)
 # Questions of long-running jobs, which wait while servers are away; ``request-timeout`` is their limit.
 JOBS: Final = RetryPolicy(0.1, 1.0, is_first_immediate=True)
+
+
+def retried(ask: Callable[[], T], policy: RetryPolicy, limit_s: float) -> T:
+    """Return the first answer to a question that blocks, asked again while what it raises is retriable.
+
+    After the limit it raises what the last attempt said.
+    """
+    deadline_s = time.monotonic() + limit_s
+    pauses_s = policy.pauses_s()
+    while True:
+        try:
+            return ask()
+        except FlussError as error:
+            if not error.is_retriable or time.monotonic() >= deadline_s:
+                raise
+        time.sleep(next(pauses_s))
 
 
 class Backoff:

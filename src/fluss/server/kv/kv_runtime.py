@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.server.descriptors import rocksdb_files
 from fluss.server.kv.batches import BatchPreparer
 from fluss.server.kv.open_stores import OpenStores, SharedStores
 from fluss.server.model import IdSource, Table
 from fluss.server.periodic import Periodic
 from fluss.storage.kv.store import KvResources
 from fluss.storage.kv.store_settings import KvStoreSettings
-from fluss.storage.vfs import DESCRIPTORS_MAX
 
 _MIB = 1024 * 1024
-# Of the descriptors that the process may have: those of connections and of everything else but the files of logs, and
-# those of a store with some SST files.
-_DESCRIPTORS_OF_OTHERS: Final = 256
-_DESCRIPTORS_PER_STORE: Final = 16
-_OPEN_STORES_MIN: Final = 8
 # Below this share of the limit writers are not asked to slow down.
 _PRESSURE_FROM: Final = 0.75
 # What all buckets together may do in one turn of the event loop.
@@ -57,8 +50,8 @@ class KvSettings:
     # How often stores with anything unflushed are flushed; 0 leaves it to the bytes and to a clean stop.
     flush_interval_ms: int = 600_000
     # Stores with a database of their own that are open at the same time; beyond it those that were used least recently
-    # are closed if they are idle. An open one takes half a megabyte and six descriptors, so there are fewer where
-    # descriptors are few.
+    # are closed if they are idle. An open one takes half a megabyte and descriptors, so there are fewer where those are
+    # few (``server.descriptors``).
     open_stores_max: int = 256
     # The same for small stores, which share databases. An open one takes one or two kilobytes.
     open_shared_stores_max: int = 65_536
@@ -81,9 +74,8 @@ class KvRuntime:
         self.memory = WriteMemory(settings.write_memory_bytes_max)
         self.loop_budget = LoopBudget()
         self.threads: Executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="fluss-kv")
-        self.open_stores = OpenStores(
-            min(settings.open_stores_max, _stores_possible()), slot_wait_ms=settings.open_slot_wait_ms
-        )
+        self._files = rocksdb_files(settings.open_stores_max)
+        self.open_stores = OpenStores(self._files.stores_max, slot_wait_ms=settings.open_slot_wait_ms)
         # Those that share databases, and the databases.
         self.open_shared_stores = OpenStores(settings.open_shared_stores_max, slot_wait_ms=settings.open_slot_wait_ms)
         self._upkeep = ThreadPoolExecutor(settings.upkeep_threads, thread_name_prefix="fluss-kv-upkeep")
@@ -109,7 +101,13 @@ class KvRuntime:
         """Made when the first store is opened; without RocksDB a FlussError that says what to install."""
         if self._resources is None:
             try:
-                self._resources = KvResources(self.settings.store)
+                self._resources = KvResources(
+                    replace(
+                        self.settings.store,
+                        open_files_max=self._files.files_per_store,
+                        shared_open_files_max=self._files.files_per_shared_database,
+                    )
+                )
             except FlussError as error:
                 # Not with a code that makes writers try again until RocksDB has been installed.
                 raise FlussError(error.message, ErrorCode.UNKNOWN_SERVER_ERROR) from error
@@ -236,12 +234,3 @@ class LoopBudget:
     def _begin_turn(self) -> None:
         self._left_s = _TURN_S
         self._is_counting = False
-
-
-def _stores_possible() -> int:
-    """Return how many stores the descriptors of this process are enough for."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return sys.maxsize
-    left = limit - DESCRIPTORS_MAX - _DESCRIPTORS_OF_OTHERS
-    return max(_OPEN_STORES_MIN, left // _DESCRIPTORS_PER_STORE)

@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from fluss.spark.connections import open_table
+from fluss.spark.connections import await_answer, open_table
 from fluss.spark.pushdown.hints import ROW_COUNT, SNAPSHOT
 from fluss.spark.query_options import ReadOptions
-from fluss.spark.read.planner import Task, plan_batch, read_view
+from fluss.spark.read.planner import TablePlan, Task, plan_batch, read_view
 from fluss.spark.read.snapshot import Snapshot
 from fluss.spark.read.split_read import SplitRead, both_filters, table_columns, table_filter, view_filter, view_hint
 from fluss.spark.session.noise import ShortTracebacks
@@ -37,19 +37,8 @@ class FlussBatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType, snapshot: str | None = None) -> None:
         """With a ``snapshot`` the moment is that of an earlier reader, which had "" and has answered."""
-        table = open_table(options.connection, options.table.path)
-        info = table.get_table_info()
-        view = read_view(info, options)
-        row_filter, hint = view_filter(options, info, view), view_hint(options, info, view)
-        plan = plan_batch(
-            table,
-            options,
-            table_columns(schema, view, both_filters(row_filter, hint), info),
-            table_filter(row_filter, info),
-            hint=table_filter(hint, info),
-            snapshot=Snapshot.from_text(snapshot, info) if snapshot else None,
-        )
-        self._read = SplitRead(options, schema, view, plan.table_id)
+        plan = await_answer(options.connection, lambda: _plan(options, schema, snapshot))
+        self._read = SplitRead(options, schema, plan.view, plan.table_id)
         self._partitions: list[InputPartition] = [FlussPartition(task) for task in plan.tasks]
         if snapshot is not None:
             self._partitions.insert(0, Answer({SNAPSHOT: plan.snapshot.to_text(), ROW_COUNT: plan.row_count}))
@@ -66,3 +55,18 @@ class FlussBatchReader(DataSourceReader):
         if isinstance(partition, FlussPartition):
             with ShortTracebacks():
                 yield from self._read.read(partition.value)
+
+
+def _plan(options: ReadOptions, schema: StructType, snapshot: str | None) -> TablePlan:
+    table = open_table(options.connection, options.table.path)
+    info = table.get_table_info()
+    view = read_view(info, options)
+    row_filter, hint = view_filter(options, info, view), view_hint(options, info, view)
+    return plan_batch(
+        table,
+        options,
+        table_columns(schema, view, both_filters(row_filter, hint), info),
+        table_filter(row_filter, info),
+        hint=table_filter(hint, info),
+        snapshot=Snapshot.from_text(snapshot, info) if snapshot else None,
+    )

@@ -89,8 +89,6 @@ _STALL: Final = "Result incomplete"
 # A scan steps over removed keys with the GIL held: with so many in a write buffer, 10 to 20 ms. In SST files they are
 # merged away.
 _BUFFERED_REMOVALS_MAX: Final = 50_000
-# SST files that a shared database keeps open: it has the rows of thousands of stores.
-_SHARED_OPEN_FILES_MAX: Final = 256
 
 
 class KvResources:
@@ -114,7 +112,7 @@ class KvResources:
         self.filter_memory = FilterMemory(self.settings.key_filters_bytes_max)
         self.options = self._options(self.settings.open_files_max)
         # Of a database with many stores.
-        self.shared_options = self._options(max(self.settings.open_files_max, _SHARED_OPEN_FILES_MAX))
+        self.shared_options = self._options(self.settings.shared_open_files_max)
 
     @property
     def cached_bytes(self) -> int:
@@ -152,6 +150,8 @@ class KvResources:
         # The list of SST files, which is read as a whole before RocksDB reads it: see ``check_files``.
         options.set_max_manifest_file_size(256 * _KIB)
         options.set_max_open_files(open_files_max)
+        # Each part of the list of open files has one at least: with the usual 64 parts no limit below that would hold.
+        options.set_table_cache_num_shard_bits(2)
         options.set_max_file_opening_threads(1)
         options.set_skip_stats_update_on_db_open(True)
         options.set_avoid_unnecessary_blocking_io(True)

@@ -24,8 +24,10 @@ class KvStoreSettings:
     shared_store_bytes_max: int = 64 * _MIB
     # All stores together: filters that tell new keys from those that are there.
     key_filters_bytes_max: int = 64 * _MIB
-    # One store: SST files that are kept open. Others are opened when they are read.
+    # One database: files that are kept open, 20 at least. Other SST files are opened when they are read.
     open_files_max: int = 64
+    # The same for a database that many stores share.
+    shared_open_files_max: int = 256
     # The whole process: flushes and compactions at the same time.
     background_jobs_max: int = 2
     # How long a write waits for flushes and compactions that are behind before it fails.

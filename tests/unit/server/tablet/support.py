@@ -35,6 +35,10 @@ LOCALHOST = "127.0.0.1"
 TIMEOUT_S = 120
 NOW_MS = 1_700_000_000_000
 SCHEMA = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]))
+QUICK = TabletSettings(retry_answer_delay_ms=1)
+MARKER = ".fluss_cleanshutdown"
+RECOVERY = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "high-watermark-checkpoint"
 
 
 class Clock:

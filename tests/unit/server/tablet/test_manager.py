@@ -19,9 +19,13 @@ from fluss.schema.table import TableBucket
 from fluss.server.model import BucketHealth, Partition
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.storage.log.checkpoint_file import decode_checkpoint
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
+    HIGH_WATERMARKS,
+    MARKER,
+    QUICK,
+    RECOVERY,
     Clock,
     MemoryCatalog,
     Server,
@@ -31,11 +35,6 @@ from tests.unit.server.tablet.support import (
     rows,
     serving,
 )
-
-QUICK = TabletSettings(retry_answer_delay_ms=1)
-MARKER = ".fluss_cleanshutdown"
-RECOVERY = "recovery-point-offset-checkpoint"
-HIGH_WATERMARKS = "high-watermark-checkpoint"
 
 
 async def _all_ids(server: Server, bucket: int = 0, **options) -> list[int]:

@@ -22,10 +22,14 @@ from fluss.server.model import BucketHealth, Partition
 from fluss.server.server_options import ServerOptions
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.storage.log.checkpoint_file import decode_checkpoint
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.vfs import OsFiles
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
+    HIGH_WATERMARKS,
+    MARKER,
+    QUICK,
+    RECOVERY,
     Clock,
     MemoryCatalog,
     Server,
@@ -36,10 +40,6 @@ from tests.unit.server.tablet.support import (
     serving,
 )
 
-QUICK = TabletSettings(retry_answer_delay_ms=1)
-MARKER = ".fluss_cleanshutdown"
-RECOVERY = "recovery-point-offset-checkpoint"
-HIGH_WATERMARKS = "high-watermark-checkpoint"
 SEGMENT = "00000000000000000000.log"
 
 

@@ -1,0 +1,65 @@
+"""Descriptors are shared out so that nothing takes those of another: logs, RocksDB, connections."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from fluss.server.descriptors import connections_possible, rocksdb_files
+from fluss.storage.kv import rocks
+from fluss.storage.kv.rocks import KvResources
+from fluss.storage.kv.store_settings import KvStoreSettings
+from fluss.storage.vfs import DESCRIPTORS_MAX
+
+
+def test_connections_are_fewer_than_descriptors_beside_files():
+    assert 100 < connections_possible(1024) < 1024 - DESCRIPTORS_MAX
+    assert connections_possible(65_536) > 10_000
+    assert connections_possible(100) == 32
+
+
+@pytest.mark.parametrize("limit", [1024, 4096, 20_000, 65_536, 1_048_576])
+@pytest.mark.parametrize("stores_wanted", [1, 30, 256, 100_000])
+def test_the_files_of_rocksdb_are_a_quarter_of_the_descriptors_at_most(limit, stores_wanted):
+    files = rocksdb_files(stores_wanted, limit)
+    assert files.total <= limit / 4
+    assert files.total + DESCRIPTORS_MAX + connections_possible(limit) < limit
+    assert min(stores_wanted, 4) <= files.stores_max <= stores_wanted
+    assert files.files_per_store >= 20, "RocksDB would take more"
+    assert files.files_per_shared_database >= 20
+
+
+def test_with_descriptors_enough_as_many_stores_are_open_as_the_option_says():
+    assert rocksdb_files(256, 65_536).stores_max == 256
+    assert rocksdb_files(256, resource.RLIM_INFINITY).stores_max == 256
+
+
+def test_a_database_with_many_files_has_no_more_of_them_open_than_it_may(tmp_path: Path) -> None:
+    files = rocksdb_files(4, 1024)
+    resources = KvResources(KvStoreSettings(open_files_max=files.files_per_store))
+    directory = tmp_path / "store"
+    database = rocks.open_database(directory, resources, resources.options)
+    for number in range(60):
+        path = tmp_path / "ingested.sst"
+        writer = rocks.sst_writer(resources, path)
+        writer[b"%03d" % number] = b"value"
+        writer.finish()
+        rocks.ingest(database, path)
+    assert [database[b"%03d" % number] for number in range(60)] == [b"value"] * 60
+    assert len(list(directory.glob("*.sst"))) == 60
+    assert len(_open_below(directory)) <= files.files_per_store
+    database.close()
+
+
+def _open_below(directory: Path) -> list[str]:
+    """Return the files below a directory that this process has open."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            continue
+    return [path for path in found if path.startswith(f"{directory}{os.sep}")]
