@@ -99,13 +99,19 @@ def measured_lag(
         "table": str(table.table_path),
         "rows": sum(waiting.values()),
         "seconds": max(ages_s.values(), default=None if waiting else 0.0),
-        "worst": {_key(bucket, names): {"rows": waiting[bucket], "seconds": ages_s.get(bucket)} for bucket in worst},
+        "worst": {
+            format_bucket(_partition_name(bucket, names), bucket.bucket_id): {
+                "rows": waiting[bucket],
+                "seconds": ages_s.get(bucket),
+            }
+            for bucket in worst
+        },
     }
 
 
-def _key(bucket: TableBucket, names: Mapping[int, str]) -> str:
+def _partition_name(bucket: TableBucket, names: Mapping[int, str]) -> str | None:
     id_ = bucket.partition_id
-    return format_bucket(None if id_ is None else names.get(id_, id_), bucket.bucket_id)
+    return None if id_ is None else names.get(id_, str(id_))
 
 
 def _times_ms(table: FlussTable, firsts: Mapping[TableBucket, int]) -> dict[TableBucket, int]:
@@ -150,9 +156,8 @@ def _lag_of(source: Mapping[str, Any]) -> TableLag | None:
     offset = parse_offset(reached)
     ends = dict(offset.ends) if latest is None else _ends(parse_offset(latest))
     waiting = unread(offset, ends)
-    names: Mapping[int | None, str] = dict(offset.names)
     worst = [
-        BucketLag(names.get(bucket.partition_id), bucket.bucket_id, waiting[bucket], None)
+        BucketLag(_partition_name(bucket, offset.names), bucket.bucket_id, waiting[bucket], None)
         for bucket in worst_of(waiting)
     ]
     return TableLag(offset.table, sum(waiting.values()), None if waiting else 0.0, tuple(worst))
