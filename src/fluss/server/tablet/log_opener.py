@@ -20,7 +20,8 @@ from fluss.server.tablet.buckets import CLOSED_IN_ORDER, LEFT_BEHIND, NOTHING_ON
 from fluss.storage.log.committer import Committer
 from fluss.storage.log.file_names import TabletKind
 from fluss.storage.log.local_log import first_segment_time
-from fluss.storage.log.tablet import LogSettings, LogTablet
+from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import Files, is_passing
 
 # Logs that are opened by one job of a thread.

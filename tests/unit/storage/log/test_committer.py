@@ -16,7 +16,8 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.committer import CommitRound, Committer
-from fluss.storage.log.tablet import LogSettings, LogTablet
+from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import OsFiles
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.log.support import (

@@ -16,7 +16,7 @@ import pytest
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.vfs import OsFiles
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.log.support import (
