@@ -27,6 +27,7 @@ from fluss.spark.attachments import Attachments
 from fluss.spark.data_source import FlussDataSource
 from fluss.spark.fluss_catalog import FlussCatalog
 from fluss.spark.naming import table_name, table_path
+from fluss.spark.pushdown.installation import install_pushdown
 from fluss.spark.query_options import (
     PartitionLike,
     TimeLike,
@@ -43,7 +44,7 @@ from fluss.spark.query_options import (
     time_range_options,
     write_options,
 )
-from fluss.spark.read.stream_offsets import backlog
+from fluss.spark.read.stream_lag import TableLag, backlog, lags
 from fluss.spark.session import session
 from fluss.spark.session.running import check_usable
 from fluss.spark.source_options import Use
@@ -84,6 +85,7 @@ class FlussSpark:
                 "spark.sql.fluss.bootstrap.servers in the session"
             )
         Config(dict(settings)).validate()
+        install_pushdown(self._spark)
         self._attachments = Attachments(self._spark, settings, lambda: self._merged({}, Use.ALL))
         self._catalog = FlussCatalog(settings, on_change=self._attachments.follow)
         self._statements = StatementRunner(self._spark, self._catalog, self._attachments, write=self.write)
@@ -126,9 +128,9 @@ class FlussSpark:
     ) -> DataFrame:
         """Read what a table has now: the rows of a log, or the current rows of a table with a primary key.
 
-        Name the ``columns`` that are needed: Spark itself does not tell a Python data source, and reads all of them.
-        So does ``filter``, a condition such as ``"price > 10"``, and ``partitions``, such as ``{"day": "2026-01-01"}``.
-        Conditions and columns chosen later, with Spark, give the same result and read more.
+        Columns and conditions that are chosen later, with Spark, reach the reader. Where Spark cannot tell it, as with
+        Spark Connect, name the ``columns`` that are needed, a ``filter``, which is a condition such as
+        ``"price > 10"``, and ``partitions``, such as ``{"day": "2026-01-01"}``, so that less is read.
 
         A DataFrame is a snapshot: it reads the same rows however often it is used. Read again for newer ones.
         """
@@ -311,6 +313,14 @@ class FlussSpark:
         """Return how many rows of Fluss tables a query was behind at its last micro-batch; None before the first."""
         progress = query.lastProgress
         return None if progress is None else backlog(progress)
+
+    def lag(self, query: StreamingQuery) -> list[TableLag] | None:
+        """Return how far a query was behind each Fluss table that it reads, at its last micro-batch; None before it.
+
+        That is in rows, in seconds, the age of the oldest row that was waiting, and for the worst buckets.
+        """
+        progress = query.lastProgress
+        return None if progress is None else lags(progress)
 
     def _target(self, table: str | TablePath) -> tuple[TablePath, TableInfo]:
         path = table_path(table)
