@@ -329,6 +329,7 @@ def test_a_name_never_leads_to_another_table(fs: FlussSpark, spark: SparkSession
     assert fs.catalog.list_tables(database) == []
 
 
+@pytest.mark.slow
 def test_tables_that_differ_in_case_only_are_told_apart(fs: FlussSpark, database: str) -> None:
     for number, name in enumerate(("Orders", "orders")):
         fs.catalog.create_table(f"{database}.{name}", "id BIGINT")
@@ -341,6 +342,7 @@ def test_tables_that_differ_in_case_only_are_told_apart(fs: FlussSpark, database
     assert fs.catalog.list_tables(database) == ["Orders"]
 
 
+@pytest.mark.slow
 def test_a_database_is_dropped_by_a_name_that_means_only_one(fs: FlussSpark, bootstrap_servers: str) -> None:
     fs.catalog.create_database("db")
     try:

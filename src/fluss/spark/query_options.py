@@ -125,6 +125,7 @@ class WriteOptions:
     table: TableName
     delivery_guarantee: DeliveryGuarantee = "at-least-once"
     transaction: Transaction | None = None
+    on_table_change: Literal["fail", "accept"] = "fail"
     change_type_column: str | None = None
     ignore_delete: bool = False
     target_columns: tuple[str, ...] | None = None

@@ -416,6 +416,16 @@ SPARK_OPTIONS: Final = (
         "forgotten. It needs checkpointLocation, where the account is kept.",
     ),
     SparkOption(
+        "sink.on-table-change",
+        "on_table_change",
+        word_of("fail", "accept"),
+        "fail",
+        Use.WRITE,
+        "What a stream does whose table was dropped and created again since its checkpoint was written, or that is "
+        "given another one: fail, because the rows written before would be missing, or accept it and go on with new "
+        "rows.",
+    ),
+    SparkOption(
         "sink.change-type-column",
         "change_type_column",
         COLUMN,

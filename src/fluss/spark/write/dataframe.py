@@ -26,9 +26,11 @@ from fluss.errors import FlussError
 from fluss.filter.lexer import quoted_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
+from fluss.spark.connections import await_table
 from fluss.spark.query_options import applicable_options, write_options
 from fluss.spark.session.noise import ignored_pandas_warning
 from fluss.spark.source_options import Use
+from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
 # Nothing: one micro-batch after the other. A time between them. 'available-now' or 'once': what there is, then stop.
 Trigger: TypeAlias = str | timedelta | None
@@ -136,6 +138,8 @@ def update_writer(rows: DataFrame, options: Mapping[str, str], provider: str) ->
     every_batch = applicable_options(options, Use.BATCH_WRITE)
 
     def write(batch: DataFrame, number: int) -> None:
+        info = await_table(checked.connection, checked.table.path).get_table_info()
+        check_sink_table(checked, SinkTable.of(info))
         of_batch = {"sink.transaction": f"{_TRANSACTIONS}/{number}"} if is_exact else {}
         batch.write.format(provider).mode("append").options(**every_batch, **of_batch).save()
 

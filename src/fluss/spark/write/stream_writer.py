@@ -22,6 +22,7 @@ from fluss.spark.session.noise import ShortTracebacks
 from fluss.spark.write.exactly_once import SinkState, write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import check_complete_output
 from fluss.spark.write.sink import SinkPlan, WriteSummary
+from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -43,6 +44,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         # Spark asks for another one at each commit.
         self._plan = SinkPlan.of(options, schema)
+        check_sink_table(options, SinkTable(str(options.table.path), self._plan.table_id))
         if overwrite:
             check_complete_output(self._plan)
         self._state: SinkState | None = None
