@@ -242,8 +242,9 @@ def test_names_that_spark_cannot_tell_apart_or_has_already_are_refused(
     assert any("has been made" in note for note in refused.value.__notes__)
     spark.sql("DROP TABLE db.mine")
     fs.catalog.create_table(f"{database}.a-b", "id INT")
+    fs.catalog.create_table(f"{database}.A_B", "id INT")
     with pytest.raises(FlussError, match=r"would both be db.a_b in Spark"):
-        fs.catalog.create_table(f"{database}.A_B", "id INT")
+        fs.attach(database)
     with pytest.raises(FlussError, match="has no table 'nobody'"):
         fs.attach(database, ["nobody"])
 

@@ -41,6 +41,7 @@ from fluss.filter.literals import LiteralPosition, MisfitError, position_of
 from fluss.options import suggestion
 from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
+from fluss.schema.naming_rules import matching_name
 from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema, shown_names
 from fluss.schema.types import TypeRoot
@@ -57,12 +58,16 @@ class RowFilter:
         self.columns: frozenset[str] = condition.columns()
 
     @classmethod
-    def parse(cls, text: str, schema: Schema, *, time_zone: dt.tzinfo = dt.UTC) -> RowFilter:
+    def parse(
+        cls, text: str, schema: Schema, *, time_zone: dt.tzinfo = dt.UTC, is_case_sensitive: bool = True
+    ) -> RowFilter:
         """Read a condition on columns of a schema; a FlussError says where it is wrong, and why.
 
-        Times are meant in ``time_zone`` where they are compared with instants and do not say another one.
+        Times are meant in ``time_zone`` where they are compared with instants and do not say another one. Unless
+        ``is_case_sensitive``, columns are also found by names in other upper and lower case.
         """
-        return cls(_Binder(text, schema, time_zone).bound(parse_condition(text)), schema)
+        binder = _Binder(text, schema, time_zone, is_case_sensitive=is_case_sensitive)
+        return cls(binder.bound(parse_condition(text)), schema)
 
     def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which the condition holds. The batch has the columns of the filter, and maybe more."""
@@ -97,10 +102,11 @@ class RowFilter:
 class _Binder:
     """Finds the columns of a condition, and puts its values into their terms."""
 
-    def __init__(self, text: str, schema: Schema, zone: dt.tzinfo) -> None:
+    def __init__(self, text: str, schema: Schema, zone: dt.tzinfo, *, is_case_sensitive: bool = True) -> None:
         self._text = text
         self._schema = schema
         self._zone = zone
+        self._is_case_sensitive = is_case_sensitive
 
     def bound(self, condition: Condition) -> BoundCondition:
         match condition:
@@ -121,10 +127,11 @@ class _Binder:
 
     def _column(self, column: ColumnName) -> Column:
         names = self._schema.column_names
-        if column.name not in names:
+        name = matching_name(column.name, names, is_case_sensitive=self._is_case_sensitive)
+        if name is None:
             close = suggestion(column.name, names) or f"; columns are {shown_names(names)}"
             fail_at(self._text, column.position, f"there is no column '{column.name}'{close}")
-        return self._schema.column(column.name)
+        return self._schema.column(name)
 
     def _position(self, value: Value, column: Column) -> LiteralPosition:
         try:

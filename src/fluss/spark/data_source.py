@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss.errors import FlussError
+from fluss.schema.naming_rules import matching_name
 from fluss.spark.connections import await_table
 from fluss.spark.query_options import ReadOptions, applicable_options, read_options, schema_options, write_options
 from fluss.spark.session.noise import ShortTracebacks
@@ -50,14 +51,14 @@ class FlussDataSource(DataSource):
 
         with ShortTracebacks():
             options = read_options(self._options(Use.BATCH_READ), is_stream=False)
-            return FlussBatchReader(options, _checked(options, schema))
+            return FlussBatchReader(options, _checked(options, schema), schema.names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from fluss.spark.read.stream_reader import FlussStreamReader
 
         with ShortTracebacks():
             options = read_options(self._options(Use.STREAM_READ), is_stream=True)
-            return FlussStreamReader(options, _checked(options, schema))
+            return FlussStreamReader(options, _checked(options, schema), schema.names)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from fluss.spark.write.batch_writer import FlussBatchWriter
@@ -80,17 +81,29 @@ class FlussDataSource(DataSource):
 
 
 def _checked(options: ReadOptions, schema: StructType) -> StructType:
-    """Return the schema that Spark wants to read, if it can be: some columns of the table, in any order."""
-    check_projection(schema, _view_schema(options, None), options.table)
-    for name in schema.names:
-        if options.columns is not None and name not in options.columns:
+    """Return the schema that Spark wants to read, if it can be: some columns of the table, in any order.
+
+    Its names are those of the table; what was wanted may have them in other upper and lower case.
+    """
+    is_case_sensitive = options.is_case_sensitive
+    found = check_projection(schema, _view_schema(options, None), options.table, is_case_sensitive=is_case_sensitive)
+    for name in found.names:
+        if options.columns is not None and not matching_name(
+            name, options.columns, is_case_sensitive=is_case_sensitive
+        ):
             raise FlussError(
                 f"'scan.columns' leaves out '{name}', but the schema of the query has it. A schema that is given to "
                 "Spark, and that of a table in its catalog, already say what is read; leave 'scan.columns' out"
             )
-    return schema
+    return found
 
 
 def _view_schema(options: ReadOptions, columns: Sequence[str] | None) -> StructType:
-    table = await_table(options.connection, options.table.path)
-    return view_schema(table.get_table_info().schema, options.view, columns)
+    """Return the columns of what is read; a filter that cannot be is refused here, before anything begins."""
+    info = await_table(options.connection, options.table.path).get_table_info()
+    if options.filter is not None:
+        from fluss.spark.read.planner import read_view
+        from fluss.spark.read.split_read import view_filter
+
+        view_filter(options, info, read_view(info, options))
+    return view_schema(info.schema, options.view, columns, is_case_sensitive=options.is_case_sensitive)

@@ -43,6 +43,8 @@ from fluss.spark.query_options import (
     time_range_options,
     write_options,
 )
+from fluss.spark.read.planner import read_view
+from fluss.spark.read.split_read import view_filter
 from fluss.spark.read.stream_offsets import backlog
 from fluss.spark.session import session
 from fluss.spark.session.running import check_usable
@@ -204,7 +206,8 @@ class FlussSpark:
         # need not start a process to ask for one.
         checked = read_options(merged, is_stream=is_stream)
         info = self._catalog.table_info(checked.table.path)
-        schema = view_schema(info.schema, checked.view, checked.columns)
+        schema = view_schema(info.schema, checked.view, checked.columns, is_case_sensitive=checked.is_case_sensitive)
+        view_filter(checked, info, read_view(info, checked))
         reader = self._spark.readStream if is_stream else self._spark.read
         return reader.format(self._format).schema(schema).options(**merged).load()
 
@@ -359,9 +362,9 @@ class FlussSpark:
         """Run an SQL statement: as Spark does, and also those that create, alter, show and describe Fluss tables.
 
         A name such as ``fluss.sales.orders`` always means a table of the cluster; ``sales.orders`` does if ``sales`` is
-        attached. There are CREATE and DROP DATABASE and TABLE, CREATE TABLE AS, ALTER TABLE with ADD COLUMNS, SET and
-        UNSET TBLPROPERTIES, ADD and DROP PARTITION, SHOW DATABASES, TABLES, PARTITIONS, TBLPROPERTIES and CREATE TABLE,
-        and DESCRIBE. ``args`` are parameters, as in ``spark.sql``.
+        attached. There are CREATE and DROP DATABASE and TABLE, COMMENT ON DATABASE, CREATE TABLE AS, ALTER TABLE with
+        ADD COLUMNS, SET and UNSET TBLPROPERTIES, ADD and DROP PARTITION, SHOW DATABASES, TABLES, PARTITIONS,
+        TBLPROPERTIES and CREATE TABLE, and DESCRIBE. ``args`` are parameters, as in ``spark.sql``.
         """
         return self._statements.run(text, args)
 

@@ -73,6 +73,8 @@ _CATALOG_SIGNS: Final = frozenset({"provider", "owner"})
 _SESSION_PREFIX: Final = "spark.sql.fluss."
 # A range of time belongs to one query, so it cannot be set for a whole session.
 _NEVER_OF_SESSION: Final = "scan.incremental."
+_CASE_KEY: Final = "case-sensitive"
+_SESSION_CASE: Final = "spark.sql.caseSensitive"
 _TIME_ZONE_KEY: Final = "scan.time-zone"
 _SESSION_ZONE: Final = "spark.sql.session.timeZone"
 
@@ -83,6 +85,7 @@ class ReadOptions:
 
     connection: Mapping[str, str] = field(repr=False)
     table: TableName
+    is_case_sensitive: bool = False
     columns: tuple[str, ...] | None = None
     filter: str | None = None
     partitions: tuple[PartitionChoice, ...] | None = None
@@ -114,7 +117,8 @@ class ReadOptions:
             return None
         from fluss.filter.row_filter import RowFilter
 
-        return RowFilter.parse(self.filter, schema, time_zone=TIME_ZONE.read(self.time_zone))
+        zone = TIME_ZONE.read(self.time_zone)
+        return RowFilter.parse(self.filter, schema, time_zone=zone, is_case_sensitive=self.is_case_sensitive)
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,7 @@ class WriteOptions:
 
     connection: Mapping[str, str] = field(repr=False)
     table: TableName
+    is_case_sensitive: bool = False
     delivery_guarantee: DeliveryGuarantee = "at-least-once"
     transaction: Transaction | None = None
     on_table_change: Literal["fail", "accept"] = "fail"
@@ -424,10 +429,11 @@ def merged_options(
 ) -> dict[str, str]:
     """Return the options of one query: its own, else those of the ``FlussSpark``, else those of the session.
 
-    Of the shared ones only those that this kind of query can have. Reads get the time zone of the session, which a data
-    source does not see.
+    Of the shared ones only those that this kind of query can have. Reads get the time zone of the session, and all
+    queries whether it tells upper and lower case apart, which a data source does not see.
     """
     merged = applicable_options(session_options(spark), use) | applicable_options(shared, use) | format_options(own)
+    merged.setdefault(_CASE_KEY, (spark.conf.get(_SESSION_CASE) or "false").lower())
     if use & Use.READ and _TIME_ZONE_KEY not in merged:
         zone = spark.conf.get(_SESSION_ZONE) or ""
         try:

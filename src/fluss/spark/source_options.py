@@ -211,6 +211,15 @@ SPARK_OPTIONS: Final = (
         "offset and time in columns before the others, and sales.orders$binlog, every change as one row with the row "
         "before and after it.",
     ),
+    SparkOption(
+        "case-sensitive",
+        "is_case_sensitive",
+        BOOLEAN,
+        "false",
+        Use.ALL,
+        "Whether columns are found only by names in the same upper and lower case. A data source does not see "
+        "spark.sql.caseSensitive of the session; FlussSpark fills it in.",
+    ),
     # What is read
     SparkOption(
         "scan.columns",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +26,10 @@ class FlussPartition(InputPartition):
 class FlussBatchReader(DataSourceReader):
     """Reads what a table has at the moment at which the reader is made, however often it is read."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, names: Sequence[str] | None = None) -> None:
+        """``schema`` has the columns as the table names them, ``names`` are the names that Spark wants."""
         plan = await_answer(options.connection, lambda: _plan(options, schema))
-        self._read = SplitRead(options, schema, plan.view, plan.table_id)
+        self._read = SplitRead(options, schema, plan.view, plan.table_id, tuple(names or schema.names))
         self._tasks = plan.tasks
 
     def __getstate__(self) -> dict[str, Any]:

@@ -82,13 +82,15 @@ ReadRecord = Callable[[int], "RecordRun | None"]
 class SplitRead:
     """Reads parts of a table on an executor. It is made on the driver, and sent.
 
-    ``schema`` is what Spark expects. With a ``table_id`` the table must still be the one with this id.
+    ``schema`` is what Spark expects, except that it may want other ``names``, in other upper and lower case. With a
+    ``table_id`` the table must still be the one with this id.
     """
 
     options: ReadOptions
     schema: StructType
     view: ReadView
     table_id: int | None = None
+    names: tuple[str, ...] | None = None
 
     def read(self, splits: Sequence[Split]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of parts, blocking. Closing the iterator ends all fetching."""
@@ -168,10 +170,12 @@ class _TaskRead:
         self._has_change_columns = read.view == "changelog" and not used.isdisjoint(_CHANGE_COLUMNS)
         self._timeout_s = read.options.poll_timeout_s
         self._to_spark = ToSpark(read.schema)
+        self._names = None if read.names is None or list(read.names) == read.schema.names else list(read.names)
 
     def batches(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         for batch in _resized(self._filtered(self._rows(splits))):
-            yield self._to_spark(batch)
+            converted = self._to_spark(batch)
+            yield converted if self._names is None else converted.rename_columns(self._names)
 
     def _filtered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self._filter is None:

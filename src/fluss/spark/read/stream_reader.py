@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -56,13 +56,15 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     reads, is sent to the tasks.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, names: Sequence[str] | None = None) -> None:
+        """``schema`` has the columns as the table names them, ``names`` are the names that Spark wants."""
         self._options = options
         self._schema = schema
+        self._names = tuple(names or schema.names)
         self._batches = StreamBatches(options, schema)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_schema": self._schema}
+        return {"_options": self._options, "_schema": self._schema, "_names": self._names}
 
     # On the driver
 
@@ -123,7 +125,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self, task: StreamTask, _is_again: bool) -> _BegunRead:
         """Read as far as the first batch, if there is one. What was begun before has returned nothing."""
-        rest = SplitRead(self._options, self._schema, task.view, task.table_id).read(task.splits)
+        rest = SplitRead(self._options, self._schema, task.view, task.table_id, self._names).read(task.splits)
         return list(islice(rest, 1)), rest
 
 

@@ -42,6 +42,7 @@ from fluss.spark.sql.statements import (
     AddColumns,
     AddPartitions,
     ColumnText,
+    CommentOnDatabase,
     CreateDatabase,
     CreateTable,
     DescribeDatabase,
@@ -64,7 +65,7 @@ from fluss.spark.type_mapping import spark_schema
 
 # Statements that change nothing.
 _LOOKS = (ShowPartitions, ShowCreateTable, ShowProperties, DescribeTable)
-_ABOUT_DATABASES = (CreateDatabase, DropDatabase, DescribeDatabase, ShowDatabases)
+_ABOUT_DATABASES = (CreateDatabase, DropDatabase, CommentOnDatabase, DescribeDatabase, ShowDatabases)
 _DescribeRow: TypeAlias = tuple[str, str, str | None]
 
 
@@ -128,6 +129,8 @@ class StatementRunner:
                 self._create_table(statement, text)
             case CreateDatabase() | DropDatabase():
                 self._change_database(statement)
+            case CommentOnDatabase():
+                self._catalog.alter_database(self._names.database(statement.name), comment=statement.comment or "")
             case DropTable():
                 self._catalog.drop_table(self._path(statement.name), if_exists=statement.if_exists)
             case AddColumns():
