@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.filter.lexer import quoted_name
+from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.attachments import Attachments
@@ -47,12 +48,14 @@ from fluss.spark.read.planner import read_view
 from fluss.spark.read.split_read import view_filter
 from fluss.spark.read.stream_offsets import backlog
 from fluss.spark.session import session
+from fluss.spark.session.noise import plain_errors
 from fluss.spark.session.running import check_usable
 from fluss.spark.source_options import Use
 from fluss.spark.sql.runner import StatementRunner
 from fluss.spark.type_mapping import CHANGE_TYPE, view_schema
 from fluss.spark.write.dataframe import Trigger, ordered_for, same_tasks, triggered, update_writer
 from fluss.spark.write.sink import SinkPlan
+from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
 if TYPE_CHECKING:
     from fluss.spark.bulk.reports import CopyReport, ExportReport, LoadReport
@@ -237,10 +240,14 @@ class FlussSpark:
         chosen = sink_options(change_type_column, target_columns)
         merged = self._merged({"table": str(path), **joined_options(chosen, options)}, Use.BATCH_WRITE)
         tasks = self._shuffle_tasks(shuffle, sequence_column, merged)
-        ordered = ordered_for(rows, info, sequence_column=sequence_column, tasks=tasks)
+        checked = write_options(merged, is_stream=False)
+        ordered = ordered_for(
+            rows, info, sequence_column=sequence_column, tasks=tasks, is_case_sensitive=checked.is_case_sensitive
+        )
         # As with reads: what is wrong is said here, by a plain error, before Spark begins.
-        SinkPlan.of(write_options(merged, is_stream=False), ordered.schema)
-        ordered.write.format(self._format).mode(mode).options(**merged).save()
+        SinkPlan.of(checked, ordered.schema)
+        with plain_errors():
+            ordered.write.format(self._format).mode(mode).options(**merged).save()
 
     def upsert(self, rows: DataFrame, table: str | TablePath, **options: Any) -> None:
         """Insert and update rows of a table with a primary key; options as those of ``write``."""
@@ -250,8 +257,9 @@ class FlussSpark:
     def delete(self, keys: DataFrame, table: str | TablePath, **options: Any) -> None:
         """Delete the rows whose primary keys are in ``keys``; other columns in it do not matter."""
         path, info = self._keyed_target(table)
+        is_case_sensitive = self._merged({}, Use.BATCH_WRITE)["case-sensitive"] == "true"
         for key in info.primary_keys:
-            if key not in keys.columns:
+            if matching_name(key, keys.columns, is_case_sensitive=is_case_sensitive) is None:
                 raise FlussError(f"The keys have no column '{key}'; columns are {shown_names(keys.columns)}")
         deletes = keys.select(*(col(quoted_name(key)) for key in info.primary_keys), lit("-D").alias(CHANGE_TYPE))
         self.write(deletes, path, change_type_column=CHANGE_TYPE, **options)
@@ -287,8 +295,11 @@ class FlussSpark:
         }
         merged = self._merged({"table": str(path), **joined_options(chosen, options)}, Use.STREAM_WRITE)
         tasks = self._shuffle_tasks(shuffle, sequence_column, merged)
-        ordered = ordered_for(rows, info, sequence_column=sequence_column, tasks=tasks)
-        SinkPlan.of(write_options(merged, is_stream=True), ordered.schema)
+        checked = write_options(merged, is_stream=True)
+        ordered = ordered_for(
+            rows, info, sequence_column=sequence_column, tasks=tasks, is_case_sensitive=checked.is_case_sensitive
+        )
+        check_sink_table(checked, SinkTable(str(path), SinkPlan.of(checked, ordered.schema).table_id))
         if output_mode == "update":
             writer = update_writer(ordered, merged, self._format)
         else:

@@ -41,6 +41,7 @@ from fluss.client.bulk import (
     RecordRun,
     changelog_batch,
     changelog_schema,
+    partitions_of,
     read_ranges,
     rows_at,
     scan_columns,
@@ -49,7 +50,7 @@ from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.row.arrow_arrays import narrowest_column, number_array, string_array
 from fluss.schema.offsets import ChangeType
 from fluss.schema.predicate import Predicate
-from fluss.schema.schema import Column, Schema, schema_from_columns
+from fluss.schema.schema import Column, Schema, schema_from_columns, shown_names
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.types import BigIntType, StringType, TimestampLtzType
 from fluss.spark.connections import Retry, open_table
@@ -108,6 +109,24 @@ class SplitRead:
             yield from _TaskRead(self, table, info).batches(splits)
         except RequestTimeoutError as error:
             raise RequestTimeoutError(f"{error.message}; 'scan.poll.timeout' says how long a task waits") from error
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            raise FlussError(_dropped(table, splits) or error.message, error.error_code) from error
+
+
+def _dropped(table: FlussTable, splits: Sequence[Split]) -> str | None:
+    """Say which partitions of a read have been dropped; None if all of them are there."""
+    existing = {partition.partition_id for partition in partitions_of(table)}
+    names = {str(split.partition_name): None for split in splits if split.partition_id not in existing}
+    if not names:
+        return None
+    plural = "s" if len(names) > 1 else ""
+    verb = "were" if plural else "was"
+    return (
+        f"The partition{plural} {shown_names(list(names))} of {table.table_path} {verb} dropped since the read was "
+        "planned; read the table again"
+    )
 
 
 def filter_schema(info: TableInfo, view: ReadView) -> Schema:

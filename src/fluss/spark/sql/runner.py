@@ -36,6 +36,7 @@ from fluss.schema.table import PartitionInfo, TableInfo, TablePath, qualified_pa
 from fluss.spark.attachments import Attachments
 from fluss.spark.fluss_catalog import FlussCatalog, reason_of, shown_properties
 from fluss.spark.naming import TableName, table_name
+from fluss.spark.session.noise import plain_errors
 from fluss.spark.sql.parser import Head, head_of, parse
 from fluss.spark.sql.statements import (
     FLUSS_CATALOG,
@@ -100,7 +101,9 @@ class StatementRunner:
         return self._do(parse(text, tokens, head), text)
 
     def _run_in_spark(self, text: str, tokens: list[Token], args: dict[str, Any] | list[Any] | None) -> DataFrame:
-        return self._spark.sql(with_spark_names(text, tokens, self._names.spark_name), args=args)
+        named = with_spark_names(text, tokens, self._names.spark_name)
+        with plain_errors():
+            return self._spark.sql(named, args=args)
 
     def _is_about_fluss(self, head: Head) -> bool:
         name = head.name

@@ -35,6 +35,7 @@ from fluss.spark.naming import format_bucket
 from fluss.spark.write.keyed_write import KeyedWrite
 from fluss.spark.write.log_write import LogWrite
 from fluss.spark.write.sink import SinkPlan, SinkRows, WriteSummary
+from fluss.spark.write.task_failure import refusing_rows
 from fluss.spark.write.writer_record import Attempt, DriverRecord, RecordStore, WriterRecord
 
 SINK_DIRECTORY: Final = "fluss-sink"
@@ -47,7 +48,8 @@ def write_at_least_once(table: FlussTable, plan: SinkPlan, rows: Iterable[SinkRo
     """Write rows, and return when they are stored. If the task is tried again, all of them are written again."""
     writer = CountedWriter(table, target_columns=plan.target_columns)
     for batch in rows:
-        writer.write(batch.rows, batch.is_delete)
+        with refusing_rows():
+            writer.write(batch.rows, batch.is_delete)
     writer.flush()
     counts = writer.row_counts
     summary = WriteSummary(rows=counts.total())
