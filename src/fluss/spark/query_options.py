@@ -76,6 +76,7 @@ _NEVER_OF_SESSION: Final = "scan.incremental."
 _CASE_KEY: Final = "case-sensitive"
 _SESSION_CASE: Final = "spark.sql.caseSensitive"
 _TIME_ZONE_KEY: Final = "scan.time-zone"
+_CORES_KEY: Final = "scan.cores"
 _SESSION_ZONE: Final = "spark.sql.session.timeZone"
 
 
@@ -103,6 +104,7 @@ class ReadOptions:
     on_data_loss: Literal["fail", "fail-if-known", "skip"] = "fail"
     target_task_bytes: int = 32 * 1024 * 1024
     max_tasks: int | None = None
+    cores: int | None = None
     max_records_per_partition: int | None = None
     poll_timeout_s: float = 10.0
 
@@ -429,11 +431,14 @@ def merged_options(
 ) -> dict[str, str]:
     """Return the options of one query: its own, else those of the ``FlussSpark``, else those of the session.
 
-    Of the shared ones only those that this kind of query can have. Reads get the time zone of the session, and all
-    queries whether it tells upper and lower case apart, which a data source does not see.
+    Of the shared ones only those that this kind of query can have. Reads get the time zone of the session and the
+    number of its cores, and all queries whether it tells upper and lower case apart: a data source does not see it.
     """
     merged = applicable_options(session_options(spark), use) | applicable_options(shared, use) | format_options(own)
     merged.setdefault(_CASE_KEY, (spark.conf.get(_SESSION_CASE) or "false").lower())
+    # Through Spark Connect a program does not see the cores either.
+    if use & Use.READ and _CORES_KEY not in merged and hasattr(spark, "_jsparkSession"):
+        merged[_CORES_KEY] = str(max(1, spark.sparkContext.defaultParallelism))
     if use & Use.READ and _TIME_ZONE_KEY not in merged:
         zone = spark.conf.get(_SESSION_ZONE) or ""
         try:

@@ -386,6 +386,17 @@ SPARK_OPTIONS: Final = (
         lowest=1,
     ),
     SparkOption(
+        "scan.cores",
+        "cores",
+        INT64,
+        None,
+        Use.READ,
+        "How many tasks run at the same time. More tasks than that are a multiple of it, so that no core is idle while "
+        "the last of them run. A data source does not see it; FlussSpark fills it in, and without it the processors of "
+        "the driver count.",
+        lowest=1,
+    ),
+    SparkOption(
         "scan.maxRecordsPerPartition",
         "max_records_per_partition",
         INT64,

@@ -228,7 +228,7 @@ def test_passwords_are_shown_nowhere() -> None:
     [
         (
             {"scan.colums": "a"},
-            "Unknown option 'scan.colums'; did you mean 'scan.columns'\\? There are table, case-sensitive, scan.columns",
+            "Unknown option 'scan.colums'; did you mean 'scan.columns'\\? There are table, case-sensitive",
         ),
         ({"maxrowpertrigger": "1"}, "Unknown option 'maxrowpertrigger'."),
         ({"scan.maxrecordperpartition": "1"}, "did you mean 'scan.maxRecordsPerPartition'\\?"),

@@ -12,7 +12,7 @@ from typing import Final
 
 from fluss.client.admin.admin import FlussAdmin
 from fluss.client.fluss_table import FlussTable, TableContext, context_of
-from fluss.client.kernel.leaders import ask_leaders
+from fluss.client.kernel.leaders import ask_leaders, find_unknown_leaders
 from fluss.client.kernel.table_calls import (
     bucket_offsets,
     leader_row_counts,
@@ -24,8 +24,6 @@ from fluss.schema.offsets import LakeSnapshot, OffsetSpec
 from fluss.schema.table import DroppedPartition, PartitionInfo, TableBucket
 from fluss.schema.table_options import LAKE_ENABLED
 
-# Partitions whose leaders are asked for with one request.
-_PARTITIONS_PER_REQUEST: Final = 500
 # The lake has nothing of a table: it has no lake, or nothing was written to it yet.
 _NO_LAKE_CODES: Final = frozenset({ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION, ErrorCode.LAKE_SNAPSHOT_NOT_EXIST})
 
@@ -63,11 +61,7 @@ async def _offsets_of(
     context: TableContext, buckets: Collection[TableBucket], spec: OffsetSpec
 ) -> dict[TableBucket, int]:
     cluster, path = context.cluster, context.info.table_path
-    unknown = {bucket.partition_id for bucket in buckets if cluster.leader_of(bucket) is None}
-    partition_ids = sorted(id_ for id_ in unknown if id_ is not None)
-    for begin in range(0, len(partition_ids), _PARTITIONS_PER_REQUEST):
-        wanted = partition_ids[begin : begin + _PARTITIONS_PER_REQUEST]
-        await cluster.refresh([path], partition_ids=[(path, id_) for id_ in wanted])
+    await find_unknown_leaders(cluster, path, buckets)
     try:
         found = await bucket_offsets(cluster, path, buckets, spec)
     except FlussError as error:

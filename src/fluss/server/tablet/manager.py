@@ -39,7 +39,8 @@ from fluss.server.tablet.scrubber import Scrubber, ScrubSettings
 from fluss.server.tablet.tablet_files import Checkpoints, GroupOffsets, find_groups, find_residue, is_known
 from fluss.storage.log.checkpoint_file import GroupId
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.tablet import LogSettings, LogTablet
+from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import Files, OsFiles
 
 # Logs that are closed at the same time, and logs that are looked at in one turn of the event loop.

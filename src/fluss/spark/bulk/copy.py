@@ -294,7 +294,7 @@ class TableCopy:
         by_split = {pair.source: pair for pair in pairs}
         tasks = pack(
             list(by_split),
-            row_bytes,
+            [row_bytes] * len(by_split),
             target_task_bytes=piece_bytes_for(total_bytes, context_of(self.fs.spark).defaultParallelism, _TASK_BYTES),
             tasks_max=_TASKS_MAX,
             may_split=False,

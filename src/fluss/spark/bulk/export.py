@@ -98,7 +98,10 @@ def export(
         "scan.partitions": format_partitions(partitions),
     }
     merged = merged_options(fs.spark, fs.options, chosen, Use.BATCH_READ)
-    options = replace(read_options(merged, is_stream=False), target_task_bytes=file_bytes, max_tasks=_TASKS_MAX)
+    # A task writes a file, and files have the size that they are to have, however many cores there are.
+    options = replace(
+        read_options(merged, is_stream=False), target_task_bytes=file_bytes, max_tasks=_TASKS_MAX, cores=1
+    )
     if options.view:
         raise FlussError(f"{table} is a view; export the table itself, or read the view with Spark and write that")
     if options.incremental_start_ms is not None:

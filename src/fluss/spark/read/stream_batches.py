@@ -8,7 +8,6 @@ little in it is served next to one that is flooded, after as many micro-batches 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
 from fluss.spark.naming import format_bucket
 from fluss.spark.query_options import ReadOptions
-from fluss.spark.read.planner import ReadView, Split, Task, divide, measured_row_bytes, pack
+from fluss.spark.read.planner import ReadView, Split, Task, cores_of, divide, measured_row_bytes, pack
 from fluss.spark.read.split_read import table_columns, view_filter
 from fluss.spark.read.stream_offsets import (
     BucketPosition,
@@ -39,7 +38,7 @@ from fluss.spark.read.stream_offsets import (
 )
 from fluss.spark.read.stream_table import StreamTable
 
-_TASKS_PER_PROCESSOR: Final = 2
+_TASKS_PER_CORE: Final = 2
 # How long a measured size of rows is believed.
 _ROW_BYTES_AGE_S_MAX: Final = 60.0
 _SHOWN_MAX: Final = 20
@@ -211,13 +210,17 @@ class StreamBatches:
     def _divided(self, reads: Sequence[PlannedRead]) -> list[Task]:
         """Divide what a batch reads as the options want it now."""
         splits = self._splits(reads)
+        cores = cores_of(self._options)
+        bytes_per_row = self._bytes_per_row(_largest_read(reads), sum(split.weight for split in splits))
         return pack(
             splits,
-            self._bytes_per_row(_largest_read(reads), sum(split.weight for split in splits)),
+            # A batch that is read again is divided by rows: nothing tells then what they took.
+            [bytes_per_row] * len(splits),
             target_task_bytes=self._options.target_task_bytes,
-            tasks_max=self._options.max_tasks or _TASKS_PER_PROCESSOR * (os.cpu_count() or 1),
+            tasks_max=self._options.max_tasks or _TASKS_PER_CORE * cores,
             may_split=not self.table.info.has_primary_key(),
             task_rows_max=self._options.max_records_per_partition,
+            cores=cores,
         )
 
     def _splits(self, reads: Sequence[PlannedRead]) -> list[Split]:
@@ -236,7 +239,7 @@ class StreamBatches:
         if log is None or (row_count is not None and row_count * guessed < self._options.target_task_bytes):
             return guessed
         if self._row_bytes is None or self._clock() - self._row_bytes[1] > _ROW_BYTES_AGE_S_MAX:
-            self._row_bytes = measured_row_bytes(self.table.table, log, columns) or guessed, self._clock()
+            self._row_bytes = measured_row_bytes(self.table.table, [log], columns)[0] or guessed, self._clock()
         return self._row_bytes[0]
 
 
