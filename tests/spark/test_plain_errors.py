@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -16,6 +17,8 @@ from pyspark.sql import SparkSession
 from fluss.errors import ErrorCode, FlussError
 from fluss.spark import FlussSpark
 from fluss.testing.cluster import ServerProcess
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -153,7 +156,7 @@ def test_a_server_that_is_away_at_the_start_of_queries_is_waited_for(spark: Spar
         fs.write(spark.range(3), "d.t")
         rows = fs.read("d.t")
 
-        def absent(call: Callable[[], object]) -> object:
+        def absent(call: Callable[[], T]) -> T:
             """Do something that begins while the server is away, for longer than a second or two."""
             server.kill()
             back = threading.Timer(4, server.restart)
