@@ -49,6 +49,7 @@ def test_the_defaults_of_the_fields_are_those_of_the_table_of_options() -> None:
 
 READ_VALUES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"case-sensitive": "true"}, {"is_case_sensitive": True}),
+    ({"scan.cores": "4"}, {"cores": 4}),
     ({"scan.columns": "id, price"}, {"columns": ("id", "price")}),
     ({"scan.columns": "`a,b`,`c``d`, e f "}, {"columns": ("a,b", "c`d", "e f")}),
     ({"scan.filter": "price > 10"}, {"filter": "price > 10"}),
