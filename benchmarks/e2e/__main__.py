@@ -24,6 +24,7 @@ if __name__ == "__main__":
                 "buckets",
                 "keys",
                 "filters",
+                "filtered_scans",
                 "scrubbing",
                 "tls",
                 "spark",

@@ -54,6 +54,7 @@ class LogTablet:
         "_pending",
         "_postponement",
         "_settings",
+        "_settled",
         "_waiters",
         "_waiters_written",
         "bucket",
@@ -87,6 +88,7 @@ class LogTablet:
         # Durable, and not shown yet; oldest first.
         self._ends_held_back: deque[LogEnd] | None = None
         self._is_held_back = False
+        self._settled: Callable[[], None] | None = None
         self._offset_synced = loaded.end.offset_next
         # Where the log ended when its indexes and the state of its writers were last written; -1 if that is not known.
         self._offset_cached = loaded.end.offset_next if was_clean else -1
@@ -322,6 +324,8 @@ class LogTablet:
             self._ends_held_back.append(end)
         else:
             self._show(end)
+        if self._settled is not None:
+            self._settled()
 
     def _release_indexes(self, end: LogEnd) -> None:
         for segment in self._local.segments:
@@ -378,12 +382,18 @@ class LogTablet:
         self._appender.forget_pending()
         self._waiters.fail(refusal)
         self._waiters_written.fail(refusal)
+        if self._settled is not None:
+            self._settled()
 
     # Showing
 
-    def hold_back(self) -> None:
-        """Show nothing from now on before ``show_until`` is called."""
+    def hold_back(self, settled: Callable[[], None] | None = None) -> None:
+        """Show nothing from now on before ``show_until`` is called.
+
+        ``settled`` is called whenever appends have become durable, or have failed.
+        """
         self._is_held_back = True
+        self._settled = settled
 
     def show_until(self, offset_next: int) -> None:
         """Show readers the durable rows before an offset. Rows of one commit round are shown at once."""
