@@ -7,6 +7,7 @@ executors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import ClassVar
 
 from pyspark.sql.datasource import (
@@ -54,11 +55,9 @@ class FlussDataSource(DataSource):
             return FlussBatchReader(options, _checked(options, schema), schema.names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from fluss.spark.read.stream_reader import FlussStreamReader
-
         with ShortTracebacks():
             options = read_options(self._options(Use.STREAM_READ), is_stream=True)
-            return FlussStreamReader(options, _checked(options, schema), schema.names)
+            return _stream_reader(options, _checked(options, schema), schema.names)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from fluss.spark.write.batch_writer import FlussBatchWriter
@@ -78,6 +77,17 @@ class FlussDataSource(DataSource):
         """Return the options of a query; of the bound ones, which all kinds share, those that this kind can have."""
         bound = {key.lower(): text for key, text in applicable_options(self.bound_options, use).items()}
         return bound | {key.lower(): text for key, text in self.options.items()}
+
+
+def _stream_reader(options: ReadOptions, schema: StructType, names: Sequence[str]) -> DataSourceStreamReader:
+    """Return the reader that this version of Spark knows how to ask."""
+    if find_spec("pyspark.sql.streaming.datasource") is None:
+        from fluss.spark.read.stream_reader import LatestStreamReader
+
+        return LatestStreamReader(options, schema, names)
+    from fluss.spark.read.limited_stream_reader import LimitedStreamReader
+
+    return LimitedStreamReader(options, schema, names)
 
 
 def _checked(options: ReadOptions, schema: StructType) -> StructType:

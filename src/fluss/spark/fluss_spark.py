@@ -46,7 +46,7 @@ from fluss.spark.query_options import (
 )
 from fluss.spark.read.planner import read_view
 from fluss.spark.read.split_read import view_filter
-from fluss.spark.read.stream_offsets import backlog
+from fluss.spark.read.stream_lag import TableLag, backlog, lags
 from fluss.spark.session import session
 from fluss.spark.session.noise import plain_errors
 from fluss.spark.session.running import check_usable
@@ -325,6 +325,14 @@ class FlussSpark:
         """Return how many rows of Fluss tables a query was behind at its last micro-batch; None before the first."""
         progress = query.lastProgress
         return None if progress is None else backlog(progress)
+
+    def lag(self, query: StreamingQuery) -> list[TableLag] | None:
+        """Return how far a query was behind each Fluss table that it reads, at its last micro-batch; None before it.
+
+        That is in rows, in seconds, the age of the oldest row that was waiting, and for the worst buckets.
+        """
+        progress = query.lastProgress
+        return None if progress is None else lags(progress)
 
     def _target(self, table: str | TablePath) -> tuple[TablePath, TableInfo]:
         path = table_path(table)
