@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import importlib
 import inspect
 import os
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +18,11 @@ from hypothesis import settings
 from fluss.net.transport import new_event_loop
 
 # A loaded machine is no bug, so there is no deadline per example; the timeout per test stands. In CI the examples are
-# always the same: what a change is judged by must not depend on luck. Elsewhere every run looks at new ones, and
-# `make model` at many more.
+# always the same: what a change is judged by must not depend on luck. Elsewhere every run looks at ten new ones of each
+# property, and `make model` at many more.
 settings.register_profile(
     "flussbett",
-    max_examples=int(os.environ.get("EXAMPLES", "25")),
+    max_examples=int(os.environ.get("EXAMPLES", "10")),
     deadline=None,
     print_blob=True,
     derandomize="CI" in os.environ,
@@ -29,8 +33,31 @@ settings.load_profile("flussbett")
 _FIRST = ("tests/spark/", "tests/chaos/", "tests/interop/", "tests/fuzz/", "tests/integration/", "tests/test_")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Have each process of ``pytest -n`` compile a part of the test modules first, and find the others compiled.
+
+    In a fresh clone they would otherwise compile all of them at the same time, each for itself.
+    """
+    config = session.config
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.args != config.getini("testpaths"):
+        return
+    number = int(worker["workerid"].removeprefix("gw"))
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[number :: worker["workercount"]]:
+        # What is wrong with a module is said when its tests are collected.
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(path.relative_to(config.rootpath).with_suffix("").parts))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, name in enumerate(_FIRST) if item.nodeid.startswith(name)), len(_FIRST)))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector of garbage what stays to the end: thousands of tests, and the modules they import."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -210,6 +210,9 @@ class Machine:
     async def _lose_power(self) -> None:
         assert self._server is not None
         if self._loop_disk is not None:
+            # A machine without power acknowledges nothing. A sync that is under way while a file system is shut down
+            # may say that all went well, and the server would pass it on.
+            await asyncio.to_thread(self._server.stand_still)
             await asyncio.to_thread(self._loop_disk.lose_power)
             await asyncio.to_thread(self._kill)
             await asyncio.to_thread(self._loop_disk.recover)

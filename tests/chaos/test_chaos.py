@@ -132,6 +132,22 @@ async def test_the_clock_of_a_server_can_be_set(forks: ServerForks, tmp_path: Pa
         assert server.stop() == 0
 
 
+def test_a_server_that_stands_still_does_nothing_any_more(forks: ServerForks, tmp_path: Path) -> None:
+    server = forks.start(tmp_path / "data").wait_until_ready()
+    try:
+        server.stand_still()
+        states = [
+            path.read_text().rpartition(")")[2].split()
+            for path in Path("/proc").glob(f"{server.process_id}/task/*/stat")
+        ]
+        assert {fields[0] for fields in states} == {"T"}
+        assert len(states) > 1
+    finally:
+        server.kill()
+    # One that has ended does nothing, either.
+    server.stand_still()
+
+
 def test_a_server_that_cannot_start_says_why(forks: ServerForks, tmp_path: Path) -> None:
     server = forks.start(tmp_path / "data").wait_until_ready()
     try:

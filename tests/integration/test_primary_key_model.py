@@ -76,7 +76,9 @@ class KeyedTable(RuleBasedStateMachine):
         self._restarts = 0
         # The table in each of its schemas, the oldest first: writers and readers from before go on.
         self._tables: list[blocking.FlussTable] = []
-        self._connection = blocking.FlussConnection.create(server.config(writer_batch_timeout_ms=1))
+        # However long a busy machine takes for an answer: what is shown is which rows there are.
+        config = server.config(writer_batch_timeout_ms=1, request_timeout_ms=600_000)
+        self._connection = blocking.FlussConnection.create(config)
 
     @initialize()
     def create(self) -> None:

@@ -12,14 +12,16 @@ from pyspark.sql import SparkSession
 
 from fluss import blocking
 from fluss.testing.cluster import ServerProcess
-from tests.spark.sessions import SparkSessions, make_home
+from tests.spark.sessions import JAVA_OPTIONS, SparkSessions, make_home
 
 
 @pytest.fixture(scope="session", autouse=True)
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where Spark is, for the sessions of tests and of the programs that they run."""
+    """Where Spark is and how its Java runs, for the sessions of tests and of the programs that they run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(make_home(tmp_path_factory.mktemp("spark-home"))))
+        for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+            patch.setenv(name, JAVA_OPTIONS)
         yield
 
 

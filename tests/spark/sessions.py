@@ -15,6 +15,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.context import SQLContext
 
+# A session of a test ends before code that is compiled with all care, or collected by several threads, would pay off:
+# without both the tests with Spark take little more than half the processor time.
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _STOP_TIMEOUT_S: Final = 60.0
 # What Spark needs of its home; the archive of the Python package is left out.
 _HOME_PARTS: Final = ("bin", "jars", "sbin")

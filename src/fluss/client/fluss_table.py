@@ -17,6 +17,7 @@ from fluss.client.scan.table_scan import TableScan
 from fluss.client.write.writer_client import WriterClient
 from fluss.client.write.writers import AppendWriter, TableAppend, TableUpsert
 from fluss.errors import FlussError
+from fluss.filter.row_filter import Filter
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.value_objects import ServerMade
 
@@ -111,50 +112,57 @@ class FlussTable(ServerMade):
         self,
         columns: Sequence[str] | None = None,
         *,
+        filter: Filter | None = None,
         partitions: PartitionChoices = None,
         limit: int | None = None,
     ) -> pa.Table:
         """Read the whole table: the rows it has now, or all that a log table holds up to now.
 
-        ``columns`` are the columns to return, by default all; ``partitions`` and ``limit`` are those of
+        ``columns`` are the columns to return, by default all; ``filter`` is a condition on the rows, such as
+        ``col("price") > 10`` or ``"price > 10"`` (see ``TableScan.filter``). ``partitions`` and ``limit`` are those of
         ``TableScan.to_arrow``, which also says what is consistent.
         """
-        return self._scan(columns, limit).to_arrow(partitions)
+        return self._scan(columns, filter, limit).to_arrow(partitions)
 
     async def to_arrow_async(
         self,
         columns: Sequence[str] | None = None,
         *,
+        filter: Filter | None = None,
         partitions: PartitionChoices = None,
         limit: int | None = None,
     ) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
-        return await self._scan(columns, limit).to_arrow_async(partitions)
+        return await self._scan(columns, filter, limit).to_arrow_async(partitions)
 
     def to_pandas(
         self,
         columns: Sequence[str] | None = None,
         *,
+        filter: Filter | None = None,
         partitions: PartitionChoices = None,
         limit: int | None = None,
     ) -> pd.DataFrame:
         """Read as ``to_arrow`` does, and return a pandas DataFrame."""
-        return self._scan(columns, limit).to_pandas(partitions)
+        return self._scan(columns, filter, limit).to_pandas(partitions)
 
     async def to_pandas_async(
         self,
         columns: Sequence[str] | None = None,
         *,
+        filter: Filter | None = None,
         partitions: PartitionChoices = None,
         limit: int | None = None,
     ) -> pd.DataFrame:
         """Like ``to_pandas``, without blocking the event loop."""
-        return await self._scan(columns, limit).to_pandas_async(partitions)
+        return await self._scan(columns, filter, limit).to_pandas_async(partitions)
 
-    def _scan(self, columns: Sequence[str] | None, limit: int | None) -> TableScan:
+    def _scan(self, columns: Sequence[str] | None, condition: Filter | None, limit: int | None) -> TableScan:
         scan = self.new_scan()
         if columns is not None:
             scan = scan.project_by_name(columns)
+        if condition is not None:
+            scan = scan.filter(condition)
         return scan if limit is None else scan.limit(limit)
 
     def __repr__(self) -> str:

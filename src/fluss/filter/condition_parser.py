@@ -30,6 +30,8 @@ from fluss.filter.lexer import Dialect, Kind, Token, TokenCursor, tokens_of
 DEPTH_MAX: Final = 64
 TEXT_CHARS_MAX: Final = 1_000_000
 _SHOWN_CHARS: Final = 30
+# The position of names and values that were not read from a text.
+NOWHERE: Final = -1
 
 ValueKind: TypeAlias = Literal["number", "text", "bytes", "boolean", "null", "date", "time", "timestamp"]
 

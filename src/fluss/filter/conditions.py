@@ -5,6 +5,7 @@ A condition is true, false or unknown (null) for a row, as in SQL. NaN is above 
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.filter.condition_parser import Operator
-from fluss.filter.literals import ColumnValue, compared_type, python_value, value_array
+from fluss.filter.literals import ColumnValue, LiteralPosition, compared_type, python_value, value_array
 from fluss.row.arrow_arrays import bool_array
 from fluss.schema.predicate import ColumnRef, Predicate, col
 from fluss.schema.schema import Column
@@ -28,7 +29,7 @@ Truth: TypeAlias = bool | None
 # What a condition can be for rows of which only something is known.
 Outcomes: TypeAlias = frozenset[Truth]
 
-_ANY_OUTCOME: Final[Outcomes] = frozenset({True, False, None})
+ANY_OUTCOME: Final[Outcomes] = frozenset({True, False, None})
 _FLOAT_ROOTS: Final = frozenset({TypeRoot.FLOAT, TypeRoot.DOUBLE})
 _UNKNOWN: Final = pa.nulls(1, pa.bool_())[0]
 _TRUTHS: Final[dict[Truth, pa.Scalar]] = {
@@ -133,7 +134,7 @@ class _ColumnCondition(BoundCondition):
 
     def outcomes(self, known: Mapping[str, pa.Array]) -> Outcomes:
         if self.column.name not in known:
-            return _ANY_OUTCOME
+            return ANY_OUTCOME
         return frozenset(self.truth(Columns(known, row_count=1)).to_pylist())
 
     def predicate(self, is_negated: bool) -> Predicate | None:
@@ -159,6 +160,10 @@ class Compared(_ColumnCondition):
 
     def truth(self, columns: Columns) -> pa.Array:
         column = columns.compared(self.column)
+        if _is_nan(self.value):
+            # Nothing is above NaN, and nothing else equals it.
+            is_nan = pc.is_nan(column)
+            return is_nan if self.operator in (Operator.EQUAL, Operator.GREATER_OR_EQUAL) else pc.invert(is_nan)
         holds = _COMPARISONS[self.operator](column, value_array([self.value], self.column.data_type)[0])
         if self._is_float and self.operator in _TRUE_OF_NAN:
             # For pyarrow every comparison with NaN is false.
@@ -168,7 +173,7 @@ class Compared(_ColumnCondition):
     def predicate(self, is_negated: bool) -> Predicate | None:
         operator = self.operator.opposite if is_negated else self.operator
         value = python_value(self.value, self.column.data_type)
-        if value is None or (self._is_float and operator in _TRUE_OF_NAN):
+        if value is None or _is_nan(self.value) or (self._is_float and operator in _TRUE_OF_NAN):
             return None
         return _PREDICATES[operator](col(self.column.name), value)
 
@@ -188,6 +193,8 @@ class OneOf(_ColumnCondition):
         column = columns.compared(self.column)
         members = value_array(_with_both_zeros(self.values), self.column.data_type)
         is_in = pc.is_in(column, value_set=members)
+        if any(map(_is_nan, self.values)):
+            is_in = pc.or_(is_in, pc.fill_null(pc.is_nan(column), _TRUTHS[False]))
         if self.has_null:
             # Whether another value equals NULL is unknown.
             is_in = pc.if_else(is_in, is_in, _UNKNOWN)
@@ -195,7 +202,7 @@ class OneOf(_ColumnCondition):
 
     def predicate(self, is_negated: bool) -> Predicate | None:
         values = [python_value(value, self.column.data_type) for value in self.values]
-        if not values or any(value is None for value in values):
+        if not values or any(value is None or _is_nan(value) for value in values):
             return None
         if not is_negated:
             return col(self.column.name).is_in(values)
@@ -299,6 +306,32 @@ class Joined(BoundCondition):
             # A server can rule out the whole only if it can rule out every part.
             return reduce(Predicate.or_, told) if len(told) == len(predicates) else None
         return reduce(Predicate.and_, told) if told else None
+
+
+def compared(column: Column, operator: Operator, position: LiteralPosition) -> BoundCondition:
+    """Compare with a literal that may lie between two values of the column, or beyond all of them."""
+    if operator in (Operator.EQUAL, Operator.NOT_EQUAL):
+        if position.is_value:
+            return Compared(column, operator, position.value)
+        return Settled(column, operator is Operator.NOT_EQUAL)
+    is_less = operator in (Operator.LESS, Operator.LESS_OR_EQUAL)
+    if position.is_above_all or position.is_below_all:
+        return Settled(column, is_less is position.is_above_all)
+    if _is_nan(position.value) and operator in (Operator.LESS_OR_EQUAL, Operator.GREATER):
+        return Settled(column, is_less)
+    if not position.is_exact:
+        # The value is the one below the literal: what is not above it is less than the literal, all else is greater.
+        operator = Operator.LESS_OR_EQUAL if is_less else Operator.GREATER
+    return Compared(column, operator, position.value)
+
+
+def one_of(column: Column, positions: Iterable[LiteralPosition], *, has_null: bool) -> BoundCondition:
+    """Look for literals among the values of a column, of which some may be none that it can have."""
+    return OneOf(column, tuple(position.value for position in positions if position.is_value), has_null)
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _any_of(truths: Iterable[Truth]) -> Truth:

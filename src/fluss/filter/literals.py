@@ -83,7 +83,15 @@ def position_of(value: Value, data_type: DataType, zone: dt.tzinfo) -> LiteralPo
             return LiteralPosition(float(_of_kind(value, "number", "it takes a number")))
         case TypeRoot.ARRAY | TypeRoot.MAP | TypeRoot.ROW:
             raise MisfitError("such columns can only be compared with NULL, by IS NULL")
-    exact = _whole_numbers(value, data_type, zone)
+    return _whole_position(_whole_numbers(value, data_type, zone), data_type)
+
+
+def position_of_seconds(seconds: Fraction, data_type: DataType) -> LiteralPosition:
+    """Return where a time stands among the values of a column: seconds of the day, or since 1970."""
+    return _whole_position(seconds * _UNITS_PER_SECOND[arrow_type(data_type).unit], data_type)
+
+
+def _whole_position(exact: Fraction, data_type: DataType) -> LiteralPosition:
     whole = floor(exact)
     lowest, highest = _range(data_type)
     return LiteralPosition(whole, exact == whole, whole < lowest, whole > highest)
@@ -98,15 +106,22 @@ def _of_kind(value: Value, kind: str, expected: str) -> Any:
 def _whole_numbers(value: Value, data_type: DataType, zone: dt.tzinfo) -> Fraction:
     root = data_type.root
     if root in _INTEGER_ROOTS:
-        return Fraction(_of_kind(value, "number", "it takes a number"))
+        return _finite(value)
     if isinstance(data_type, DecimalType):
-        return Fraction(_of_kind(value, "number", "it takes a number")) * Fraction(10**data_type.scale)
+        return _finite(value) * Fraction(10**data_type.scale)
     if root is TypeRoot.DATE:
         return Fraction(_days(value))
     units = _UNITS_PER_SECOND[arrow_type(data_type).unit]
     if root is TypeRoot.TIME:
         return _seconds_of_day(value) * units
     return _seconds_since_epoch(value, zone if root is TypeRoot.TIMESTAMP_LTZ else None) * units
+
+
+def _finite(value: Value) -> Fraction:
+    number = _of_kind(value, "number", "it takes a number")
+    if not number.is_finite():
+        raise MisfitError("it takes a finite number")
+    return Fraction(number)
 
 
 def _range(data_type: DataType) -> tuple[int, int]:

@@ -1,51 +1,36 @@
-"""Row filters: the condition of ``scan.filter``, bound to the columns of a table."""
+"""Row filters: conditions of users, in whatever form they are given, bound to the columns of a table.
+
+    col("price") > 10                    objects, made by ``fluss.schema.predicate``
+    "price > 10 AND name LIKE 'a%'"      texts, in the language of ``condition_parser``
+    pc.field("price") > 10               expressions of pyarrow, evaluated by pyarrow; servers learn nothing of them
+    GreaterThan("price", 10)             expressions of pyiceberg
+
+A row is kept when its condition is true, and not when it is false or unknown.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fluss.errors import FlussError
-from fluss.filter.condition_parser import (
-    ColumnName,
-    Comparison,
-    Condition,
-    Constant,
-    Junction,
-    Membership,
-    Negation,
-    NullTest,
-    Operator,
-    PatternTest,
-    Value,
-    fail_at,
-    parse_condition,
-)
-from fluss.filter.conditions import (
-    Always,
-    BoundCondition,
-    Columns,
-    Compared,
-    Joined,
-    Like,
-    Not,
-    Null,
-    OneOf,
-    Settled,
-    choices,
-)
-from fluss.filter.literals import LiteralPosition, MisfitError, position_of
-from fluss.options import suggestion
+from fluss.filter.arrow_expression import ArrowExpression
+from fluss.filter.binder import Binder
+from fluss.filter.condition_parser import parse_condition
+from fluss.filter.conditions import BoundCondition, Columns, Joined, choices
+from fluss.filter.iceberg_expression import condition_of, is_iceberg_expression
+from fluss.filter.predicate_conditions import bound_condition
 from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
-from fluss.schema.predicate import Predicate
-from fluss.schema.schema import Column, Schema, shown_names
-from fluss.schema.types import TypeRoot
+from fluss.schema.predicate import BoundPredicate, Predicate
+from fluss.schema.schema import Schema
 
-_TEXT_ROOTS = (TypeRoot.CHAR, TypeRoot.STRING)
+# A condition as users give it. Expressions of pyarrow and pyiceberg have no types here that could be named.
+Filter: TypeAlias = Predicate | str | Any
 
 
 class RowFilter:
@@ -57,17 +42,30 @@ class RowFilter:
         self.columns: frozenset[str] = condition.columns()
 
     @classmethod
+    def of(cls, conditions: Sequence[Filter], schema: Schema) -> RowFilter:
+        """Make a filter of conditions that must all hold, in any of the forms that users may give.
+
+        What does not fit the columns is a FlussError, what is no condition at all a TypeError. Times in texts that do
+        not name a zone are in UTC where they are compared with instants.
+        """
+        bound = tuple(_bound(condition, schema) for condition in conditions)
+        return cls(bound[0] if len(bound) == 1 else Joined(bound, is_any=False), schema)
+
+    @classmethod
     def parse(cls, text: str, schema: Schema, *, time_zone: dt.tzinfo = dt.UTC) -> RowFilter:
         """Read a condition on columns of a schema; a FlussError says where it is wrong, and why.
 
         Times are meant in ``time_zone`` where they are compared with instants and do not say another one.
         """
-        return cls(_Binder(text, schema, time_zone).bound(parse_condition(text)), schema)
+        return cls(Binder(text, schema, time_zone).bound(parse_condition(text)), schema)
 
     def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which the condition holds. The batch has the columns of the filter, and maybe more."""
-        arrays = {name: batch.column(name) for name in self.columns}
-        return batch.filter(self._condition.truth(Columns(arrays, batch.num_rows)))
+        return batch.filter(self.truth({name: batch.column(name) for name in self.columns}, batch.num_rows))
+
+    def truth(self, columns: Mapping[str, pa.Array], row_count: int) -> pa.Array:
+        """Return for each row whether the condition holds, null where that is unknown, given the filter's columns."""
+        return self._condition.truth(Columns(columns, row_count))
 
     def predicate(self) -> Predicate | None:
         """Return a condition that holds wherever this one does, for servers to skip batches; None if there is none."""
@@ -76,6 +74,11 @@ class RowFilter:
         except FlussError:
             # It is nested too deeply for a request. Rows are looked at anyway.
             return None
+
+    def bound_predicate(self) -> BoundPredicate | None:
+        """Return what ``predicate`` does, as it is sent."""
+        predicate = self.predicate()
+        return None if predicate is None else predicate.bind(self._schema)
 
     def choices(self) -> dict[str, pa.Array]:
         """Return columns that have one of a few values in every row that is kept, with these values."""
@@ -94,78 +97,22 @@ class RowFilter:
         return True in self._condition.outcomes(known)
 
 
-class _Binder:
-    """Finds the columns of a condition, and puts its values into their terms."""
-
-    def __init__(self, text: str, schema: Schema, zone: dt.tzinfo) -> None:
-        self._text = text
-        self._schema = schema
-        self._zone = zone
-
-    def bound(self, condition: Condition) -> BoundCondition:
-        match condition:
-            case Constant():
-                return Always(condition.truth)
-            case Negation():
-                return Not(self.bound(condition.condition))
-            case Junction():
-                return Joined(tuple(map(self.bound, condition.conditions)), condition.is_any)
-            case NullTest():
-                return Null(self._column(condition.column))
-            case PatternTest():
-                return self._bound_pattern(condition)
-            case Membership():
-                return self._bound_membership(condition)
-            case Comparison():
-                return self._bound_comparison(condition)
-
-    def _column(self, column: ColumnName) -> Column:
-        names = self._schema.column_names
-        if column.name not in names:
-            close = suggestion(column.name, names) or f"; columns are {shown_names(names)}"
-            fail_at(self._text, column.position, f"there is no column '{column.name}'{close}")
-        return self._schema.column(column.name)
-
-    def _position(self, value: Value, column: Column) -> LiteralPosition:
-        try:
-            return position_of(value, column.data_type, self._zone)
-        except MisfitError as reason:
-            self._misfit(value, column, str(reason))
-
-    def _misfit(self, value: Value, column: Column, reason: str) -> NoReturn:
-        fail_at(self._text, value.position, f"column '{column.name}' is {column.data_type}, {reason}")
-
-    def _bound_pattern(self, test: PatternTest) -> BoundCondition:
-        column = self._column(test.column)
-        if column.data_type.root not in _TEXT_ROOTS:
-            self._misfit(test.pattern, column, "and only texts can look like a pattern")
-        return Like(column, str(test.pattern.value))
-
-    def _bound_membership(self, test: Membership) -> BoundCondition:
-        column = self._column(test.column)
-        given = [value for value in test.values if value.kind != "null"]
-        positions = [self._position(value, column) for value in given]
-        values = tuple(position.value for position in positions if position.is_value)
-        return OneOf(column, values, has_null=len(given) < len(test.values))
-
-    def _bound_comparison(self, comparison: Comparison) -> BoundCondition:
-        column = self._column(comparison.column)
-        if comparison.value.kind == "null":
-            return Always(None)
-        position = self._position(comparison.value, column)
-        return _compared(column, comparison.operator, position)
+def check_filter(condition: object) -> None:
+    """Refuse what is no condition; whether it fits the columns of a table is another question."""
+    if isinstance(condition, Predicate | str | pc.Expression) or is_iceberg_expression(condition):
+        return
+    raise TypeError(
+        "predicate must be a Predicate such as col('price') > 10, a text such as \"price > 10\", or an expression of "
+        f"pyarrow or pyiceberg, got {type(condition).__name__}"
+    )
 
 
-def _compared(column: Column, operator: Operator, position: LiteralPosition) -> BoundCondition:
-    """Compare with a literal that may lie between two values of the column, or beyond all of them."""
-    if operator in (Operator.EQUAL, Operator.NOT_EQUAL):
-        if position.is_value:
-            return Compared(column, operator, position.value)
-        return Settled(column, operator is Operator.NOT_EQUAL)
-    is_less = operator in (Operator.LESS, Operator.LESS_OR_EQUAL)
-    if position.is_above_all or position.is_below_all:
-        return Settled(column, is_less is position.is_above_all)
-    if not position.is_exact:
-        # The value is the one below the literal: what is not above it is less than the literal, all else is greater.
-        operator = Operator.LESS_OR_EQUAL if is_less else Operator.GREATER
-    return Compared(column, operator, position.value)
+def _bound(condition: Filter, schema: Schema) -> BoundCondition:
+    check_filter(condition)
+    if isinstance(condition, Predicate):
+        return bound_condition(condition, schema)
+    if isinstance(condition, str):
+        return Binder(condition, schema, dt.UTC).bound(parse_condition(condition))
+    if isinstance(condition, pc.Expression):
+        return ArrowExpression.of(condition, schema)
+    return Binder(str(condition), schema, dt.UTC).bound(condition_of(condition))

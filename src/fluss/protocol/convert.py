@@ -7,7 +7,7 @@ that the protocol has for it. Bulk messages, which carry rows, have codecs of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
 from fluss.errors import CorruptMessageError, ErrorCode, FlussError, error_for_code
@@ -42,7 +42,16 @@ from fluss.schema.serde import (
     schema_from_json,
     table_from_json,
 )
-from fluss.schema.table import PartitionInfo, PartitionSpec, SchemaInfo, TableBucket, TableInfo, TablePath
+from fluss.schema.table import (
+    DroppedPartition,
+    PartitionInfo,
+    PartitionSpec,
+    SchemaInfo,
+    TableBucket,
+    TableInfo,
+    TablePath,
+    spec_of_partition_name,
+)
 from fluss.schema.value_objects import string_dict, string_list
 
 # New columns come last; the protocol has numbers for other places, and no server supports them.
@@ -145,6 +154,12 @@ def partition_info(message: pb.PbPartitionInfo) -> PartitionInfo:
     """Read a partition. Servers list the values in the order of the partition keys."""
     spec = partition_spec(message.partition_spec)
     return PartitionInfo._create(message.partition_id, spec, list(spec.spec_map))
+
+
+def dropped_partition(message: pb.PbDroppedPartition, partition_keys: Sequence[str]) -> DroppedPartition:
+    spec = spec_of_partition_name(message.partition_name, partition_keys)
+    info = PartitionInfo._create(message.partition_id, spec, partition_keys)
+    return DroppedPartition(info, tuple(message.log_end_offsets))
 
 
 def table_info(path: TablePath, message: pb.PbTableMetadata | pb.GetTableInfoResponse) -> TableInfo:

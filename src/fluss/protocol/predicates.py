@@ -95,6 +95,24 @@ def predicate_to_pb(predicate: BoundPredicate) -> pb.PbPredicate:
     return pb.PbPredicate(type=_TYPE_COMPOUND, compound=compound)
 
 
+def encoded_within_limits(predicate: BoundPredicate) -> bytes | None:
+    """Return the encoded message of a predicate; None if it is larger than servers take unless told otherwise."""
+    limits = FilterLimits()
+    condition_count, literal_count = _size(predicate)
+    if condition_count > limits.conditions_max or literal_count > limits.literals_max:
+        return None
+    encoded: bytes = predicate_to_pb(predicate).SerializeToString()
+    return encoded if len(encoded) <= limits.bytes_max else None
+
+
+def _size(predicate: BoundPredicate) -> tuple[int, int]:
+    """Count the conditions of a predicate, with the ANDs and ORs that join them, and its literals."""
+    if isinstance(predicate, BoundLeaf):
+        return 1, len(predicate.literals)
+    sizes = [_size(child) for child in predicate.children]
+    return 1 + sum(size[0] for size in sizes), sum(size[1] for size in sizes)
+
+
 class FilterAllowance:
     """What the filters of one request may still have; each takes its part. What exceeds it is refused with code 13."""
 

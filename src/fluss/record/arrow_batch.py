@@ -65,6 +65,7 @@ def encode_arrow_batch(
     schema_id: int,
     compression: ArrowCompression,
     *,
+    compressed_bytes_min: int = 0,
     writer_id: int = NO_WRITER_ID,
     batch_sequence: int = NO_BATCH_SEQUENCE,
     change_types: UInt8Array | None = None,
@@ -74,13 +75,17 @@ def encode_arrow_batch(
     """Encode a record batch as a log batch. Without ``change_types`` it is append-only.
 
     The columns must have the Arrow types of the table's columns, in their order. A batch without rows becomes a
-    batch without records, which has no body.
+    batch without records, which has no body. A message of fewer than ``compressed_bytes_min`` bytes is left as it is:
+    every message says by itself how its body is compressed.
     """
     column_layout(batch.schema)  # Refuses types that no log batch can hold.
-    try:
-        body = [compress_message(batch.serialize(), compression)] if batch.num_rows else []
-    except pa.ArrowException as error:
-        raise FlussError(f"Arrow cannot encode this record batch: {error}") from error
+    body: list[pa.Buffer | bytes] = []
+    if batch.num_rows:
+        try:
+            message = batch.serialize()
+        except pa.ArrowException as error:
+            raise FlussError(f"Arrow cannot encode this record batch: {error}") from error
+        body.append(compress_message(message, compression) if message.size >= compressed_bytes_min else message)
     return build_batch(
         body,
         schema_id=schema_id,

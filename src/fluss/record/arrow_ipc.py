@@ -25,15 +25,20 @@ Nodes and buffers are listed depth first over the columns: a node per column and
 then int32 offsets (utf8, binary, list, map), then data (all but list, map, struct). A flatbuffer points with unsigned
 32-bit distances forwards and finds its fields through a vtable of 16-bit distances that may lie anywhere; nothing of
 that is trusted without a bounds check.
+
+Writers make one flatbuffer after the other of the same structure: all that differs are the numbers in it. So where the
+numbers lie is remembered together with all other bytes, and a flatbuffer that has the same other bytes is read at once.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -130,23 +135,18 @@ def parse_message(message: memoryview) -> RecordBatchMessage:
         )
     body_offset = PREFIX_BYTES + metadata_size
     metadata = message[PREFIX_BYTES:body_offset]
-    head = _Table(metadata, _uint32(metadata, 0))
-    version, header_type = head.number(0, _INT16), head.number(1, _UINT8)
-    if version != _METADATA_VERSION_V5 or header_type != _HEADER_TYPE_RECORD_BATCH:
-        raise CorruptRecordError(
-            f"An Arrow record batch of metadata version {_METADATA_VERSION_V5} has the header type "
-            f"{_HEADER_TYPE_RECORD_BATCH}, found version {version} and header type {header_type}"
-        )
-    record_batch = head.table(2)
-    if record_batch is None:
-        raise CorruptRecordError("An Arrow message has no record batch in it")
+    structure = _structures.get(metadata_size)
+    if structure is None or not structure.is_that_of(metadata):
+        structure = _structure_of(metadata)
+        if structure.is_rigid:
+            _remember(metadata_size, structure)
     parsed = RecordBatchMessage(
-        length=record_batch.number(0, _INT64),
-        nodes=record_batch.pairs(1),
-        buffers=record_batch.pairs(2),
-        codec=_parse_codec(record_batch.table(3)),
+        length=structure.length(metadata),
+        nodes=structure.nodes(metadata),
+        buffers=structure.buffers(metadata),
+        codec=structure.codec,
         body_offset=body_offset,
-        body_length=head.number(3, _INT64),
+        body_length=structure.body_length(metadata),
     )
     _check_message(parsed, len(message))
     return parsed
@@ -317,60 +317,163 @@ def _add_nodes(
         _add_nodes(nodes, pa_type.field(index).type, column_name, depth + 1, position if is_struct else None)
 
 
+class _Span(NamedTuple):
+    """Some bytes of a flatbuffer."""
+
+    start: int
+    end: int
+
+    def overlaps(self, other: _Span) -> bool:
+        return self.start < other.end and other.start < self.end
+
+
+_NOWHERE: Final = _Span(0, 0)
+
+
+class _Structure:
+    """Where the numbers of a flatbuffer lie, and all its other bytes."""
+
+    __slots__ = ("_body_length", "_buffers", "_length", "_nodes", "_rest", "codec", "is_rigid")
+
+    def __init__(
+        self,
+        metadata: memoryview,
+        numbers: tuple[_Span, _Span, _Span, _Span],
+        codec: BodyCodec | None,
+        structural: Sequence[_Span],
+    ) -> None:
+        self._length, self._nodes, self._buffers, self._body_length = numbers
+        self.codec = codec
+        present = sorted(span for span in numbers if span.end > span.start)
+        # Whether other numbers cannot change what was read on the way to them: a hostile writer can mix both.
+        self.is_rigid = not any(first.overlaps(second) for first, second in pairwise(present)) and not any(
+            number.overlaps(span) for number in present for span in structural
+        )
+        edges = [0, *(edge for span in present for edge in span), len(metadata)]
+        data = bytes(metadata)
+        self._rest = [(start, end, data[start:end]) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+
+    def is_that_of(self, metadata: memoryview) -> bool:
+        data = bytes(metadata)
+        return all(data[start:end] == rest for start, end, rest in self._rest)
+
+    def length(self, metadata: memoryview) -> int:
+        return _int64_at(metadata, self._length)
+
+    def body_length(self, metadata: memoryview) -> int:
+        return _int64_at(metadata, self._body_length)
+
+    def nodes(self, metadata: memoryview) -> Int64Array:
+        return _pairs_at(metadata, self._nodes)
+
+    def buffers(self, metadata: memoryview) -> Int64Array:
+        return _pairs_at(metadata, self._buffers)
+
+
+# By the size of the flatbuffer: the structure of the last one.
+_structures: dict[int, _Structure] = {}
+_STRUCTURES_MAX: Final = 256
+
+
+def _remember(metadata_size: int, structure: _Structure) -> None:
+    if len(_structures) >= _STRUCTURES_MAX:
+        _structures.clear()
+    _structures[metadata_size] = structure
+
+
+def _structure_of(metadata: memoryview) -> _Structure:
+    reader = _Reader(metadata)
+    head = _Table(reader, reader.unpack(_UINT32, 0))
+    version, header_type = head.number(0, _INT16), head.number(1, _UINT8)
+    if version != _METADATA_VERSION_V5 or header_type != _HEADER_TYPE_RECORD_BATCH:
+        raise CorruptRecordError(
+            f"An Arrow record batch of metadata version {_METADATA_VERSION_V5} has the header type "
+            f"{_HEADER_TYPE_RECORD_BATCH}, found version {version} and header type {header_type}"
+        )
+    record_batch = head.table(2)
+    if record_batch is None:
+        raise CorruptRecordError("An Arrow message has no record batch in it")
+    numbers = (record_batch.int64(0), record_batch.pairs(1), record_batch.pairs(2), head.int64(3))
+    return _Structure(metadata, numbers, _parse_codec(record_batch.table(3)), reader.spans)
+
+
+class _Reader:
+    """Reads a flatbuffer that is not trusted: every read is checked, and noted."""
+
+    __slots__ = ("metadata", "spans")
+
+    def __init__(self, metadata: memoryview) -> None:
+        self.metadata = metadata
+        self.spans: list[_Span] = []
+
+    def span(self, position: int, size: int) -> _Span:
+        if not 0 <= position <= len(self.metadata) - size:
+            raise CorruptRecordError(f"Arrow metadata of {len(self.metadata)} bytes points to its byte {position}")
+        return _Span(position, position + size)
+
+    def unpack(self, packer: struct.Struct, position: int) -> int:
+        self.spans.append(self.span(position, packer.size))
+        value: int = packer.unpack_from(self.metadata, position)[0]
+        return value
+
+
 class _Table:
-    """A flatbuffer table that is not trusted. Every read is checked; nothing here loops or recurses."""
+    """A flatbuffer table. Nothing here loops or recurses."""
 
-    __slots__ = ("_metadata", "_position", "_vtable", "_vtable_size")
+    __slots__ = ("_position", "_reader", "_vtable", "_vtable_size")
 
-    def __init__(self, metadata: memoryview, position: int) -> None:
-        self._metadata = metadata
+    def __init__(self, reader: _Reader, position: int) -> None:
+        self._reader = reader
         self._position = position
-        self._vtable = position - _unpack(_INT32, metadata, position)
-        self._vtable_size = _unpack(_UINT16, metadata, self._vtable)
+        self._vtable = position - reader.unpack(_INT32, position)
+        self._vtable_size = reader.unpack(_UINT16, self._vtable)
 
     def number(self, field_id: int, packer: struct.Struct) -> int:
         """Return an integer field, 0 when it is absent."""
         position = self._field_position(field_id)
-        return 0 if position is None else _unpack(packer, self._metadata, position)
+        return 0 if position is None else self._reader.unpack(packer, position)
+
+    def int64(self, field_id: int) -> _Span:
+        """Return where an integer field lies, nowhere when it is absent."""
+        position = self._field_position(field_id)
+        return _NOWHERE if position is None else self._reader.span(position, _INT64.size)
 
     def table(self, field_id: int) -> _Table | None:
         """Return the table a field points to."""
         position = self._field_position(field_id)
-        return None if position is None else _Table(self._metadata, position + _uint32(self._metadata, position))
+        return None if position is None else _Table(self._reader, position + self._reader.unpack(_UINT32, position))
 
-    def pairs(self, field_id: int) -> Int64Array:
-        """Return a vector of pairs of int64 in place, empty when it is absent."""
+    def pairs(self, field_id: int) -> _Span:
+        """Return where a vector of pairs of int64 lies, nowhere when it is absent."""
         position = self._field_position(field_id)
         if position is None:
-            return np.empty((0, 2), _PAIR_DTYPE)
-        position += _uint32(self._metadata, position)
-        count = _uint32(self._metadata, position)
+            return _NOWHERE
+        position += self._reader.unpack(_UINT32, position)
+        count = self._reader.unpack(_UINT32, position)
         start = position + _UINT32.size
-        if count * _PAIR_BYTES > len(self._metadata) - start:
+        metadata_size = len(self._reader.metadata)
+        if count * _PAIR_BYTES > metadata_size - start:
             raise CorruptRecordError(
-                f"A list of {count} entries at byte {position} of Arrow metadata does not fit its "
-                f"{len(self._metadata)} bytes"
+                f"A list of {count} entries at byte {position} of Arrow metadata does not fit its {metadata_size} bytes"
             )
-        pairs: Int64Array = np.frombuffer(self._metadata, _PAIR_DTYPE, 2 * count, start)
-        return pairs.reshape(count, 2)
+        return _Span(start, start + count * _PAIR_BYTES)
 
     def _field_position(self, field_id: int) -> int | None:
         entry = 4 + 2 * field_id  # The vtable starts with its own size and that of the table.
         if entry + 2 > self._vtable_size:
             return None
-        distance = _unpack(_UINT16, self._metadata, self._vtable + entry)
+        distance = self._reader.unpack(_UINT16, self._vtable + entry)
         return self._position + distance if distance else None
 
 
-def _uint32(metadata: memoryview, position: int) -> int:
-    return _unpack(_UINT32, metadata, position)
-
-
-def _unpack(packer: struct.Struct, metadata: memoryview, position: int) -> int:
-    if not 0 <= position <= len(metadata) - packer.size:
-        raise CorruptRecordError(f"Arrow metadata of {len(metadata)} bytes points to its byte {position}")
-    value: int = packer.unpack_from(metadata, position)[0]
+def _int64_at(metadata: memoryview, span: _Span) -> int:
+    value: int = _INT64.unpack_from(metadata, span.start)[0] if span is not _NOWHERE else 0
     return value
+
+
+def _pairs_at(metadata: memoryview, span: _Span) -> Int64Array:
+    pairs: Int64Array = np.frombuffer(metadata, _PAIR_DTYPE, (span.end - span.start) // 8, span.start)
+    return pairs.reshape(-1, 2)
 
 
 def _parse_codec(compression: _Table | None) -> BodyCodec | None:
@@ -390,19 +493,20 @@ def _check_message(message: RecordBatchMessage, message_size: int) -> None:
             f"and not more than the {message_size - message.body_offset} bytes after its metadata"
         )
     offsets, lengths = message.buffers[:, 0], message.buffers[:, 1]
-    # The subtraction in the second line may wrap for an offset out of range, which the first line has found by then.
-    bad_buffers = (offsets < 0) | (offsets > body_length) | (offsets % BUFFER_ALIGNMENT_BYTES != 0) | (lengths < 0)
-    bad_buffers |= lengths > body_length - offsets
-    if bad_buffers.any():
-        index = int(np.argmax(bad_buffers))
+    # What must not be negative, in one pass: a small batch is all overhead. The last difference can only wrap where
+    # one of the others is negative.
+    room = body_length - offsets
+    signs = offsets | lengths | room | (room - lengths) | -(offsets & (BUFFER_ALIGNMENT_BYTES - 1))
+    if signs.min(initial=0) < 0:
+        index = int(np.argmax(signs < 0))
         raise CorruptRecordError(
             f"Buffer {index} of an Arrow body of {body_length} bytes starts at byte {offsets[index]} "
             f"and has {lengths[index]} bytes"
         )
     value_counts, null_counts = message.nodes[:, 0], message.nodes[:, 1]
-    bad_nodes = (null_counts < 0) | (null_counts > value_counts)
-    if message.length < 0 or bad_nodes.any():
-        index = int(np.argmax(bad_nodes)) if len(bad_nodes) else 0
+    signs = value_counts | null_counts | (value_counts - null_counts)
+    if message.length < 0 or signs.min(initial=0) < 0:
+        index = int(np.argmax(signs < 0)) if len(signs) else 0
         raise CorruptRecordError(
             f"Node {index} of an Arrow message of {message.length} records has an impossible number of values or nulls"
         )

@@ -29,7 +29,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -120,21 +119,18 @@ class KvBatch:
         return _records(self.data[HEADER_BYTES:], self.record_count)
 
 
-def joined_records(batches: Sequence[KvBatch]) -> KvRecords | None:
+def joined_records(batches: Sequence[KvBatch]) -> KvRecords:
     """Find the keys and rows of several small batches at once; the records of the first come first.
 
-    They are copied. None if there is anything wrong with any of them: ``KvBatch.records`` of each says what.
+    They are copied. CorruptRecordError if there is anything wrong with any of them: ``KvBatch.records`` of each says
+    what.
     """
     bodies = [batch.data[HEADER_BYTES:] for batch in batches]
-    try:
-        records = _records(b"".join(bodies), sum(batch.record_count for batch in batches))
-    except CorruptRecordError:
-        return None
-    # Otherwise the records of one batch would be found in another one.
-    ends = [0, *records.rows.ends.tolist()]
-    counts = accumulate(batch.record_count for batch in batches)
-    is_right = all(ends[count] == end for count, end in zip(counts, accumulate(map(len, bodies)), strict=True))
-    return records if is_right else None
+    records = _records(b"".join(bodies), sum(batch.record_count for batch in batches))
+    ends = np.append(0, records.rows.ends)[np.cumsum([batch.record_count for batch in batches])]
+    if not np.array_equal(ends, np.cumsum([len(body) for body in bodies])):
+        raise CorruptRecordError("The records of one of the KV batches are not as many as it announces")
+    return records
 
 
 def _records(body: BytesLike, record_count: int) -> KvRecords:

@@ -1,7 +1,8 @@
 """Row filters: ``col("price") > 10``, combined with ``&`` and ``|``, and bound to the columns of a table.
 
 A ``Predicate`` is what the user wrote. ``bind`` checks it against a schema and turns the literals into values of the
-column's type; the result is a tree of ``BoundLeaf`` and ``BoundCompound`` that can be sent or evaluated:
+column's type; the result is a tree of ``BoundLeaf`` and ``BoundCompound`` that can be sent to servers, which skip
+batches by it (``fluss.filter`` decides about single rows):
 
     column type                 literal in a bound tree
     BOOLEAN                     bool
@@ -9,7 +10,7 @@ column's type; the result is a tree of ``BoundLeaf`` and ``BoundCompound`` that 
     FLOAT, DOUBLE               float
     CHAR, STRING / bytes types  str / bytes
     DECIMAL                     int, the unscaled value
-    DATE / TIME                 int, days since the epoch / milliseconds of the day
+    DATE / TIME                 int, days since the epoch / milliseconds of the day, cut off
     TIMESTAMP, TIMESTAMP_LTZ    (epoch milliseconds, nanoseconds inside the millisecond)
     any, in IN and NOT IN       None
 
@@ -151,7 +152,9 @@ class Predicate:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _Leaf(Predicate):
+class LeafPredicate(Predicate):
+    """One question about one column, as the user wrote it."""
+
     column: str
     function: LeafFunction
     literals: tuple[Literal, ...] = ()
@@ -188,7 +191,9 @@ class _Leaf(Predicate):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _Compound(Predicate):
+class CompoundPredicate(Predicate):
+    """Several conditions as one, as the user wrote them."""
+
     function: CompoundFunction
     children: tuple[Predicate, ...]
     depth: int
@@ -207,14 +212,14 @@ def _combined(function: CompoundFunction, left: Predicate, right: Predicate) -> 
         raise TypeError(f"a Predicate can be combined with a Predicate only, got {type(right).__name__}")
     children: list[Predicate] = []
     for side in (left, right):
-        if isinstance(side, _Compound) and side.function is function:
+        if isinstance(side, CompoundPredicate) and side.function is function:
             children.extend(side.children)
         else:
             children.append(side)
-    depth = 1 + max(child.depth if isinstance(child, _Compound) else 1 for child in children)
+    depth = 1 + max(child.depth if isinstance(child, CompoundPredicate) else 1 for child in children)
     if depth > PREDICATE_DEPTH_MAX:
         raise FlussError(f"A filter can be nested at most {PREDICATE_DEPTH_MAX} levels deep; write it flatter")
-    return _Compound(function, tuple(children), depth)
+    return CompoundPredicate(function, tuple(children), depth)
 
 
 class ColumnRef:
@@ -233,7 +238,7 @@ class ColumnRef:
         return self._name
 
     def _leaf(self, function: LeafFunction, *values: object) -> Predicate:
-        return _Leaf(self._name, function, tuple(literal(value) for value in values))
+        return LeafPredicate(self._name, function, tuple(literal(value) for value in values))
 
     def _set_leaf(self, function: LeafFunction, values: object) -> Predicate:
         if not isinstance(values, list | tuple):
@@ -379,7 +384,7 @@ def literal(value: object) -> Literal:
     if isinstance(value, dt.date):
         return value
     if isinstance(value, dt.time):
-        return value.replace(microsecond=value.microsecond // 1000 * 1000, tzinfo=None)
+        return value.replace(tzinfo=None)
     raise TypeError(f"a filter literal cannot be a {type(value).__name__}; supported are {_SUPPORTED}")
 
 

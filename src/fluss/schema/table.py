@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int32, int64
@@ -380,3 +380,15 @@ class PartitionInfo(ServerMade):
 
     def __repr__(self) -> str:
         return f"PartitionInfo(partition_id={self.partition_id}, partition_name={self.partition_name!r})"
+
+
+class DroppedPartition(NamedTuple):
+    """A partition that is gone, and where its logs ended, by bucket: -1, or nothing at all, where it is not known."""
+
+    info: PartitionInfo
+    log_ends: tuple[int, ...]
+
+    def log_end(self, bucket_id: int) -> int | None:
+        """Return where the log of a bucket ended, None if it is not known."""
+        end = self.log_ends[bucket_id] if bucket_id < len(self.log_ends) else -1
+        return None if end < 0 else end

@@ -99,8 +99,15 @@ class BucketHost(Protocol):
         """Make the buckets of a table, or of one partition, ready for requests. Repeating it changes nothing."""
         ...
 
-    async def drop_buckets(self, table: Table, partition: Partition | None) -> None:
-        """Forget the buckets at once and delete their bytes in the background. Repeating it changes nothing."""
+    async def know_log_ends(self, table: Table, partition: Partition) -> None:
+        """See to it that it is known where the logs of a partition end, which is about to be dropped."""
+        ...
+
+    async def drop_buckets(self, table: Table, partition: Partition | None) -> tuple[int, ...]:
+        """Forget the buckets at once and delete their bytes in the background. Repeating it changes nothing.
+
+        Returns where their logs ended, by number, with -1 where that is not known; nothing for buckets not there.
+        """
         ...
 
     def table_altered(self, table: Table) -> None:

@@ -56,7 +56,7 @@ from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrubber import ScrubSettings
 from fluss.server.tablet.tablet_files import find_tablet
 from fluss.storage.kv.store_settings import KvStoreSettings
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.vfs import Files
 
 T = TypeVar("T")

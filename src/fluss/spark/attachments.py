@@ -17,13 +17,14 @@ from typing import ClassVar, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimeType
 
+from fluss import FlussAdmin
 from fluss.client.bulk import wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.filter.lexer import quoted_name, quoted_string
 from fluss.schema.naming_rules import name_problem
 from fluss.schema.table import TableInfo, TablePath
-from fluss.spark.connections import open_connection
+from fluss.spark.connections import await_answer, open_connection
 from fluss.spark.data_source import FlussDataSource
 from fluss.spark.fluss_catalog import FlussCatalog
 from fluss.spark.naming import TableName, TableView, provider_name, spark_name, spark_table_name
@@ -338,9 +339,8 @@ def bound_provider(name: str, options: Mapping[str, str]) -> type[FlussDataSourc
 
 def describe_tables(settings: Mapping[str, str], paths: Sequence[TablePath]) -> list[TableInfo]:
     """Ask for many tables at a time. Those that have been dropped in the meantime are left out."""
-    admin = open_connection(settings).get_admin()
 
-    async def describe_all() -> list[TableInfo]:
+    async def describe_all(admin: FlussAdmin) -> list[TableInfo]:
         slots = asyncio.Semaphore(_DESCRIBED_MAX)
 
         async def describe(path: TablePath) -> TableInfo | None:
@@ -354,7 +354,7 @@ def describe_tables(settings: Mapping[str, str], paths: Sequence[TablePath]) -> 
 
         return [info for info in await asyncio.gather(*map(describe, paths)) if info is not None]
 
-    return wait_for(describe_all())
+    return await_answer(settings, lambda: wait_for(describe_all(open_connection(settings).get_admin())))
 
 
 def _has_time(data_type: DataType) -> bool:

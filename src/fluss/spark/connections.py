@@ -5,20 +5,28 @@ Spark keeps its Python workers, so that most tasks find a connection that is ope
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from fluss import FlussConnection, FlussTable
-from fluss.client.bulk import JOBS, retried, wait_for
+from fluss.client.bulk import JOBS, wait_for
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath
 
 # With more settings than this, the connection that was asked for the longest time ago is closed.
 _CONNECTIONS_MAX: Final = 64
+# Whoever waits wants to know for what. A single failure may be no more than a connection that was closed meanwhile.
+_FAILURES_TO_TELL: Final = 2
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _Settings = frozenset[tuple[str, str]]
 
@@ -58,15 +66,79 @@ def open_table(settings: Mapping[str, str], path: TablePath) -> FlussTable:
     return wait_for(open_connection(settings).get_table(path))
 
 
-def await_table(settings: Mapping[str, str], path: TablePath, limit_s: float | None = None) -> FlussTable:
-    """Return a table as it is now, also if no server answers for a moment: for queries that are under way.
+def await_table(settings: Mapping[str, str], path: TablePath) -> FlussTable:
+    """Return a table as it is now, also if no server answers for a moment."""
+    return await_answer(settings, lambda: open_table(settings, path))
 
-    The limit is ``request-timeout`` unless given. Afterwards, and if asking again does not help, it raises what the
-    last attempt said.
+
+def await_answer(settings: Mapping[str, str], question: Callable[[], T]) -> T:
+    """Return the answer to a question to a cluster that may be away for a moment, such as at the start of a query.
+
+    It is waited for as long as ``request-timeout`` says. What asking again does not help against is raised at once: a
+    wrong password, a host that does not exist, a table that is missing. The question may be asked several times, so it
+    must change nothing.
     """
-    if limit_s is None:
-        limit_s = Config(dict(settings)).request_timeout_ms / 1000
-    return retried(lambda: open_table(settings, path), JOBS, limit_s)
+    servers = settings.get(Config.bootstrap_servers.key, "")
+    limit_s = Config(dict(settings)).request_timeout_ms / 1000
+    return Retry(f"The cluster at {servers}", limit_s).call(lambda _: question())
+
+
+class Retry:
+    """Repeats calls while servers are away, for ``limit_s`` seconds.
+
+    ``what`` is what is called, and ``limit_key`` the option that has the limit, for messages.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        limit_s: float,
+        *,
+        limit_key: str = Config.request_timeout_ms.key,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._what = what
+        self._limit_s = limit_s
+        self._limit_key = limit_key
+        self._clock = clock
+        self._sleep = sleep
+
+    def call(self, function: Callable[[bool], T], retriable_codes: Collection[int] = ()) -> T:
+        """Return what a function returns that is told whether this is a repetition.
+
+        Raises errors that are not retriable, unless they have one of ``retriable_codes``. A retriable one that does not
+        go away is raised with how long it was waited for.
+        """
+        deadline_s = self._clock() + self._limit_s
+        pauses_s = JOBS.pauses_s()
+        failures = 0
+        while True:
+            try:
+                return function(failures > 0)
+            except FlussError as error:
+                if not (error.is_retriable or error.error_code in retriable_codes):
+                    raise
+                if self._clock() >= deadline_s:
+                    raise FlussError(
+                        f"{self._what} could not be reached for {self._limit_s:g} s ('{self._limit_key}'): "
+                        f"{error.message}",
+                        error.error_code,
+                    ) from error
+                failures += 1
+                if failures == _FAILURES_TO_TELL and error.is_retriable:
+                    logger.warning("%s does not answer; waiting up to %g s for it", self._what, self._limit_s)
+            self._sleep(next(pauses_s))
+
+    def wait_until(self, is_done: Callable[[], bool]) -> bool:
+        """Look again and again until something is done; return whether it was in time."""
+        deadline_s = self._clock() + self._limit_s
+        pauses_s = JOBS.pauses_s()
+        while not is_done():
+            if self._clock() >= deadline_s:
+                return False
+            self._sleep(next(pauses_s))
+        return True
 
 
 def _forget_parents_connections() -> None:

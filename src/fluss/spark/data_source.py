@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss.errors import FlussError
-from fluss.spark.connections import open_table
+from fluss.spark.connections import await_table
 from fluss.spark.query_options import ReadOptions, applicable_options, read_options, schema_options, write_options
 from fluss.spark.session.noise import ShortTracebacks
 from fluss.spark.source_options import Use
@@ -92,5 +92,5 @@ def _checked(options: ReadOptions, schema: StructType) -> StructType:
 
 
 def _view_schema(options: ReadOptions, columns: Sequence[str] | None) -> StructType:
-    table = open_table(options.connection, options.table.path)
+    table = await_table(options.connection, options.table.path)
     return view_schema(table.get_table_info().schema, options.view, columns)

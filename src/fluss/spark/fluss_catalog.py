@@ -34,7 +34,7 @@ from fluss.schema.schema import AggFunction, Column, Schema, schema_from_columns
 from fluss.schema.table import PartitionInfo, PartitionSpec, TableInfo, TablePath
 from fluss.schema.table_options import TABLE_PREFIX
 from fluss.schema.value_objects import string_list
-from fluss.spark.connections import open_connection
+from fluss.spark.connections import await_answer, open_connection
 from fluss.spark.naming import table_path
 from fluss.spark.type_mapping import fluss_schema, spark_schema
 
@@ -65,7 +65,13 @@ class FlussCatalog:
         self._on_change = on_change
 
     def _ask(self, question: Callable[[FlussAdmin], Awaitable[T]]) -> T:
-        return wait_for(question(open_connection(self._settings).get_admin()))
+        """Ask a question that changes nothing; a cluster that is away for a moment is waited for."""
+        return await_answer(self._settings, lambda: wait_for(question(open_connection(self._settings).get_admin())))
+
+    def _change(self, change: Callable[[FlussAdmin], Awaitable[T]]) -> T:
+        """Change something, once: a second time it could be refused because the first time worked."""
+        connection = await_answer(self._settings, lambda: open_connection(self._settings))
+        return wait_for(change(connection.get_admin()))
 
     def _changed(self, database: str, table: str | None = None) -> None:
         if self._on_change is None:
@@ -88,11 +94,11 @@ class FlussCatalog:
     ) -> None:
         """Create a database; code 6 if it exists."""
         descriptor = DatabaseDescriptor(comment, properties)
-        self._ask(lambda admin: admin.create_database(name, descriptor, if_not_exists))
+        self._change(lambda admin: admin.create_database(name, descriptor, if_not_exists))
 
     def drop_database(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
         """Drop a database; code 4 if it is missing, 5 if it has tables and ``cascade`` lets them stay."""
-        self._ask(lambda admin: admin.drop_database(name, if_exists, cascade))
+        self._change(lambda admin: admin.drop_database(name, if_exists, cascade))
         self._changed(name)
 
     def list_databases(self) -> list[str]:
@@ -149,13 +155,13 @@ class FlussCatalog:
         ).with_properties(properties or {})
         path = table_path(table)
         descriptor = shape.descriptor(schema)
-        self._ask(lambda admin: admin.create_table(path, descriptor, if_not_exists))
+        self._change(lambda admin: admin.create_table(path, descriptor, if_not_exists))
         self._changed(path.database_name, path.table_name)
 
     def drop_table(self, table: str | TablePath, *, if_exists: bool = False) -> None:
         """Drop a table with all its data; code 7 if it is missing."""
         path = table_path(table)
-        self._ask(lambda admin: admin.drop_table(path, if_exists))
+        self._change(lambda admin: admin.drop_table(path, if_exists))
         self._changed(path.database_name, path.table_name)
 
     def alter_table(
@@ -174,11 +180,13 @@ class FlussCatalog:
         path = table_path(table)
         if add_columns is not None:
             new_columns = added_columns(add_columns)
-            self._ask(lambda admin: admin.alter_table(path, add_columns=new_columns))
+            self._change(lambda admin: admin.alter_table(path, add_columns=new_columns))
             self._changed(path.database_name, path.table_name)
         if set_properties or reset_properties:
             keys = string_list("reset_properties", reset_properties)
-            self._ask(lambda admin: admin.alter_table(path, set_properties=set_properties or {}, reset_properties=keys))
+            self._change(
+                lambda admin: admin.alter_table(path, set_properties=set_properties or {}, reset_properties=keys)
+            )
 
     def list_tables(self, database: str) -> list[str]:
         """List the tables of a database, sorted by name; code 4 if it is missing."""
@@ -205,14 +213,14 @@ class FlussCatalog:
     ) -> None:
         """Create a partition; code 42 if it exists, 43 if the spec does not fit the table."""
         path, partition = table_path(table), _spec(spec)
-        self._ask(lambda admin: admin.create_partition(path, partition, if_not_exists))
+        self._change(lambda admin: admin.create_partition(path, partition, if_not_exists))
 
     def drop_partition(
         self, table: str | TablePath, spec: PartitionSpec | Mapping[str, str], *, if_exists: bool = False
     ) -> None:
         """Drop a partition with its data; code 36 if it is missing."""
         path, partition = table_path(table), _spec(spec)
-        self._ask(lambda admin: admin.drop_partition(path, partition, if_exists))
+        self._change(lambda admin: admin.drop_partition(path, partition, if_exists))
 
     def list_partitions(
         self, table: str | TablePath, spec: PartitionSpec | Mapping[str, str] | None = None

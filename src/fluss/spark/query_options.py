@@ -74,6 +74,7 @@ _SESSION_PREFIX: Final = "spark.sql.fluss."
 # A range of time belongs to one query, so it cannot be set for a whole session.
 _NEVER_OF_SESSION: Final = "scan.incremental."
 _TIME_ZONE_KEY: Final = "scan.time-zone"
+_CORES_KEY: Final = "scan.cores"
 _SESSION_ZONE: Final = "spark.sql.session.timeZone"
 
 
@@ -97,9 +98,10 @@ class ReadOptions:
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     partition_discovery_interval_s: float = 60.0
-    on_data_loss: Literal["fail", "skip"] = "fail"
+    on_data_loss: Literal["fail", "fail-if-known", "skip"] = "fail"
     target_task_bytes: int = 32 * 1024 * 1024
     max_tasks: int | None = None
+    cores: int | None = None
     max_records_per_partition: int | None = None
     poll_timeout_s: float = 10.0
 
@@ -423,10 +425,13 @@ def merged_options(
 ) -> dict[str, str]:
     """Return the options of one query: its own, else those of the ``FlussSpark``, else those of the session.
 
-    Of the shared ones only those that this kind of query can have. Reads get the time zone of the session, which a data
-    source does not see.
+    Of the shared ones only those that this kind of query can have. Reads get the time zone of the session and the
+    number of its cores, which a data source does not see.
     """
     merged = applicable_options(session_options(spark), use) | applicable_options(shared, use) | format_options(own)
+    # Through Spark Connect a program does not see the cores either.
+    if use & Use.READ and _CORES_KEY not in merged and hasattr(spark, "_jsparkSession"):
+        merged[_CORES_KEY] = str(max(1, spark.sparkContext.defaultParallelism))
     if use & Use.READ and _TIME_ZONE_KEY not in merged:
         zone = spark.conf.get(_SESSION_ZONE) or ""
         try:

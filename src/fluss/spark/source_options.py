@@ -350,11 +350,12 @@ SPARK_OPTIONS: Final = (
     SparkOption(
         "scan.on-data-loss",
         "on_data_loss",
-        word_of("fail", "skip"),
+        word_of("fail", "fail-if-known", "skip"),
         "fail",
         Use.STREAM_READ,
-        "What a stream does whose next rows the server has deleted because of their age: fail, or skip to the "
-        "earliest rows there are.",
+        "What a stream does whose next rows are gone, by age or with their partition: fail, or skip to the earliest "
+        "rows there are. Of a dropped partition an Apache Fluss server does not tell whether rows were left in it: "
+        "fail fails there, too, and fail-if-known goes on.",
     ),
     # How the work is divided
     SparkOption(
@@ -373,6 +374,17 @@ SPARK_OPTIONS: Final = (
         None,
         Use.READ,
         "The most tasks of a read or of a micro-batch; if not given, it follows from the number of cores and the size.",
+        lowest=1,
+    ),
+    SparkOption(
+        "scan.cores",
+        "cores",
+        INT64,
+        None,
+        Use.READ,
+        "How many tasks run at the same time. More tasks than that are a multiple of it, so that no core is idle while "
+        "the last of them run. A data source does not see it; FlussSpark fills it in, and without it the processors of "
+        "the driver count.",
         lowest=1,
     ),
     SparkOption(

@@ -3,12 +3,15 @@
 ``OsFiles`` is the real one. A fault-injecting twin with the same methods lives in ``fluss.testing.faultfs``.
 
 Files are named by path, not held open: an idle log costs no descriptor. ``OsFiles`` keeps the descriptors that were
-used last, up to a limit. New files and directories can be read and written by those who may use the directory that
-they are made in, and by nobody else. Errors of the operating system come out as OSError, with the name of the file.
+used last, up to a limit, and as long as there are others. New files and directories can be read and written by those
+who may use the directory that they are made in, and by nobody else. Errors of the operating system come out as OSError,
+with the name of the file. One that says that there is no descriptor left comes before anything is done, and the same
+may be tried again.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -30,8 +33,20 @@ _FILE_MODE: Final = 0o666
 _PARTS_PER_WRITE: Final = 1024
 # A larger read goes into memory that is used again and again: fresh pages cost more than the copy.
 _LARGE_READ_BYTES: Final = 64 * 1024
+_NO_DESCRIPTOR_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_PASSING_ERRORS: Final = _NO_DESCRIPTOR_ERRORS | {errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 # How often directories are made again that were removed meanwhile because they were empty.
 _MAKE_ATTEMPTS: Final = 10
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Tell whether this process, or the machine, has as many files open as it may. Then nothing was done."""
+    return error.errno in _NO_DESCRIPTOR_ERRORS
+
+
+def is_passing(error: OSError) -> bool:
+    """Tell whether what kept a file from being opened passes. The file is as good as it was."""
+    return error.errno in _PASSING_ERRORS
 
 
 class FileReads(Protocol):
@@ -166,23 +181,22 @@ class OsFiles:
 
     def replace(self, path: Path, data: bytes, *, durably: bool = True) -> None:
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-        try:
-            # A link that somebody has put there is not followed.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(temporary, flags, _mode_in(temporary.parent) & _FILE_MODE), "wb") as file:
-                file.write(data)
-                file.flush()
-                if durably:
-                    os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            # A full disk must not keep half of a file that no start will read.
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-        self.forget(path)
-        if durably:
-            self.sync_directory(path.parent)
+        with self._names_in(path.parent, durably=durably):
+            try:
+                # A link that somebody has put there is not followed.
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+                with open(self._opened(temporary, flags, _mode_in(temporary.parent) & _FILE_MODE), "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    if durably:
+                        os.fsync(file.fileno())
+                os.replace(temporary, path)
+            except OSError:
+                # A full disk must not keep half of a file that no start will read.
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+            self.forget(path)
 
     def make_directory(self, path: Path, *, durably: bool = True) -> None:
         for attempt in range(_MAKE_ATTEMPTS):
@@ -199,17 +213,12 @@ class OsFiles:
         while not missing[-1].parent.exists():
             missing.append(missing[-1].parent)
         for directory in reversed(missing):
-            with suppress(FileExistsError):
+            with suppress(FileExistsError), self._names_in(directory.parent, durably=durably):
                 directory.mkdir(_mode_in(directory.parent))
-                if durably:
-                    self.sync_directory(directory.parent)
 
     def sync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with self._names_in(path, durably=True):
+            pass
 
     def rename(self, path: Path, new_path: Path) -> None:
         os.rename(path, new_path)
@@ -246,7 +255,7 @@ class OsFiles:
         if descriptor is None:
             # Opening may wait for the disk; threads that have their descriptors go on meanwhile.
             mode = _mode_in(os.path.dirname(text)) & _FILE_MODE if flags & os.O_CREAT else 0
-            opened = _Descriptor(os.open(text, flags | os.O_CLOEXEC, mode))
+            opened = _Descriptor(self._opened(text, flags, mode))
             descriptor = self._keep(text, opened, forget_count)
         try:
             yield descriptor.number
@@ -254,6 +263,36 @@ class OsFiles:
             with self._lock:
                 descriptor.user_count -= 1
                 self._close_if_unused(descriptor)
+
+    @contextmanager
+    def _names_in(self, directory: Path, *, durably: bool) -> Iterator[None]:
+        """Make names durable that change in a directory. It is opened before: afterwards there may be no descriptor."""
+        if not durably:
+            yield
+            return
+        descriptor = self._opened(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _opened(self, path: str | Path, flags: int, mode: int = 0) -> int:
+        """Open a file or a directory. When no descriptor is left, those that are kept for later are given up."""
+        while True:
+            try:
+                return os.open(path, flags | os.O_CLOEXEC, mode)
+            except OSError as error:
+                if not is_out_of_descriptors(error) or not self._drop_unused():
+                    raise
+
+    def _drop_unused(self) -> bool:
+        """Close the descriptor that has not been used for longest; return whether there was one."""
+        with self._lock:
+            unused = next((text for text, kept in self._descriptors.items() if not kept.user_count), None)
+            if unused is not None:
+                self._drop(self._descriptors.pop(unused))
+            return unused is not None
 
     def _keep(self, text: str, opened: _Descriptor, forget_count: int) -> _Descriptor:
         """Lend a descriptor that was just opened, or the one of a thread that was faster, and remember it."""

@@ -17,6 +17,8 @@ has afterwards, are kept apart. These faults exist, and no others:
 - ``fail_next``: the next matching operation raises. A failed ``write`` has written a part of its bytes. A failed
   ``sync`` has made nothing durable, and a later one that succeeds does not make up for it: the operating system has
   forgotten what it could not write, and the next process does not find it.
+- ``has_descriptors``: while there are none, what has to open a file or a directory to change it raises EMFILE. Nothing
+  is done then, nor by an operation that ``fail_next`` lets raise EMFILE.
 - ``stop_after``: after so many operations all of them raise, reading too: the machine has stopped. A ``write`` at that
   moment has written a part of its bytes.
 
@@ -35,9 +37,11 @@ from pathlib import Path
 from typing import Final
 
 from fluss.buffers import BytesLike
-from fluss.storage.vfs import TEMPORARY_SUFFIX
+from fluss.storage.vfs import TEMPORARY_SUFFIX, is_out_of_descriptors
 
 SECTOR_BYTES: Final = 512
+# What changes something and cannot do so without a descriptor.
+_OPENING_OPERATIONS: Final = frozenset({"write", "sync", "truncate", "replace", "sync_directory"})
 
 
 class _Content:
@@ -58,6 +62,8 @@ class FaultFiles:
     def __init__(self, seed: int = 0, *, sector_bytes: int = SECTOR_BYTES, space_bytes_max: int | None = None) -> None:
         # Bytes of all files together; None: no limit. May be changed at any time.
         self.space_bytes_max = space_bytes_max
+        # May be changed at any time.
+        self.has_descriptors = True
         # Operations that change something or make it durable, so far.
         self.operation_count = 0
         self._random = random.Random(seed)
@@ -158,8 +164,8 @@ class FaultFiles:
             data = b"".join(parts)
             try:
                 self._begin("write", path)
-            except OSError:
-                if path.parent in self._directories:
+            except OSError as error:
+                if path.parent in self._directories and not is_out_of_descriptors(error):
                     self._put(path, data[: self._random.randint(0, len(data))], position)
                 raise
             if path.parent not in self._directories:
@@ -173,8 +179,8 @@ class FaultFiles:
         with self._lock:
             try:
                 self._begin("sync", path)
-            except OSError:
-                if path in self._names and not self.is_stopped:
+            except OSError as error:
+                if path in self._names and not self.is_stopped and not is_out_of_descriptors(error):
                     self._names[path].is_sync_lost = True
                 raise
             content = self._content(path)
@@ -261,6 +267,8 @@ class FaultFiles:
         self._check_running(path)
         self.operation_count += 1
         self._check_running(path)
+        if not self.has_descriptors and operation in _OPENING_OPERATIONS:
+            raise _error(errno.EMFILE, path)
         for failure in self._failures:
             if failure[0] == operation and failure[1] in str(path):
                 self._failures.remove(failure)

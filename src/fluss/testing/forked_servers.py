@@ -38,6 +38,7 @@ from fluss.server.listener_parsing import address_text
 from fluss.server.process import FlussServer, log_to_stderr, prepare_process, request_stop, wall_clock_ms
 from fluss.server.server_options import ServerOptions
 from fluss.testing.losing_files import LosingFiles
+from fluss.testing.waiting import eventually
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 120.0
@@ -45,6 +46,8 @@ POWER_LOST_CODE: Final = 75
 _ORDER_BYTES_MAX: Final = 64 * 1024
 _PR_SET_PDEATHSIG: Final = 1
 _LOCALHOST: Final = "127.0.0.1"
+# Of a thread: stopped, and ended.
+_STANDING_STATES: Final = frozenset("TZX")
 
 
 class Conditions:
@@ -197,6 +200,22 @@ class ForkedServer:
     def pause(self) -> None:
         self.send_signal(signal.SIGSTOP)
 
+    def stand_still(self) -> None:
+        """Pause it, and wait until none of its threads does anything any more, not even inside of the kernel.
+
+        A thread that waits for a disk stops when it has its answer, and does nothing with it.
+        """
+        self.pause()
+        eventually(self._is_standing, f"the threads of process {self.process_id} to stop", timeout_s=STOP_TIMEOUT_S)
+
+    def _is_standing(self) -> bool:
+        try:
+            states = {_thread_state(thread) for thread in Path(f"/proc/{self.process_id}/task").iterdir()}
+        except (FileNotFoundError, ProcessLookupError):
+            # A thread has ended since they were listed, or all have.
+            return not self.is_running
+        return states <= _STANDING_STATES
+
     def resume(self) -> None:
         self.send_signal(signal.SIGCONT)
 
@@ -231,6 +250,11 @@ class ForkedServer:
             if self._handle is not None:
                 os.close(self._handle)
                 self._handle = None
+
+
+def _thread_state(thread: Path) -> str:
+    """Return what a thread is doing, in the letters of proc(5). Its name before them may have any characters."""
+    return (thread / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
 
 
 # In the process that forks, and in its children

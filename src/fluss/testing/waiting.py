@@ -16,15 +16,21 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 120.0
-_PAUSE_S: Final = 0.002
+# What has not come soon is asked for less and less often: conditions that read files or ask servers take time from what
+# they wait for.
+_PAUSE_MIN_S: Final = 0.001
+_PAUSE_MAX_S: Final = 0.025
+_PAUSE_GROWTH: Final = 1.25
 
 
 def eventually(condition: Callable[[], T], what: str = "it", *, timeout_s: float = TIMEOUT_S) -> T:
     """Call the condition until it returns something true, and return that. Raises AssertionError after the timeout."""
     deadline_s = time.monotonic() + timeout_s
+    pause_s = _PAUSE_MIN_S
     while not (found := condition()):
         assert time.monotonic() < deadline_s, f"{what} did not happen within {timeout_s:g} s: {found!r}"
-        time.sleep(_PAUSE_S)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * _PAUSE_GROWTH, _PAUSE_MAX_S)
     return found
 
 
@@ -33,6 +39,7 @@ async def eventually_async(
 ) -> T:
     """Do the same without blocking the event loop. The condition may be a coroutine function."""
     deadline_s = time.monotonic() + timeout_s
+    pause_s = _PAUSE_MIN_S
     while True:
         found = condition()
         if isinstance(found, Awaitable):
@@ -40,4 +47,5 @@ async def eventually_async(
         if found:
             return found
         assert time.monotonic() < deadline_s, f"{what} did not happen within {timeout_s:g} s: {found!r}"
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * _PAUSE_GROWTH, _PAUSE_MAX_S)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptRecordError, FlussError
+from fluss.record import arrow_ipc
 from fluss.record.arrow_ipc import BodyCodec, RecordBatchMessage, build_metadata, column_layout, parse_message
 from fluss.testing.strategies import arrow_batches
 from tests.damage import count_refusals
@@ -274,3 +275,48 @@ def test_absent_lists_are_empty() -> None:
 @pytest.mark.parametrize("message", [bytes(small_message()), bytes(nested_batch().serialize())], ids=["own", "pyarrow"])
 def test_any_damage_is_a_refusal_or_a_message(message: bytes) -> None:
     assert count_refusals(lambda damaged: parse_message(memoryview(damaged)), message) > 2 * len(message)
+
+
+def outcome(message: bytes) -> tuple[object, ...]:
+    try:
+        parsed = parse_message(memoryview(message))
+    except CorruptRecordError as error:
+        return (error.message,)
+    return parsed.length, parsed.nodes.tolist(), parsed.buffers.tolist(), parsed.codec, parsed.body_length
+
+
+changes = st.lists(st.tuples(st.integers(8, len(small_message()) - 33), st.integers(0, 255)), max_size=6)
+
+
+@given(first=changes, second=changes)
+def test_what_was_read_before_makes_no_difference(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+    # Also after metadata whose parts overlap, so that another number is another structure.
+    earlier = small_message()
+    for position, value in first:
+        earlier[position] = value
+    later = earlier[:]
+    for position, value in second:
+        later[position] = value
+    arrow_ipc._structures.clear()
+    alone = outcome(later)
+    arrow_ipc._structures.clear()
+    outcome(earlier)
+    assert outcome(later) == alone
+
+
+def test_numbers_that_lie_in_their_own_structure_are_read_anew_each_time() -> None:
+    hostile = small_message()
+    # One node, which begins with what says where the buffers are.
+    struct.pack_into("<I", hostile, TO_NODES, TO_BUFFERS - 4 - TO_NODES)
+    struct.pack_into("<I", hostile, TO_BUFFERS - 4, 1)
+    arrow_ipc._structures.clear()
+    outcome(bytes(hostile))
+    assert not arrow_ipc._structures
+
+
+def test_few_structures_are_remembered() -> None:
+    for count in range(2000):
+        parse_message(
+            memoryview(build_metadata(0, np.zeros((count, 2), np.int64), np.empty((0, 2), np.int64), None, 0))
+        )
+    assert 0 < len(arrow_ipc._structures) <= 256

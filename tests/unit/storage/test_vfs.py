@@ -4,6 +4,7 @@ Real files in a temporary directory, many threads, and a system call that writes
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -216,3 +217,36 @@ def test_a_removed_file_is_gone_even_if_it_was_open(files: OsFiles, tmp_path: Pa
         files.read(tmp_path / "a", 0, 1)
     files.remove_tree(tmp_path)
     assert not tmp_path.exists()
+
+
+def test_descriptors_that_are_kept_make_room_when_there_are_no_others(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_DESCRIPTORS, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout.split() == ["8", "made", "no", "no", "no", "no", "False", "True", "new", "old"], done.stderr
+
+
+_WITHOUT_DESCRIPTORS = """
+import os, resource, sys
+from pathlib import Path
+from fluss.storage.vfs import OsFiles, is_out_of_descriptors
+files, directory = OsFiles(), Path(sys.argv[1])
+def attempt(work):
+    try: work()
+    except OSError as error: print("no" if is_out_of_descriptors(error) else error)
+    else: print("worked")
+files.replace(directory / "replaced", b"old")
+for number in range(8): files.write(directory / str(number), [b"x"], 0)
+print(files.descriptor_count)
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limits[1]))
+files.make_directory(directory / "made" / "below")
+files.write(directory / "new", [b"new"], 0)
+print("made")
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+attempt(lambda: files.make_directory(directory / "not"))
+attempt(lambda: files.replace(directory / "replaced", b"new"))
+attempt(lambda: files.sync_directory(directory))
+attempt(lambda: files.write(directory / "another", [b"x"], 0))
+resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+print((directory / "not").exists() or (directory / "another").exists(), (directory / "made" / "below").exists())
+print((directory / "new").read_text(), (directory / "replaced").read_text())
+"""

@@ -25,6 +25,7 @@ from fluss.client.bulk.sequenced_writer import (
 from fluss.client.bulk.table_facts import (
     lake_snapshot_of,
     offsets_of,
+    partitions_and_dropped_of,
     partitions_of,
     row_counts_of,
     writer_batch_bytes,
@@ -62,6 +63,7 @@ __all__ = [
     "lake_snapshot_of",
     "new_writer_id",
     "offsets_of",
+    "partitions_and_dropped_of",
     "partitions_of",
     "read_ranges",
     "retried",

@@ -12,15 +12,18 @@ from typing import Final
 
 from fluss.client.admin.admin import FlussAdmin
 from fluss.client.fluss_table import FlussTable, TableContext, context_of
-from fluss.client.kernel.leaders import ask_leaders
-from fluss.client.kernel.table_calls import bucket_offsets, leader_row_counts, partition_infos
+from fluss.client.kernel.leaders import ask_leaders, find_unknown_leaders
+from fluss.client.kernel.table_calls import (
+    bucket_offsets,
+    leader_row_counts,
+    partition_infos,
+    partitions_and_dropped,
+)
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec
-from fluss.schema.table import PartitionInfo, TableBucket
+from fluss.schema.table import DroppedPartition, PartitionInfo, TableBucket
 from fluss.schema.table_options import LAKE_ENABLED
 
-# Partitions whose leaders are asked for with one request.
-_PARTITIONS_PER_REQUEST: Final = 500
 # The lake has nothing of a table: it has no lake, or nothing was written to it yet.
 _NO_LAKE_CODES: Final = frozenset({ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION, ErrorCode.LAKE_SNAPSHOT_NOT_EXIST})
 
@@ -31,6 +34,18 @@ def partitions_of(table: FlussTable) -> list[PartitionInfo]:
     """Return the partitions that a partitioned table has now."""
     context = context_of(table)
     return context.runtime.run(partition_infos(context.cluster, table.table_path))
+
+
+def partitions_and_dropped_of(
+    table: FlussTable, first_dropped_id: int
+) -> tuple[list[PartitionInfo], list[DroppedPartition]]:
+    """Return the partitions that a table has now, and those that were dropped, as far as the server tells.
+
+    The ids of the dropped ones are ``first_dropped_id`` or greater. Servers of Apache Fluss tell of none.
+    """
+    context = context_of(table)
+    keys = context.info.partition_keys
+    return context.runtime.run(partitions_and_dropped(context.cluster, table.table_path, keys, first_dropped_id))
 
 
 def offsets_of(table: FlussTable, buckets: Collection[TableBucket], spec: OffsetSpec) -> dict[TableBucket, int]:
@@ -46,11 +61,7 @@ async def _offsets_of(
     context: TableContext, buckets: Collection[TableBucket], spec: OffsetSpec
 ) -> dict[TableBucket, int]:
     cluster, path = context.cluster, context.info.table_path
-    unknown = {bucket.partition_id for bucket in buckets if cluster.leader_of(bucket) is None}
-    partition_ids = sorted(id_ for id_ in unknown if id_ is not None)
-    for begin in range(0, len(partition_ids), _PARTITIONS_PER_REQUEST):
-        wanted = partition_ids[begin : begin + _PARTITIONS_PER_REQUEST]
-        await cluster.refresh([path], partition_ids=[(path, id_) for id_ in wanted])
+    await find_unknown_leaders(cluster, path, buckets)
     try:
         found = await bucket_offsets(cluster, path, buckets, spec)
     except FlussError as error:

@@ -5,24 +5,31 @@ schema. When that is not the reader's own, columns are matched by column id: col
 null, columns that the reader does not know are left out. A scan that is not aligned gets the columns of a log batch as
 they were written instead. Column positions are the same in all schemas of a table, as far as they have them: columns
 are only ever added at the end.
+
+Rows that a filter does not want are left out here, before anything else is done with them. The columns that only the
+filter needs are fetched, and left out as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fluss.buffers import UInt8Array
+from fluss.buffers import Int64Array, UInt8Array
 from fluss.errors import CorruptRecordError
+from fluss.filter.row_filter import RowFilter
 from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, project_batch
 from fluss.record.log_batch import LogBatch, decode_row_body, read_batch, verify_crc
 from fluss.record.value_batch import decode_by_schema, decode_value_batch, split_values
 from fluss.row import compacted_columns, indexed
-from fluss.row.arrow_arrays import empty_batch
+from fluss.row.arrow_arrays import buffer_numbers, empty_batch
 from fluss.row.encoded import EncodedRows
+from fluss.schema.arrow import arrow_type
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.schema.types import DataType
@@ -34,9 +41,20 @@ _ARRAYS_BYTES_MAX: Final = 1 << 30
 
 
 class ScanColumns:
-    """The columns a scan returns, in the order asked for, taken from the schema the table had when it began."""
+    """The columns a scan returns, in the order asked for, taken from the schema the table had when it began.
 
-    def __init__(self, schema_id: int, schema: Schema, positions: Sequence[int] | None = None) -> None:
+    Those of its filter are fetched besides.
+    """
+
+    def __init__(
+        self,
+        schema_id: int,
+        schema: Schema,
+        positions: Sequence[int] | None = None,
+        row_filter: RowFilter | None = None,
+    ) -> None:
+        self.row_filter = row_filter
+        self._filter_positions = () if row_filter is None else tuple(map(schema.index_of, row_filter.columns))
         self.schema_id = schema_id
         self.schema = schema
         # None stands for all columns; otherwise any order, and columns may occur twice.
@@ -57,21 +75,31 @@ class ScanColumns:
         added = [position for position in positions if position not in self.positions]
         return ScanColumns(self.schema_id, self.schema, [*self.positions, *added])
 
+    def with_filter_columns(self) -> ScanColumns:
+        """Return these columns and, behind them, what else the filter needs, for rows that are not filtered yet."""
+        if self.row_filter is None:
+            return self
+        return ScanColumns(self.schema_id, self.schema, self.positions).with_columns(sorted(self.row_filter.columns))
+
     @property
     def pushdown(self) -> tuple[int, ...]:
         """The positions a server is asked for: ascending, each once; empty when all columns are wanted."""
-        return () if self.positions is None else tuple(sorted(set(self.positions)))
+        return () if self.positions is None else tuple(sorted({*self.positions, *self._filter_positions}))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedBatch:
-    """The rows of one log batch. Row ``i`` has the offset ``base_offset + i``; without change types all are +A."""
+    """The rows of one log batch; without change types all are +A.
+
+    Row ``i`` has the offset ``base_offset + i``, unless a filter has left rows out: then ``offsets`` has it.
+    """
 
     base_offset: int
     timestamp_ms: int
     rows: pa.RecordBatch
     data_types: tuple[DataType, ...]
     change_types: UInt8Array | None
+    offsets: Int64Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +112,8 @@ class _Reading:
     sources: tuple[int | None, ...]
     output_types: tuple[DataType, ...]
     output_schema: pa.Schema
+    # The columns of the filter: name, index in the payload or None as above, type.
+    filter_sources: tuple[tuple[str, int | None, pa.DataType], ...]
     # Whether the output is the payload as it is.
     is_payload: bool
     # Cuts unwanted columns out of a whole Arrow batch before anything is decoded.
@@ -116,13 +146,21 @@ class BatchDecoder:
             payload = self._arrow_payload(batch, reading, trusted=not is_projected)
         else:
             payload, change_types = self._row_payload(batch, reading)
+        rows = payload if reading.is_payload else _chosen(payload, reading)
+        base_offset, offsets = batch.header.base_offset, None
+        if self._columns.row_filter is not None:
+            kept = _kept_rows(self._columns.row_filter, reading, payload)
+            if kept is not None:
+                rows, offsets = rows.filter(kept.truth), kept.numbers + base_offset
+                change_types = None if change_types is None else change_types[kept.numbers]
         return DecodedBatch(
-            base_offset=batch.header.base_offset,
+            base_offset=base_offset,
             timestamp_ms=batch.header.commit_timestamp,
-            rows=payload if reading.is_payload else _chosen(payload, reading),
+            rows=rows,
             data_types=reading.output_types,
             # Copied: a view would keep everything that was received with this batch in memory.
             change_types=None if change_types is None else change_types.copy(),
+            offsets=offsets,
         )
 
     def _arrow_payload(self, batch: LogBatch, reading: _Reading, *, trusted: bool) -> pa.RecordBatch:
@@ -172,15 +210,38 @@ class BatchDecoder:
                 full, fields = [full[p] for p in present], pa.schema([fields.field(p) for p in present])
         index_by_id = {column.column_id: index for index, column in enumerate(full)}
         sources = tuple(index_by_id.get(column.column_id) for column in output)
+        filtered = () if wanted.row_filter is None else map(wanted.schema.column, wanted.row_filter.columns)
         return _Reading(
             payload_columns=tuple(full),
             payload_schema=fields,
             sources=sources,
             output_types=tuple(column.data_type for column in output),
             output_schema=output_schema,
+            filter_sources=tuple(
+                (column.name, index_by_id.get(column.column_id), arrow_type(column.data_type)) for column in filtered
+            ),
             is_payload=sources == tuple(range(len(full))) and output_schema.equals(fields),
             cut=cut,
         )
+
+
+class _Kept(NamedTuple):
+    """Which rows a filter keeps: for each row whether it does, and the numbers of those rows."""
+
+    truth: pa.Array
+    numbers: Int64Array
+
+
+def _kept_rows(row_filter: RowFilter, reading: _Reading, payload: pa.RecordBatch) -> _Kept | None:
+    """Find the rows that a filter keeps; None if it keeps all of them."""
+    row_count = payload.num_rows
+    columns = {
+        name: pa.nulls(row_count, type_) if source is None else payload.column(source)
+        for name, source, type_ in reading.filter_sources
+    }
+    truth = row_filter.truth(columns, row_count)
+    numbers = buffer_numbers(pc.indices_nonzero(truth), np.uint64).astype(np.int64)
+    return None if len(numbers) == row_count else _Kept(truth, numbers)
 
 
 def _chosen(payload: pa.RecordBatch, reading: _Reading) -> pa.RecordBatch:
@@ -217,7 +278,7 @@ class ValueDecoder:
     def __init__(self, columns: ScanColumns, kv_format: KvFormat, load_schema: Callable[[int], Schema]) -> None:
         row_format = LogFormat.INDEXED if kv_format is KvFormat.INDEXED else LogFormat.COMPACTED
         self._columns = columns
-        self._decoder = BatchDecoder(columns, row_format, load_schema)
+        self._decoder = BatchDecoder(columns.with_filter_columns(), row_format, load_schema)
 
     @property
     def data_types(self) -> tuple[DataType, ...]:
@@ -231,7 +292,21 @@ class ValueDecoder:
     def decode_values(self, values: EncodedRows) -> pa.RecordBatch:
         """Return the rows of stored values in their order."""
         schema_ids, rows = split_values(values)
-        return decode_by_schema(rows, schema_ids, self._decoder.decode_rows) if len(rows) else self._nothing()
+        if not len(rows):
+            return self._nothing()
+        decoded = decode_by_schema(rows, schema_ids, self._decoder.decode_rows)
+        return filtered_rows(decoded, self._columns)
 
     def _nothing(self) -> pa.RecordBatch:
         return empty_batch(self._columns.arrow_schema)
+
+
+def filtered_rows(rows: pa.RecordBatch, columns: ScanColumns) -> pa.RecordBatch:
+    """Return ``columns`` of the rows that their filter keeps; the rows have ``columns.with_filter_columns()``."""
+    row_filter = columns.row_filter
+    if row_filter is None:
+        return rows
+    # By position: a column may be there twice, and is the same both times.
+    indexes = {name: rows.schema.names.index(name) for name in row_filter.columns}
+    truth = row_filter.truth({name: rows.column(index) for name, index in indexes.items()}, rows.num_rows)
+    return rows.select(range(len(columns.columns))).filter(truth)

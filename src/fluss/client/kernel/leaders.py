@@ -12,7 +12,7 @@ Everything here runs on the loop of the cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from fluss.client.kernel.cluster import Cluster
@@ -29,6 +29,10 @@ BucketKey: TypeAlias = tuple[int | None, int]
 _REFRESHES_MAX: Final = 4
 # Partitions that are asked for one by one at the same time, after a question for all of them has failed.
 _QUESTIONS_MAX: Final = 16
+# Partitions whose leaders are asked for with one request, and so many requests at the same time: each takes a server
+# milliseconds, in which it answers nobody else.
+_PARTITIONS_PER_REQUEST: Final = 500
+_METADATA_REQUESTS_MAX: Final = 4
 
 
 async def find_leader(cluster: Cluster, path: TablePath, bucket: TableBucket) -> int:
@@ -94,8 +98,23 @@ def _put_together(
 
 
 async def _refresh(cluster: Cluster, path: TablePath, buckets: Collection[TableBucket]) -> None:
-    partition_ids = {(path, bucket.partition_id) for bucket in buckets if bucket.partition_id is not None}
-    await cluster.refresh([path], partition_ids=partition_ids)
+    """Read the metadata of a table, and of the partitions of these buckets, with few requests."""
+    ids = sorted({bucket.partition_id for bucket in buckets if bucket.partition_id is not None})
+    begins = range(0, len(ids), _PARTITIONS_PER_REQUEST) if ids else (0,)
+    limit = asyncio.Semaphore(_METADATA_REQUESTS_MAX)
+
+    async def refresh(wanted: Sequence[int]) -> None:
+        async with limit:
+            await cluster.refresh([path], partition_ids=[(path, id_) for id_ in wanted])
+
+    await asyncio.gather(*(refresh(ids[begin : begin + _PARTITIONS_PER_REQUEST]) for begin in begins))
+
+
+async def find_unknown_leaders(cluster: Cluster, path: TablePath, buckets: Collection[TableBucket]) -> None:
+    """Have the cluster know the leaders of many buckets, as far as they have any: one look before they are asked."""
+    unknown = [bucket for bucket in buckets if cluster.leader_of(bucket) is None]
+    if unknown:
+        await _refresh(cluster, path, unknown)
 
 
 def _no_leader(path: TablePath, bucket: TableBucket) -> FlussError:

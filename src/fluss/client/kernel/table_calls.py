@@ -6,24 +6,36 @@ Everything here runs on the loop of the cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import ask_leaders
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
-from fluss.protocol.convert import partition_info, pb_partition_spec, pb_table_path, raise_failure, table_bucket
+from fluss.protocol.convert import (
+    dropped_partition,
+    partition_info,
+    pb_partition_spec,
+    pb_table_path,
+    raise_failure,
+    table_bucket,
+)
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.offsets import OffsetSpec, OffsetType
-from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TablePath
+from fluss.schema.table import DroppedPartition, PartitionInfo, PartitionSpec, TableBucket, TablePath
 
 # The server id of a request that does not come from a replica.
 _NO_FOLLOWER: Final = -1
 _OFFSET_TYPES: Final = {OffsetType.EARLIEST: 0, OffsetType.LATEST: 1, OffsetType.TIMESTAMP: 2}
-# A question about offsets is about one partition; so many are asked at once.
+# So many questions about offsets are asked at once, each about so many buckets at most: a server answers them in a few
+# milliseconds, in which it answers nobody else.
 _QUESTIONS_MAX: Final = 16
+_BUCKETS_PER_REQUEST: Final = 2048
+
+# Buckets by partition.
+_BucketGroups: TypeAlias = list[tuple[int | None, list[int]]]
 
 
 async def partition_infos(cluster: Cluster, path: TablePath, spec: PartitionSpec | None = None) -> list[PartitionInfo]:
@@ -35,51 +47,109 @@ async def partition_infos(cluster: Cluster, path: TablePath, spec: PartitionSpec
     return [partition_info(message) for message in response.partitions_info]
 
 
+async def partitions_and_dropped(
+    cluster: Cluster, path: TablePath, partition_keys: Sequence[str], first_dropped_id: int
+) -> tuple[list[PartitionInfo], list[DroppedPartition]]:
+    """Ask for the partitions of a table, and for those that were dropped, from an id on, in one answer.
+
+    Servers of Apache Fluss do not tell which were dropped.
+    """
+    request = pb.ListPartitionInfosRequest(table_path=pb_table_path(path), dropped_from_id=first_dropped_id)
+    response = await cluster.request_coordinator(apis.LIST_PARTITION_INFOS, request)
+    existing = [partition_info(message) for message in response.partitions_info]
+    dropped = [dropped_partition(message, partition_keys) for message in response.dropped_partitions]
+    return existing, dropped
+
+
 async def bucket_offsets(
-    cluster: Cluster, path: TablePath, buckets: Iterable[TableBucket], spec: OffsetSpec
+    cluster: Cluster, path: TablePath, buckets: Collection[TableBucket], spec: OffsetSpec
 ) -> dict[TableBucket, int]:
-    """Look up an offset in each bucket of a table, also across partitions.
+    """Look up an offset in each bucket of a table, also across partitions, with few requests.
 
     A partition that has vanished is a FlussError that names its id.
     """
-    by_partition: dict[int | None, list[TableBucket]] = {}
-    for bucket in buckets:
-        by_partition.setdefault(bucket.partition_id, []).append(bucket)
-    limit = asyncio.Semaphore(_QUESTIONS_MAX)
+    try:
+        return await ask_leaders(cluster, path, buckets, partial(leader_offsets, cluster, spec=spec))
+    except FlussError as error:
+        if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+            raise
+        missing = await _missing_partition(cluster, path, buckets)
+        if missing is None:
+            raise
+        raise FlussError(f"Unknown partition_id {missing} of {path}; it may have been dropped") from error
 
-    async def ask(partition_id: int | None, members: list[TableBucket]) -> dict[TableBucket, int]:
-        async with limit:
-            try:
-                return await ask_leaders(cluster, path, members, partial(leader_offsets, cluster, spec=spec))
-            except FlussError as error:
-                if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
-                    raise
-                raise FlussError(f"Unknown partition_id {partition_id} of {path}; it may have been dropped") from error
 
-    answers = await asyncio.gather(*(ask(*group) for group in by_partition.items()))
-    return {bucket: offset for answer in answers for bucket, offset in answer.items()}
+async def _missing_partition(cluster: Cluster, path: TablePath, buckets: Iterable[TableBucket]) -> int | None:
+    """Return the id of a partition that has some of these buckets and does not exist."""
+    asked = {bucket.partition_id for bucket in buckets if bucket.partition_id is not None}
+    if len(asked) == 1:
+        return asked.pop()
+    existing = {partition.partition_id for partition in await partition_infos(cluster, path)}
+    return min(asked - existing, default=None)
 
 
 async def leader_offsets(
     cluster: Cluster, leader_id: int, buckets: list[TableBucket], *, spec: OffsetSpec
 ) -> dict[TableBucket, int]:
-    """Ask one leader for offsets of its buckets, which all belong to one table and one partition."""
-    first = buckets[0]
-    request = pb.ListOffsetsRequest(
+    """Ask one leader for offsets of its buckets, which all belong to one table."""
+    table_id = buckets[0].table_id
+    by_partition: dict[int | None, list[int]] = {}
+    for bucket in buckets:
+        by_partition.setdefault(bucket.partition_id, []).append(bucket.bucket_id)
+    limit = asyncio.Semaphore(_QUESTIONS_MAX)
+    offsets: dict[TableBucket, int] = {}
+
+    async def ask(groups: _BucketGroups) -> None:
+        async with limit:
+            response = await cluster.request(leader_id, apis.LIST_OFFSETS, _offsets_request(table_id, groups, spec))
+        offsets.update(_offsets_answer(table_id, groups, response))
+        answered = 1 + len(response.more_partitions)
+        # Servers of Apache Fluss answer about one partition at a time.
+        await asyncio.gather(*(ask([group]) for group in groups[answered:]))
+
+    await asyncio.gather(*(ask(groups) for groups in _few_buckets(by_partition)))
+    return offsets
+
+
+def _few_buckets(by_partition: Mapping[int | None, list[int]]) -> Iterator[_BucketGroups]:
+    """Put partitions together for requests that do not keep a server from answering others."""
+    groups: _BucketGroups = []
+    bucket_count = 0
+    for group in by_partition.items():
+        if groups and bucket_count + len(group[1]) > _BUCKETS_PER_REQUEST:
+            yield groups
+            groups, bucket_count = [], 0
+        groups.append(group)
+        bucket_count += len(group[1])
+    yield groups
+
+
+def _offsets_request(table_id: int, groups: _BucketGroups, spec: OffsetSpec) -> pb.ListOffsetsRequest:
+    (partition_id, bucket_ids), *further = groups
+    return pb.ListOffsetsRequest(
         follower_server_id=_NO_FOLLOWER,
         offset_type=_OFFSET_TYPES[spec.offset_type],
-        table_id=first.table_id,
-        partition_id=first.partition_id,
-        bucket_id=[bucket.bucket_id for bucket in buckets],
+        table_id=table_id,
+        partition_id=partition_id,
+        bucket_id=bucket_ids,
         startTimestamp=spec.timestamp_ms,
+        more_partitions=[pb.PbListOffsetsReqForPartition(partition_id=id_, bucket_id=ids) for id_, ids in further],
     )
-    response = await cluster.request(leader_id, apis.LIST_OFFSETS, request)
-    offsets = {}
+
+
+def _offsets_answer(
+    table_id: int, groups: _BucketGroups, response: pb.ListOffsetsResponse
+) -> Iterator[tuple[TableBucket, int]]:
+    """Yield the offsets of an answer; the first bucket for which there is none is a FlussError."""
+    first_id = groups[0][0]
     for answer in response.buckets_resp:
         raise_failure(answer)
-        bucket = TableBucket.new_with_partition(first.table_id, first.partition_id, answer.bucket_id)
-        offsets[bucket] = answer.offset
-    return offsets
+        yield TableBucket.new_with_partition(table_id, first_id, answer.bucket_id), answer.offset
+    for (partition_id, _), partition in zip(groups[1:], response.more_partitions, strict=False):
+        for failure in partition.failures:
+            raise_failure(failure)
+        for bucket_id, offset in zip(partition.bucket_id, partition.offset, strict=False):
+            yield TableBucket.new_with_partition(table_id, partition_id, bucket_id), offset
 
 
 async def leader_row_counts(cluster: Cluster, leader_id: int, buckets: list[TableBucket]) -> dict[TableBucket, int]:

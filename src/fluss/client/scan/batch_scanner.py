@@ -1,23 +1,35 @@
-"""Limited scans: the newest rows of a log bucket, or some rows of a bucket with a primary key, in one request."""
+"""Limited scans: the newest rows of a log bucket, or some rows of a bucket with a primary key, in one request.
+
+With a filter it takes several: a server that limits rows knows nothing of filters. So the rows of a bucket with a
+primary key are read until enough are kept, and a log from its end towards its beginning, in ever longer pieces.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 
+from fluss.buffers import Int64Array
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
 from fluss.client.kernel.leaders import find_leader
 from fluss.client.kernel.runtime import Runtime
-from fluss.client.scan.records import RecordBatch, require_pandas
+from fluss.client.scan.pipeline import ScanPipeline, bounds
+from fluss.client.scan.records import RecordBatch, RecordRun, require_pandas, row_offsets
+from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.convert import raise_failure
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import iter_batches
 from fluss.row.arrow_arrays import empty_batch
+from fluss.schema.offsets import EARLIEST_OFFSET
+from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.table_options import LogFormat
@@ -26,12 +38,16 @@ from fluss.schema.value_objects import ServerMade
 if TYPE_CHECKING:
     import pandas as pd
 
+# Records that a filtered scan of a log looks at first, at its end, and how much longer every further piece is.
+_FIRST_PIECE_RECORDS: Final = 65_536
+_PIECE_GROWTH: Final = 4
+
 
 class BatchScanner(ServerMade):
     """Reads at most ``limit`` rows of one bucket: one batch, then nothing more.
 
     The request is sent at the first use. A log table gives its newest rows; a table with a primary key gives rows as
-    they are now, at offset 0. If the request fails, the scanner is spent.
+    they are now, at offset 0. With a filter, only rows that it keeps count. If the request fails, the scanner is spent.
     """
 
     _cluster: Cluster
@@ -40,6 +56,7 @@ class BatchScanner(ServerMade):
     _bucket: TableBucket
     _limit: int
     _columns: ScanColumns
+    _predicate: BoundPredicate | None
     _is_spent: bool
 
     @classmethod
@@ -51,6 +68,7 @@ class BatchScanner(ServerMade):
         bucket: TableBucket,
         limit: int,
         columns: ScanColumns,
+        predicate: BoundPredicate | None = None,
     ) -> BatchScanner:
         return cls._with_fields(
             _cluster=cluster,
@@ -59,6 +77,7 @@ class BatchScanner(ServerMade):
             _bucket=bucket,
             _limit=limit,
             _columns=columns,
+            _predicate=predicate,
             _is_spent=False,
         )
 
@@ -72,8 +91,13 @@ class BatchScanner(ServerMade):
         if self._is_spent:
             return None
         self._is_spent = True
-        rows, base_offset = await self._runtime.bridge(self._scan())
-        return RecordBatch._create(rows, self._bucket, base_offset) if rows.num_rows else None
+        if self._columns.row_filter is None:
+            rows, base_offset = await self._runtime.bridge(self._scan())
+            offsets = None
+        else:
+            read = self._read_rows if self._info.has_primary_key() else self._read_log
+            rows, base_offset, offsets = await read()
+        return RecordBatch._create(rows, self._bucket, base_offset, None, offsets) if rows.num_rows else None
 
     async def collect_all_batches(self) -> list[RecordBatch]:
         """Return what is left: one batch or none."""
@@ -92,6 +116,44 @@ class BatchScanner(ServerMade):
 
     def __repr__(self) -> str:
         return f"BatchScanner(bucket={self._bucket})"
+
+    async def _read_rows(self) -> tuple[pa.RecordBatch, int, None]:
+        """Return some of the current rows that the filter keeps."""
+        options = TableReadOptions(self._columns, row_limit=self._limit, bucket=self._bucket)
+        begin = TableRead.begin(self._cluster, self._runtime, self._info, options)
+        read = await self._runtime.bridge(begin, cancels=True)
+        return _joined(await read.all_rows(), self._columns), 0, None
+
+    async def _read_log(self) -> tuple[pa.RecordBatch, int, Int64Array]:
+        """Return the newest rows that the filter keeps."""
+        path, bucket = self._info.table_path, self._bucket
+        found = bounds(self._cluster, path, {bucket: EARLIEST_OFFSET})
+        earliest, stop = (await self._runtime.bridge(found, cancels=True)).get(bucket, (0, 0))
+        piece = max(self._limit, _FIRST_PIECE_RECORDS)
+        newest: deque[RecordRun] = deque()
+        while stop > earliest and sum(run.count for run in newest) < self._limit:
+            start = max(stop - piece, earliest)
+            newest.extendleft(reversed(await self._newest_of(start, stop)))
+            stop, piece = start, piece * _PIECE_GROWTH
+        rows = _joined([run.batch for run in newest if run.batch is not None], self._columns)
+        offsets = [row_offsets(run.base_offset, run.count, run.offsets) for run in newest]
+        kept = np.concatenate([np.empty(0, np.int64), *offsets])[-self._limit :]
+        return rows.slice(rows.num_rows - len(kept)), int(kept[0]) if len(kept) else 0, kept
+
+    async def _newest_of(self, start: int, stop: int) -> list[RecordRun]:
+        """Read a piece of the log, and return no more of its end than the limit asks for."""
+        pipeline = ScanPipeline(self._cluster, self._runtime, self._info, self._columns, predicate=self._predicate)
+        kept: deque[RecordRun] = deque()
+        count = 0
+        with contextlib.closing(pipeline):
+            read = pipeline.begin_bounded({self._bucket: (start, stop)})
+            while not read.is_done:
+                for run in await read.step():
+                    kept.append(run)
+                    count += run.count
+                    while count - kept[0].count >= self._limit:
+                        count -= kept.popleft().count
+        return list(kept)
 
     async def _scan(self) -> tuple[pa.RecordBatch, int]:
         leader_id = await find_leader(self._cluster, self._info.table_path, self._bucket)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import UInt8Array
-from fluss.client.kernel.decode import ScanColumns
+from fluss.client.kernel.decode import ScanColumns, filtered_rows
 from fluss.client.scan.records import RecordRun
 from fluss.row import compacted_columns
 from fluss.row.arrow_arrays import BoolArray, bool_array, buffer_numbers, number_array
@@ -30,8 +30,9 @@ _PENDING_ROWS_MIN: Final = 262_144
 class ChangelogFold:
     """Folds the changes of the buckets of one table. Used by one thread at a time.
 
-    ``columns`` are wanted. Changes have the columns ``with_keys``: those, and what else there is of ``key_names``, the
-    primary key without the partition columns. Changes of one bucket come in the order of their offsets.
+    ``columns`` are wanted, of the rows that their filter keeps. Changes have the columns ``with_keys``: those, what
+    else the filter needs, and what else there is of ``key_names``, the primary key without the partition columns.
+    Changes of one bucket come in the order of their offsets.
     """
 
     def __init__(
@@ -66,11 +67,12 @@ class ChangelogFold:
     def rows(self) -> Iterator[RecordRun]:
         """Return the rows that are left, bucket by bucket."""
         self._fold()
-        schema = self._columns.arrow_schema
+        unfiltered = self._columns.with_filter_columns()
         types = tuple(column.data_type for column in self._columns.columns)
         for bucket, fold in self._buckets.items():
-            for batch in fold.folded.select(range(len(types))).to_batches():
-                yield RecordRun.of_snapshot(bucket, pa.RecordBatch.from_arrays(batch.columns, schema=schema), types)
+            for batch in fold.folded.select(range(len(unfiltered.columns))).to_batches():
+                rows = pa.RecordBatch.from_arrays(batch.columns, schema=unfiltered.arrow_schema)
+                yield RecordRun.of_snapshot(bucket, filtered_rows(rows, self._columns), types)
 
     def _fold(self) -> None:
         self._pending_rows = self._folded_rows = 0

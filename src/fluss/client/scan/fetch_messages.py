@@ -8,7 +8,7 @@ decoded unless they are byte for byte what was found to say nothing before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from fluss.buffers import BytesLike, byte_view
 from fluss.config import Config
@@ -18,7 +18,7 @@ from fluss.protocol.api import Api
 from fluss.protocol.bulk_messages import FETCHED_BUCKET, FetchedBucket, fetched_entries
 from fluss.protocol.codec import Parts
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.predicates import predicate_to_pb
+from fluss.protocol.predicates import encoded_within_limits
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.table import TableBucket
 
@@ -67,11 +67,19 @@ ENCODED_FETCH_LOG: Final[Api[Parts, memoryview]] = Api(
 )
 
 
+class RequestForm(NamedTuple):
+    """Whether a request asks for some columns only, and whether it lets servers skip batches."""
+
+    is_projected: bool
+    is_filtered: bool
+
+
 class FetchRequests:
     """Encodes the requests of one scan.
 
     ``pushdown`` are the columns a server is asked to cut out, none for all. It can be given up once and for all, for
-    servers that cannot cut columns out of batches that lack some of them.
+    servers that cannot cut columns out of batches that lack some of them. So can the ``predicate``, by which servers
+    skip batches: one that is larger than servers take is not sent. Its rows are looked at here anyway.
     """
 
     def __init__(
@@ -85,7 +93,8 @@ class FetchRequests:
     ) -> None:
         self._table_id = table_id
         self._pushdown = pushdown
-        self._filter = None if predicate is None else (predicate_to_pb(predicate).SerializeToString(), schema_id)
+        encoded = None if predicate is None else encoded_within_limits(predicate)
+        self._filter = None if encoded is None else (encoded, schema_id)
         self._bytes_max_for_bucket = config.scanner_log_fetch_max_bytes_for_bucket
         self._request_head = pb.FetchLogRequest(
             follower_server_id=_NOT_A_FOLLOWER,
@@ -96,12 +105,16 @@ class FetchRequests:
         self._table_head = self._encode_table_head()
 
     @property
-    def is_projected(self) -> bool:
-        """Whether responses contain only the columns asked for."""
-        return bool(self._pushdown)
+    def form(self) -> RequestForm:
+        """What requests ask for now. By the time of an answer it may have changed."""
+        return RequestForm(bool(self._pushdown), self._filter is not None)
 
     def stop_projecting(self) -> None:
         self._pushdown = ()
+        self._table_head = self._encode_table_head()
+
+    def stop_filtering(self) -> None:
+        self._filter = None
         self._table_head = self._encode_table_head()
 
     def _encode_table_head(self) -> bytes:

@@ -24,7 +24,7 @@ from typing import Any, Final
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import BucketKey, find_leaders
 from fluss.client.scan.buffer import FROM_SNAPSHOT, Chunk, FetchGroup, Frame, LeaderQueue, ScanBuffer, Subscription
-from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
+from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests, RequestForm
 from fluss.client.scan.remote import RemoteLog
 from fluss.client.scan.snapshot_fetcher import SnapshotFetcher
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
@@ -268,16 +268,16 @@ class Fetcher:
     async def _fetch(self, queue: LeaderQueue, group: FetchGroup) -> None:
         """Fetch again and again, as long as nothing else has to be considered before the next request."""
         while True:
-            is_projected = self._requests.is_projected
+            form = self._requests.form
             request = group.request(self._requests)
             started_s = self._loop.time()
             try:
                 body = await self._cluster.request(
                     queue.server_id, ENCODED_FETCH_LOG, request, timeout_s=self._timeout_s
                 )
-                has_news = self._accept(group, body, is_projected)
+                has_news = self._accept(group, body, form)
             except FlussError as error:
-                self._request_failed(queue, group, error)
+                self._request_failed(queue, group, error, form)
                 return
             if not has_news and self._loop.time() - started_s < _SILENCE_PAUSE_S:
                 await asyncio.sleep(_SILENCE_PAUSE_S)
@@ -286,7 +286,7 @@ class Fetcher:
 
     # Receiving
 
-    def _accept(self, group: FetchGroup, body: memoryview, is_projected: bool) -> bool:
+    def _accept(self, group: FetchGroup, body: memoryview, form: RequestForm) -> bool:
         """Put the records of a response into the buffer; False if it had nothing new."""
         fetched = group.responses.decode(body)
         frame = Frame(len(body))
@@ -300,13 +300,13 @@ class Fetcher:
                 continue
             if bucket.error_code:
                 failed.append(subscription)
-                self._bucket_failed(subscription, bucket, is_projected)
+                self._bucket_failed(subscription, bucket, form)
                 continue
             self.recovered(subscription)
             if bucket.remote_log_fetch_info is not None:
                 group.remove(subscription)
                 self._start(self._read_remote(subscription, bucket))
-            elif (chunk := self._chunk(group, subscription, bucket, frame, is_projected)) is not None:
+            elif (chunk := self._chunk(group, subscription, bucket, frame, form.is_projected)) is not None:
                 chunks.append(chunk)
             else:
                 silent.append(entry)
@@ -373,7 +373,7 @@ class Fetcher:
             subscription.last_error = None
             self._buffer.recover(subscription)
 
-    def _bucket_failed(self, subscription: Subscription, bucket: FetchedBucket, is_projected: bool) -> None:
+    def _bucket_failed(self, subscription: Subscription, bucket: FetchedBucket, form: RequestForm) -> None:
         assert subscription.group is not None
         assert bucket.error_code is not None
         subscription.group.remove(subscription)
@@ -381,8 +381,10 @@ class Fetcher:
         error = error_for_code(code, bucket.error_message)
         if code in _MOVED_CODES:
             self._cluster.forget_leaders(self._table_id, subscription.bucket.partition_id)
-        if code == ErrorCode.INVALID_COLUMN_PROJECTION and is_projected:
+        if code == ErrorCode.INVALID_COLUMN_PROJECTION and form.is_projected:
             self._stop_projecting(error)
+        elif code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION and form.is_filtered:
+            self._stop_filtering(error)
         elif code in _PASSING_CODES:
             subscription.last_error = error
         else:
@@ -399,10 +401,19 @@ class Fetcher:
             return FlussError(f"The server refused to read {where}: corrupt message: {error.message}")
         return error_for_code(error.error_code, f"{where} cannot be read: {error.message}")
 
+    def _stop_filtering(self, error: FlussError) -> None:
+        """Fetch all batches from now on: the filter is more than the server takes."""
+        logger.info("servers skip no batches of %s from now on: %s", self._path, error.message)
+        self._requests.stop_filtering()
+        self._forget_requests()
+
     def _stop_projecting(self, error: FlussError) -> None:
         """Fetch whole rows from now on: some batches are older than some of the columns."""
         logger.info("%s is read without column pushdown from now on: %s", self._path, error.message)
         self._requests.stop_projecting()
+        self._forget_requests()
+
+    def _forget_requests(self) -> None:
         for subscription in self._by_key.values():
             if subscription.group is not None:
                 subscription.group.forget_request()
@@ -412,8 +423,11 @@ class Fetcher:
         subscription.last_error = error
         self._buffer.fail(subscription, error)
 
-    def _request_failed(self, queue: LeaderQueue, group: FetchGroup, error: FlussError) -> None:
+    def _request_failed(self, queue: LeaderQueue, group: FetchGroup, error: FlussError, form: RequestForm) -> None:
         """Look for the leaders again after the whole request has failed."""
+        if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION and form.is_filtered:
+            self._stop_filtering(error)
+            return
         logger.info("tablet server %d could not be asked for records: %s", queue.server_id, error.message)
         subscriptions = list(group.subscriptions)
         if not isinstance(error, RequestTimeoutError):

@@ -37,6 +37,7 @@ from fluss.integers import int32, int64
 from fluss.schema.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.table import PartitionSpec, TableBucket, TableInfo
+from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.schema.value_objects import ServerMade
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 # How long one poll of an ``async for`` waits; the loop then polls again.
 _ITERATION_POLL_MS: Final = 1000
+# Batches of which a filter has left nothing, in a row, before a poll looks at its time again.
+_EMPTY_BATCHES_MAX: Final = 100
 
 
 class LogScanner(ServerMade):
@@ -93,7 +96,7 @@ class LogScanner(ServerMade):
             _info=info,
             _arrow_schema=changelog_schema(columns.arrow_schema) if is_changelog else columns.arrow_schema,
             _pipeline=ScanPipeline(cluster, runtime, info, columns, predicate=predicate),
-            _is_filtered=predicate is not None,
+            _is_filtered=columns.row_filter is not None,
             _is_batch_scanner=is_batch_scanner,
             _is_changelog=is_changelog,
             _is_aligned=is_aligned,
@@ -149,12 +152,24 @@ class LogScanner(ServerMade):
 
         Servers before 1.0 have no snapshots. There, all changes come instead, from the first one on; if the oldest
         changes are no longer there, that is an error.
+
+        A filter is applied to rows and changes alike, each change being judged by its own row: a row that no longer
+        matches comes as ``-U`` without its ``+U``. So the changelog must have rows before an update, which it has
+        unless ``table.changelog.image`` is ``wal``.
         """
         choices = checked_choices(self._info, partitions)
         self._check_usable()
-        if self._is_filtered:
-            raise FlussError("A snapshot and its changes cannot be filtered: changes left out would be missed")
+        self._check_filter_of_snapshot()
         self._begin(self._runtime.run(self._snapshot_offsets(choices)))
+
+    def _check_filter_of_snapshot(self) -> None:
+        is_filtered = self._is_filtered and self._info.has_primary_key()
+        if is_filtered and CHANGELOG_IMAGE.of(self._info.properties) is ChangelogImage.WAL:
+            raise FlussError(
+                f"A snapshot of {self._info.table_path} and its changes cannot be filtered: its changelog has no rows "
+                f"before updates ({CHANGELOG_IMAGE.key} is wal), so rows that no longer match would be missed; filter "
+                "the rows that you keep"
+            )
 
     async def _snapshot_offsets(self, choices: list[str | PartitionSpec] | None) -> dict[TableBucket, int]:
         buckets = await table_buckets(self._cluster, self._info, choices)
@@ -251,12 +266,15 @@ class LogScanner(ServerMade):
     def _collect_records(self, runs: Runs) -> bool:
         self._check_not_reserved()
         records_left = self._cluster.config.scanner_log_max_poll_records
-        while records_left > 0:
+        empty_count = 0
+        while records_left > 0 and empty_count < _EMPTY_BATCHES_MAX:
             step = self._pipeline.reader.next_run(records_max=records_left, aligned=self._is_aligned)
             if step is None:
                 break
             subscription, run = step
-            if run is not None:
+            if run is None:
+                empty_count += 1
+            else:
                 runs.append((subscription, run))
                 records_left -= run.count
         return False
@@ -298,13 +316,15 @@ class LogScanner(ServerMade):
 
     def _collect_batches(self, runs: Runs, *, aligned: bool) -> bool:
         self._check_not_reserved()
-        byte_count = 0
-        while len(runs) < BATCHES_PER_POLL_MAX and byte_count < BYTES_PER_POLL_MAX:
+        byte_count = empty_count = 0
+        while len(runs) < BATCHES_PER_POLL_MAX and byte_count < BYTES_PER_POLL_MAX and empty_count < _EMPTY_BATCHES_MAX:
             step = self._pipeline.reader.next_run(aligned=aligned)
             if step is None:
                 break
             subscription, run = step
-            if run is not None:
+            if run is None:
+                empty_count += 1
+            else:
                 assert run.batch is not None
                 runs.append((subscription, run))
                 byte_count += run.batch.nbytes
@@ -508,7 +528,7 @@ def _scan_records(runs: Runs) -> ScanRecords:
 
 def _record_batches(runs: Runs) -> RecordBatches:
     return RecordBatches(
-        RecordBatch._create(run.batch, run.bucket, run.base_offset, run.change_types) for _, run in runs
+        RecordBatch._create(run.batch, run.bucket, run.base_offset, run.change_types, run.offsets) for _, run in runs
     )
 
 

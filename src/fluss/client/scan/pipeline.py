@@ -42,7 +42,10 @@ BYTES_PER_POLL_MAX: Final = 64 * 1024 * 1024
 
 
 class ScanPipeline:
-    """The parts of one scanner. When it is dropped, everything stops: nothing in the background refers to it."""
+    """The parts of one scanner. When it is dropped, everything stops: nothing in the background refers to it.
+
+    Rows are filtered by the filter of ``columns``; ``predicate`` only tells servers which batches they may skip.
+    """
 
     def __init__(
         self,

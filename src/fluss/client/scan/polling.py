@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ValueDecoder
@@ -69,6 +70,9 @@ class Poller:
             remaining_s = deadline_s - time.monotonic()
             if runs is not None or remaining_s <= 0:
                 return runs or []
+            if self._reader.is_reading:
+                # The step has looked at many batches of which a filter wants nothing, and there are more.
+                continue
             await self._buffer.wait(news_count, min(remaining_s, _NOTE_POLL_INTERVAL_S))
 
     def _step(self, collect: Collect, claim: Claim | None = None) -> Runs | None:
@@ -306,28 +310,33 @@ class BufferReader:
         decoded, batch = self._decoded, self._batch
         assert decoded is not None
         assert batch is not None
-        count = decoded.rows.num_rows
-        start = max(subscription.position - decoded.base_offset, 0)
-        end = count if records_max is None else min(start + records_max, count)
+        count = row_stop = decoded.rows.num_rows
+        offset_end = batch.header.offset_next
+        if offset_stop is not None:
+            offset_end = min(offset_end, offset_stop(subscription))
+            row_stop = _row_at(decoded, offset_end)
+        start = _row_at(decoded, subscription.position)
+        end = row_stop if records_max is None else min(start + records_max, row_stop)
         change_types = decoded.change_types
-        if end < count and change_types is not None and change_types[end - 1] == ChangeType.UpdateBefore:
+        if start < end < row_stop and change_types is not None and change_types[end - 1] == ChangeType.UpdateBefore:
             # The old and the new row of an update stay together.
             end += 1
-        if offset_stop is not None:
-            end = min(end, offset_stop(subscription) - decoded.base_offset)
+        if end == count and offset_end == batch.header.offset_next:
+            self._batch = self._decoded = None
+        # What a filter has left out behind the last row counts as read.
+        position = offset_end if end == row_stop else _offset_at(decoded, end - 1) + 1
+        subscription.position = max(subscription.position, position)
         if end <= start:
             return None
-        if end == count:
-            self._batch = self._decoded = None
-        subscription.position = batch.header.offset_next if end == count else decoded.base_offset + end
         is_whole = start == 0 and end == count
         return RecordRun(
             bucket=subscription.bucket,
-            base_offset=decoded.base_offset + start,
+            base_offset=_offset_at(decoded, start),
             timestamp_ms=decoded.timestamp_ms,
             batch=decoded.rows if is_whole else decoded.rows.slice(start, end - start),
             data_types=decoded.data_types,
             change_types=None if change_types is None else change_types[start:end],
+            offsets=None if decoded.offsets is None else decoded.offsets[start:end],
         )
 
     def _give_up(self, chunk: Chunk, error: CorruptRecordError) -> None:
@@ -341,3 +350,15 @@ class BufferReader:
         self._finish_chunk(chunk)
         self._on_damage(subscription)
         self._buffer.fail(subscription, failure)
+
+
+def _row_at(decoded: DecodedBatch, offset: int) -> int:
+    """Return the number of the first row of a batch that does not stand before an offset."""
+    if decoded.offsets is not None:
+        return int(np.searchsorted(decoded.offsets, offset))
+    row_count: int = decoded.rows.num_rows
+    return min(max(offset - decoded.base_offset, 0), row_count)
+
+
+def _offset_at(decoded: DecodedBatch, row: int) -> int:
+    return decoded.base_offset + row if decoded.offsets is None else int(decoded.offsets[row])

@@ -22,7 +22,7 @@ from typing import Any, Final, overload
 import numpy as np
 import pyarrow as pa
 
-from fluss.buffers import UInt8Array
+from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.kernel.runtime import AwaitsItself
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import number_array, string_array
@@ -50,12 +50,24 @@ NOT_IN_LOG: Final = -1
 
 
 class RecordRun:
-    """Consecutive records of one bucket, as columns until the rows are asked for.
+    """Records of one bucket in the order of their offsets, as columns until the rows are asked for.
 
-    Rows of a snapshot are no records of the log: their offset and timestamp are ``NOT_IN_LOG``, and they are inserts.
+    They are consecutive, beginning at ``base_offset``, unless a filter has left some out: then ``offsets`` has the
+    offset of each. Rows of a snapshot are no records of the log: their offset and timestamp are ``NOT_IN_LOG``, and
+    they are inserts.
     """
 
-    __slots__ = ("_rows", "base_offset", "batch", "bucket", "change_types", "count", "data_types", "timestamp_ms")
+    __slots__ = (
+        "_rows",
+        "base_offset",
+        "batch",
+        "bucket",
+        "change_types",
+        "count",
+        "data_types",
+        "offsets",
+        "timestamp_ms",
+    )
 
     def __init__(
         self,
@@ -65,9 +77,11 @@ class RecordRun:
         batch: pa.RecordBatch,
         data_types: tuple[DataType, ...],
         change_types: UInt8Array | None,
+        offsets: Int64Array | None = None,
     ) -> None:
         self.bucket = bucket
         self.base_offset = base_offset
+        self.offsets = offsets
         self.timestamp_ms = timestamp_ms
         self.count: int = batch.num_rows
         self.data_types = data_types
@@ -89,7 +103,7 @@ class RecordRun:
     def with_changes(self) -> pa.RecordBatch:
         """Return the rows behind the leading columns of a changelog."""
         assert self.batch is not None, "the rows have not been converted to dicts"
-        return changelog_batch(self.batch, self.base_offset, self.timestamp_ms, self.change_types)
+        return changelog_batch(self.batch, self.base_offset, self.timestamp_ms, self.change_types, self.offsets)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows as dicts, converted at the first call, column by column; later always the same ones."""
@@ -133,8 +147,10 @@ class ScanRecord:
     @property
     def offset(self) -> int:
         """The position of the record in the log of its bucket; -1 for a row of a snapshot."""
-        base_offset = self._run.base_offset
-        return base_offset if base_offset == NOT_IN_LOG else base_offset + self._index
+        run = self._run
+        if run.offsets is not None:
+            return int(run.offsets[self._index])
+        return NOT_IN_LOG if run.base_offset == NOT_IN_LOG else run.base_offset + self._index
 
     @property
     def timestamp(self) -> int:
@@ -265,25 +281,32 @@ class ScanRecords(AwaitsItself):
 class RecordBatch:
     """A batch of rows as Arrow, and where it stands in the log."""
 
-    __slots__ = ("_base_offset", "_batch", "_bucket", "_change_types")
+    __slots__ = ("_base_offset", "_batch", "_bucket", "_change_types", "_offsets")
 
     _batch: pa.RecordBatch
     _bucket: TableBucket
     _base_offset: int
     _change_types: UInt8Array | None
+    _offsets: Int64Array | None
 
     def __init__(self, *_args: object, **_fields: object) -> None:
         raise TypeError("RecordBatch objects cannot be constructed; a scanner returns them")
 
     @classmethod
     def _create(
-        cls, batch: pa.RecordBatch, bucket: TableBucket, base_offset: int, change_types: UInt8Array | None = None
+        cls,
+        batch: pa.RecordBatch,
+        bucket: TableBucket,
+        base_offset: int,
+        change_types: UInt8Array | None = None,
+        offsets: Int64Array | None = None,
     ) -> RecordBatch:
         made = object.__new__(cls)
         made._batch = batch
         made._bucket = bucket
         made._base_offset = base_offset
         made._change_types = change_types
+        made._offsets = offsets
         return made
 
     @property
@@ -304,7 +327,14 @@ class RecordBatch:
     @property
     def last_offset(self) -> int:
         """The offset of the last row; one less than ``base_offset`` when there is none, -1 for rows of a snapshot."""
+        if self._offsets is not None and len(self._offsets):
+            return int(self._offsets[-1])
         return NOT_IN_LOG if self._base_offset == NOT_IN_LOG else self._base_offset + self.num_records - 1
+
+    @property
+    def offsets(self) -> pa.Array:
+        """The offset of each row; -1 for rows of a snapshot. They are consecutive if the scan has no filter."""
+        return number_array(row_offsets(self._base_offset, self.num_records, self._offsets))
 
     @property
     def change_types(self) -> pa.Array:
@@ -357,18 +387,33 @@ def change_type_names(change_types: UInt8Array | None, row_count: int) -> pa.Arr
     return string_array([*_CHANGE_TYPE_NAMES.values()]).take(number_array(change_types))
 
 
+def row_offsets(base_offset: int, count: int, offsets: Int64Array | None) -> Int64Array:
+    """Return the offset of each row: ``offsets``, or consecutive ones, or ``NOT_IN_LOG`` for rows of a snapshot."""
+    if offsets is not None:
+        return offsets
+    if base_offset == NOT_IN_LOG:
+        return np.full(count, NOT_IN_LOG, np.int64)
+    return np.arange(base_offset, base_offset + count, dtype=np.int64)
+
+
 def changelog_batch(
-    rows: pa.RecordBatch, base_offset: int, timestamp_ms: int, change_types: UInt8Array | None
+    rows: pa.RecordBatch,
+    base_offset: int,
+    timestamp_ms: int,
+    change_types: UInt8Array | None,
+    offsets: Int64Array | None = None,
 ) -> pa.RecordBatch:
-    """Put the leading columns before consecutive rows of a log, or before rows of a snapshot (``NOT_IN_LOG``)."""
+    """Put the leading columns before rows of a log, or before rows of a snapshot (``NOT_IN_LOG``).
+
+    The rows of a log are consecutive unless ``offsets`` says otherwise.
+    """
     count = rows.num_rows
     if base_offset == NOT_IN_LOG:
-        offsets = np.full(count, NOT_IN_LOG, np.int64)
         timestamps = pa.nulls(count, _CHANGELOG_FIELDS[2].type)
     else:
-        offsets = np.arange(base_offset, base_offset + count, dtype=np.int64)
         timestamps = number_array(np.full(count, timestamp_ms, np.int64)).view(_CHANGELOG_FIELDS[2].type)
-    leading = [change_type_names(change_types, count), number_array(offsets), timestamps]
+    numbers = number_array(row_offsets(base_offset, count, offsets))
+    leading = [change_type_names(change_types, count), numbers, timestamps]
     return pa.RecordBatch.from_arrays([*leading, *rows.columns], schema=pa.schema([*_CHANGELOG_FIELDS, *rows.schema]))
 
 

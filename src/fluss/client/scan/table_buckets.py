@@ -9,6 +9,7 @@ from typing import TypeAlias
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.errors import ErrorCode, FlussError
+from fluss.filter.row_filter import RowFilter
 from fluss.protocol import api as apis
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableInfo, TablePath
@@ -52,13 +53,23 @@ def checked_choices(info: TableInfo, partitions: PartitionChoices) -> list[str |
 
 
 async def table_buckets(
-    cluster: Cluster, info: TableInfo, choices: Collection[str | PartitionSpec] | None
+    cluster: Cluster,
+    info: TableInfo,
+    choices: Collection[str | PartitionSpec] | None,
+    row_filter: RowFilter | None = None,
 ) -> list[TableBucket]:
-    """Return every bucket, partition by partition; code 36 for a choice that fits none. On the loop of the cluster."""
+    """Return every bucket, partition by partition; code 36 for a choice that fits none. On the loop of the cluster.
+
+    Partitions whose names say that a filter keeps none of their rows are left out.
+    """
     partition_ids: list[int | None] = [None]
     if info.is_partitioned():
         existing = await partition_infos(cluster, info.table_path)
-        partition_ids = [partition.partition_id for partition in chosen_partitions(info, existing, choices)]
+        partition_ids = [
+            partition.partition_id
+            for partition in chosen_partitions(info, existing, choices)
+            if row_filter is None or row_filter.may_match(partition.get_partition_spec().spec_map)
+        ]
     return [
         TableBucket.new_with_partition(info.table_id, partition_id, bucket_id)
         for partition_id in partition_ids

@@ -42,13 +42,18 @@ _SNAPSHOT_ONLY: Final = (FROM_SNAPSHOT, 0)
 
 @dataclass(frozen=True, slots=True)
 class TableReadOptions:
-    """What is to be read of a table. ``row_limit`` rows may be any of its rows."""
+    """What is to be read of a table: rows that the filter of ``columns`` keeps, of which ``row_limit`` may be any.
+
+    ``predicate`` tells servers which batches of a log they may skip.
+    """
 
     columns: ScanColumns
     predicate: BoundPredicate | None = None
     row_limit: int | None = None
     # Chosen partitions; None stands for all.
     partitions: Collection[str | PartitionSpec] | None = None
+    # A single bucket, instead of partitions.
+    bucket: TableBucket | None = None
 
 
 class TableRead:
@@ -74,17 +79,24 @@ class TableRead:
     async def begin(cls, cluster: Cluster, runtime: Runtime, info: TableInfo, options: TableReadOptions) -> TableRead:
         """Find out what there is, and how to read it. Runs on the loop of the cluster."""
         path, columns = info.table_path, options.columns
-        buckets = await table_buckets(cluster, info, options.partitions)
+        if options.bucket is None:
+            buckets = await table_buckets(cluster, info, options.partitions, columns.row_filter)
+        else:
+            buckets = [options.bucket]
         rows = _KeptRows(buckets, options.row_limit)
         earliest = dict.fromkeys(buckets, EARLIEST_OFFSET)
         if not info.has_primary_key():
             pipeline = ScanPipeline(cluster, runtime, info, columns, predicate=options.predicate)
             return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows)
         if await can_scan_rows(cluster, path, buckets):
-            pipeline = ScanPipeline(cluster, runtime, info, columns, rows_only=True, row_limit=options.row_limit)
+            # Servers know nothing of filters here, so as many rows may be needed as there are.
+            row_limit = options.row_limit if columns.row_filter is None else None
+            pipeline = ScanPipeline(cluster, runtime, info, columns, rows_only=True, row_limit=row_limit)
             return cls(runtime, pipeline, dict.fromkeys(buckets, _SNAPSHOT_ONLY), rows)
         await check_complete_changelogs(cluster, path, buckets)
-        with_keys = columns.with_columns(info.physical_primary_keys)
+        # Of a row that is filtered out, earlier changes may not be: rows are filtered when they are known.
+        unfiltered = columns.with_filter_columns()
+        with_keys = unfiltered.with_columns(info.physical_primary_keys)
         fold = ChangelogFold(columns, with_keys, info.physical_primary_keys)
         pipeline = ScanPipeline(cluster, runtime, info, with_keys)
         return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows, fold)

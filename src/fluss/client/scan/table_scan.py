@@ -16,8 +16,9 @@ from fluss.client.scan.records import require_pandas
 from fluss.client.scan.table_buckets import PartitionChoices, check_bucket_id, checked_choices
 from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.errors import FlussError
+from fluss.filter.row_filter import Filter, RowFilter, check_filter
 from fluss.integers import int32
-from fluss.schema.predicate import BoundPredicate, Predicate
+from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.table_options import LogFormat
@@ -40,7 +41,7 @@ class TableScan:
         self._info = table_info
         self._projection: Sequence[int | str] | None = None
         self._projection_kind = "indices"
-        self._predicate: Predicate | None = None
+        self._filters: list[Filter] = []
         self._limit: int | None = None
         self._is_aligned = True
 
@@ -62,14 +63,22 @@ class TableScan:
         self._projection, self._projection_kind = string_list("names", names), "names"
         return self
 
-    def filter(self, predicate: Predicate) -> TableScan:
-        """Leave out batches that cannot contain a row for which the condition holds.
+    def filter(self, predicate: Filter) -> TableScan:
+        """Return only rows for which the condition holds. Several calls add conditions, of which all must hold.
 
-        Whole batches are left out, by servers that keep statistics of them. So other rows may be returned, too.
+        A condition is an object (``(col("price") > 10) & col("name").starts_with("a")``), a text in SQL
+        (``"price > 10 AND name LIKE 'a%'"``), or an expression of pyarrow or pyiceberg. As in SQL, a comparison with
+        NULL is unknown, and a row is returned only if its condition is true. NaN equals itself and is above all other
+        numbers, as for Spark; only expressions of pyarrow follow the rules of pyarrow.
+
+        The columns of a condition need not be among those that are returned. Servers leave out batches that cannot
+        have a row for which it holds, if the table has statistics (``table.statistics.columns``), and the client leaves
+        out the other rows; scanners go on behind them. A changelog is filtered change by change, each by its own row:
+        a row that an update takes out of the filter is returned as ``-U`` without its ``+U``, and one that it brings
+        in as ``+U`` without its ``-U``.
         """
-        if not isinstance(predicate, Predicate):
-            raise TypeError(f"predicate must be a Predicate such as col('price') > 10, got {type(predicate).__name__}")
-        self._predicate = predicate
+        check_filter(predicate)
+        self._filters.append(predicate)
         return self
 
     def limit(self, n: int) -> TableScan:
@@ -119,17 +128,18 @@ class TableScan:
         return await self.create_record_batch_log_scanner()
 
     def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
-        """Return a scanner for at most ``limit`` rows of one bucket."""
+        """Return a scanner for at most ``limit`` rows of one bucket, with a filter for those that it keeps."""
         if not isinstance(bucket, TableBucket):
             raise TypeError(f"bucket must be a TableBucket, got {type(bucket).__name__}")
         if self._limit is None:
             raise FlussError("A bucket batch scanner requires a limit; call limit(n) first")
-        if self._predicate is not None:
-            raise FlussError("A bucket batch scanner cannot be combined with a filter")
         self._check_bucket(bucket)
         if not self._info.has_primary_key() and self._info.log_format is not LogFormat.ARROW:
             self._refuse_format("A limited scan")
-        return BatchScanner._create(self._cluster, self._runtime, self._info, bucket, self._limit, self._columns())
+        columns = self._columns()
+        return BatchScanner._create(
+            self._cluster, self._runtime, self._info, bucket, self._limit, columns, self._pushed_down(columns)
+        )
 
     # The whole table at once
 
@@ -176,10 +186,9 @@ class TableScan:
         return pa.RecordBatchReader.from_batches(options.columns.arrow_schema, read.batches())
 
     def _read_options(self, partitions: PartitionChoices) -> TableReadOptions:
-        if self._predicate is not None and self._info.has_primary_key():
-            raise FlussError("The current rows of a table with a primary key cannot be filtered; filter the result")
+        columns = self._columns()
         return TableReadOptions(
-            self._columns(), self._bound_predicate(), self._limit, checked_choices(self._info, partitions)
+            columns, self._pushed_down(columns), self._limit, checked_choices(self._info, partitions)
         )
 
     def __repr__(self) -> str:
@@ -190,19 +199,22 @@ class TableScan:
             raise FlussError(
                 "Log scanners do not support limit pushdown; use create_bucket_batch_scanner(), or leave limit() out"
             )
+        columns = self._columns()
         return LogScanner._create(
             self._cluster,
             self._runtime,
             self._info,
-            self._columns(),
-            predicate=self._bound_predicate(),
+            columns,
+            predicate=self._pushed_down(columns),
             is_batch_scanner=is_batch_scanner,
             is_changelog=is_changelog,
             is_aligned=self._is_aligned,
         )
 
     def _columns(self) -> ScanColumns:
-        return ScanColumns(self._info.schema_id, self._info.schema, self._positions())
+        schema = self._info.schema
+        row_filter = RowFilter.of(self._filters, schema) if self._filters else None
+        return ScanColumns(self._info.schema_id, schema, self._positions(), row_filter)
 
     def _positions(self) -> list[int] | None:
         schema = self._info.schema
@@ -223,13 +235,11 @@ class TableScan:
                 raise FlussError(f"Column index {column} out of range: the table has {len(names)} columns")
         return positions
 
-    def _bound_predicate(self) -> BoundPredicate | None:
-        if self._predicate is None:
+    def _pushed_down(self, columns: ScanColumns) -> BoundPredicate | None:
+        """Return what servers may know of the filter. Only batches of columns have statistics to decide by."""
+        if columns.row_filter is None or self._info.log_format is not LogFormat.ARROW:
             return None
-        bound = self._predicate.bind(self._info.schema)
-        if self._info.log_format is not LogFormat.ARROW:
-            self._refuse_format("A filter")
-        return bound
+        return columns.row_filter.bound_predicate()
 
     def _check_bucket(self, bucket: TableBucket) -> None:
         info = self._info

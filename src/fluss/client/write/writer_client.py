@@ -2,7 +2,7 @@
 
     caller       row -> packed row -> block (``blocks``, ``accumulator``); waits when memory is full;
                  full block -> Arrow columns (``row_layout``); with keys also encoded batches (``encoders``)
-    worker       columns -> encoded batches per bucket (``encoders``)
+    worker       columns -> encoded batches per bucket (``encoders``); the event loop, if the rows are few
     event loop   batches in order -> requests -> answers (``sender``) -> the block has ended
 
 Workers are few threads: most of their time they are in pyarrow and compression libraries, which run beside Python.
@@ -41,6 +41,8 @@ K = TypeVar("K")
 E = TypeVar("E", bound=TableEncoder)
 
 _WORKERS_MAX: Final = 4
+# Rows of so few bytes are encoded on the event loop: a worker would take longer to wake up.
+_QUICK_BYTES_MAX: Final = 4 * 1024
 # Blocks of so many bytes together are encoded in one go.
 _GROUP_BYTES_MAX: Final = 1024 * 1024
 # Failures that were not reported to any caller; beyond this many per table, the oldest are forgotten.
@@ -211,8 +213,16 @@ class WriterClient:
                 block.encoded = _encoding_failure(block, error)
 
     def _work_on(self, blocks: list[Block]) -> None:
-        if not self._is_on_loop() and not any(block.encoder.is_slow for block in blocks):
-            # One copy of the rows: quicker done than handed over.
+        if self._is_on_loop():
+            is_quick = (
+                all(block.arrow is None for block in blocks)
+                and sum(block.size_bytes for block in blocks) <= _QUICK_BYTES_MAX
+            )
+        else:
+            # One copy of the rows.
+            is_quick = not any(block.encoder.is_slow for block in blocks)
+        if is_quick:
+            # Sooner done than handed over.
             self._encode(blocks)
             return
         try:
@@ -256,7 +266,11 @@ class WriterClient:
             if block.encoded is None:
                 block.encoded = self._encoded_batches(block)
             block.arrow = None
-        self._call_on_loop(self._blocks_encoded, {block.table: None for block in blocks})
+        tables = {block.table: None for block in blocks}
+        if self._is_on_loop():
+            self._blocks_encoded(tables)
+        else:
+            self._call_on_loop(self._blocks_encoded, tables)
 
     def _encoded_batches(self, block: Block) -> Encoded | FlussError:
         batch = block.arrow

@@ -1138,6 +1138,9 @@ class ListPartitionInfosRequest(_message.Message):
 
     TABLE_PATH_FIELD_NUMBER: _builtins.int
     PARTIAL_PARTITION_SPEC_FIELD_NUMBER: _builtins.int
+    DROPPED_FROM_ID_FIELD_NUMBER: _builtins.int
+    dropped_from_id: _builtins.int
+    """ours, skipped by others: tell of dropped partitions from this id on, too"""
     @_builtins.property
     def table_path(self) -> Global___PbTablePath: ...
     @_builtins.property
@@ -1149,10 +1152,11 @@ class ListPartitionInfosRequest(_message.Message):
         *,
         table_path: Global___PbTablePath | None = ...,
         partial_partition_spec: Global___PbPartitionSpec | None = ...,
+        dropped_from_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["partial_partition_spec", b"partial_partition_spec", "table_path", b"table_path"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dropped_from_id", b"dropped_from_id", "partial_partition_spec", b"partial_partition_spec", "table_path", b"table_path"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partial_partition_spec", b"partial_partition_spec", "table_path", b"table_path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_from_id", b"dropped_from_id", "partial_partition_spec", b"partial_partition_spec", "table_path", b"table_path"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1163,16 +1167,22 @@ class ListPartitionInfosResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_INFO_FIELD_NUMBER: _builtins.int
+    DROPPED_PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions_info(self) -> _containers.RepeatedCompositeFieldContainer[Global___PbPartitionInfo]: ...
+    @_builtins.property
+    def dropped_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PbDroppedPartition]:
+        """ours, only on request"""
+
     def __init__(
         self,
         *,
         partitions_info: _abc.Iterable[Global___PbPartitionInfo] | None = ...,
+        dropped_partitions: _abc.Iterable[Global___PbDroppedPartition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions_info", b"partitions_info"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_partitions", b"dropped_partitions", "partitions_info", b"partitions_info"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1204,6 +1214,34 @@ class PbPartitionInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PbPartitionInfo: _TypeAlias = PbPartitionInfo  # noqa: Y015
+
+@_typing.final
+class PbDroppedPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_NAME_FIELD_NUMBER: _builtins.int
+    LOG_END_OFFSETS_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    partition_name: _builtins.str
+    @_builtins.property
+    def log_end_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """by bucket, -1 where it is not known; empty: of none"""
+
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int | None = ...,
+        partition_name: _builtins.str | None = ...,
+        log_end_offsets: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "partition_name", b"partition_name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_end_offsets", b"log_end_offsets", "partition_id", b"partition_id", "partition_name", b"partition_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PbDroppedPartition: _TypeAlias = PbDroppedPartition  # noqa: Y015
 
 @_typing.final
 class MetadataRequest(_message.Message):
@@ -2097,6 +2135,7 @@ class ListOffsetsRequest(_message.Message):
     PARTITION_ID_FIELD_NUMBER: _builtins.int
     BUCKET_ID_FIELD_NUMBER: _builtins.int
     STARTTIMESTAMP_FIELD_NUMBER: _builtins.int
+    MORE_PARTITIONS_FIELD_NUMBER: _builtins.int
     follower_server_id: _builtins.int
     """-1 for clients"""
     offset_type: _builtins.int
@@ -2107,6 +2146,10 @@ class ListOffsetsRequest(_message.Message):
     """epoch milliseconds; mandatory for offset_type 2"""
     @_builtins.property
     def bucket_id(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def more_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PbListOffsetsReqForPartition]:
+        """ours, skipped by others: further partitions of the table"""
+
     def __init__(
         self,
         *,
@@ -2116,34 +2159,96 @@ class ListOffsetsRequest(_message.Message):
         partition_id: _builtins.int | None = ...,
         bucket_id: _abc.Iterable[_builtins.int] | None = ...,
         startTimestamp: _builtins.int | None = ...,
+        more_partitions: _abc.Iterable[Global___PbListOffsetsReqForPartition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["follower_server_id", b"follower_server_id", "offset_type", b"offset_type", "partition_id", b"partition_id", "startTimestamp", b"startTimestamp", "table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket_id", b"bucket_id", "follower_server_id", b"follower_server_id", "offset_type", b"offset_type", "partition_id", b"partition_id", "startTimestamp", b"startTimestamp", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket_id", b"bucket_id", "follower_server_id", b"follower_server_id", "more_partitions", b"more_partitions", "offset_type", b"offset_type", "partition_id", b"partition_id", "startTimestamp", b"startTimestamp", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListOffsetsRequest: _TypeAlias = ListOffsetsRequest  # noqa: Y015
 
 @_typing.final
+class PbListOffsetsReqForPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    BUCKET_ID_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    @_builtins.property
+    def bucket_id(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int | None = ...,
+        bucket_id: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket_id", b"bucket_id", "partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PbListOffsetsReqForPartition: _TypeAlias = PbListOffsetsReqForPartition  # noqa: Y015
+
+@_typing.final
 class ListOffsetsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BUCKETS_RESP_FIELD_NUMBER: _builtins.int
+    MORE_PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def buckets_resp(self) -> _containers.RepeatedCompositeFieldContainer[Global___PbListOffsetsRespForBucket]: ...
+    @_builtins.property
+    def more_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PbListOffsetsRespForPartition]:
+        """ours, only on request: one for each that was asked for, in their order"""
+
     def __init__(
         self,
         *,
         buckets_resp: _abc.Iterable[Global___PbListOffsetsRespForBucket] | None = ...,
+        more_partitions: _abc.Iterable[Global___PbListOffsetsRespForPartition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets_resp", b"buckets_resp"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets_resp", b"buckets_resp", "more_partitions", b"more_partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListOffsetsResponse: _TypeAlias = ListOffsetsResponse  # noqa: Y015
+
+@_typing.final
+class PbListOffsetsRespForPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUCKET_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def bucket_id(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """those whose offsets were found"""
+
+    @_builtins.property
+    def offset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of each of them"""
+
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___PbListOffsetsRespForBucket]: ...
+    def __init__(
+        self,
+        *,
+        bucket_id: _abc.Iterable[_builtins.int] | None = ...,
+        offset: _abc.Iterable[_builtins.int] | None = ...,
+        failures: _abc.Iterable[Global___PbListOffsetsRespForBucket] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket_id", b"bucket_id", "failures", b"failures", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PbListOffsetsRespForPartition: _TypeAlias = PbListOffsetsRespForPartition  # noqa: Y015
 
 @_typing.final
 class PbListOffsetsRespForBucket(_message.Message):

@@ -21,6 +21,7 @@ from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.serde import table_to_json
 from fluss.schema.table import TablePath
+from fluss.server.coordinator.dropped_partitions import DroppedPartition, DroppedPartitions
 from fluss.server.coordinator.metadata_store import Database, MetadataStore
 from fluss.server.model import BucketHost, Clock, Partition, Table
 
@@ -43,6 +44,7 @@ class CatalogImage:
         self._bucket_count = 0
         # A new mapping for every change, so that those handed out stay as they were.
         self._partitions_by_name: dict[int, Mapping[str, Partition]] = {}
+        self._dropped = DroppedPartitions()
 
     # Reading
 
@@ -140,6 +142,7 @@ class CatalogImage:
         for partition in partitions.values():
             del self._partitions[partition.partition_id]
         self._bucket_count -= table.bucket_count * (len(partitions) if table.is_partitioned else 1)
+        self._dropped.forget_table(table.table_id)
         del self._tables[table.table_id]
         del self._tables_by_name[table.path.database_name][table.path.table_name]
         self._table_jsons.pop(table.table_id, None)
@@ -206,6 +209,7 @@ class Catalog(CatalogImage):
             partitions[partition.table_id].append(partition)
         for table_id, of_table in partitions.items():
             self._put_partitions(table_id, of_table)
+        self._dropped.put(stored.dropped_partitions)
         self._table_id_next = stored.table_id_next
         self._partition_id_next = stored.partition_id_next
 
@@ -353,10 +357,23 @@ class Catalog(CatalogImage):
             partitions = [existing[name] for name in names if name in existing]
             if table is None or not partitions:
                 return []
-            await self._store.drop_partitions(partition.partition_id for partition in partitions)
+            for partition in partitions:
+                await self._buckets.know_log_ends(table, partition)
+            now_ms = self._clock()
+            dropped = [DroppedPartition(each.partition_id, table_id, each.name, now_ms) for each in partitions]
+            # Without their ends: rows may be written up to the moment in which the partitions are gone.
+            await self._store.drop_partitions(dropped, forgotten_ids=self._dropped.take_old(now_ms))
             self._remove_partitions(table_id, partitions)
-            await self._drop_buckets(table, partitions)
+            self._dropped.put(dropped)
+            ends = [await self._drop_group(table, partition) for partition in partitions]
+            dropped = [replace(each, log_ends=log_ends) for each, log_ends in zip(dropped, ends, strict=True)]
+            self._dropped.put(dropped)
+            await self._store.set_log_ends(dropped)
             return partitions
+
+    def dropped_partitions_of(self, table_id: int, first_id: int) -> list[DroppedPartition]:
+        """Return the partitions of a table that were dropped not too long ago, from an id on."""
+        return self._dropped.of_table(table_id, first_id)
 
     # Buckets
 
@@ -394,10 +411,15 @@ class Catalog(CatalogImage):
 
     async def _drop_opened(self, table: Table, opened: Iterable[Partition | None]) -> None:
         for partition in opened:
-            try:
-                await self._buckets.drop_buckets(table, partition)
-            except Exception:
-                logger.exception("the buckets of %s could not be dropped again", table.path)
+            await self._drop_group(table, partition)
+
+    async def _drop_group(self, table: Table, partition: Partition | None) -> tuple[int, ...]:
+        """Let go of the buckets of a partition, or of a table without partitions; return where their logs ended."""
+        try:
+            return await self._buckets.drop_buckets(table, partition)
+        except Exception:
+            logger.exception("the buckets of %s could not be dropped again", table.path)
+            return ()
 
     async def _drop_buckets(self, table: Table, partitions: Collection[Partition]) -> None:
         """Let go of the buckets of what was dropped. Failures are logged: the next start removes the bytes."""

@@ -23,6 +23,7 @@ from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json, schema_to_json
 from fluss.schema.table import TableBucket, TablePath
+from fluss.server.coordinator.dropped_partitions import DroppedPartition
 from fluss.server.coordinator.sqlite_file import SqliteFile
 from fluss.server.model import Partition, Table
 
@@ -44,6 +45,8 @@ class StoredCatalog:
     databases: Collection[Database]
     tables: Collection[Table]
     partitions: Collection[Partition]
+    # The oldest drops first.
+    dropped_partitions: Collection[DroppedPartition]
     table_id_next: int
     partition_id_next: int
 
@@ -64,6 +67,7 @@ _TABLE_ID: Final = "table_id"
 _PARTITION_ID: Final = "partition_id"
 _WRITER_ID: Final = "writer_id"
 _ROW_ID_FIRST: Final = 1
+_SELECT_DROPPED: Final = "SELECT * FROM dropped_partitions ORDER BY dropped_ms, partition_id"
 
 
 class MetadataStore:
@@ -151,11 +155,26 @@ class MetadataStore:
 
         await self._file.write(create)
 
-    async def drop_partitions(self, partition_ids: Iterable[int]) -> None:
-        ids = [(partition_id,) for partition_id in partition_ids]
-        await self._file.write(
-            lambda connection: connection.executemany("DELETE FROM partitions WHERE partition_id = ?", ids)
-        )
+    async def drop_partitions(self, dropped: Collection[DroppedPartition], forgotten_ids: Iterable[int] = ()) -> None:
+        """Remove partitions, and note that they were there; forget about others that were dropped before."""
+
+        def drop(connection: sqlite3.Connection) -> None:
+            ids = [(partition.partition_id,) for partition in dropped]
+            connection.executemany("DELETE FROM partitions WHERE partition_id = ?", ids)
+            connection.executemany(
+                "INSERT INTO dropped_partitions VALUES (?, ?, ?, ?, ?)",
+                [(*_dropped_key(partition), _dump(partition.log_ends)) for partition in dropped],
+            )
+            forgotten = [(partition_id,) for partition_id in forgotten_ids]
+            connection.executemany("DELETE FROM dropped_partitions WHERE partition_id = ?", forgotten)
+
+        await self._file.write(drop)
+
+    async def set_log_ends(self, dropped: Collection[DroppedPartition]) -> None:
+        """Note where the logs of dropped partitions ended."""
+        rows = [(_dump(partition.log_ends), partition.partition_id) for partition in dropped]
+        statement = "UPDATE dropped_partitions SET log_ends = ? WHERE partition_id = ?"
+        await self._file.write(lambda connection: connection.executemany(statement, rows))
 
     async def load_catalog(self) -> StoredCatalog:
         """Read all databases, tables and partitions."""
@@ -169,6 +188,7 @@ class MetadataStore:
             [_database(*row) for row in connection.execute("SELECT * FROM databases")],
             [self._table(schemas[row[0]], row) for row in connection.execute("SELECT * FROM tables")],
             [Partition(*row) for row in connection.execute("SELECT * FROM partitions")],
+            [_dropped_partition(*row) for row in connection.execute(_SELECT_DROPPED)],
             _counter(connection, _TABLE_ID),
             _counter(connection, _PARTITION_ID),
         )
@@ -356,6 +376,14 @@ def _table(
     return Table(path, table_id, schema_id, descriptor, schemas, created_ms, modified_ms)
 
 
+def _dropped_key(partition: DroppedPartition) -> tuple[int, int, str, int]:
+    return partition.partition_id, partition.table_id, partition.name, partition.dropped_ms
+
+
+def _dropped_partition(partition_id: int, table_id: int, name: str, dropped_ms: int, log_ends: str) -> DroppedPartition:
+    return DroppedPartition(partition_id, table_id, name, dropped_ms, tuple(json.loads(log_ends)))
+
+
 def _insert_schema(connection: sqlite3.Connection, table: Table) -> None:
     schema_json = schema_to_json(table.descriptor.schema).decode()
     connection.execute("INSERT INTO schemas VALUES (?, ?, ?)", (table.table_id, table.schema_id, schema_json))
@@ -479,4 +507,16 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         """,
     ),
     ("ALTER TABLE producer_offsets ADD COLUMN owner TEXT NOT NULL DEFAULT ''",),
+    # Partitions that were dropped, for a while, and where the logs of their buckets ended.
+    (
+        """
+        CREATE TABLE dropped_partitions (
+            partition_id INTEGER PRIMARY KEY,
+            table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,
+            name TEXT NOT NULL,
+            dropped_ms INTEGER NOT NULL,
+            log_ends TEXT NOT NULL
+        )
+        """,
+    ),
 )

@@ -93,6 +93,8 @@ class SqliteFile:
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=FULL")
             self._connection.execute("PRAGMA foreign_keys=ON")
+            # No change opens a file: there may be no descriptor left.
+            self._connection.execute("PRAGMA temp_store=MEMORY")
             self._migrate(self._connection)
 
     @contextmanager

@@ -1,12 +1,13 @@
 """The key-value side of one bucket: batches of puts and deletes in, the store up to date behind them.
 
     put (event loop)       check, take into the queue                      arrival order is the order of the log
-    prepare (thread *)     old rows, merge, changelog batch                one batch at a time
+    prepare (thread *)     old rows, merge, changelog batch                one batch at a time, or several as one
     append (event loop)    into the log; pending from now on               the next batch is prepared meanwhile
     apply (thread *)       on the disk as changelog -> into the store      gone from pending
     answer (event loop)    lookups find it from now on, and readers of the changelog see it
 
-* A few rows are dealt with on the event loop if nothing has to be waited for: see ``LoopBudget``.
+* Together with what other buckets have to do, see ``joint_work``; a few rows are dealt with on the event loop if
+nothing has to be waited for.
 
 The log is the truth. A batch whose changelog cannot be written leaves nothing behind, and what was prepared on top of
 it is not written either. A store that fails is brought up to date from the log.
@@ -15,39 +16,34 @@ it is not written either. A store that fails is brought up to date from the log.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final, Protocol, TypeVar
 
-from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.errors import FlussError, KvDamagedError
 from fluss.server.kv.batches import (
     ACKS_ALL,
-    QUICK_BYTES_MAX,
-    QUICK_RECORDS_MAX,
     KvPut,
     KvPutResult,
-    NotQuickError,
     PendingBatch,
     PendingBatches,
-    PreparedBatch,
     QueuedBatch,
     changes_of,
-    current_rows,
-    current_rows_in_memory,
     look_at,
     set_failure,
     set_result,
     state_after,
 )
+from fluss.server.kv.joint_work import NextBatches
 from fluss.server.kv.kv_runtime import KvRuntime
+from fluss.server.kv.preparer import BucketShare, PreparedBatch, ShareOutcome
 from fluss.server.kv.store_life import StoreLife
 from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.state import IdBlock
 from fluss.storage.kv.store import KvStore
+from fluss.storage.kv.store_writes import StoreWrite
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.tablet import LogTablet
 
@@ -57,13 +53,10 @@ T = TypeVar("T")
 
 # What a batch costs besides its bytes.
 _QUEUED_BATCH_BYTES: Final = 1024
-# Small batches that are prepared as one at most.
-_COALESCED_MAX: Final = 16
-# What may be brought into a store on the event loop, and let go of there: some hundred microseconds of work.
-_QUICK_ENTRIES_MAX: Final = 128
+# Batches of one bucket that are prepared as one at most.
+_JOINED_MAX: Final = 16
+# What may be let go of on the event loop.
 _QUICK_MEMORY_BYTES_MAX: Final = 256 * 1024
-
-logger = logging.getLogger(__name__)
 
 
 class NewestTable(Protocol):
@@ -77,14 +70,16 @@ class KvBucket:
     """Belongs to the event loop of its log."""
 
     __slots__ = (
+        "_applying",
+        "_at_rest",
         "_closed_reason",
         "_ids",
         "_is_applying",
         "_is_preparing",
         "_life",
         "_log",
-        "_lost_reason",
         "_pending",
+        "_preparing",
         "_queue",
         "_reader_count",
         "_runtime",
@@ -94,16 +89,20 @@ class KvBucket:
     def __init__(self, runtime: KvRuntime, table: NewestTable, log: LogTablet) -> None:
         self._runtime = runtime
         # A reader that has seen a change in the changelog finds it by lookup, too.
-        log.hold_back()
+        log.hold_back(self._apply_soon)
         self._log = log
         self._life = StoreLife(runtime, log, lambda: table.table, lambda: self._is_busy)
         self._queue: deque[QueuedBatch] = deque()
         self._pending = PendingBatches()
         # What is left of the reserved ids after the batch that was appended last.
         self._ids: IdBlock | None = None
-        # Why appended batches were lost, if any were. What was prepared on top of them is void.
-        self._lost_reason: FlussError | None = None
+        # What is being prepared, still in the queue, and what is being brought into the store, still pending.
+        self._preparing: Sequence[QueuedBatch] = ()
+        self._applying: Sequence[PendingBatch] = ()
+        # Also while the store is opened for that.
         self._is_preparing = self._is_applying = False
+        # Set when nothing is prepared, pending or applied any more; None while nobody waits for that.
+        self._at_rest: asyncio.Future[None] | None = None
         self._reader_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed_reason: FlussError | None = None
@@ -141,119 +140,87 @@ class KvBucket:
         answer = asyncio.get_running_loop().create_future()
         # A request that was cancelled leaves an error that is not asked for.
         answer.add_done_callback(look_at)
-        self._queue.append(QueuedBatch(put, preparer, batch, memory_bytes, answer, preparer.is_quick(batch)))
-        if not self._is_preparing:
-            self._is_preparing = True
-            self._start(self._prepare_all())
+        self._queue.append(QueuedBatch(put, preparer, batch, memory_bytes, answer, preparer.is_joinable(batch)))
+        self._prepare_soon()
         return answer
 
-    async def _prepare_all(self) -> None:
-        try:
-            while self._queue:
-                await self._gather_quick()
-                try:
-                    store = await self.store()
-                except FlussError as error:
-                    self._refuse_queued(error)
-                    continue
-                self._drop_lost()
-                if self._queue and not self._prepare_coalesced(store):
-                    await self._prepare(self._queue.popleft(), store)
-        finally:
-            self._is_preparing = False
+    def _prepare_soon(self) -> None:
+        """Have the batches at the head of the queue prepared, unless that is being done."""
+        if self._queue and not self._is_preparing:
+            self._runtime.preparation.add(self, may_wait=self._queue[-1].is_joinable)
 
-    async def _gather_quick(self) -> None:
-        """Let the small batches that have arrived already join the queue: a connection hands over one per turn."""
-        count = 0
-        while count < len(self._queue) < _COALESCED_MAX and self._queue[-1].is_coalescible:
-            count = len(self._queue)
-            await asyncio.sleep(0)
-
-    def _prepare_coalesced(self, store: KvStore) -> bool:
-        """Prepare and append the small batches at the head of the queue as one, if that can be done.
-
-        Nothing is waited for, so they find everything as it was when they were prepared. Returns False, with nothing
-        done, if each has to be prepared by itself.
-        """
-        group = self._coalescible_batches()
-        first = self._queue[0]
-        budget = self._runtime.loop_budget
-        if len(group) < 2 or not budget.is_left:
-            return False
-        self._ids = self._ids or store.state.ids
-        all_prepared = None
-        with budget.spend(), suppress(FlussError, NotQuickError):
-            all_prepared = self._explained(
-                first.preparer.prepare_coalesced,
-                [queued.batch for queued in group],
-                first.put.targets,
-                first.put.is_overwrite,
-                current_rows_in_memory(store, self._pending.memtables()),
-                self._ids,
-            )
-        if all_prepared is None:
-            for queued in group:
-                queued.is_coalescible = False
-            return False
-        for queued, prepared in zip(group, all_prepared, strict=True):
+    def next_batches(self) -> NextBatches | None:
+        """Return what is to be prepared next, for ``take_prepared``."""
+        self._drop_lost()
+        while self._queue and self._is_settled(self._queue[0]):
             self._queue.popleft()
-            try:
-                if not self._is_answered_as_duplicate(queued):
-                    self._appended(queued, prepared, self._log.append(prepared.changelog))
-            except FlussError as error:
-                self._refuse(queued, error)
-        return True
-
-    def _coalescible_batches(self) -> list[QueuedBatch]:
-        """Return the batches at the head of the queue that all together are not more than a small batch may be."""
-        first, group, record_count, byte_count = self._queue[0], [], 0, 0
-        for queued in islice(self._queue, _COALESCED_MAX):
-            record_count += queued.batch.record_count
-            byte_count += len(queued.batch.data)
-            if not queued.coalesces_with(first) or record_count > QUICK_RECORDS_MAX or byte_count > QUICK_BYTES_MAX:
-                break
-            group.append(queued)
-        return group
-
-    async def _prepare(self, queued: QueuedBatch, store: KvStore) -> None:
-        """Prepare a batch and append it. If anything goes wrong, nothing has happened."""
+        if not self._queue or self._is_preparing:
+            return None
+        self._is_preparing = True
+        store = self.open_store()
+        if store is None or self._closed_reason is not None:
+            self._start(self._open_for_queue())
+            return None
         self._ids = self._ids or store.state.ids
-        lost_before = self._lost_reason
+        first = self._queue[0]
+        self._preparing = self._joinable_batches() if first.is_joinable else [first]
+        column, reserve = first.preparer.auto_increment, None
+        if column is not None:
+            reserve = self._runtime.id_reserver(first.put.table.table_id, column.column_id)
+        batches = [queued.batch for queued in self._preparing]
+        share = BucketShare(batches, store, self._pending.memtables(), self._ids, reserve)
+        return NextBatches(first.preparer, first.mode, share, first.is_joinable)
+
+    async def _open_for_queue(self) -> None:
         try:
-            if self._is_answered_as_duplicate(queued):
-                return
-            prepared = await self._prepare_quickly(queued, store) or await self._prepare_in_thread(queued, store)
-            self._drop_lost()
-            if self._lost_reason is not None and self._lost_reason is not lost_before:
-                raise self._lost_reason.copied()
+            await self.store()
+        except FlussError as error:
+            self._refuse_queued(error)
+        self._is_preparing = False
+        self._prepare_soon()
+
+    def _joinable_batches(self) -> list[QueuedBatch]:
+        """Return the batches at the head of the queue that may be prepared as one."""
+        first = self._queue[0]
+        return [first, *takewhile(lambda queued: queued.joins(first), islice(self._queue, 1, _JOINED_MAX))]
+
+    def take_prepared(self, share: BucketShare, outcome: ShareOutcome) -> None:
+        """Append what was prepared. Batches that could not be prepared with those before them get their turn again.
+
+        What was refused meanwhile, because the changelog before it was lost or the bucket is closed, has left the queue
+        and is not written.
+        """
+        batches, self._preparing = self._preparing, []
+        self._is_preparing = False
+        self._drop_lost()
+        if isinstance(outcome, FlussError):
+            if isinstance(outcome, KvDamagedError):
+                self._life.failed(share.store, outcome)
+            if self._is_next(batches[0]):
+                self._refuse(self._queue.popleft(), outcome)
+        else:
+            for queued, prepared in zip(batches, outcome, strict=False):
+                if self._is_next(queued):
+                    self._queue.popleft()
+                    self._append(queued, prepared)
+            for queued in batches[len(outcome) :]:
+                queued.is_joinable = False
+        self._prepare_soon()
+        self._rest()
+
+    def _is_next(self, queued: QueuedBatch) -> bool:
+        return bool(self._queue) and self._queue[0] is queued
+
+    def _append(self, queued: QueuedBatch, prepared: PreparedBatch) -> None:
+        # Of several batches only the first is known to be no duplicate.
+        if self._is_settled(queued):
+            return
+        try:
             append = self._log.append(prepared.changelog)
         except FlussError as error:
-            if isinstance(error, KvDamagedError):
-                self._life.failed(store, error)
             self._refuse(queued, error)
         else:
             self._appended(queued, prepared, append)
-
-    async def _prepare_quickly(self, queued: QueuedBatch, store: KvStore) -> PreparedBatch | None:
-        """Prepare a batch of a few rows here; None if it has more, if the disk is needed, or if there is no time."""
-        budget = self._runtime.loop_budget
-        if not queued.preparer.is_quick(queued.batch):
-            return None
-        if not budget.is_left:
-            await asyncio.sleep(0)
-            if not budget.is_left:
-                return None
-        with budget.spend(), suppress(NotQuickError):
-            find_rows = current_rows_in_memory(store, self._pending.memtables())
-            return self._explained(queued.prepare, find_rows, self._ids)
-        return None
-
-    async def _prepare_in_thread(self, queued: QueuedBatch, store: KvStore) -> PreparedBatch:
-        column, reserve = queued.preparer.auto_increment, None
-        if column is not None:
-            reserve = self._runtime.id_reserver(queued.put.table.table_id, column.column_id)
-        find_rows = current_rows(store, self._pending.memtables())
-        return await self._in_thread(queued.prepare, find_rows, self._ids, reserve)
 
     def _appended(self, queued: QueuedBatch, prepared: PreparedBatch, append: AppendResult) -> None:
         self._runtime.memory.change(prepared.memory_bytes - queued.memory_bytes)
@@ -261,13 +228,14 @@ class KvBucket:
         self._ids = prepared.ids_left
         self._pending.add(batch)
         self._answer_later(queued, batch)
-        if not self._is_applying:
-            self._is_applying = True
-            self._start(self._apply_all())
 
-    def _is_answered_as_duplicate(self, queued: QueuedBatch) -> bool:
-        """Answer a batch that the log has already. Raises code 31 for a batch out of order."""
-        duplicate = self._log.find_duplicate(queued.batch.writer_id, queued.batch.batch_sequence)
+    def _is_settled(self, queued: QueuedBatch) -> bool:
+        """Answer a batch that is not to be written: the log has it already, or it is out of order (31)."""
+        try:
+            duplicate = self._log.find_duplicate(queued.batch.writer_id, queued.batch.batch_sequence)
+        except FlussError as error:
+            self._refuse(queued, error)
+            return True
         if duplicate is None:
             return False
         self._runtime.memory.change(-queued.memory_bytes)
@@ -294,54 +262,67 @@ class KvBucket:
 
     # Applying
 
-    async def _apply_all(self) -> None:
-        try:
-            while self._pending:
-                try:
-                    await self._log.wait_durable(self._pending.first.append)
-                except FlussError:
-                    self._drop_lost()
-                else:
-                    await self._apply_durable()
-        finally:
-            self._is_applying = False
+    def _apply_soon(self) -> None:
+        """Have what is on the disk brought into the store, unless that is being done."""
+        self._drop_lost()
+        if self._pending and not self._is_applying and self._log.is_durable(self._pending.first.append):
+            self._is_applying = True
+            self._runtime.application.add(self)
 
-    async def _apply_durable(self) -> None:
-        """Bring what is on the disk into the store, and answer its writers."""
+    def next_write(self) -> StoreWrite | None:
+        """Return what is to be brought into the store, for ``take_applied``.
+
+        All of it at once: what was made durable at once becomes visible in the changelog at once.
+        """
+        self._drop_lost()
+        store = self.open_store()
+        if store is None:
+            self._start(self._open_for_pending())
+            return None
+        if count := self._count_applied(store):
+            self._show_applied(store, count)
+        batches = list(islice(self._pending, self._count_durable()))
+        if not batches:
+            self._applied()
+            return None
+        self._applying = batches
+        return StoreWrite(store, changes_of(batches), state_after(store.state, batches))
+
+    async def _open_for_pending(self) -> None:
         try:
-            store = await self._life.get()
+            await self._life.get()
         except FlussError as error:
             # It is in the changelog, and comes into the store when that can be opened again.
             self._log.show_until(self._log.offset_durable)
             for batch in self._pending.drop_first(self._count_durable()):
                 self._forget(batch, error)
-            return
-        count = self._count_applied(store)
-        if not count:
-            # All of them at once: what was made durable at once becomes visible in the changelog at once.
-            batches = list(self._pending)[: self._count_durable()]
-            try:
-                if not self._apply_quickly(store, batches):
-                    await self._in_thread(_apply, store, batches)
-            except FlussError as error:
-                self._life.failed(store, error)
-                return
-            count = len(batches)
+        self._applied()
+
+    def take_applied(self, write: StoreWrite, failure: FlussError | None) -> None:
+        """Answer the writers of what is in the store now. A store that has failed is brought up to date first."""
+        batches, self._applying = self._applying, []
+        store = write.store
+        assert isinstance(store, KvStore), "it is the store of this bucket"
+        if failure is not None:
+            self._life.failed(store, failure)
+        else:
             self._note_applied(batches)
+            self._show_applied(store, len(batches))
+        self._applied()
+
+    def _show_applied(self, store: KvStore, count: int) -> None:
         self._log.show_until(store.state.applied_offset)
         applied = self._pending.drop_first(count)
         for batch in applied:
             self._forget(batch, None)
-        if not _are_few(applied):
+        if sum([batch.memory_bytes for batch in applied]) > _QUICK_MEMORY_BYTES_MAX:
             # Megabytes take a while to be given back, too.
             self._runtime.threads.submit(applied.clear)
 
-    def _apply_quickly(self, store: KvStore, batches: Sequence[PendingBatch]) -> bool:
-        """Bring a few rows into the store here; return False, with nothing done, if that might take longer."""
-        if not _are_few(batches) or not self._runtime.loop_budget.is_left:
-            return False
-        with self._runtime.loop_budget.spend():
-            return self._explained(_apply_if_quick, store, batches)
+    def _applied(self) -> None:
+        self._is_applying = False
+        self._apply_soon()
+        self._rest()
 
     def _count_durable(self) -> int:
         return sum(self._log.is_durable(batch.append) for batch in self._pending)
@@ -370,7 +351,6 @@ class KvBucket:
         lost = self._pending.drop_from(self._count_durable())
         if not lost:
             return
-        self._lost_reason = reason
         self._ids = lost[0].ids_before
         for batch in lost:
             self._forget(batch, reason)
@@ -458,8 +438,9 @@ class KvBucket:
         The store of a bucket that is dropped is closed only: its rows are about to be removed.
         """
         assert self._closed_reason is not None, "no batches may come while it is closed"
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._is_working:
+            self._at_rest = self._at_rest or asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._at_rest,))
         await self._life.close(is_dropped=is_dropped)
 
     @property
@@ -469,39 +450,23 @@ class KvBucket:
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._tasks or self._queue or self._pending or self._reader_count)
+        return bool(self._is_working or self._queue or self._reader_count)
 
-    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Do something in a thread for writes."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._runtime.threads, self._explained, work, *arguments)
+    @property
+    def _is_working(self) -> bool:
+        return bool(self._is_preparing or self._is_applying or self._pending or self._tasks)
 
-    def _explained(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Do something for writes. What is a bug there fails one batch, and not the bucket."""
-        try:
-            return work(*arguments)
-        except (FlussError, NotQuickError):
-            raise
-        except Exception as error:
-            logger.exception("a batch for %s could not be carried out", format_bucket(self._log.bucket))
-            raise FlussError(f"{type(error).__name__}: {error}", ErrorCode.UNKNOWN_SERVER_ERROR) from error
+    def _rest(self) -> None:
+        """Tell whoever waits for it that there is nothing to be done any more."""
+        if self._at_rest is not None and not self._is_working:
+            self._at_rest.set_result(None)
+            self._at_rest = None
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
 
-
-def _apply(store: KvStore, batches: Sequence[PendingBatch]) -> None:
-    store.write(changes_of(batches), state_after(store.state, batches))
-
-
-def _apply_if_quick(store: KvStore, batches: Sequence[PendingBatch]) -> bool:
-    return store.write_if_quick(changes_of(batches), state_after(store.state, batches))
-
-
-def _are_few(batches: Sequence[PendingBatch]) -> bool:
-    return (
-        sum([len(batch.memtable) for batch in batches]) <= _QUICK_ENTRIES_MAX
-        and sum([batch.memory_bytes for batch in batches]) <= _QUICK_MEMORY_BYTES_MAX
-    )
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._rest()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +13,9 @@ from typing import Final, ParamSpec, TypeVar
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.metrics import Counter, Metrics, Sample
 from fluss.server.descriptors import rocksdb_files
-from fluss.server.kv.batches import BatchPreparer
+from fluss.server.kv.joint_work import JointApplication, JointPreparation, LoopBudget
 from fluss.server.kv.open_stores import OpenStores, SharedStores
+from fluss.server.kv.preparer import BatchPreparer
 from fluss.server.model import IdSource, Table
 from fluss.server.periodic import Periodic
 from fluss.storage.kv.store import KvResources
@@ -25,8 +24,6 @@ from fluss.storage.kv.store_settings import KvStoreSettings
 _MIB = 1024 * 1024
 # Below this share of the limit writers are not asked to slow down.
 _PRESSURE_FROM: Final = 0.75
-# What all buckets together may do in one turn of the event loop.
-_TURN_S: Final = 0.002
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -73,8 +70,10 @@ class KvRuntime:
     def __init__(self, settings: KvSettings, ids: IdSource | None, data_dir: Path) -> None:
         self.settings = settings
         self.memory = WriteMemory(settings.write_memory_bytes_max)
-        self.loop_budget = LoopBudget()
         self.threads: Executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="fluss-kv")
+        budget = LoopBudget()
+        self.preparation = JointPreparation(self.threads, budget)
+        self.application = JointApplication(self.threads, budget)
         self._files = rocksdb_files(settings.open_stores_max)
         self.open_stores = OpenStores(self._files.stores_max, slot_wait_ms=settings.open_slot_wait_ms)
         # Those that share databases, and the databases.
@@ -214,44 +213,6 @@ class WriteMemory:
         """Count more or fewer bytes of a write that was taken, whatever the limit."""
         self._bytes += byte_count
         assert self._bytes >= 0, "more was given back than taken"
-
-
-class LoopBudget:
-    """Time of the event loop for work that is too little to be worth the way to a thread and back.
-
-    A thread would keep the loop waiting just as long, because both need the interpreter; the way there and back costs
-    more than the work. But any number of buckets may be called in one turn of the loop, so all of them together have a
-    limited time per turn. Belongs to the event loop.
-    """
-
-    __slots__ = ("_clock", "_is_counting", "_left_s")
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._left_s = _TURN_S
-        self._is_counting = False
-
-    @property
-    def is_left(self) -> bool:
-        """Whether something short may be done in this turn."""
-        return self._left_s > 0
-
-    @contextmanager
-    def spend(self) -> Iterator[None]:
-        """Count what is done inside."""
-        if not self._is_counting:
-            self._is_counting = True
-            # What is called soon is called in the next turn.
-            asyncio.get_running_loop().call_soon(self._begin_turn)
-        began_at_s = self._clock()
-        try:
-            yield
-        finally:
-            self._left_s -= self._clock() - began_at_s
-
-    def _begin_turn(self) -> None:
-        self._left_s = _TURN_S
-        self._is_counting = False
 
 
 class StoreCounts:

@@ -69,6 +69,8 @@ class AggregationMerger:
             rows=take_rows(states, log_entries.rows),
             change_types=log_entries.change_types,
             row_count_delta=transitions.row_count_delta,
+            changed_slots=rows.fold.slots[records],
+            row_slots=rows.fold.slots[log_entries.records],
         )
 
     def _states(

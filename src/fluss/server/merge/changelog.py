@@ -17,7 +17,7 @@ import pyarrow as pa
 from fluss.buffers import BytesLike, UInt8Array, byte_array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX, decode_arrow_batch, encode_arrow_batch
-from fluss.record.compression import NO_COMPRESSION, ArrowCompression
+from fluss.record.compression import ArrowCompression
 from fluss.record.log_batch import LogBatch, build_batch, decode_row_body, encode_row_body
 from fluss.record.mutations import Mutations
 from fluss.row.arrow_arrays import bool_array, take_rows
@@ -30,8 +30,8 @@ from fluss.server.merge.table_codec import TableKeyEncoder, TableRowCodec
 from fluss.server.model import Table
 
 _CHANGE_TYPES = (ChangeType.Insert, ChangeType.UpdateBefore, ChangeType.UpdateAfter, ChangeType.Delete)
-# Buffers of so many bytes all together become larger by the lengths that compression puts in front of them.
-_COMPRESSED_BYTES_MIN: Final = 512
+# A smaller message is not worth the time that it takes to compress its columns: the disk has blocks of this size.
+_COMPRESSED_BYTES_MIN: Final = 4096
 
 
 class ChangelogRows(NamedTuple):
@@ -55,8 +55,7 @@ def encode_changelog(
     """
     rows, change_types = changes.rows, changes.change_types
     # With what slices leave out, which takes long to tell.
-    byte_count_max = rows.get_total_buffer_size()
-    if byte_count_max > bytes_max and rows.nbytes > bytes_max:
+    if rows.get_total_buffer_size() > bytes_max and rows.nbytes > bytes_max:
         raise FlussError(
             f"The changelog of a batch for table {table.path} would have {rows.nbytes} bytes, readers take at most "
             f"{bytes_max} at once; write or delete fewer rows at a time",
@@ -66,7 +65,8 @@ def encode_changelog(
         return encode_arrow_batch(
             rows,
             table.schema_id,
-            _compression(table, byte_count_max),
+            ArrowCompression.from_properties(table.descriptor.properties),
+            compressed_bytes_min=_COMPRESSED_BYTES_MIN,
             writer_id=writer_id,
             batch_sequence=batch_sequence,
             change_types=change_types,
@@ -117,13 +117,6 @@ def store_entries(table: Table, records: ChangelogRows) -> Mutations:
     codec = TableRowCodec(table)
     put_rows = codec.encode(take_rows(rows, lasts[is_put]))
     return Mutations(fold.unique_keys.some(fold.slots[lasts]), spread(put_rows, is_put), codec.schema_id)
-
-
-def _compression(table: Table, byte_count: int) -> ArrowCompression:
-    """Return how so many bytes are compressed. A few are not: every message says by itself how its body is."""
-    if byte_count < _COMPRESSED_BYTES_MIN:
-        return NO_COMPRESSION
-    return ArrowCompression.from_properties(table.descriptor.properties)
 
 
 def _row_format(table: Table) -> KvFormat | None:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.record.mutations import FoundRows, Mutations
 from fluss.row.arrow_arrays import BoolArray
-from fluss.row.encoded import EncodedRows
+from fluss.row.encoded import EncodedRows, offsets_of
 from fluss.schema.offsets import ChangeType
 from fluss.schema.table_options import ChangelogImage
 from fluss.server.merge.key_fold import KeyFold
@@ -71,6 +71,10 @@ class Changes:
     change_types: UInt8Array
     # Keys that were added minus keys that were removed; None if the table does not count.
     row_count_delta: int | None
+    # The slots of the changed keys, and of the keys that the rows of the changelog are about: both in the order of the
+    # records that they come from.
+    changed_slots: Int64Array
+    row_slots: Int64Array
 
 
 class LogEntries(NamedTuple):
@@ -78,6 +82,8 @@ class LogEntries(NamedTuple):
 
     rows: Int64Array
     change_types: UInt8Array
+    # The record that each entry comes from, ascending.
+    records: Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +107,7 @@ class Transitions:
         is_shown = rows >= 0
         if image is ChangelogImage.WAL:
             is_shown[:, 0] &= ~has_after
-        return LogEntries(rows[is_shown], change_types[is_shown])
+        return LogEntries(rows[is_shown], change_types[is_shown], np.flatnonzero(is_shown) >> 1)
 
     @property
     def row_count_delta(self) -> int:
@@ -117,3 +123,9 @@ class Transitions:
 def row_count_delta(change_types: UInt8Array) -> int:
     """Return how many more keys there are after changes of a FULL changelog."""
     return int(np.count_nonzero(change_types == INSERT)) - int(np.count_nonzero(change_types == DELETE))
+
+
+def row_count_deltas(change_types: UInt8Array, ends: Int64Array) -> Int64Array:
+    """Return how many more keys there are after each piece of a FULL changelog; ``ends`` are the pieces' ends."""
+    counts = offsets_of((change_types == INSERT).astype(np.int64) - (change_types == DELETE))
+    return np.diff(counts[ends], prepend=0)

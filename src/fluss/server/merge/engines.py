@@ -197,6 +197,8 @@ def _last_row_changes(rows: DecodedKvBatch, image: ChangelogImage, *, inserts_ar
         rows=take_rows(rows.rows, entries.rows),
         change_types=entries.change_types,
         row_count_delta=transitions.row_count_delta if image is ChangelogImage.FULL else None,
+        changed_slots=fold.slots[records],
+        row_slots=fold.slots[entries.records],
     )
 
 

@@ -1,4 +1,4 @@
-"""The keys of one KV batch, each different key once: which records belong together, and in which order they came."""
+"""The keys of KV batches, each different key once: which records belong together, and in which order they came."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys, are_equal
 
 NO_RECORD = -1
+# Odd, with bits everywhere: the hashes of equal keys in different spaces become different.
+_SPACE_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class KeyRuns(NamedTuple):
@@ -40,23 +42,30 @@ class KeyFold:
     is_unique: bool
 
     @classmethod
-    def of(cls, keys: EncodedRows) -> KeyFold:
-        """Find the records of each key. Keys keep the order in which they first appear."""
-        return cls.of_hashed(HashedKeys.of(keys))
+    def of(cls, keys: EncodedRows, spaces: Int64Array | None = None) -> KeyFold:
+        """Find the records of each key. Keys keep the order in which they first appear.
+
+        ``spaces`` are the key spaces of the records: equal keys in two of them are different.
+        """
+        return cls.of_hashed(HashedKeys.of(keys), spaces)
 
     @classmethod
-    def of_hashed(cls, keys: HashedKeys) -> KeyFold:
+    def of_hashed(cls, keys: HashedKeys, spaces: Int64Array | None = None) -> KeyFold:
         """Find the records of each key, like ``of``, by hashes that are there already."""
-        in_order = np.sort(keys.hashes)
+        hashes = keys.hashes if spaces is None else keys.hashes + spaces.astype(np.uint64) * _SPACE_FACTOR
+        in_order = np.sort(hashes)
         if not bool((in_order[1:] == in_order[:-1]).any()):
             return cls._of_unique(keys, np.arange(len(keys)))
         # Equal keys have equal hashes, so they are neighbours in this order; those of one hash are in theirs.
-        order = np.argsort(keys.hashes, kind="stable")
-        in_order = keys.hashes[order]
+        order = np.argsort(hashes, kind="stable")
+        in_order = hashes[order]
         is_first = np.append(True, in_order[1:] != in_order[:-1])
         later = np.flatnonzero(~is_first)
-        if not bool(are_equal(keys.keys.some(order[later]), keys.keys.some(order[later - 1])).all()):
-            return cls._of_colliding(keys)
+        are_same = are_equal(keys.keys.some(order[later]), keys.keys.some(order[later - 1]))
+        if spaces is not None:
+            are_same &= spaces[order[later]] == spaces[order[later - 1]]
+        if not bool(are_same.all()):
+            return cls._of_colliding(keys, spaces)
         first_records = order[is_first]
         begins = np.zeros(len(keys), np.bool_)
         begins[first_records] = True
@@ -67,10 +76,12 @@ class KeyFold:
         return cls._linked(keys.some(np.flatnonzero(begins)), slots, order[later - 1], order[later])
 
     @classmethod
-    def _of_colliding(cls, keys: HashedKeys) -> KeyFold:
+    def _of_colliding(cls, keys: HashedKeys, spaces: Int64Array | None) -> KeyFold:
         """Look at the keys one by one: different ones have the same hash, which nearly never happens."""
-        slot_by_key: dict[bytes, int] = {}
-        slots = np.array([slot_by_key.setdefault(key, len(slot_by_key)) for key in keys.keys.to_list()], np.int64)
+        slot_by_key: dict[tuple[int, bytes], int] = {}
+        numbers = [0] * len(keys) if spaces is None else spaces.tolist()
+        spaced = zip(numbers, keys.keys.to_list(), strict=True)
+        slots = np.array([slot_by_key.setdefault(key, len(slot_by_key)) for key in spaced], np.int64)
         first_records = np.unique(slots, return_index=True)[1]
         return cls._of_slots(keys.some(first_records), slots)
 

@@ -61,6 +61,8 @@ class PartialUpdateMerger:
             rows=states.take(entries.rows),
             change_types=entries.change_types,
             row_count_delta=transitions.row_count_delta if self._image is ChangelogImage.FULL else None,
+            changed_slots=rows.fold.slots[records],
+            row_slots=rows.fold.slots[entries.records],
         )
 
     def _check_size(self, batch: MergeInput, rows: DecodedKvBatch, numbers: Int64Array) -> None:

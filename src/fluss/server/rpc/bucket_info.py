@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -76,16 +76,18 @@ class OffsetLister:
             table = self._access.table(context, request.table_id, AclOperation.DESCRIBE)
             self._check(request)
         except FlussError as error:
-            return [error for _ in request.bucket_id]
-        wanted_partition = partition_id(request)
+            bucket_count = sum(len(bucket_ids) for _, bucket_ids in _wanted(request))
+            return [error for _ in range(bucket_count)]
+        find_bucket, table_id = self._access.bucket, request.table_id
         found: list[_Found] = []
-        for bucket_id in request.bucket_id:
-            try:
-                log = self._access.bucket(table, request.table_id, wanted_partition, bucket_id).log()
-            except FlussError as error:
-                found.append(error)
-            else:
-                found.append(_find(log, request))
+        for wanted_partition, bucket_ids in _wanted(request):
+            for bucket_id in bucket_ids:
+                try:
+                    log = find_bucket(table, table_id, wanted_partition, bucket_id).log()
+                except FlussError as error:
+                    found.append(error)
+                else:
+                    found.append(_find(log, request))
         return found
 
     def _check(self, request: pb.ListOffsetsRequest) -> None:
@@ -116,6 +118,13 @@ class OffsetLister:
         return _offsets_response(request, found)
 
 
+def _wanted(request: pb.ListOffsetsRequest) -> Iterator[tuple[int | None, Sequence[int]]]:
+    """Yield the buckets that are asked about, by partition: those of the first one, and of any others."""
+    yield partition_id(request), request.bucket_id
+    for further in request.more_partitions:
+        yield further.partition_id, further.bucket_id
+
+
 def _find(log: LogTablet, request: pb.ListOffsetsRequest) -> _Found:
     """Return an offset that is known without looking, or else the log to look into."""
     if request.offset_type == EARLIEST:
@@ -139,15 +148,29 @@ def _look_up(log: LogTablet, timestamp_ms: int) -> _Found:
 
 
 def _offsets_response(request: pb.ListOffsetsRequest, found: Sequence[_Found]) -> pb.ListOffsetsResponse:
+    """Return the answer: a message for each bucket of the first partition, two lists for each of the others."""
     response = pb.ListOffsetsResponse()
-    for bucket_id, answer in zip(request.bucket_id, found, strict=True):
+    answers = iter(found)
+    for bucket_id, answer in zip(request.bucket_id, answers, strict=False):
         entry = response.buckets_resp.add(bucket_id=bucket_id)
         if isinstance(answer, FlussError):
             set_failure(entry, answer)
         else:
-            assert isinstance(answer, int), "every log has been looked into"
-            entry.offset = answer
+            entry.offset = _known(answer)
+    for further in request.more_partitions:
+        partition = response.more_partitions.add()
+        for bucket_id, answer in zip(further.bucket_id, answers, strict=False):
+            if isinstance(answer, FlussError):
+                set_failure(partition.failures.add(bucket_id=bucket_id), answer)
+            else:
+                partition.bucket_id.append(bucket_id)
+                partition.offset.append(_known(answer))
     return response
+
+
+def _known(answer: int | LogTablet) -> int:
+    assert isinstance(answer, int), "every log has been looked into"
+    return answer
 
 
 @dataclass(slots=True, eq=False)

@@ -210,6 +210,13 @@ class PartitionHandlers:
                 response.partitions_info.add(
                     partition_id=partition.partition_id, partition_spec=pb_partition_spec(spec)
                 )
+        if request.HasField("dropped_from_id"):
+            for dropped in self._catalog.dropped_partitions_of(table.table_id, request.dropped_from_id):
+                response.dropped_partitions.add(
+                    partition_id=dropped.partition_id,
+                    partition_name=dropped.name,
+                    log_end_offsets=dropped.log_ends,
+                )
         return response
 
     async def _create(self, context: RequestContext, request: pb.CreatePartitionRequest) -> pb.CreatePartitionResponse:

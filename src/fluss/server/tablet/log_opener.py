@@ -7,7 +7,6 @@ listing its directory; from then on all directories in it are the work of this p
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,16 +20,15 @@ from fluss.server.tablet.buckets import CLOSED_IN_ORDER, LEFT_BEHIND, NOTHING_ON
 from fluss.storage.log.committer import Committer
 from fluss.storage.log.file_names import TabletKind
 from fluss.storage.log.local_log import first_segment_time
-from fluss.storage.log.tablet import LogSettings, LogTablet
-from fluss.storage.vfs import Files
+from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.log.tablet import LogTablet
+from fluss.storage.vfs import Files, is_passing
 
 # Logs that are opened by one job of a thread.
 LOGS_PER_JOB: Final = 64
 _THREADS: Final = 4
 # Logs of which nothing is on the disk that are made in one turn of the event loop: some milliseconds.
 _NEW_PER_TURN: Final = 256
-# What passes, unlike damage: the bucket stays what it was, and requests for it are told to try again.
-_PASSING_ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 
 logger = logging.getLogger(__name__)
 
@@ -203,7 +201,8 @@ class LogOpener:
                 was_clean=place.was_clean,
             )
         except (FlussError, OSError) as error:
-            if isinstance(error, OSError) and error.errno in _PASSING_ERRORS:
+            if isinstance(error, OSError) and is_passing(error):
+                # The bucket stays what it was, and requests for it are told to try again.
                 logger.warning("the log in %s cannot be opened now: %s", place.directory, error)
                 return None
             reason = error.message if isinstance(error, FlussError) else str(error)

@@ -28,6 +28,7 @@ from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Parti
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import BucketGroup, HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
+from fluss.server.tablet.log_ends import know_log_ends, log_ends
 from fluss.server.tablet.log_opener import LogOpener
 from fluss.server.tablet.log_upkeep import LogUpkeep
 from fluss.server.tablet.reaper import Reaper
@@ -38,7 +39,8 @@ from fluss.server.tablet.scrubber import Scrubber, ScrubSettings
 from fluss.server.tablet.tablet_files import Checkpoints, GroupOffsets, find_groups, find_residue, is_known
 from fluss.storage.log.checkpoint_file import GroupId
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.tablet import LogSettings, LogTablet
+from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import Files, OsFiles
 
 # Logs that are closed at the same time, and logs that are looked at in one turn of the event loop.
@@ -263,17 +265,26 @@ class TabletManager:
             # From now on every directory in it is the work of this process.
             group.take_found(bytearray(group.bucket_count))
 
-    async def drop_buckets(self, table: Table, partition: Partition | None) -> None:
+    async def know_log_ends(self, table: Table, partition: Partition) -> None:
+        hosted = self._tables.get(table.table_id)
+        group = None if hosted is None else hosted.groups.get(partition.partition_id)
+        if group is not None:
+            await know_log_ends(group, was_clean=self._opener.was_clean)
+
+    async def drop_buckets(self, table: Table, partition: Partition | None) -> tuple[int, ...]:
         hosted = self._tables.get(table.table_id)
         group = None if hosted is None else hosted.remove(partition)
         if hosted is None or group is None:
-            return
+            return ()
         if hosted.is_empty:
             del self._tables[table.table_id]
             self._kv_runtime.forget_table(table.table_id)
         self._bucket_count -= group.bucket_count
         self._is_checkpoint_due = True
+        # No request finds the logs any more, and they are as they were.
+        ends = log_ends(group, was_clean=self._opener.was_clean)
         self._reaper.drop(group)
+        return ends
 
     def table_altered(self, table: Table) -> None:
         hosted = self._tables.get(table.table_id)

@@ -460,7 +460,7 @@ class Scrubber:
             "damaged": progress.damaged,
         }
         try:
-            self._files.replace(self._data_dir / FILE_NAME, json.dumps(fields, indent=1).encode(), durably=False)
+            self._files.replace(self._data_dir / FILE_NAME, json.dumps(fields, indent=1).encode())
         except OSError as error:
             logger.warning("how far scrubbing has come could not be noted: %s", error)
 

@@ -24,7 +24,7 @@ from fluss.spark.bulk.files import piece_bytes_for
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of, refuse_speculation
 from fluss.spark.bulk.reports import BucketCheck, CopyReport, Listener, TableCopyReport, listener_of
 from fluss.spark.bulk.states import STATE_PROPERTY, CopyState
-from fluss.spark.connections import open_connection, open_table
+from fluss.spark.connections import await_table, open_connection
 from fluss.spark.naming import table_path
 from fluss.spark.query_options import client_settings, format_options
 from fluss.spark.read.planner import Split, pack
@@ -154,7 +154,7 @@ class TableCopy:
     def run(self) -> TableCopyReport:
         """Copy what is not there yet: of the rows that the source had when the copy began."""
         started_s = time.monotonic()
-        source = open_table(self.source_settings, self.source_path)
+        source = await_table(self.source_settings, self.source_path)
         check_can_be_copied(source.get_table_info())
         target, state = self._prepared(source)
         partition_count = len(state.ranges) if source.get_table_info().is_partitioned() else 0
@@ -185,7 +185,7 @@ class TableCopy:
     def _found(self, source: FlussTable) -> tuple[FlussTable, CopyState] | None:
         """Return the target of an earlier run, None if there is no such table."""
         try:
-            target = open_table(self.target_settings, self.target_path)
+            target = await_table(self.target_settings, self.target_path)
         except FlussError as error:
             if error.error_code != ErrorCode.TABLE_NOT_EXIST:
                 raise
@@ -205,7 +205,7 @@ class TableCopy:
         descriptor = _descriptor(source.get_table_info(), self.properties, state)
         admin = open_connection(self.target_settings).get_admin()
         wait_for(admin.create_table(self.target_path, descriptor))
-        return open_table(self.target_settings, self.target_path), state
+        return await_table(self.target_settings, self.target_path), state
 
     def _save(self, state: CopyState) -> None:
         admin = open_connection(self.target_settings).get_admin()
@@ -294,7 +294,7 @@ class TableCopy:
         by_split = {pair.source: pair for pair in pairs}
         tasks = pack(
             list(by_split),
-            row_bytes,
+            [row_bytes] * len(by_split),
             target_task_bytes=piece_bytes_for(total_bytes, context_of(self.fs.spark).defaultParallelism, _TASK_BYTES),
             tasks_max=_TASKS_MAX,
             may_split=False,

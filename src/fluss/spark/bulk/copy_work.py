@@ -32,7 +32,7 @@ from fluss.schema.table import TableBucket, TablePath
 from fluss.schema.types import DataType
 from fluss.spark.bulk.jobs import UnfitInputError
 from fluss.spark.bulk.reports import BucketCheck, Checksum
-from fluss.spark.connections import open_table
+from fluss.spark.connections import await_table
 from fluss.spark.naming import format_bucket
 from fluss.spark.read.planner import Split
 from fluss.spark.read.split_read import split_rows
@@ -69,7 +69,7 @@ class TableRef:
 
     def open(self) -> FlussTable:
         """Return the table, if it is still this one."""
-        table = open_table(self.settings, self.path)
+        table = await_table(self.settings, self.path)
         if table.get_table_info().table_id != self.table_id:
             raise UnfitInputError(f"{self.path} was dropped and created again while it was copied; begin anew")
         return table

@@ -29,7 +29,7 @@ from fluss.schema.types import TypeRoot
 from fluss.spark.bulk.files import file_system, piece_bytes_for
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of
 from fluss.spark.bulk.reports import ExportReport, Listener, listener_of
-from fluss.spark.connections import open_table
+from fluss.spark.connections import await_table
 from fluss.spark.query_options import (
     PartitionLike,
     ReadOptions,
@@ -98,13 +98,16 @@ def export(
         "scan.partitions": format_partitions(partitions),
     }
     merged = merged_options(fs.spark, fs.options, chosen, Use.BATCH_READ)
-    options = replace(read_options(merged, is_stream=False), target_task_bytes=file_bytes, max_tasks=_TASKS_MAX)
+    # A task writes a file, and files have the size that they are to have, however many cores there are.
+    options = replace(
+        read_options(merged, is_stream=False), target_task_bytes=file_bytes, max_tasks=_TASKS_MAX, cores=1
+    )
     if options.view:
         raise FlussError(f"{table} is a view; export the table itself, or read the view with Spark and write that")
     if options.incremental_start_ms is not None:
         raise FlussError("A table is exported as it is now; read a range of time with Spark, and write that")
     target = ExportTarget.at(path, overwrite=overwrite)
-    source = open_table(options.connection, options.table.path)
+    source = await_table(options.connection, options.table.path)
     work = _ExportWork.of(options, source.get_table_info(), target, layout)
     plan = _planned(source, options, work.columns, context_of(fs.spark).defaultParallelism)
     with target:
@@ -212,7 +215,7 @@ class _ExportWork:
 
     def __call__(self, item: tuple[int, Task]) -> _ExportResult:
         number, task = item
-        table = open_table(self.options.connection, self.options.table.path)
+        table = await_table(self.options.connection, self.options.table.path)
         info = table.get_table_info()
         if info.table_id != self.table_id:
             raise FlussError(f"{info.table_path} was dropped and created again while it was exported; begin again")

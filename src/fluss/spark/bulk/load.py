@@ -50,7 +50,7 @@ from fluss.spark.bulk.fitting import ColumnChoice, ColumnFit, RowFitter
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, UnfitInputError, context_of, refuse_speculation
 from fluss.spark.bulk.reports import Listener, LoadReport, listener_of
 from fluss.spark.bulk.states import LoadPlan, LoadState, LoadTask, LoadTaskResult
-from fluss.spark.connections import open_connection, open_table
+from fluss.spark.connections import await_table, open_connection
 from fluss.spark.naming import table_path
 from fluss.spark.query_options import client_settings
 from fluss.spark.write.exactly_once import ExactlyOnceWrite
@@ -105,7 +105,7 @@ def load(
     refuse_speculation(fs.spark)
     settings = client_settings(fs.options)
     path = table_path(table)
-    target = open_table(settings, path)
+    target = await_table(settings, path)
     info = target.get_table_info()
     _check_mode(info, mode)
     csv_format = CsvFormat(delimiter, quote, escape, header, tuple(null_values), multiline)
@@ -217,7 +217,7 @@ class LoadWork:
     """Whether an earlier run may have written something."""
 
     def __call__(self, task: LoadTask) -> LoadTaskResult:
-        table = open_table(self.settings, self.path)
+        table = await_table(self.settings, self.path)
         info = table.get_table_info()
         if info.table_id != self.table_id:
             raise UnfitInputError(f"{self.path} was dropped and created again while files were loaded; begin anew")

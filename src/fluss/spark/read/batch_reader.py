@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from fluss.spark.connections import open_table
+from fluss.spark.connections import await_answer, open_table
 from fluss.spark.query_options import ReadOptions
-from fluss.spark.read.planner import Task, plan_batch, read_view
+from fluss.spark.read.planner import TablePlan, Task, plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, table_columns, table_filter, view_filter
 from fluss.spark.session.noise import ShortTracebacks
 
@@ -27,13 +27,8 @@ class FlussBatchReader(DataSourceReader):
     """Reads what a table has at the moment at which the reader is made, however often it is read."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        table = open_table(options.connection, options.table.path)
-        info = table.get_table_info()
-        view = read_view(info, options)
-        row_filter = view_filter(options, info, view)
-        columns = table_columns(schema, view, row_filter, info)
-        plan = plan_batch(table, options, columns, table_filter(row_filter, info))
-        self._read = SplitRead(options, schema, view, plan.table_id)
+        plan = await_answer(options.connection, lambda: _plan(options, schema))
+        self._read = SplitRead(options, schema, plan.view, plan.table_id)
         self._tasks = plan.tasks
 
     def __getstate__(self) -> dict[str, Any]:
@@ -48,3 +43,12 @@ class FlussBatchReader(DataSourceReader):
         if partition.value is not None:
             with ShortTracebacks():
                 yield from self._read.read(partition.value)
+
+
+def _plan(options: ReadOptions, schema: StructType) -> TablePlan:
+    table = open_table(options.connection, options.table.path)
+    info = table.get_table_info()
+    view = read_view(info, options)
+    row_filter = view_filter(options, info, view)
+    columns = table_columns(schema, view, row_filter, info)
+    return plan_batch(table, options, columns, table_filter(row_filter, info))

@@ -16,9 +16,10 @@ table grows.
    too early; so the start is exact only because tasks look at the time of every record, and the end is checked here
    against the record that is there.
 3. Sizes: what a row costs, measured on a few rows if it decides about the number of tasks.
-4. Packing: a task costs 30 to 100 ms before its first row, so small splits share one. Splits of logs may be cut
-   anywhere: they are laid end to end and cut into pieces of the same size. What must stay whole, such as the rows of a
-   bucket with a primary key, is given to the task that has the least so far, the largest splits first.
+4. Packing: a task costs 30 to 100 ms before its first row, so small splits share one. More tasks than cores are a
+   multiple of the cores, so that none is idle while the last tasks run. Splits of logs may be cut anywhere: they are
+   laid end to end and cut into pieces of the same number of bytes. What must stay whole, such as the rows of a bucket
+   with a primary key, is given to the task that has the least so far, the largest splits first.
 """
 
 from __future__ import annotations
@@ -27,13 +28,12 @@ import heapq
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
-
-import pyarrow as pa
 
 from fluss import FlussTable
 from fluss.client.bulk import (
@@ -63,10 +63,12 @@ if TYPE_CHECKING:
 
 Task: TypeAlias = "tuple[Split, ...]"
 ReadView: TypeAlias = Literal["rows", "log", "upserts", "changelog", "binlog"]
-# Unless an option limits them: so many tasks for each processor of the driver, or more if tasks would otherwise be
-# larger than so many times their target size.
-_TASKS_PER_PROCESSOR: Final = 16
+# Unless an option limits them: so many tasks for each core, or more if tasks would otherwise be larger than so many
+# times their target size.
+_TASKS_PER_CORE: Final = 16
 _TASK_SIZE_MAX: Final = 8
+# For the sake of cores that would be idle, tasks may be smaller than their target size: down to this share of it.
+_TASK_SIZE_MIN: Final = 0.25
 # What a row costs Spark besides its bytes, as a number of bytes.
 _ROW_COST_BYTES: Final = 24
 # How many times larger rows may be than their types suggest.
@@ -95,8 +97,9 @@ _EXACT_ROOTS: Final = frozenset(
 )
 
 
-# Rows that are measured at most.
+# Rows that are measured at most, together, and the parts that they are taken of.
 _SAMPLE_ROWS: Final = 1000
+_SAMPLES_MAX: Final = 4
 logger = logging.getLogger(__name__)
 
 
@@ -169,14 +172,15 @@ def plan_batch(
     view = read_view(table.get_table_info(), options)
     splits = _splits(table, options, view, row_filter, clock)
     may_split = view in ("log", "changelog", "binlog")
-    bytes_per_row = _bytes_per_row(table, splits, columns, options.target_task_bytes)
+    row_bytes = _row_bytes(table, splits, columns, options.target_task_bytes)
     tasks = pack(
         splits,
-        bytes_per_row,
+        row_bytes,
         target_task_bytes=options.target_task_bytes,
-        tasks_max=options.max_tasks or _default_tasks_max(splits, bytes_per_row, options),
+        tasks_max=options.max_tasks or _default_tasks_max(splits, row_bytes, options),
         may_split=may_split,
         task_rows_max=options.max_records_per_partition,
+        cores=cores_of(options),
     )
     return TablePlan(table.get_table_info().table_id, view, tuple(tasks))
 
@@ -378,89 +382,148 @@ def _warn_of_expired(table: FlussTable, start_ms: int, clock: Callable[[], float
 # Sizes
 
 
-def _bytes_per_row(table: FlussTable, splits: Sequence[Split], columns: Sequence[str], target_task_bytes: int) -> float:
-    """Return what a row costs, measured if it decides about the number of tasks."""
+def _row_bytes(
+    table: FlussTable, splits: Sequence[Split], columns: Sequence[str], target_task_bytes: int
+) -> list[float]:
+    """Return what a row of each split costs, measured if it decides about the number of tasks.
+
+    The largest splits are measured, one by one; the rows of the others count as much as theirs on average.
+    """
     guessed = estimated_row_bytes(table.get_table_info().schema, columns)
     if sum(split.weight for split in splits) * guessed * _GUESS_FACTOR_MAX < target_task_bytes:
-        return guessed + _ROW_COST_BYTES
-    largest = max(splits, key=lambda split: split.weight)
-    log = LogRange(largest.bucket(table.get_table_info().table_id), largest.start, largest.stop)
-    return (measured_row_bytes(table, log, columns) or guessed) + _ROW_COST_BYTES
+        return [guessed + _ROW_COST_BYTES] * len(splits)
+    table_id = table.get_table_info().table_id
+    largest = heapq.nlargest(_SAMPLES_MAX, range(len(splits)), key=lambda number: splits[number].weight)
+    logs = [LogRange(splits[number].bucket(table_id), splits[number].start, splits[number].stop) for number in largest]
+    measured = measured_row_bytes(table, logs, columns)
+    known = dict(zip(largest, measured, strict=True))
+    found = [size for size in measured if size is not None]
+    average = sum(found) / len(found) if found else guessed
+    return [(known.get(number) or average) + _ROW_COST_BYTES for number in range(len(splits))]
 
 
-def measured_row_bytes(table: FlussTable, log: LogRange, columns: Sequence[str]) -> float | None:
-    """Return what the last rows of a part of a log take on average; None if they cannot be read now."""
-    last = log._replace(start=max(log.start, log.stop - _SAMPLE_ROWS))
+def measured_row_bytes(table: FlussTable, logs: Sequence[LogRange], columns: Sequence[str]) -> list[float | None]:
+    """Return what the last rows of each of these logs take on average; None for those that cannot be read now."""
+    rows_max = max(1, _SAMPLE_ROWS // max(1, len(logs)))
+    lasts = [log._replace(start=max(log.start, log.stop - rows_max)) for log in logs]
+    rows, sizes = Counter[TableBucket](), Counter[TableBucket]()
     try:
-        batches: list[pa.RecordBatch] = [run.batch for run in read_ranges(table, [last], columns=columns)]
+        for run in read_ranges(table, lasts, columns=columns):
+            assert run.batch is not None, "rows are read, not counted"
+            rows[run.bucket] += run.batch.num_rows
+            sizes[run.bucket] += run.batch.nbytes
     except FlussError:
-        return None
-    row_count = sum(batch.num_rows for batch in batches)
-    return sum(batch.nbytes for batch in batches) / row_count if row_count else None
+        return [None] * len(logs)
+    return [sizes[log.bucket] / rows[log.bucket] if rows[log.bucket] else None for log in logs]
 
 
-def _default_tasks_max(splits: Sequence[Split], bytes_per_row: float, options: ReadOptions) -> int:
+def cores_of(options: ReadOptions) -> int:
+    """Return how many tasks run at the same time; as many as the driver has processors, unless an option says it."""
+    return options.cores or os.cpu_count() or 1
+
+
+def _default_tasks_max(splits: Sequence[Split], row_bytes: Sequence[float], options: ReadOptions) -> int:
     row_count = sum(split.weight for split in splits)
-    by_size = round(row_count * bytes_per_row / (options.target_task_bytes * _TASK_SIZE_MAX))
+    by_size = round(_byte_count(splits, row_bytes) / (options.target_task_bytes * _TASK_SIZE_MAX))
     by_rows = -(-row_count // (options.max_records_per_partition or row_count or 1))
-    return max(_TASKS_PER_PROCESSOR * (os.cpu_count() or 1), by_size, by_rows)
+    return max(_TASKS_PER_CORE * cores_of(options), by_size, by_rows)
+
+
+def _byte_count(splits: Sequence[Split], row_bytes: Sequence[float]) -> float:
+    return sum(split.weight * bytes_ for split, bytes_ in zip(splits, row_bytes, strict=True))
 
 
 def pack(
     splits: Sequence[Split],
-    bytes_per_row: float,
+    row_bytes: Sequence[float],
     *,
     target_task_bytes: int,
     tasks_max: int,
     may_split: bool,
     task_rows_max: int | None = None,
+    cores: int = 1,
 ) -> list[Task]:
     """Give parts to tasks of about ``target_task_bytes`` each, but to no more than ``tasks_max`` of them.
 
-    Every row is in exactly one task. Only with ``may_split`` is a part cut. Then no task has more than
-    ``task_rows_max`` rows, unless that took more than ``tasks_max`` tasks.
+    ``row_bytes`` says for each part what a row of it takes. Every row is in exactly one task. Only with ``may_split``
+    is a part cut. Then no task has more than ``task_rows_max`` rows, unless that took more than ``tasks_max`` tasks.
     """
     row_count = sum(split.weight for split in splits)
-    task_count = round(row_count * bytes_per_row / target_task_bytes)
+    byte_count = _byte_count(splits, row_bytes)
+    task_count = task_count_for(byte_count, target_task_bytes, cores)
     if may_split and task_rows_max is not None:
         task_count = max(task_count, -(-row_count // task_rows_max))
-    return divide(splits, max(1, min(task_count, tasks_max)), may_split=may_split)
+        # Rows are limited, so tasks have the same number of them.
+        row_bytes = [1] * len(splits)
+    task_count = max(1, min(task_count, tasks_max))
+    return divide(splits, task_count, may_split=may_split, row_bytes=row_bytes)
 
 
-def divide(splits: Sequence[Split], task_count: int, *, may_split: bool) -> list[Task]:
-    """Give parts to so many tasks, or fewer if there is not enough; the same parts always in the same way."""
-    splits = [split for split in splits if split.start < split.stop or split.kind == "rows"]
-    if not splits:
+def task_count_for(byte_count: float, target_task_bytes: int, cores: int) -> int:
+    """Return how many tasks read so many bytes: of about the target size, and such that no core has less to do.
+
+    More tasks than cores are a multiple of the cores. Fewer become as many as there are cores, as long as that does
+    not make them too small to be worth it.
+    """
+    wanted = round(byte_count / target_task_bytes)
+    if wanted <= 1:
+        return 1
+    if wanted > cores:
+        return -(-wanted // cores) * cores
+    return max(wanted, min(cores, int(byte_count / (target_task_bytes * _TASK_SIZE_MIN))))
+
+
+def divide(
+    splits: Sequence[Split], task_count: int, *, may_split: bool, row_bytes: Sequence[float] | None = None
+) -> list[Task]:
+    """Give parts to so many tasks, or fewer if there is not enough; the same parts always in the same way.
+
+    Tasks have the same number of rows, or of bytes if it is known what a row of each part takes.
+    """
+    weights = [1] * len(splits) if row_bytes is None else [max(1, round(bytes_)) for bytes_ in row_bytes]
+    weighed = [
+        (split, weight)
+        for split, weight in zip(splits, weights, strict=True)
+        if split.start < split.stop or split.kind == "rows"
+    ]
+    if not weighed:
         return []
     if not may_split:
-        return _distributed(splits, min(task_count, len(splits)))
-    return _cut(splits, min(task_count, sum(split.weight for split in splits)))
+        return _distributed(weighed, min(task_count, len(weighed)))
+    return _cut(weighed, min(task_count, sum(split.weight for split, _ in weighed)))
 
 
-def _cut(splits: Sequence[Split], task_count: int) -> list[Task]:
-    """Cut parts of logs, laid end to end, into pieces whose sizes differ by one row at most."""
-    row_count = sum(split.weight for split in splits)
-    ends = [row_count * (number + 1) // task_count for number in range(task_count)]
+def _cut(splits: Sequence[tuple[Split, int]], task_count: int) -> list[Task]:
+    """Cut parts of logs, laid end to end, into pieces whose weights differ by one row at most.
+
+    Each part comes with what a row of it weighs.
+    """
+    total = sum(split.weight * weight for split, weight in splits)
+    ends = [total * (number + 1) // task_count for number in range(task_count)]
     tasks: list[Task] = []
     task: list[Split] = []
-    rows_before = 0
-    for split in splits:
+    before = number = 0
+    for split, weight in splits:
         start = split.start
         while start < split.stop:
-            stop = min(split.stop, start + ends[len(tasks)] - rows_before)
+            # The row that reaches over the end of a task is still its own.
+            stop = min(split.stop, start - (before - ends[number]) // weight)
             task.append(replace(split, start=start, stop=stop))
-            rows_before += stop - start
+            before += (stop - start) * weight
             start = stop
-            if rows_before == ends[len(tasks)]:
+            if before >= ends[number]:
                 tasks.append(tuple(task))
                 task = []
+                # A row may be so large that it takes the place of several tasks.
+                while number < task_count - 1 and before >= ends[number]:
+                    number += 1
     return tasks
 
 
-def _distributed(splits: Sequence[Split], task_count: int) -> list[Task]:
+def _distributed(splits: Sequence[tuple[Split, int]], task_count: int) -> list[Task]:
     """Give each part to a task as a whole."""
-    shares = balanced([split.weight for split in splits], task_count)
-    return [tuple(splits[number] for number in share) for share in shares]
+    shares = balanced([split.weight * weight for split, weight in splits], task_count)
+    return [tuple(splits[number][0] for number in share) for share in shares]
 
 
 def balanced(weights: Sequence[int], task_count: int) -> list[list[int]]:

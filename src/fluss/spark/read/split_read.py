@@ -52,7 +52,7 @@ from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.types import BigIntType, StringType, TimestampLtzType
-from fluss.spark.connections import await_table
+from fluss.spark.connections import Retry, open_table
 from fluss.spark.conversion import ToSpark
 from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.planner import ReadView, Split
@@ -92,8 +92,10 @@ class SplitRead:
 
     def read(self, splits: Sequence[Split]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of parts, blocking. Closing the iterator ends all fetching."""
+        connection, path = self.options.connection, self.options.table.path
         # As long as a task waits for rows.
-        table = await_table(self.options.connection, self.options.table.path, self.options.poll_timeout_s)
+        retry = Retry(f"The cluster of {path}", self.options.poll_timeout_s, limit_key="scan.poll.timeout")
+        table = retry.call(lambda _: open_table(connection, path))
         info = table.get_table_info()
         if self.table_id is not None and info.table_id != self.table_id:
             raise FlussError(

@@ -8,7 +8,6 @@ little in it is served next to one that is flooded, after as many micro-batches 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,13 +23,14 @@ from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
 from fluss.spark.naming import format_bucket
 from fluss.spark.query_options import ReadOptions
-from fluss.spark.read.planner import ReadView, Split, Task, divide, measured_row_bytes, pack
+from fluss.spark.read.planner import ReadView, Split, Task, cores_of, divide, measured_row_bytes, pack
 from fluss.spark.read.split_read import table_columns, view_filter
 from fluss.spark.read.stream_offsets import (
     BucketPosition,
     PlannedRead,
     StreamOffset,
     advance,
+    names_of,
     reads_between,
     resume,
     unread_rows,
@@ -38,7 +38,7 @@ from fluss.spark.read.stream_offsets import (
 )
 from fluss.spark.read.stream_table import StreamTable
 
-_TASKS_PER_PROCESSOR: Final = 2
+_TASKS_PER_CORE: Final = 2
 # How long a measured size of rows is believed.
 _ROW_BYTES_AGE_S_MAX: Final = 60.0
 _SHOWN_MAX: Final = 20
@@ -90,7 +90,7 @@ class StreamBatches:
                 }
             self._latest = {bucket: latest for bucket, (_, latest) in ranges.items()}
             positions = self._startup_positions({bucket: earliest for bucket, (earliest, _) in ranges.items()})
-            self._initial = StreamOffset(self.table.info.table_id, positions, is_initial=True)
+            self._initial = replace(self._at(positions), is_initial=True)
         return self._initial
 
     def _startup_view(self) -> ReadView:
@@ -116,8 +116,8 @@ class StreamBatches:
 
     def _given_offsets(self) -> dict[TableBucket, int]:
         """Return the offsets of ``scan.startup.offsets`` by bucket; FlussError for a bucket or an offset not there."""
-        names = self.table.known.names
-        by_key = {format_bucket(names.get(bucket.partition_id), bucket.bucket_id): bucket for bucket in self._latest}
+        name = self.table.known.partition_name
+        by_key = {format_bucket(name(bucket), bucket.bucket_id): bucket for bucket in self._latest}
         found = {}
         for key, offset in (self._options.startup_offsets or {}).items():
             bucket = by_key.get(key)
@@ -152,7 +152,7 @@ class StreamBatches:
         return end
 
     def _next(self, start: StreamOffset, rows_max: int | None, bytes_max: int | None) -> StreamOffset:
-        self.table.expect(start.table_id)
+        self.table.expect(start)
         seen = self.table.look(start, self._targets)
         self._latest = latest = seen.latest
         positions, losses = resume(start, seen, rows_first=self._startup_view() == "rows")
@@ -163,14 +163,32 @@ class StreamBatches:
         snapshots = take_whole(unread_snapshots(positions, latest).items(), rows_max)
         rows_left = None if rows_max is None else max(0, rows_max - sum(snapshots.values()))
         changes = self._admission.divide(waiting, rows_left)
-        return advance(start, positions, latest, changes, snapshots)
+        known = self.table.known
+        return advance(
+            start,
+            positions,
+            latest,
+            changes,
+            snapshots,
+            names=known.names,
+            newest_partition_id=known.newest_partition_id,
+        )
 
     def latest(self) -> StreamOffset | None:
         """Return where the logs ended when they were looked at last."""
         if not self._latest:
             return None
-        positions = {bucket: BucketPosition(offset) for bucket, offset in self._latest.items()}
-        return StreamOffset(self.table.info.table_id, positions)
+        return self._at({bucket: BucketPosition(offset) for bucket, offset in self._latest.items()})
+
+    def _at(self, positions: Mapping[TableBucket, BucketPosition]) -> StreamOffset:
+        known, info = self.table.known, self.table.info
+        return StreamOffset(
+            info.table_id,
+            positions,
+            table=str(info.table_path),
+            names=names_of(positions, known.names),
+            newest_partition_id=known.newest_partition_id,
+        )
 
     # What is read
 
@@ -179,7 +197,7 @@ class StreamBatches:
 
         A batch that is repeated is divided as before: the sizes of rows, the options and the machine may be others.
         """
-        self.table.expect(end.table_id)
+        self.table.expect(end)
         reads = reads_between(start, end)
         if end != self._planned:
             # An earlier run of the query has planned this, maybe long ago.
@@ -192,18 +210,22 @@ class StreamBatches:
     def _divided(self, reads: Sequence[PlannedRead]) -> list[Task]:
         """Divide what a batch reads as the options want it now."""
         splits = self._splits(reads)
+        cores = cores_of(self._options)
+        bytes_per_row = self._bytes_per_row(_largest_read(reads), sum(split.weight for split in splits))
         return pack(
             splits,
-            self._bytes_per_row(_largest_read(reads), sum(split.weight for split in splits)),
+            # A batch that is read again is divided by rows: nothing tells then what they took.
+            [bytes_per_row] * len(splits),
             target_task_bytes=self._options.target_task_bytes,
-            tasks_max=self._options.max_tasks or _TASKS_PER_PROCESSOR * (os.cpu_count() or 1),
+            tasks_max=self._options.max_tasks or _TASKS_PER_CORE * cores,
             may_split=not self.table.info.has_primary_key(),
             task_rows_max=self._options.max_records_per_partition,
+            cores=cores,
         )
 
     def _splits(self, reads: Sequence[PlannedRead]) -> list[Split]:
-        names = self.table.known.names
-        return [split_of(read, names.get(read.bucket.partition_id)) for read in reads]
+        name = self.table.known.partition_name
+        return [split_of(read, name(read.bucket)) for read in reads]
 
     @cached_property
     def _columns(self) -> list[str]:
@@ -217,7 +239,7 @@ class StreamBatches:
         if log is None or (row_count is not None and row_count * guessed < self._options.target_task_bytes):
             return guessed
         if self._row_bytes is None or self._clock() - self._row_bytes[1] > _ROW_BYTES_AGE_S_MAX:
-            self._row_bytes = measured_row_bytes(self.table.table, log, columns) or guessed, self._clock()
+            self._row_bytes = measured_row_bytes(self.table.table, [log], columns)[0] or guessed, self._clock()
         return self._row_bytes[0]
 
 

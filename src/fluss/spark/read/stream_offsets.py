@@ -7,9 +7,13 @@
                                         asked: new ones, those that lost records, and in the first batch all of them
      "ends": {"12:0": 140},             where the logs ended that were not read to their ends
      "tasks": 4,                        among how many tasks the batch that ends here is divided
-     "initial": true}                   nothing has been read yet
+     "initial": true,                   nothing has been read yet
+     "table": "sales.orders",           for messages, as are the names of partitions
+     "names": {"12": "2026-01-01"},
+     "seen": 14}                        the newest partition there was, whether it is read or not
 
-The phase is "snapshot" as long as there are rows to come. Empty members are left out.
+The phase is "snapshot" as long as there are rows to come. Empty members are left out, and may be missing in the
+checkpoints of earlier releases.
 
 Spark keeps where batches end, and not where the first one began: a query that dies in its first batch asks for the
 initial offset again, and gets another one. What "begun" says wins over that, so that a batch is the same rows
@@ -21,7 +25,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from fluss.errors import FlussError
@@ -51,6 +56,10 @@ class StreamOffset:
     ends: Mapping[TableBucket, int] = field(default_factory=dict)
     task_count: int | None = None
     is_initial: bool = False
+    table: str | None = None
+    # The names of partitions by their ids.
+    names: Mapping[int, str] = field(default_factory=dict)
+    newest_partition_id: int | None = None
 
     def may_have_unread(self, bucket: TableBucket, end: int) -> bool:
         """Whether there is something to read of a bucket whose log ends there."""
@@ -78,6 +87,12 @@ class StreamOffset:
             found["tasks"] = self.task_count
         if self.is_initial:
             found["initial"] = True
+        if self.table is not None:
+            found["table"] = self.table
+        if self.names:
+            found["names"] = {str(id_): self.names[id_] for id_ in sorted(self.names)}
+        if self.newest_partition_id is not None:
+            found["seen"] = self.newest_partition_id
         return found
 
     @classmethod
@@ -98,6 +113,9 @@ class StreamOffset:
                 ends={parse_table_bucket(table_id, key): int(end) for key, end in found.get("ends", {}).items()},
                 task_count=int(found["tasks"]) if "tasks" in found else None,
                 is_initial=bool(found.get("initial", False)),
+                table=str(found["table"]) if "table" in found else None,
+                names={int(id_): str(name) for id_, name in found.get("names", {}).items()},
+                newest_partition_id=int(found["seen"]) if "seen" in found else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FlussError(
@@ -148,9 +166,12 @@ class Loss(NamedTuple):
     # None if it is not known where they would have ended.
     stop: int | None
     reason: str
+    # False if there may have been none.
+    is_certain: bool = True
 
 
 DROPPED: Final = "its partition was dropped"
+NEVER_SEEN: Final = "its partition was created and dropped again before the stream looked for new ones"
 
 
 def log_begins_at(offset: int) -> str:
@@ -159,11 +180,16 @@ def log_begins_at(offset: int) -> str:
 
 
 class ObservedTable(NamedTuple):
-    """A table at a moment: all buckets there are, the ends of the logs that are read, the beginnings of unread ones."""
+    """A table at a moment: all buckets there are, the ends of the logs that are read, the beginnings of unread ones.
+
+    ``dropped`` are the buckets that there are no more, as far as the server tells, and where their logs ended, None
+    where it does not know. Of partitions that a query never saw it has only those that would have been read.
+    """
 
     existing: Collection[TableBucket]
     latest: Mapping[TableBucket, int]
     earliest: Mapping[TableBucket, int]
+    dropped: Mapping[TableBucket, int | None] = MappingProxyType({})
 
 
 class Resumed(NamedTuple):
@@ -179,11 +205,11 @@ def resume(start: StreamOffset, seen: ObservedTable, *, rows_first: bool) -> Res
     Buckets that are new begin with their first record; with ``rows_first`` they begin with their rows if older changes
     are gone. Buckets that exist and are not to be read stay where they are.
     """
-    existing, latest, earliest = seen
-    positions, losses = {}, []
+    existing, latest, earliest, dropped = seen
+    positions, losses = {}, _never_seen(start, dropped)
     for bucket, position in start.positions.items():
         if bucket not in existing:
-            losses += _lost_with_partition(bucket, position, start.ends.get(bucket))
+            losses += _lost_with_partition(bucket, position, start.ends.get(bucket), dropped.get(bucket))
             continue
         positions[bucket], loss = _checked(bucket, position, latest.get(bucket), earliest.get(bucket))
         losses += loss
@@ -193,11 +219,36 @@ def resume(start: StreamOffset, seen: ObservedTable, *, rows_first: bool) -> Res
     return Resumed(positions, losses)
 
 
-def _lost_with_partition(bucket: TableBucket, position: BucketPosition, end: int | None) -> list[Loss]:
-    if end is None and not position.has_rows:
-        # As far as the checkpoint tells, everything had been read.
+def _lost_with_partition(
+    bucket: TableBucket, position: BucketPosition, planned_end: int | None, told_end: int | None
+) -> list[Loss]:
+    """Return what was lost of a bucket with its partition.
+
+    ``planned_end`` is where its log ended when the last batch was planned, if that was not read to the end;
+    ``told_end`` is where it ended when it was dropped, if the server tells.
+    """
+    if told_end is not None:
+        is_read = position.offset >= told_end and not position.has_rows
+        return [] if is_read else [Loss(bucket, position.offset, told_end, DROPPED)]
+    # What was written after the last batch was planned is in no checkpoint.
+    is_certain = planned_end is not None or position.has_rows
+    return [Loss(bucket, position.offset, planned_end, DROPPED, is_certain)]
+
+
+def _never_seen(start: StreamOffset, dropped: Mapping[TableBucket, int | None]) -> list[Loss]:
+    """Return what was in partitions that came and went between two looks at the table, or while the query was away."""
+    newest = start.newest_partition_id
+    if newest is None:
+        # The checkpoint of an earlier release: the query may have begun after the partition was dropped.
         return []
-    return [Loss(bucket, position.offset, end, DROPPED)]
+    return [
+        Loss(bucket, 0, end, NEVER_SEEN, is_certain=end is not None)
+        for bucket, end in dropped.items()
+        if bucket.partition_id is not None
+        and bucket.partition_id > newest
+        and bucket not in start.positions
+        and end != 0
+    ]
 
 
 def _checked(
@@ -239,10 +290,14 @@ def advance(
     latest: Mapping[TableBucket, int],
     changes: Mapping[TableBucket, int],
     snapshots: Collection[TableBucket],
+    *,
+    names: Mapping[int, str] | None = None,
+    newest_partition_id: int | None = None,
 ) -> StreamOffset:
     """Return where a batch ends that reads so many ``changes`` and the rows of these ``snapshots``.
 
-    Returns ``start`` itself if nothing is different.
+    ``names`` are those of partitions, and ``newest_partition_id`` is the newest one that was seen. Returns ``start``
+    itself if the positions are the same.
     """
     positions = {}
     for bucket, position in resumed.items():
@@ -260,7 +315,26 @@ def advance(
         for bucket, end in latest.items()
         if end > positions[bucket].offset or (positions[bucket].has_rows and end > 0)
     }
-    return StreamOffset(start.table_id, positions, begun=begun, ends=ends)
+    return replace(
+        start,
+        positions=positions,
+        begun=begun,
+        ends=ends,
+        task_count=None,
+        is_initial=False,
+        names=names_of(positions, {**start.names, **(names or {})}),
+        newest_partition_id=_newer(start.newest_partition_id, newest_partition_id),
+    )
+
+
+def names_of(buckets: Iterable[TableBucket], names: Mapping[int, str]) -> dict[int, str]:
+    """Return of the names of partitions those of these buckets."""
+    ids = {bucket.partition_id for bucket in buckets}
+    return {id_: names[id_] for id_ in ids if id_ is not None and id_ in names}
+
+
+def _newer(first: int | None, second: int | None) -> int | None:
+    return max(first, second) if first is not None and second is not None else second if first is None else first
 
 
 # What a query reports

@@ -11,15 +11,15 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from fluss import FlussTable
-from fluss.client.bulk import JOBS, offsets_of, partitions_of
+from fluss.client.bulk import offsets_of, partitions_and_dropped_of
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.table import PartitionInfo, TableBucket, TableInfo
-from fluss.spark.connections import open_table
+from fluss.schema.table import DroppedPartition, PartitionInfo, TableBucket, TableInfo
+from fluss.spark.connections import Retry, open_table
 from fluss.spark.query_options import PartitionChoice, ReadOptions
 from fluss.spark.read.planner import ReadView, fluss_ranges, matching_buckets, matching_partitions, read_view
 from fluss.spark.read.split_read import table_filter, view_filter
@@ -36,59 +36,6 @@ _RETRIABLE_CODES: Final = frozenset({ErrorCode.CLIENT_ERROR, ErrorCode.PARTITION
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-
-class Retry:
-    """Repeats calls while servers are away, for ``limit_s`` seconds. ``what`` is what is called, for messages."""
-
-    def __init__(
-        self,
-        what: str,
-        limit_s: float,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._what = what
-        self._limit_s = limit_s
-        self._clock = clock
-        self._sleep = sleep
-
-    def call(self, function: Callable[[bool], T], retriable_codes: Collection[int] = ()) -> T:
-        """Return what a function returns that is told whether this is a repetition.
-
-        Raises errors that are not retriable, unless they have one of ``retriable_codes``. A retriable one that does not
-        go away is raised with how long it was waited for.
-        """
-        deadline_s = self._clock() + self._limit_s
-        pauses_s = JOBS.pauses_s()
-        is_again = False
-        while True:
-            try:
-                return function(is_again)
-            except FlussError as error:
-                if not (error.is_retriable or error.error_code in retriable_codes):
-                    raise
-                if self._clock() >= deadline_s:
-                    raise FlussError(
-                        f"{self._what} could not be reached for {self._limit_s:g} s ('request-timeout'): "
-                        f"{error.message}",
-                        error.error_code,
-                    ) from error
-            is_again = True
-            self._sleep(next(pauses_s))
-
-    def wait_until(self, is_done: Callable[[], bool]) -> bool:
-        """Look again and again until something is done; return whether it was in time."""
-        deadline_s = self._clock() + self._limit_s
-        pauses_s = JOBS.pauses_s()
-        while not is_done():
-            if self._clock() >= deadline_s:
-                return False
-            self._sleep(next(pauses_s))
-        return True
-
 
 @dataclass(frozen=True, slots=True)
 class StreamBuckets:
@@ -97,13 +44,19 @@ class StreamBuckets:
     existing: frozenset[TableBucket]
     chosen: tuple[TableBucket, ...]
     # The names of partitions by their ids, also of former ones.
-    names: Mapping[int | None, str]
+    names: Mapping[int, str]
+    # The newest partition that there is or was; None if there was none.
+    newest_partition_id: int | None
+
+    def partition_name(self, bucket: TableBucket) -> str | None:
+        """Return the name of the partition of a bucket, None if it has none, or one that is not known."""
+        return None if bucket.partition_id is None else self.names.get(bucket.partition_id)
 
     def name(self, bucket: TableBucket) -> str:
         """Return a bucket as messages call it."""
         if bucket.partition_id is None:
             return f"bucket {bucket.bucket_id}"
-        partition = self.names.get(bucket.partition_id, f"with the id {bucket.partition_id}")
+        partition = self.partition_name(bucket) or f"with the id {bucket.partition_id}"
         return f"bucket {bucket.bucket_id} of partition {partition}"
 
 
@@ -126,7 +79,13 @@ class StreamTable:
         self.retry = Retry(f"The cluster of {options.table.path}", limit_s, clock=clock, sleep=sleep)
         self._table: FlussTable | None = None
         self._buckets: StreamBuckets | None = None
-        self._names: dict[int | None, str] = {}
+        self._names: dict[int, str] = {}
+        self._dropped: dict[int, DroppedPartition] = {}
+        # Partitions that may have been dropped since they were asked for last have this id or a greater one.
+        self._first_dropped_id = 0
+        self._newest_dropped_id = -1
+        # Losses that were told already.
+        self._told: set[Loss] = set()
         self._discovered_s = -math.inf
         self._beginnings: dict[TableBucket, int] = {}
         self._beginnings_s = -math.inf
@@ -148,9 +107,24 @@ class StreamTable:
         view = read_view(self.info, self._options)
         return "upserts" if view == "rows" else view
 
-    def expect(self, table_id: int) -> None:
-        """Make sure that a checkpoint belongs to this table."""
-        self._check_id(table_id, self.info.table_id)
+    def expect(self, offset: StreamOffset) -> None:
+        """Make sure that an offset of a checkpoint is one of this table."""
+        path, now = self._options.table.path, self.info.table_id
+        self._names.update(offset.names)
+        if offset.table is not None and offset.table != str(path):
+            raise FlussError(
+                f"The checkpoint is that of a stream from {offset.table}, and this one reads {path}; give every query "
+                "a checkpoint of its own",
+                ErrorCode.TABLE_NOT_EXIST,
+            )
+        if offset.table is None and offset.table_id != now:
+            raise FlussError(
+                f"The checkpoint is that of a stream from the table with the id {offset.table_id}, and {path} has the "
+                f"id {now}: it belongs to another table, or {path} was dropped and created again; begin with a new "
+                "checkpoint",
+                ErrorCode.TABLE_NOT_EXIST,
+            )
+        self._check_id(offset.table_id, now)
 
     def _check_id(self, before: int, now: int) -> None:
         if before != now:
@@ -194,10 +168,8 @@ class StreamTable:
         self._discovered_s = self._clock()
 
     def _look_up_buckets(self, table: FlussTable, info: TableInfo) -> StreamBuckets:
-        row_filter = table_filter(view_filter(self._options, info, read_view(info, self._options)), info)
-        partitions = partitions_of(table) if info.is_partitioned() else []
-        # Also partitions that have been dropped since have a name.
-        self._names |= {partition.partition_id: partition.partition_name for partition in partitions}
+        row_filter = self._filter(info)
+        partitions = self._look_up_partitions(table) if info.is_partitioned() else []
         chosen = _chosen_partitions(info, partitions, self._options.partitions, row_filter)
         ids = [partition.partition_id for partition in partitions]
         chosen_ids = [partition.partition_id for partition in chosen]
@@ -205,7 +177,42 @@ class StreamTable:
             existing=frozenset(_buckets(info, ids, range(info.num_buckets))),
             chosen=tuple(_buckets(info, chosen_ids, matching_buckets(info, row_filter))),
             names=self._names,
+            newest_partition_id=max([*ids, self._newest_dropped_id]) if info.is_partitioned() else None,
         )
+
+    def _filter(self, info: TableInfo) -> RowFilter | None:
+        return table_filter(view_filter(self._options, info, read_view(info, self._options)), info)
+
+    def _look_up_partitions(self, table: FlussTable) -> list[PartitionInfo]:
+        partitions, dropped = partitions_and_dropped_of(table, self._first_dropped_id)
+        self._dropped |= {each.info.partition_id: each for each in dropped}
+        self._newest_dropped_id = max([self._newest_dropped_id, *(each.info.partition_id for each in dropped)])
+        self._first_dropped_id = min(
+            (partition.partition_id for partition in partitions), default=self._newest_dropped_id + 1
+        )
+        # Also partitions that have been dropped since have a name.
+        for partition in (*partitions, *(each.info for each in dropped)):
+            self._names[partition.partition_id] = partition.partition_name
+        return partitions
+
+    def _log_ends(self, start: StreamOffset) -> dict[TableBucket, int | None]:
+        """Return where logs of dropped partitions ended that a stream has read, or would have."""
+        ends = {
+            bucket: self._dropped[bucket.partition_id].log_end(bucket.bucket_id)
+            for bucket in start.positions
+            if bucket.partition_id in self._dropped
+        }
+        newest = start.newest_partition_id
+        if newest is None or newest >= self._newest_dropped_id:
+            return ends
+        info, row_filter = self.info, self._filter(self.info)
+        unseen = [dropped.info for id_, dropped in self._dropped.items() if id_ > newest]
+        chosen = _chosen_partitions(info, unseen, self._options.partitions, row_filter)
+        ids = [partition.partition_id for partition in chosen]
+        for bucket in _buckets(info, ids, matching_buckets(info, row_filter)):
+            assert bucket.partition_id is not None, "it is one of a partition"
+            ends[bucket] = self._dropped[bucket.partition_id].log_end(bucket.bucket_id)
+        return ends
 
     # Offsets
 
@@ -227,8 +234,9 @@ class StreamTable:
         latest = self._latest(start, chosen) if targets is None else targets
         earliest = self._earliest([bucket for bucket, end in latest.items() if start.may_have_unread(bucket, end)])
         # The questions above may have shown that some of the buckets are gone.
-        existing = self.known.existing
-        return ObservedTable(existing, {bucket: end for bucket, end in latest.items() if bucket in existing}, earliest)
+        known = self.known
+        still_there = {bucket: end for bucket, end in latest.items() if bucket in known.existing}
+        return ObservedTable(known.existing, still_there, earliest, self._log_ends(start))
 
     def _latest(self, start: StreamOffset, chosen: Collection[TableBucket]) -> dict[TableBucket, int]:
         """Return the ends of logs. One that is before what has been read is believed after a while only.
@@ -290,19 +298,33 @@ class StreamTable:
 
     def accept(self, losses: Collection[Loss]) -> None:
         """Raise because of what was lost, or say it in the log, as ``scan.on-data-loss`` wants it."""
-        for loss in losses:
-            end = "" if loss.stop is None else f" up to {loss.stop}"
-            text = (
-                f"{self._options.table.path}, {self.known.name(loss.bucket)}: what was not read yet, from offset "
-                f"{loss.start}{end}, is gone, because {loss.reason}"
+        mode = self._options.on_data_loss
+        fatal = [loss for loss in losses if mode == "fail" or (mode == "fail-if-known" and loss.is_certain)]
+        # What is known to be lost is more important than what may be.
+        for loss in sorted(fatal, key=lambda loss: not loss.is_certain):
+            more = f" ({len(fatal) - 1} other buckets have lost records, too)" if len(fatal) > 1 else ""
+            advice = (
+                "'scan.on-data-loss'=skip to go on without it"
+                if loss.is_certain
+                else "'scan.on-data-loss'=fail-if-known to go on wherever nothing is known to be lost, or skip"
             )
-            if self._options.on_data_loss == "fail":
-                more = f" ({len(losses) - 1} other buckets have lost records, too)" if len(losses) > 1 else ""
-                raise FlussError(
-                    f"{text}{more}. Set 'scan.on-data-loss'=skip to go on without it, or begin with a new checkpoint",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                )
-            logger.warning("%s; the stream goes on without it", text)
+            raise FlussError(
+                f"{self._lost(loss)}{more}. Set {advice}, or begin with a new checkpoint",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+        for loss in [each for each in losses if each not in self._told]:
+            logger.warning("%s; the stream goes on without it", self._lost(loss))
+        self._told.update(losses)
+
+    def _lost(self, loss: Loss) -> str:
+        bucket = f"{self._options.table.path}, {self.known.name(loss.bucket)}"
+        if not loss.is_certain:
+            return (
+                f"{bucket}: {loss.reason}, and the server does not tell where its log ended: the stream has read it up "
+                f"to offset {loss.start}, and rows behind that are lost if there were any"
+            )
+        end = "" if loss.stop is None else f" up to {loss.stop}"
+        return f"{bucket}: what was not read yet, from offset {loss.start}{end}, is gone, because {loss.reason}"
 
 
 def _buckets(info: TableInfo, partition_ids: Iterable[int], bucket_ids: Iterable[int]) -> Iterator[TableBucket]:

@@ -30,7 +30,7 @@ from fluss.options import suggestion
 from fluss.row.arrow_arrays import bool_array, string_array
 from fluss.schema.schema import Schema, schema_from_columns, shown_names
 from fluss.schema.table import TableInfo
-from fluss.spark.connections import await_table, open_table
+from fluss.spark.connections import await_table
 from fluss.spark.conversion import FromSpark
 from fluss.spark.query_options import WriteOptions
 
@@ -92,13 +92,9 @@ class SinkPlan:
     is_partial: bool
 
     @classmethod
-    def of(cls, options: WriteOptions, struct: StructType, *, is_under_way: bool = False) -> SinkPlan:
-        """Check that rows with these columns can be written; a FlussError says what is wrong with them.
-
-        A query that is under way waits for a server that does not answer for a moment; one that begins is told.
-        """
-        open_now = await_table if is_under_way else open_table
-        info = open_now(options.connection, options.table.path).get_table_info()
+    def of(cls, options: WriteOptions, struct: StructType) -> SinkPlan:
+        """Check that rows with these columns can be written; a FlussError says what is wrong with them."""
+        info = await_table(options.connection, options.table.path).get_table_info()
         _check_change_types(options, struct, info)
         columns, is_partial = _written_columns(options, struct, info)
         plan = cls(options, info.table_id, columns, is_partial)

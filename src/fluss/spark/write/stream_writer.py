@@ -41,8 +41,8 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     """Writes one micro-batch. Spark makes one for the tasks and another one for the commit."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        # Spark asks for another one at each commit, long after the query has begun.
-        self._plan = SinkPlan.of(options, schema, is_under_way=True)
+        # Spark asks for another one at each commit.
+        self._plan = SinkPlan.of(options, schema)
         if overwrite:
             check_complete_output(self._plan)
         self._state: SinkState | None = None

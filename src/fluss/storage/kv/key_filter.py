@@ -233,6 +233,11 @@ class DatabaseFilter:
         complete = self._complete
         return None if complete is None else complete.may_have(keys)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is a filter that knows."""
+        return self._complete is not None
+
     def note_missed(self, count: int) -> None:
         """Note that the database was asked for so many keys that it does not have."""
         self._missed_count += count

@@ -68,7 +68,15 @@ class Place(NamedTuple):
 
         Returns False, with nothing written, if the disk has to catch up first.
         """
-        batch, prefix = rocks.write_batch(), self.prefix
+        batch = rocks.write_batch()
+        self.fill(batch, keys, values, state)
+        return rocks.write(self.database, batch)
+
+    def fill(
+        self, batch: rocks.WriteBatch, keys: Sequence[bytes], values: Sequence[bytes], state: bytes | None
+    ) -> None:
+        """Add what ``write`` writes to a batch, which may have more."""
+        prefix = self.prefix
         for key, value in zip(keys, values, strict=True):
             if value:
                 batch.put(prefix + key, value)
@@ -76,7 +84,6 @@ class Place(NamedTuple):
                 batch.delete(prefix + key)
         if state is not None:
             batch.put(self.state_key, state)
-        return rocks.write(self.database, batch)
 
     def remove_unfinished(self) -> None:
         """Remove what an interrupted flush has left."""

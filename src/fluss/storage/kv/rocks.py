@@ -60,6 +60,7 @@ __all__ = [
     "Rdict",
     "RdictIter",
     "SstFileWriter",
+    "WriteBatch",
     "compact",
     "copy_database",
     "explain",

@@ -23,32 +23,29 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from fluss.errors import CorruptRecordError, ErrorCode, FlussError, KvDamagedError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.record.mutations import Mutations
-from fluss.record.value_batch import SCHEMA_ID_BYTES
 from fluss.storage.kv import rocks
 from fluss.storage.kv.bucket_prefix import end_of_prefix, prefix_range
 from fluss.storage.kv.flush import MemtableFlush
 from fluss.storage.kv.key_filter import KEY_FIRST, DatabaseFilter, KeyFilter
-from fluss.storage.kv.memtable import MEMTABLE_BYTES_MAX, Memtable
+from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.place import STATE_KEY, Lending, Place
 from fluss.storage.kv.rocks import KvResources
 from fluss.storage.kv.row_copy import RowCopy, copy_to_directory, copy_to_shared, database_of_copy
 from fluss.storage.kv.shared_database import SharedDatabase
 from fluss.storage.kv.snapshot import KvSnapshot, RowReader
 from fluss.storage.kv.state import IdBlock, KvState, SharedState
-from fluss.storage.kv.store_lookups import StoreLookups
+from fluss.storage.kv.store_writes import StoreWrites
 from fluss.storage.kv.write_buffers import SMALL_BYTES
 
 __all__ = ["IdBlock", "KvDamagedError", "KvResources", "KvSnapshot", "KvState", "KvStore", "remove_store"]
 
-_DIRECT_BYTES_MAX: Final = 256 * 1024
 # How long a store that has moved waits for those who still read the old rows. If they take longer the rows stay until
 # the store is opened again.
 _MOVED_WAIT_S: Final = 10.0
@@ -56,7 +53,7 @@ _MOVED_WAIT_S: Final = 10.0
 logger = logging.getLogger(__name__)
 
 
-class KvStore(StoreLookups):
+class KvStore(StoreWrites):
     """The rows of one bucket by key, and how far they have come.
 
     All methods block and may be called from any thread. Writes happen one after the other; lookups wait for nothing,
@@ -64,19 +61,7 @@ class KvStore(StoreLookups):
     """
 
     # Thousands of small ones may be open.
-    __slots__ = (
-        "__weakref__",
-        "_close_lock",
-        "_database_state",
-        "_flush",
-        "_flush_lock",
-        "_flushed_offset",
-        "_resources",
-        "_snapshots",
-        "_state",
-        "_write_lock",
-        "_written_bytes",
-    )
+    __slots__ = ("__weakref__", "_close_lock", "_flushed_offset", "_snapshots")
 
     def __init__(
         self,
@@ -205,82 +190,6 @@ class KvStore(StoreLookups):
             self._build_filter(row_count)
             with self._write_lock:
                 self._add(changes, state)
-
-    def write_if_quick(self, changes: Sequence[Mutations], state: KvState) -> bool:
-        """Write a few rows like ``write`` if that takes microseconds; if not return False, and nothing was written.
-
-        It would take longer while another thread writes, flushes or copies the store, and while the disk is behind.
-        """
-        _check_keys(changes)
-        if not self._are_few(changes) or not self._resources.write_buffers.has_room() or self._is_memtable_full:
-            return False
-        with self._database:
-            if not self._flush_lock.acquire(blocking=False):
-                return False
-            try:
-                if self._flush is not None or not self._write_lock.acquire(blocking=False):
-                    return False
-                try:
-                    return self._write_directly(changes, state)
-                finally:
-                    self._write_lock.release()
-            finally:
-                self._flush_lock.release()
-
-    def _write_directly(self, changes: Sequence[Mutations], state: KvState) -> bool:
-        """Write a few rows to RocksDB, or to the memtable if that has rows, which would hide them.
-
-        The caller has both locks.
-        """
-        if any(map(len, self._memtables)):
-            self._add(changes, state)
-            return True
-        state = self._with_longest(state, changes)
-        for mutations in changes:
-            self._filter.add(mutations.keys.keys)
-        keys = [key for mutations in changes for key in mutations.keys.keys.to_list()]
-        values = [value for mutations in changes for value in mutations.to_values()]
-        self._is_database_empty = False
-        written_before = self._written_bytes
-        self._written_bytes += sum(mutations.byte_count for mutations in changes)
-        if not self._database.place.write(keys, values, self._stored(state)):
-            self._written_bytes = written_before
-            return False
-        self._state = self._database_state = state
-        return True
-
-    def _stored(self, state: KvState) -> bytes:
-        """Return what is stored of a state."""
-        return state.encode() if self.shared is None else SharedState(state, self._written_bytes).encode()
-
-    def _add(self, changes: Sequence[Mutations], state: KvState) -> None:
-        """Add to the memtable. The caller has the write lock."""
-        state = self._with_longest(state, changes)
-        memtable, byte_count = self._memtables[0], self._memtables[0].byte_count
-        for mutations in changes:
-            memtable.add(mutations)
-            self._written_bytes += mutations.byte_count
-        self._resources.write_buffers.note(memtable.byte_count - byte_count)
-        self._state = state
-
-    def _with_longest(self, state: KvState, changes: Sequence[Mutations]) -> KvState:
-        """Note how long values are before a lookup can find them."""
-        for mutations in changes:
-            longest = int(mutations.rows.lengths.max(initial=0))
-            if longest:
-                self._value_bytes_max = max(self._value_bytes_max, SCHEMA_ID_BYTES + longest)
-        return replace(state, value_bytes_max=self._value_bytes_max)
-
-    def _are_few(self, changes: Sequence[Mutations]) -> bool:
-        return (
-            sum(map(len, changes)) <= self._resources.settings.direct_rows_max
-            and sum(mutations.byte_count for mutations in changes) <= _DIRECT_BYTES_MAX
-        )
-
-    @property
-    def _is_memtable_full(self) -> bool:
-        """Whether the memtable has to be flushed before more rows are added."""
-        return self._memtables[0].byte_count >= min(self._resources.settings.write_buffer_bytes, MEMTABLE_BYTES_MAX)
 
     # Flushing memtables into the database
 
@@ -652,8 +561,3 @@ def _loaded_filter(directory: Path, resources: KvResources, state: bytes | None)
         return KeyFilter.load(rocks.DISK, directory, state or b"", resources.filter_memory)
     except OSError as error:
         raise rocks.explain(error, directory) from error
-
-
-def _check_keys(changes: Sequence[Mutations]) -> None:
-    if not all(bool(mutations.keys.keys.lengths.all()) for mutations in changes):
-        raise CorruptRecordError("A row without a key cannot be stored")

@@ -1,21 +1,25 @@
-"""Looking keys up in a store: in its memtables, in the filter of its keys, and in the database."""
+"""Looking keys up: in the memtables of a store, in the filter of its keys, and in the database.
+
+Stores that share a database are asked at once, see ``find_in_stores``.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from fluss.buffers import Int64Array
-from fluss.errors import CorruptRecordError, KvDamagedError
+from fluss.errors import CorruptRecordError, FlussError, KvDamagedError
 from fluss.record.mutations import FoundGroup, FoundRows, StoredValues
 from fluss.row.hashed_keys import HashedKeys
 from fluss.storage.kv.key_filter import DatabaseFilter
 from fluss.storage.kv.memtable import Memtable, find_in_memtables
-from fluss.storage.kv.place import STATE_KEY, Lending
+from fluss.storage.kv.place import STATE_KEY, Lending, Place
 from fluss.storage.kv.point_reads import checked_bytes, get_from_database, get_newest, get_one, in_key_order
 
 _CACHED_VALUE_BYTES_MAX: Final = 1024 * 1024
@@ -122,6 +126,13 @@ class StoreLookups:
                 values.append(value or None)
         return values
 
+    def lend_all_rows(self, lent: ExitStack) -> Place | None:
+        """Lend the place until a stack ends, if all rows are there and nothing else knows of keys; None if not."""
+        lent.enter_context(self._database)
+        if any(map(len, self._memtables)) or self._filter.is_complete:
+            return None
+        return self._database.place
+
     def _without_new_keys(self, keys: HashedKeys, numbers: Int64Array) -> Int64Array:
         """Leave out the keys that the database cannot have."""
         if self._is_database_empty:
@@ -140,3 +151,70 @@ class StoreLookups:
         except CorruptRecordError as error:
             raise KvDamagedError(f"The key-value store {self.directory} is damaged: {error.message}") from error
         return [(numbers[is_found], stored)]
+
+
+def find_in_stores(
+    stores: Sequence[tuple[StoreLookups, Sequence[Memtable]]], keys: HashedKeys, key_ends: Sequence[int], bytes_max: int
+) -> FoundRows:
+    """Return the newest rows of keys in several stores, each with its pending writes, as ``find`` does for one.
+
+    The keys of the first store come first, and end where the first number says.
+    """
+    if len(stores) == 1:
+        store, pending = stores[0]
+        return store.find(keys, pending=pending, bytes_max=bytes_max)
+    groups: list[FoundGroup] = []
+    reads: dict[int, _DatabaseRead] = {}
+    all_keys = keys.keys.to_list()
+    bytes_left = bytes_max
+    with ExitStack() as lent:
+        for (store, pending), first, end in zip(stores, (0, *key_ends), key_ends, strict=False):
+            if first == end:
+                continue
+            place = None if pending else store.lend_all_rows(lent)
+            if place is not None:
+                if not store._is_database_empty:
+                    read = reads.setdefault(id(place.database), _DatabaseRead(place))
+                    read.add(store, range(first, end), place.keys(all_keys[first:end]))
+                continue
+            found = store.find(keys.some(slice(first, end)), pending=pending, bytes_max=bytes_left)
+            groups += [(numbers + first, stored) for numbers, stored in found.groups]
+            bytes_left -= sum(stored.byte_count for _, stored in found.groups)
+        for read in reads.values():
+            found_there = read.found(bytes_left)
+            groups += found_there
+            bytes_left -= sum(stored.byte_count for _, stored in found_there)
+    return FoundRows(groups)
+
+
+class _DatabaseRead:
+    """The keys of several stores that are read from the database they share, at once."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._stores: list[tuple[StoreLookups, int]] = []
+        self._numbers: list[range] = []
+        self._keys: list[bytes] = []
+
+    def add(self, store: StoreLookups, numbers: range, keys: list[bytes]) -> None:
+        """Take the keys of a store, as they are in the database, and their numbers."""
+        self._stores.append((store, len(keys)))
+        self._numbers.append(numbers)
+        self._keys += keys
+
+    def found(self, bytes_max: int) -> list[FoundGroup]:
+        value_bytes_max = max(store._value_bytes_max for store, _ in self._stores)
+        first_store = self._stores[0][0]
+        try:
+            values = get_from_database(
+                self._place.database, self._keys, bytes_max=bytes_max, value_bytes_max=value_bytes_max
+            )
+        except FlussError:
+            raise
+        except Exception as error:
+            raise self._place.explain(error, first_store.directory) from error
+        first = 0
+        for store, key_count in self._stores:
+            store._filter.note_missed(values[first : first + key_count].count(None))
+            first += key_count
+        return first_store._group_of(np.concatenate([np.arange(n.start, n.stop) for n in self._numbers]), values)

@@ -9,6 +9,9 @@ While a round is on its way to the disk, appends collect for the next one: the s
 
 A round of a log that cannot be written is undone, so that its files end again where they did before. If it cannot be
 undone either, the files are left as they are, and the log takes no more writes.
+
+A round that finds no descriptor left is postponed: it goes on where it was as soon as there is one, and until then the
+log takes no appends. Nothing has to be undone, which would need descriptors, too.
 """
 
 from __future__ import annotations
@@ -30,11 +33,13 @@ from fluss.schema.table import TableBucket
 from fluss.storage.log.file_names import LogFileKind, directories_above, log_file_name
 from fluss.storage.log.segment import Segment
 from fluss.storage.log.writer_state import WriterEntry, encode_writer_snapshot
-from fluss.storage.vfs import Files
+from fluss.storage.vfs import Files, is_out_of_descriptors
 
 _SNAPSHOTS_KEPT: Final = 2
 # Files that are made durable at the same time. A disk works on several requests at once.
 _SYNCS_AT_ONCE: Final = 8
+# How soon a round that found no descriptor is tried again.
+_POSTPONED_S: Final = 0.05
 logger = logging.getLogger(__name__)
 
 
@@ -85,6 +90,8 @@ class CommitRound:
     failure: OSError | None = None
     # After a failure: whether the files are as they were before the round.
     is_undone: bool = False
+    # Why the round is not over: there is no descriptor left, and the log is to be asked again later.
+    postponement: OSError | None = None
 
 
 class PendingWrites:
@@ -98,6 +105,7 @@ class PendingWrites:
         "_is_halted",
         "_is_synced",
         "_items",
+        "_postponed",
         "_snapshot_offsets",
         "end_written",
     )
@@ -123,6 +131,8 @@ class PendingWrites:
         self._snapshot_offsets = snapshot_offsets
         # Made by the first append: many logs are never written to.
         self._items: deque[SegmentWrite | SegmentRoll] | None = None
+        # The round that waits for descriptors. Whatever comes next has to wait for it.
+        self._postponed: _RoundWriter | None = None
         # Set by the committer thread after a failure, cleared by the event loop when memory and disk agree again.
         self._is_halted = False
 
@@ -148,17 +158,31 @@ class PendingWrites:
         """Write everything that is waiting. OSErrors are part of the result."""
         if self._is_halted:
             return CommitRound()
-        writer = _RoundWriter(self)
+        writer, self._postponed = self._postponed or _RoundWriter(self), None
         try:
-            while (item := self._next()) is not None:
-                writer.take(item)
-            written = writer.complete()
+            return self._carried_out(writer)
+        except OSError as no_descriptor:
+            self._postponed = writer
+            return CommitRound(postponement=no_descriptor)
+
+    def _carried_out(self, writer: _RoundWriter) -> CommitRound:
+        """Do what is left of a round. Raises OSError if there is no descriptor for it, and may then be called again."""
+        try:
+            if writer.failure is None:
+                writer.go_on()
+                while (item := self._next()) is not None:
+                    writer.take(item)
+                written = writer.complete()
+                if written.end is not None:
+                    self.end_written = written.end
+                return written
         except OSError as error:
-            self.halt()
-            return CommitRound(failure=error, is_undone=writer.undo())
-        if written.end is not None:
-            self.end_written = written.end
-        return written
+            if is_out_of_descriptors(error):
+                raise
+            writer.failure = error
+        is_undone = writer.undo()
+        self.halt()
+        return CommitRound(failure=writer.failure, is_undone=is_undone)
 
     def _next(self) -> SegmentWrite | SegmentRoll | None:
         try:
@@ -207,13 +231,17 @@ class PendingWrites:
 
 
 class _RoundWriter:
-    """One round of one log."""
+    """One round of one log. Whatever raises that there is no descriptor has done nothing, and can be called again."""
 
     def __init__(self, pending: PendingWrites) -> None:
+        # Why the round cannot be completed, and is to be undone.
+        self.failure: OSError | None = None
         self._pending = pending
         self._files = pending._files
         # Consecutive writes to one segment are collected here and become one call.
         self._run: list[SegmentWrite] = []
+        # The end of a segment that is to be completed after them.
+        self._roll: SegmentRoll | None = None
         self._begin: SegmentWrite | None = None
         self._end: LogEnd | None = None
         self._byte_count = 0
@@ -224,13 +252,19 @@ class _RoundWriter:
 
     def take(self, item: SegmentWrite | SegmentRoll) -> None:
         if isinstance(item, SegmentRoll):
-            self._write_run()
-            self._finish(item)
+            self._roll = item
+            self.go_on()
             return
-        if self._run and self._run[-1].segment is not item.segment:
-            self._write_run()
+        assert not self._run or self._run[-1].segment is item.segment, "a segment ends with a roll"
         self._run.append(item)
         self._begin = self._begin or item
+
+    def go_on(self) -> None:
+        """Write what was collected, and complete its segment if it has ended."""
+        self._write_run()
+        if self._roll is not None:
+            self._finish(self._roll)
+            self._roll = None
 
     def complete(self) -> CommitRound:
         self._write_run()
@@ -239,7 +273,7 @@ class _RoundWriter:
     def _write_run(self) -> None:
         if not self._run:
             return
-        run, self._run = self._run, []
+        run = self._run
         segment = run[0].segment
         if not self._pending._is_directory_made:
             self._make_directory()
@@ -250,6 +284,7 @@ class _RoundWriter:
             self._unsynced_directories[self._pending._directory] = None
         self._byte_count += sum(len(write.records) for write in run)
         self._end = run[-1].end
+        self._run = []
 
     def _make_directory(self) -> None:
         """Make the directory of the log. All above it are made durable, too: another log may just have made them."""
@@ -262,8 +297,8 @@ class _RoundWriter:
         """Complete a segment before anything goes to the next one."""
         try:
             self._sync_before_next(roll.segment)
-        except OSError:
-            self._is_sync_failed = True
+        except OSError as error:
+            self._is_sync_failed = not is_out_of_descriptors(error)
             raise
         self._pending.write_caches(
             roll.segment, roll.offset_next, roll.writers, is_snapshot_needed=roll.is_snapshot_needed
@@ -284,7 +319,8 @@ class _RoundWriter:
     def undo(self) -> bool:
         """Remove from the disk, durably, what this round wrote; return whether that worked.
 
-        If a removed file came back after a crash, recovery would take its batches for a part of the log.
+        If a removed file came back after a crash, recovery would take its batches for a part of the log. Raises OSError
+        if there is no descriptor.
         """
         begin = self._begin
         if self._is_sync_failed:
@@ -301,7 +337,9 @@ class _RoundWriter:
             self._pending._remove_snapshots_after(begin.offset_base)
             for directory in (*self._unsynced_directories, self._pending._directory):
                 self._files.sync_directory(directory)
-        except OSError:
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise
             return False
         return True
 
@@ -338,6 +376,10 @@ class Committed(Protocol):
         """A round failed. If it was not undone, it is unknown what is on the disk."""
         ...
 
+    def postponed(self, error: OSError) -> None:
+        """A round waits for descriptors. What becomes of it is reported when there are some."""
+        ...
+
 
 class Committer:
     """Group commit for all logs of a server. It belongs to the event loop that started it."""
@@ -348,6 +390,9 @@ class Committer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._condition = threading.Condition()
         self._waiting: dict[Committed, None] = {}
+        # What waits for descriptors: logs with the round that is written and not durable, or without one if it is not
+        # written yet. Only for the thread.
+        self._postponed: dict[Committed, CommitRound | None] = {}
         self._is_stopping = False
         self._thread: threading.Thread | None = None
         self._syncs = ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="fluss-sync")
@@ -396,19 +441,44 @@ class Committer:
         """Wait for work. Nothing is returned when there will be none any more."""
         with self._condition:
             while not self._waiting and not self._is_stopping:
-                self._condition.wait()
-            logs, self._waiting = list(self._waiting), {}
-            return logs
+                if not self._condition.wait(_POSTPONED_S if self._postponed else None):
+                    break
+            return self._take_due()
+
+    def _take_due(self) -> list[Committed]:
+        logs = list(self._waiting | self._postponed) if self._postponed else list(self._waiting)
+        self._waiting = {}
+        return logs
 
     def run_round(self, logs: list[Committed]) -> None:
         """Write what logs have waiting, make it durable, and report. A failure concerns only the log that it is of."""
-        rounds = [(log, _write_pending(log)) for log in logs]
+        postponed, self._postponed = self._postponed, {}
+        # A log whose last round is not durable writes nothing: it could not go back to what is durable.
+        rounds = [(log, postponed.get(log) or _write_pending(log)) for log in logs]
         errors: dict[Path, OSError] = {}
         if self._is_synced:
             good = [(log, written) for log, written in rounds if written.failure is None]
             self._report([partial(log.written, written) for log, written in good if log.is_written_awaited])
             errors = self._sync_all(written for _, written in good)
-        self._report([_outcome(log, written, errors) for log, written in rounds])
+        self._report([self._outcome(log, written, errors) for log, written in rounds])
+        # They may have more by now.
+        self._postponed |= {log: None for log, written in postponed.items() if written and log not in self._postponed}
+
+    def _outcome(self, log: Committed, written: CommitRound, errors: dict[Path, OSError]) -> Callable[[], None]:
+        """Return how to tell a log what has become of its round."""
+        problem = written.failure or written.postponement
+        if problem is None and errors:
+            found = [errors[path] for path in (*written.files, *written.directories) if path in errors]
+            # A sync that failed counts more than one that can be done later.
+            problem = min(found, key=is_out_of_descriptors, default=None)
+        if problem is None:
+            return partial(log.durable, written)
+        if is_out_of_descriptors(problem) and not self._is_stopping:
+            self._postponed[log] = written if written.postponement is None else None
+            return partial(log.postponed, problem)
+        if not written.is_undone:
+            log.halt()
+        return partial(log.failed, problem, is_undone=written.is_undone)
 
     def _sync_all(self, rounds: Iterable[CommitRound]) -> dict[Path, OSError]:
         """Make files and names durable, and return what went wrong with which."""
@@ -447,18 +517,6 @@ def _sync_share(jobs: Iterable[tuple[Path, Callable[[Path], None]]]) -> dict[Pat
     return errors
 
 
-def _outcome(log: Committed, written: CommitRound, errors: dict[Path, OSError]) -> Callable[[], None]:
-    """Return how to tell a log what has become of its round."""
-    failure = written.failure
-    if failure is None and errors:
-        failure = next((errors[path] for path in (*written.files, *written.directories) if path in errors), None)
-    if failure is None:
-        return partial(log.durable, written)
-    if not written.is_undone:
-        log.halt()
-    return partial(log.failed, failure, is_undone=written.is_undone)
-
-
 def _call_all(reports: list[Callable[[], None]]) -> None:
     for report in reports:
         try:
@@ -490,3 +548,6 @@ class _Marker:
 
     def failed(self, error: OSError, *, is_undone: bool) -> None:
         self.durable(CommitRound())
+
+    def postponed(self, error: OSError) -> None:
+        """There is nothing that would need a descriptor."""

@@ -34,7 +34,7 @@ _base_offset: Final = attrgetter("base_offset")
 class LocalLog:
     """The segments of one log and the end that readers see. Any thread may call; methods that read files block."""
 
-    __slots__ = ("bucket", "directory", "end", "segments")
+    __slots__ = ("bucket", "directory", "doomed", "end", "segments")
 
     def __init__(self, bucket: TableBucket, directory: Path, segments: tuple[Segment, ...], end: LogEnd) -> None:
         self.bucket = bucket
@@ -42,6 +42,8 @@ class LocalLog:
         # They may hold more than lies before the end: what is on its way to the disk.
         self.segments = segments
         self.end = end
+        # Those before them that have expired. Their files may still be there, and have to go before any others do.
+        self.doomed: tuple[Segment, ...] = ()
 
     @property
     def offset_start(self) -> int:
@@ -164,15 +166,16 @@ def count_expired(segments: Sequence[Segment], expired_before_ms: int) -> int:
     return len(segments)
 
 
-def remove_expired(files: Files, directory: Path, pending: PendingWrites, segments: Sequence[Segment]) -> None:
-    """Remove segments at the start of a log, so that a crash finds the log whole, whenever it happens."""
+def remove_doomed(files: Files, log: LocalLog, pending: PendingWrites) -> None:
+    """Remove the segments before the start of a log, so that a crash finds the log whole, whenever it happens."""
     # Once the rows are gone, only the snapshot knows what their writers have done.
     pending.sync_snapshot()
-    files.sync_directory(directory)
-    for segment in segments:
+    files.sync_directory(log.directory)
+    for segment in log.doomed:
         segment.remove()
         # One after the other: a log whose middle is gone and whose beginning came back could not be opened.
-        files.sync_directory(directory)
+        files.sync_directory(log.directory)
+    log.doomed = ()
 
 
 def sync_segments(files: Files, log: LocalLog, segments: Sequence[Segment], *, is_first: bool) -> None:

@@ -1,6 +1,6 @@
 """The log of one bucket: appends at one end, reads anywhere, old segments leave at the other end.
 
-    append (event loop)    check, give offset and time, remember the bytes         offset_next moves
+    append (event loop)    check, give offset and time, see ``appender``            offset_next moves
     write_pending (thread) one write per segment, then the disk                    see ``committer``
     durable (event loop)   wake the writers that wait                              offset_durable moves
     show (event loop)      show the rows to readers, by default at once            offset_high_watermark moves
@@ -14,59 +14,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from fluss.buffers import BytesLike
-from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
-from fluss.integers import INT32_MAX
-from fluss.record.log_batch import (
-    BATCH_BYTES_MAX,
-    NO_WRITER_ID,
-    LogBatchHeader,
-    assign_offset,
-    iter_batches,
-    verify_crc,
-)
+from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.storage.log.append_result import AppendResult, History, OffsetWaiters
-from fluss.storage.log.committer import CommitRound, Committer, LogEnd, PendingWrites, SegmentRoll, SegmentWrite
-from fluss.storage.log.file_names import OFFSET_MAX
-from fluss.storage.log.index import TIME_ENTRY_BYTES
+from fluss.storage.log.appender import LogAppender, checked_headers
+from fluss.storage.log.committer import CommitRound, Committer, LogEnd, PendingWrites
 from fluss.storage.log.loader import LoadedLog, RecoveryReport, empty_log, load_log
-from fluss.storage.log.local_log import LocalLog, count_expired, remove_expired, remove_log, sync_segments
+from fluss.storage.log.local_log import LocalLog, count_expired, remove_doomed, remove_log, sync_segments
+from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.log.segment import Segment, StoredHeads
 from fluss.storage.log.writer_state import WriterEntry
-from fluss.storage.vfs import Files
+from fluss.storage.vfs import Files, is_out_of_descriptors
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LogSettings:
-    """Sizes and times that hold for all logs of a server."""
-
-    # A segment ends before it would become larger; a single larger append gets a segment of its own. The indexes have
-    # 32 bits for a position.
-    segment_bytes_max: int = 1024 * 1024 * 1024
-    index_bytes_max: int = 10 * 1024 * 1024
-    # Bytes between two entries of an index.
-    index_interval_bytes: int = 4 * 1024
-    # A writer that has sent nothing for so long is forgotten.
-    writer_expiration_ms: int = 7 * 24 * 60 * 60 * 1000
-    batch_bytes_max: int = BATCH_BYTES_MAX
-
-    def __post_init__(self) -> None:
-        assert 0 < self.segment_bytes_max <= INT32_MAX, f"segments of {self.segment_bytes_max} bytes cannot be indexed"
 
 
 class LogTablet:
     """One log. It belongs to an event loop; ``read`` and the lookups may be called from any thread."""
 
     __slots__ = (
-        "_clock",
+        "_appender",
         "_committer",
         "_end_durable",
         "_ends_held_back",
@@ -78,15 +50,13 @@ class LogTablet:
         "_listeners",
         "_local",
         "_offset_cached",
-        "_offset_next",
         "_offset_synced",
         "_pending",
-        "_pending_bytes",
+        "_postponement",
         "_settings",
-        "_timestamp_max_ms",
+        "_settled",
         "_waiters",
         "_waiters_written",
-        "_writers",
         "bucket",
         "directory",
         "failure",
@@ -108,20 +78,20 @@ class LogTablet:
         self.directory = directory
         # Why the log takes no more writes. Reading goes on.
         self.failure: FlussError | None = None
+        # Why it takes none for the moment: what was appended before waits for descriptors.
+        self._postponement: FlussError | None = None
         self._settings = settings
         self._files = files
         self._committer = committer
-        self._clock = clock
-        self._writers = loaded.writers
         self._local = LocalLog(bucket, directory, tuple(loaded.segments), loaded.end)
         self._end_durable = loaded.end
         # Durable, and not shown yet; oldest first.
         self._ends_held_back: deque[LogEnd] | None = None
         self._is_held_back = False
-        self._offset_next = self._offset_synced = loaded.end.offset_next
+        self._settled: Callable[[], None] | None = None
+        self._offset_synced = loaded.end.offset_next
         # Where the log ended when its indexes and the state of its writers were last written; -1 if that is not known.
         self._offset_cached = loaded.end.offset_next if was_clean else -1
-        self._timestamp_max_ms = loaded.end.timestamp_max_ms
         self._pending = PendingWrites(
             files,
             directory,
@@ -130,7 +100,7 @@ class LogTablet:
             end_written=loaded.end,
             snapshot_offsets=loaded.snapshot_offsets,
         )
-        self._pending_bytes = 0
+        self._appender = LogAppender(self._local, self._pending, loaded.writers, settings, files, clock)
         self._history = History()
         self._waiters = OffsetWaiters()
         self._waiters_written = OffsetWaiters()
@@ -204,7 +174,7 @@ class LogTablet:
     @property
     def offset_next(self) -> int:
         """The offset that the next row will get."""
-        return self._offset_next
+        return self._appender.offset_next
 
     @property
     def recovery_offset(self) -> int:
@@ -222,16 +192,16 @@ class LogTablet:
     @property
     def timestamp_max_ms(self) -> int:
         """The commit time of the last batch; -1 in an empty log."""
-        return self._timestamp_max_ms
+        return self._appender.timestamp_max_ms
 
     @property
     def writer_count(self) -> int:
-        return len(self._writers)
+        return len(self._appender.writers)
 
     @property
     def pending_bytes(self) -> int:
         """Bytes on their way to the disk."""
-        return self._pending_bytes
+        return self._appender.pending_bytes
 
     @property
     def history(self) -> History:
@@ -246,7 +216,7 @@ class LogTablet:
         Appends nothing. Raises code 31 for a batch out of order, and ``failure``.
         """
         self.check_open()
-        duplicate = self._writers.find(writer_id, batch_sequence)
+        duplicate = self._appender.writers.find(writer_id, batch_sequence)
         return None if duplicate is None else self._duplicate_result(duplicate)
 
     def _duplicate_result(self, duplicate: WriterEntry) -> AppendResult:
@@ -265,75 +235,16 @@ class LogTablet:
         view = memoryview(records)
         if view.readonly:
             view = memoryview(bytearray(view))
-        headers = self._checked_headers(view)
+        headers = checked_headers(view, self._settings.batch_bytes_max)
         if not headers:
-            return AppendResult(self._offset_next, self._offset_next, self._timestamp_max_ms, False, self._history)
-        duplicate = self._writers.find_duplicate(headers)
+            end = self._appender
+            return AppendResult(end.offset_next, end.offset_next, end.timestamp_max_ms, False, self._history)
+        duplicate = self._appender.writers.find_duplicate(headers)
         if duplicate is not None:
             return self._duplicate_result(duplicate)
-        offset_base = self._offset_next
-        offset_next = offset_base + _offset_count(headers)
-        if offset_next > OFFSET_MAX:
-            raise CorruptRecordError(f"the append would end at offset {offset_next}, the last one is {OFFSET_MAX}")
-        byte_count = sum([header.size for header in headers])
-        segment = self._segment_for(byte_count, offset_next - 1)
-        timestamp_ms = max(self._timestamp_max_ms, self._clock())
-        self._stamp(view, headers, timestamp_ms)
-        position = segment.size_bytes
-        segment.add(offset_next=offset_next, byte_count=byte_count, timestamp_ms=timestamp_ms)
-        self._offset_next = offset_next
-        self._timestamp_max_ms = timestamp_ms
-        self._pending_bytes += byte_count
-        end = LogEnd(segment, segment.size_bytes, offset_next, timestamp_ms)
-        self._pending.put(SegmentWrite(view[:byte_count], position, offset_base, end))
+        result = self._appender.add(view, headers, self._history, offset_durable=self._end_durable.offset_next)
         self._committer.submit(self)
-        return AppendResult(offset_base, offset_next, timestamp_ms, False, self._history)
-
-    def _checked_headers(self, view: memoryview) -> list[LogBatchHeader]:
-        headers = []
-        try:
-            for batch in iter_batches(view, self._settings.batch_bytes_max):
-                verify_crc(batch)
-                headers.append(batch.header)
-        except SizeLimitError as error:
-            raise FlussError(error.message, ErrorCode.RECORD_TOO_LARGE_EXCEPTION) from error
-        return headers
-
-    def _stamp(self, view: memoryview, headers: Sequence[LogBatchHeader], timestamp_ms: int) -> None:
-        """Give every batch its offset and time, and remember it for its writer."""
-        position, offset_next = 0, self._offset_next
-        for header in headers:
-            assign_offset(view, offset_next, timestamp_ms, position)
-            position += header.size
-            offset_next += header.last_offset_delta + 1
-            if header.writer_id != NO_WRITER_ID:
-                entry = WriterEntry(
-                    header.writer_id, header.batch_sequence, offset_next - 1, header.last_offset_delta, timestamp_ms
-                )
-                self._writers.add(entry, offset_durable=self._end_durable.offset_next)
-
-    def _segment_for(self, byte_count: int, offset_last: int) -> Segment:
-        """Return the segment that an append goes to, beginning a new one where needed."""
-        if self._local.segments and self._local.segments[-1].has_room_for(
-            byte_count,
-            offset_last,
-            bytes_max=self._settings.segment_bytes_max,
-            index_entries_max=self._settings.index_bytes_max // TIME_ENTRY_BYTES,
-        ):
-            return self._local.segments[-1]
-        return self._roll()
-
-    def _roll(self) -> Segment:
-        if self._local.segments:
-            is_snapshot_needed = self.offset_start > 0
-            self._pending.put(
-                SegmentRoll(self._local.segments[-1], self._offset_next, self._writers.entries(), is_snapshot_needed)
-            )
-        segment = Segment(
-            self._files, self.directory, self._offset_next, interval_bytes=self._settings.index_interval_bytes
-        )
-        self._local.segments = (*self._local.segments, segment)
-        return segment
+        return result
 
     # Waiting
 
@@ -396,12 +307,13 @@ class LogTablet:
 
     def durable(self, written: CommitRound) -> None:
         end, before = written.end, self._end_durable
+        self._end_postponement()
         if end is None or self._history.failure is not None:
             return
         self._end_durable = end
         if self._committer.is_synced:
             self._offset_synced = end.offset_next
-        self._pending_bytes -= written.byte_count
+        self._appender.pending_bytes -= written.byte_count
         self.written(written)
         self._waiters.wake(end.offset_next)
         if end.segment is not before.segment:
@@ -412,6 +324,8 @@ class LogTablet:
             self._ends_held_back.append(end)
         else:
             self._show(end)
+        if self._settled is not None:
+            self._settled()
 
     def _release_indexes(self, end: LogEnd) -> None:
         for segment in self._local.segments:
@@ -423,6 +337,7 @@ class LogTablet:
         """Go back to what is durable; if that is unknown, take no more writes."""
         if self._history.failure is not None:
             return
+        self._postponement = None
         if is_undone:
             refusal = FlussError(
                 f"cannot write to {self.directory}: {error}; nothing of this append was stored",
@@ -439,35 +354,46 @@ class LogTablet:
         refusal.__cause__ = error
         self._end_history(refusal)
         if is_undone:
-            self._go_back_to_durable()
+            self._appender.go_back_to(self._end_durable)
             self._history = History()
             self._pending.resume()
         else:
             self.failure = refusal
 
+    def postponed(self, error: OSError) -> None:
+        """Take no appends until those that wait for descriptors are durable; otherwise they would fill the memory."""
+        if self._history.failure is None and self._postponement is None:
+            self._postponement = FlussError(
+                f"cannot write to {self.directory} now: {error}; nothing of this append was stored, try again; if it "
+                "stays so, let the server have more open files (ulimit -n)",
+                ErrorCode.LOG_STORAGE_EXCEPTION,
+            )
+            logger.error("appends to %s wait for descriptors: %s", self.directory, error)
+
+    def _end_postponement(self) -> None:
+        if self._postponement is not None:
+            self._postponement = None
+            logger.warning("appends to %s go on", self.directory)
+
     def _end_history(self, refusal: FlussError) -> None:
         """Forget what was not written, and fail the writers that wait for it."""
         self._history.failure = refusal
         self._history.offset_kept = self._end_durable.offset_next
-        self._pending.clear()
-        self._pending_bytes = 0
+        self._appender.forget_pending()
         self._waiters.fail(refusal)
         self._waiters_written.fail(refusal)
-
-    def _go_back_to_durable(self) -> None:
-        end = self._end_durable
-        self._local.segments = self._local.segments_until(end)
-        if end.segment is not None:
-            end.segment.cut(size_bytes=end.position, offset_next=end.offset_next, timestamp_max_ms=end.timestamp_max_ms)
-        self._writers.undo_from(end.offset_next)
-        self._offset_next = end.offset_next
-        self._timestamp_max_ms = end.timestamp_max_ms
+        if self._settled is not None:
+            self._settled()
 
     # Showing
 
-    def hold_back(self) -> None:
-        """Show nothing from now on before ``show_until`` is called."""
+    def hold_back(self, settled: Callable[[], None] | None = None) -> None:
+        """Show nothing from now on before ``show_until`` is called.
+
+        ``settled`` is called whenever appends have become durable, or have failed.
+        """
         self._is_held_back = True
+        self._settled = settled
 
     def show_until(self, offset_next: int) -> None:
         """Show readers the durable rows before an offset. Rows of one commit round are shown at once."""
@@ -493,7 +419,7 @@ class LogTablet:
         """
         try:
             return self._local.read(
-                offset, bytes_max, offset_max=self._offset_next, at_least_one_batch=at_least_one_batch
+                offset, bytes_max, offset_max=self._appender.offset_next, at_least_one_batch=at_least_one_batch
             )
         except FlussError:
             self._check_not_deleted()
@@ -507,7 +433,7 @@ class LogTablet:
         """
         try:
             return self._local.read_heads(
-                offset, offset_max=self._offset_next, batches_max=batches_max, bytes_max=bytes_max
+                offset, offset_max=self._appender.offset_next, batches_max=batches_max, bytes_max=bytes_max
             )
         except FlussError:
             self._check_not_deleted()
@@ -520,8 +446,8 @@ class LogTablet:
             self.failure is None
             and not self._is_closed
             and not self._is_expiring
-            and self.offset_high_watermark == self._offset_next
-            and self._pending_bytes == 0
+            and self.offset_high_watermark == self._appender.offset_next
+            and self._appender.pending_bytes == 0
             and not self._waiters
             and not self._waiters_written
         )
@@ -563,6 +489,9 @@ class LogTablet:
     async def _expire_segments(
         self, expired_before_ms: int, roll_active: bool, protect: Callable[[int], Awaitable[int]] | None
     ) -> int:
+        if self._local.doomed:
+            # Their removal has failed before. With the ones behind them gone first, the log could not be opened.
+            await asyncio.to_thread(remove_doomed, self._files, self._local, self._pending)
         segments = self._local.segments_until(self._local.end)
         if not segments or not segments[0].size_bytes or segments[0].timestamp_max_ms >= expired_before_ms:
             return 0
@@ -574,36 +503,36 @@ class LogTablet:
             expired = sum(segment.offset_next <= offset_limit for segment in segments[:expired])
         if expired <= 0 or self._is_closed or self._local.segments[:expired] != segments[:expired]:
             return 0
-        self._local.segments = self._local.segments[expired:]
-        await asyncio.to_thread(remove_expired, self._files, self.directory, self._pending, segments[:expired])
+        self._local.doomed, self._local.segments = segments[:expired], self._local.segments[expired:]
+        await asyncio.to_thread(remove_doomed, self._files, self._local, self._pending)
         return expired
 
     async def _roll_empty(self, active: Segment) -> bool:
         """Begin a new segment that holds nothing yet, if nothing is being written; return whether that was done."""
         end = self._local.end
-        if self._is_closed or end.offset_next != self._offset_next or self._local.segments[-1] is not active:
+        if self._is_closed or end.offset_next != self._appender.offset_next or self._local.segments[-1] is not active:
             return False
-        segment = self._roll()
-        self._pending.put(
-            SegmentWrite(b"", 0, end.offset_next, LogEnd(segment, 0, end.offset_next, end.timestamp_max_ms))
-        )
+        self._appender.add_empty_segment()
         self._committer.submit(self)
         await self._waiters.add(end.offset_next)
         return self._local.end.segment is not active
 
     def expire_writers(self) -> int:
         """Forget writers that have sent nothing for too long; return how many."""
-        return self._writers.expire(self._clock() - self._settings.writer_expiration_ms)
+        return self._appender.expire_writers()
 
     async def flush(self) -> None:
         """Make everything that was appended durable, also if single appends end in the operating system."""
-        await self.wait_durable(self._offset_next)
+        await self.wait_durable(self._appender.offset_next)
         offset, end = self._offset_synced, self._end_durable
         if offset < end.offset_next:
             segments = [segment for segment in self._local.segments_until(end) if segment.offset_next > offset]
             try:
                 await asyncio.to_thread(sync_segments, self._files, self._local, segments, is_first=offset == 0)
             except OSError as error:
+                if is_out_of_descriptors(error):
+                    text = f"{self.directory} cannot be made durable now: {error}; try again"
+                    raise FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION) from error
                 self.halt()
                 self.failed(error, is_undone=False)
                 self.check_open()
@@ -617,12 +546,12 @@ class LogTablet:
         try:
             if self.failure is None:
                 await self.flush()
-                if self._local.segments and self._offset_cached != self._offset_next:
+                if self._local.segments and self._offset_cached != self._appender.offset_next:
                     await asyncio.to_thread(
                         self._pending.write_caches,
                         self._local.segments[-1],
-                        self._offset_next,
-                        self._writers.entries(),
+                        self._appender.offset_next,
+                        self._appender.writers.entries(),
                         is_snapshot_needed=self.offset_start > 0,
                     )
         finally:
@@ -635,6 +564,7 @@ class LogTablet:
         create it again.
         """
         self._is_closed = True
+        self._pending.halt()
         self._end_history(FlussError(f"{self.bucket} was dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
 
     async def delete(self) -> None:
@@ -648,17 +578,11 @@ class LogTablet:
             raise self._history.failure.copied()
 
     def check_open(self) -> None:
-        """Raise why the log takes no appends: ``failure``, code 21 after a drop, code 12 after a close."""
+        """Raise why the log takes no appends: ``failure``, code 21 after a drop, 12 after a close, 10 for a while."""
         if self.failure is not None:
             raise self.failure.copied()
         self._check_not_deleted()
         if self._is_closed:
             raise FlussError(f"{self.bucket} is closed", ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-
-def _offset_count(headers: Sequence[LogBatchHeader]) -> int:
-    """Return how many offsets batches take. The indexes of a segment have 32 bits for the distance of two."""
-    count = sum([header.last_offset_delta + 1 for header in headers])
-    if count > INT32_MAX:
-        raise CorruptRecordError(f"the append spans {count} offsets, at most {INT32_MAX} are allowed")
-    return count
+        if self._postponement is not None:
+            raise self._postponement.copied()

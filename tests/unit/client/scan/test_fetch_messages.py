@@ -79,12 +79,12 @@ def test_an_offset_that_moved_is_encoded_anew_and_pushdown_can_be_given_up() -> 
     group.add([subscription])
     (table,) = decoded(group.request(requests)).tables_req
     assert (table.buckets_req[0].fetch_offset, list(table.projected_fields)) == (-2, [0, 3])
-    assert requests.is_projected
+    assert requests.form.is_projected
     group.move_on(subscription, 17)
     requests.stop_projecting()
     (table,) = decoded(group.request(requests)).tables_req
     assert (table.buckets_req[0].fetch_offset, table.projection_pushdown_enabled) == (17, False)
-    assert not requests.is_projected
+    assert not requests.form.is_projected
 
 
 def response(*buckets: FetchedBucket) -> memoryview:

@@ -343,10 +343,14 @@ def test_damaged_rows_are_an_error(client: Client, servers: ScanCluster) -> None
         assert error.error_code == ErrorCode.CLIENT_ERROR
 
 
-def test_a_filter_is_refused(client: Client) -> None:
-    scanner = run(client.scan().filter(col("id") > 3).create_log_scanner())
-    with pytest.raises(FlussError, match="cannot be filtered"):
-        scanner.subscribe_from_snapshot()
+def test_a_filter_is_refused_where_changes_do_not_say_what_a_row_was() -> None:
+    with (
+        scan_cluster(KEYED, properties={"table.changelog.image": "WAL"}) as servers,
+        client_of(servers) as client,
+    ):
+        scanner = run(client.scan().filter(col("id") > 3).create_log_scanner())
+        with pytest.raises(FlussError, match="cannot be filtered: its changelog has no rows before updates"):
+            scanner.subscribe_from_snapshot()
 
 
 # Polls that nobody waits for any more

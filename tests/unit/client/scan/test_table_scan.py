@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from fluss import EARLIEST_OFFSET, FlussError, col
@@ -67,7 +68,8 @@ def test_arguments_of_the_wrong_kind_are_refused_at_the_call(client: Client) -> 
         lambda: scan.project_by_name("name"),
         lambda: scan.project_by_name(None),
         lambda: scan.project_by_name([1]),
-        lambda: scan.filter("id > 1"),
+        lambda: scan.filter(1),
+        lambda: scan.filter(["id > 1"]),
         lambda: scan.with_fixed_schema(1),
     ):
         with pytest.raises(TypeError):
@@ -82,6 +84,11 @@ def test_filters_are_checked_when_a_scanner_is_created(client: Client) -> None:
         (col("id") > 1.5, "filter literal"),
         (col("id") == None, "cannot take a null literal"),  # noqa: E711 - a condition, not an answer
         (col("id").starts_with("x"), "requires a character string column"),
+        ("nope > 1", "there is no column 'nope'"),
+        ("id > 'x'", "it takes a number"),
+        ("id >", "expected a value"),
+        (pc.field("nope") > 1, "does not fit the columns 'id', 'name'"),
+        (pc.field("name") > 1, "does not fit the columns"),
     ]:
         with pytest.raises(FlussError, match=reason):
             create(client.scan().filter(predicate))
@@ -116,8 +123,10 @@ def test_logs_of_rows_are_read_with_their_columns_chosen_here(log_format: str) -
         scanner.subscribe(0, 0)
         assert scanner.to_arrow().to_pydict() == {"name": ["n0", "n1", "n2", None], "id": [0, 1, 2, None]}
         assert not servers.call(lambda: servers.fetches[-1]).tables_req[0].projection_pushdown_enabled
-        with pytest.raises(FlussError, match=log_format.upper()):
-            create(client.scan().filter(col("id") > 1))
+        filtered = create(client.scan().project([1]).filter(col("id") > 1))
+        filtered.subscribe(0, 0)
+        assert filtered.to_arrow().to_pydict() == {"name": ["n2"]}
+        assert not servers.call(lambda: servers.fetches[-1]).tables_req[0].HasField("filter_predicate")
 
 
 # Schemas

@@ -37,8 +37,12 @@ class NoBuckets:
     async def open_buckets(self, table: Table, partition: Any) -> None:
         await asyncio.sleep(0)
 
-    async def drop_buckets(self, table: Table, partition: Any) -> None:
+    async def know_log_ends(self, table: Table, partition: Any) -> None:
         await asyncio.sleep(0)
+
+    async def drop_buckets(self, table: Table, partition: Any) -> tuple[int, ...]:
+        await asyncio.sleep(0)
+        return ()
 
     def table_altered(self, table: Table) -> None:
         pass

@@ -60,9 +60,13 @@ class RecordingHost:
                 raise self.failure
         self.open.add((table.table_id, partition.partition_id if partition else None))
 
-    async def drop_buckets(self, table: Table, partition: Partition | None) -> None:
+    async def know_log_ends(self, table: Table, partition: Partition) -> None:
+        pass
+
+    async def drop_buckets(self, table: Table, partition: Partition | None) -> tuple[int, ...]:
         self.events.append(("drop", str(table.path), partition.name if partition else None))
         self.open.discard((table.table_id, partition.partition_id if partition else None))
+        return tuple(range(table.bucket_count))
 
     def table_altered(self, table: Table) -> None:
         self.altered.append(table)

@@ -18,7 +18,7 @@ from fluss.server.kv.recovery import Recovery
 from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.kv.store import KvResources
 from fluss.storage.kv.store_settings import KvStoreSettings
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import (
     KV_DIRECTORY,

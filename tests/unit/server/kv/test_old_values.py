@@ -13,7 +13,13 @@ import pytest
 from fluss.record.mutations import FoundRows, Mutations
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
-from fluss.server.kv.batches import QUICK_BYTES_MAX, NotQuickError, current_rows, current_rows_in_memory
+from fluss.server.kv.preparer import (
+    QUICK_BYTES_MAX,
+    BucketShare,
+    NotQuickError,
+    current_rows,
+    current_rows_in_memory,
+)
 from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from fluss.testing.waiting import eventually_async
@@ -65,11 +71,11 @@ def test_the_newest_row_of_a_key_is_found_wherever_it_is(tmp_path: Path, seed: i
     wanted = rng.sample([*keys, b"unknown", b"key"], 300)
     expected = {key: model[key] for key in wanted if key in model}
     assert {schema_id for schema_id, _ in expected.values()} == {1, 2, 3, 4}, "there are rows of every place"
-    hashed = HashedKeys.from_list(wanted)
-    assert found(current_rows(store, pending)(hashed), wanted) == expected
+    hashed, share = HashedKeys.from_list(wanted), BucketShare((), store, pending)
+    assert found(current_rows([share], hashed, [len(wanted)]), wanted) == expected
     few = [next(key for key in wanted if changed.get(key)) for changed in places[1:]]
     few.append(b"unknown")
-    quick = current_rows_in_memory(store, pending)(HashedKeys.from_list(few))
+    quick = current_rows_in_memory([share], HashedKeys.from_list(few), [len(few)])
     assert found(quick, few) == {key: model[key] for key in few if key in model}
     store.close()
 
@@ -78,14 +84,18 @@ def test_what_is_pending_needs_no_store_and_what_is_removed_there_is_not_found_b
     store = KvStore.open(tmp_path / "store", KvResources())
     store.write([keyed({b"a": b"stored", b"b": b"stored"})], KvState(1, 2))
     pending = [Memtable.over(keyed({b"a": None})), Memtable.over(keyed({b"a": b"older", b"c": b"older"}))]
-    find_rows = current_rows(store, pending)
-    assert found(find_rows(HashedKeys.from_list([b"b", b"a", b"c"])), [b"b", b"a", b"c"]) == {
+
+    def find(*keys: bytes) -> dict[bytes, tuple[int, bytes]]:
+        share = BucketShare((), store, pending)
+        return found(current_rows([share], HashedKeys.from_list(list(keys)), [len(keys)]), list(keys))
+
+    assert find(b"b", b"a", b"c") == {
         b"b": (1, b"stored"),
         b"c": (1, b"older"),
     }
     store.close()
-    assert found(find_rows(HashedKeys.from_list([b"c", b"a"])), [b"c", b"a"]) == {b"c": (1, b"older")}
-    assert found(find_rows(HashedKeys.from_list([b"a"])), [b"a"]) == {}
+    assert find(b"c", b"a") == {b"c": (1, b"older")}
+    assert find(b"a") == {}
 
 
 def test_many_bytes_are_not_quick_wherever_they_are(tmp_path: Path) -> None:
@@ -93,13 +103,13 @@ def test_many_bytes_are_not_quick_wherever_they_are(tmp_path: Path) -> None:
     half = bytes(QUICK_BYTES_MAX // 2)
     store.write([keyed({b"a": half})], KvState(1, 1))
     for row, is_quick in ((half[:-4], True), (half, False)):
-        find_rows = current_rows_in_memory(store, [Memtable.over(keyed({b"b": row}))])
+        share = BucketShare((), store, [Memtable.over(keyed({b"b": row}))])
         keys = HashedKeys.from_list([b"a", b"b"])
         if is_quick:
-            assert np.sort(find_rows(keys).numbers).tolist() == [0, 1]
+            assert np.sort(current_rows_in_memory([share], keys, [2]).numbers).tolist() == [0, 1]
         else:
             with pytest.raises(NotQuickError):
-                find_rows(keys)
+                current_rows_in_memory([share], keys, [2])
     store.close()
 
 

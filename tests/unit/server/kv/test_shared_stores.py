@@ -21,7 +21,7 @@ from fluss.server.model import Table
 from fluss.server.tablet.buckets import open_all
 from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.kv.store_settings import KvStoreSettings
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import (
     SCHEMA,

@@ -14,8 +14,8 @@ from fluss.record.mutations import Mutations
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.schema.schema import Schema
-from fluss.server.kv.batches import BatchPreparer, current_rows
-from fluss.server.kv.kv_runtime import LoopBudget
+from fluss.server.kv.joint_work import LoopBudget
+from fluss.server.kv.preparer import BatchPreparer, BucketShare, MergeMode, current_rows
 from fluss.storage.kv.store import KvResources, KvState, KvStore
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, hosting, kv_batch
 from tests.unit.server.merge.merging import Delete, make_table
@@ -59,29 +59,35 @@ async def test_it_does_not_matter_whether_batches_are_prepared_together_alone_or
     table = TABLES[name]
     batches = made_up_batches(random.Random(name), table, 150)
     together = await outcome(tmp_path / "together", table, batches)
-    monkeypatch.setattr(BatchPreparer, "prepare_coalesced", lambda *_: None)
+    monkeypatch.setattr(BatchPreparer, "is_joinable", lambda *_: False)
     assert await outcome(tmp_path / "alone", table, batches) == together
-    monkeypatch.setattr(BatchPreparer, "is_quick", lambda *_: False)
+    monkeypatch.setattr(BatchPreparer, "are_quick", lambda *_: False)
     assert await outcome(tmp_path / "threads", table, batches) == together
     assert len(together[1]) >= 40
 
 
+def noted_attempts(monkeypatch):
+    """Return a list that gets, for each attempt to prepare batches as one, how many of each bucket they are."""
+    attempts = []
+    prepare = BatchPreparer._prepare_as_one
+
+    def noting(self, mode, shares, find_rows):
+        attempts.append([len(share.batches) for share in shares])
+        return prepare(self, mode, shares, find_rows)
+
+    monkeypatch.setattr(BatchPreparer, "_prepare_as_one", noting)
+    return attempts
+
+
 async def test_small_batches_that_wait_are_really_prepared_together(tmp_path, monkeypatch):
-    sizes = []
-    prepare_coalesced = BatchPreparer.prepare_coalesced
-
-    def noting(self, batches, *arguments):
-        prepared = prepare_coalesced(self, batches, *arguments)
-        sizes.append((len(batches), prepared is not None))
-        return prepared
-
-    monkeypatch.setattr(BatchPreparer, "prepare_coalesced", noting)
     async with hosting(tmp_path) as bucket:
         await bucket.put((0, "open"))
+        attempts = noted_attempts(monkeypatch)
         await asyncio.gather(*(bucket.begin((key, "a")) for key in range(1, 9)))
-        assert sizes == [(8, True)]
+        assert attempts == [[8]]
         await asyncio.gather(*(bucket.begin((1, text)) for text in "bcd"))
-        assert sizes[1:] == [(3, False)], "they are all about one key"
+        # They are all about one key; those that were put back are not tried together again.
+        assert attempts[1:] == [[3], [1], [1], [1]]
         assert bucket.changelog()[-2:] == [("-U", (1, "c")), ("+U", (1, "d"))]
 
 
@@ -103,9 +109,12 @@ def test_records_that_reach_into_the_next_batch_are_not_found_there(tmp_path):
     preparer = BatchPreparer(TABLE)
     store = KvStore.open(tmp_path / "store", KvResources())
     good = [preparer.check(memoryview(kv_batch(TABLE, (key, "a"))), (), is_overwrite=False) for key in range(2)]
-    assert preparer.prepare_coalesced(good, (), False, current_rows(store, ()), None) is not None
+    (prepared,) = preparer.prepare(MergeMode(1), [BucketShare(good, store)], current_rows)
+    assert len(prepared) == 2
     lying = [_counting(good[0], 2), _counting(good[1], 0)]
-    assert preparer.prepare_coalesced(lying, (), False, current_rows(store, ()), None) is None
+    (refusal,) = preparer.prepare(MergeMode(1), [BucketShare(lying, store)], current_rows)
+    assert isinstance(refusal, FlussError)
+    assert refusal.error_code == ErrorCode.INVALID_TABLE_EXCEPTION
     store.close()
 
 

@@ -114,7 +114,9 @@ async def test_a_store_that_was_closed_while_a_reader_had_it_says_so(tmp_path):
 
 
 async def test_a_rush_on_all_stores_opens_few_of_them_at_the_same_time(tmp_path):
-    async with hosting(tmp_path, with_buckets(40), kv=KvSettings(open_stores_max=4)) as bucket:
+    # Without a limit for the wait, after which a store is opened all the same.
+    patient = KvSettings(open_stores_max=4, open_slot_wait_ms=600_000)
+    async with hosting(tmp_path, with_buckets(40), kv=patient) as bucket:
         kvs, runtime = buckets_of(bucket), bucket.manager.kv_runtime
         counting = asyncio.gather(*(kv.row_count() for kv in kvs))
         open_at_once = 0

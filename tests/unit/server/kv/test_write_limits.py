@@ -10,7 +10,7 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.schema import Schema
-from fluss.server.kv import batches
+from fluss.server.kv import preparer
 from tests.unit.server.kv.bucket_support import Bucket, hosting
 from tests.unit.server.merge.merging import Delete, Row, make_table
 
@@ -27,7 +27,7 @@ async def refusal(bucket: Bucket, *rows: Row | Delete) -> FlussError:
 
 
 async def test_a_batch_of_too_many_records_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "RECORDS_MAX", 3)
+    monkeypatch.setattr(preparer, "RECORDS_MAX", 3)
     async with hosting(tmp_path) as bucket:
         assert await bucket.put((1, "a"), (2, "b"), (3, "c")) == 3
         error = await refusal(bucket, (1, "a"), (2, "b"), (1, "c"), Delete((1,)))
@@ -50,7 +50,7 @@ async def test_a_key_that_is_too_long_is_refused(tmp_path: Path) -> None:
 async def test_rows_that_are_too_large_to_be_replaced_together_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "DECOMPRESSED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(preparer, "DECOMPRESSED_BYTES_MAX", 10_000)
     async with hosting(tmp_path) as bucket:
         for id in range(300):
             await bucket.put((id, "x" * 100))

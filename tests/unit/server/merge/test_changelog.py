@@ -48,7 +48,8 @@ FORMATS = [("compacted", "arrow"), ("compacted", "compacted"), ("indexed", "arro
 def no_changes(table: Table) -> Changes:
     nothing = Mutations(HashedKeys.from_list([]), EncodedRows.from_list([]), table.schema_id)
     rows = pa.RecordBatch.from_pylist([], table.descriptor.schema.to_arrow())
-    return Changes(nothing, rows, np.empty(0, np.uint8), 0)
+    slots = np.empty(0, np.int64)
+    return Changes(nothing, rows, np.empty(0, np.uint8), 0, slots, slots)
 
 
 @pytest.mark.parametrize("log_format", ["arrow", "compacted"])

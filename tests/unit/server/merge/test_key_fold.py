@@ -76,6 +76,23 @@ def test_a_fold_says_what_a_loop_finds(keys: list[bytes], hash_count: int | None
         assert runs == [[i for i, other in enumerate(part_keys) if other == key] for key in keys_in_order]
 
 
+@given(KEYS, st.sampled_from([None, 1, 2, 3]), st.data())
+def test_equal_keys_of_different_spaces_are_different(
+    keys: list[bytes], hash_count: int | None, data: st.DataObject
+) -> None:
+    spaces = [data.draw(st.integers(0, 2)) for _ in keys]
+    rows = EncodedRows.from_list(keys)
+    hashed = HashedKeys.of(rows)
+    if hash_count is not None:
+        hashed = HashedKeys(rows, np.array([sum(key) % hash_count for key in keys], np.uint64))
+    fold = KeyFold.of_hashed(hashed, np.array(spaces, np.int64))
+    spaced = [b"%d" % space + key for space, key in zip(spaces, keys, strict=True)]
+    expected = fold_of(*spaced)
+    assert fold.slots.tolist() == expected.slots.tolist()
+    assert fold.previous.tolist() == expected.previous.tolist()
+    assert unique_keys(fold) == [key[1:] for key in unique_keys(expected)]
+
+
 def test_many_records_of_many_keys_are_folded_like_a_few() -> None:
     rng = np.random.default_rng(7)
     keys = [b"key %d" % number for number in rng.integers(0, 5000, 20_000)]

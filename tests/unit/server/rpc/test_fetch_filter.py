@@ -17,7 +17,7 @@ from fluss.schema.predicate import col
 from fluss.schema.schema import Schema
 from fluss.server.tablet import log_reads
 from fluss.server.tablet.manager import TabletSettings
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
     SCHEMA,

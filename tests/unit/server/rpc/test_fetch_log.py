@@ -18,7 +18,7 @@ from fluss.record.log_batch import MAGIC_V0, iter_batches
 from fluss.schema.schema import Schema
 from fluss.server.model import Partition
 from fluss.server.tablet.manager import TabletSettings
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.vfs import OsFiles
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (

@@ -20,7 +20,7 @@ from fluss.protocol.predicates import predicate_to_pb
 from fluss.record.log_batch import iter_batches
 from fluss.schema.predicate import FilterLimits, Predicate, col
 from fluss.server.tablet.manager import TabletSettings
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.vfs import OsFiles
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (

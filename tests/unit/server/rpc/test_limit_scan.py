@@ -13,7 +13,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import MAGIC_V0, iter_batches
 from fluss.server.model import Partition
 from fluss.server.tablet.manager import TabletSettings
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
     MemoryCatalog,

@@ -13,7 +13,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.model import Partition
 from fluss.server.rpc.bucket_info import EARLIEST, LATEST, LOG_END, TIMESTAMP
 from fluss.server.tablet.manager import TabletSettings
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from tests.unit.server.tablet.support import NOW_MS, Clock, MemoryCatalog, make_table, rows, serving
 
 QUICK = TabletSettings(retry_answer_delay_ms=1)

@@ -19,7 +19,7 @@ from fluss.schema.table import TableBucket
 from fluss.server.model import BucketHealth, Partition
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.storage.log.checkpoint_file import decode_checkpoint
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
     HIGH_WATERMARKS,

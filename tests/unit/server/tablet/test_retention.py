@@ -10,7 +10,7 @@ import pytest
 from fluss.errors import ErrorCode
 from fluss.schema.schema import Schema
 from fluss.server.tablet.manager import TabletSettings
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from tests.unit.server.tablet.support import (
     SCHEMA,
     Clock,

@@ -359,7 +359,7 @@ def test_more_columns_make_more_tasks_and_options_limit_them(tables: PlannedTabl
     wait_for(writer.flush())
 
     def task_count(columns: list[str], **options: str) -> int:
-        return len(plan_batch(table, tables.options(table, **options), columns).tasks)
+        return len(plan_batch(table, tables.options(table, scan__cores="2", **options), columns).tasks)
 
     assert task_count(["id"], scan__target_task_bytes="1mb") == 1
     # The text is measured: by its type nobody could tell that it takes 1,000 bytes.
@@ -367,6 +367,28 @@ def test_more_columns_make_more_tasks_and_options_limit_them(tables: PlannedTabl
     assert task_count(["id", "text"], scan__target_task_bytes="1mb", scan__max_tasks="3") == 3
     assert task_count(["id"], scan__maxRecordsPerPartition="1000") == 8
     assert task_count(["id"], scan__maxRecordsPerPartition="1000", scan__max_tasks="5") == 5
+
+
+def test_tasks_are_even_in_bytes_and_as_many_as_cores_want(tables: PlannedTables) -> None:
+    schema = pa.schema([("day", pa.string()), ("text", pa.string())])
+    table = tables.create(schema, bucket_count=1, partition_keys=["day"])
+    row_bytes = {"small": 200, "large": 2000}
+    for day, size in row_bytes.items():
+        wait_for(tables.admin.create_partition(table.table_path, {"day": day}))
+        writer = table.new_append().create_writer()
+        writer.write_arrow(pa.table({"day": [day] * 3000, "text": ["x" * size] * 3000}, schema=schema))
+        wait_for(writer.flush())
+
+    def sizes(**options: str) -> list[int]:
+        found = plan_batch(table, tables.options(table, **options), ["day", "text"])
+        return [sum(split.weight * row_bytes[split.partition_name or ""] for split in task) for task in found.tasks]
+
+    for cores, count in ((2, 8), (4, 8), (5, 10)):
+        even = sizes(scan__target_task_bytes="1mb", scan__cores=str(cores))
+        assert len(even) == count, "seven times the target, or the next multiple of the cores"
+        assert max(even) < 1.2 * min(even)
+    # With a limit of rows, it is rows that count.
+    assert len(sizes(scan__maxRecordsPerPartition="1000", scan__cores="2")) == 6
 
 
 def test_types_tell_how_large_rows_may_be() -> None:

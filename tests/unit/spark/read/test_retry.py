@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from fluss.errors import ErrorCode, FlussError, NetworkError
+from fluss.spark.connections import Retry
 from fluss.spark.read.stream_batches import PollBackoff
-from fluss.spark.read.stream_table import Retry
 
 
 class _Clock:

@@ -27,6 +27,7 @@ from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 from fluss.spark import connections
 from fluss.spark.query_options import read_options
+from fluss.spark.read import split_read
 from fluss.spark.read.planner import Split, plan_batch, read_view
 from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table_columns, view_filter
 from fluss.spark.type_mapping import view_schema
@@ -297,7 +298,7 @@ def test_a_server_that_is_away_is_waited_for(reads: Reads, monkeypatch: pytest.M
             raise failures.pop()
         return opened(*args)
 
-    monkeypatch.setattr(connections, "open_table", open_table)
+    monkeypatch.setattr(split_read, "open_table", open_table)
     assert sum(batch.num_rows for batch in read.read(splits)) == 5
     assert failures == []
 

@@ -46,6 +46,9 @@ _OFFSETS = st.builds(
     begun=_POSITIONS,
     ends=st.dictionaries(_BUCKETS, st.integers(0, 2**62), max_size=6),
     is_initial=st.booleans(),
+    table=st.none() | st.text(),
+    names=st.dictionaries(st.integers(0, 2**40), st.text(), max_size=4),
+    newest_partition_id=st.none() | st.integers(-1, 2**40),
 )
 
 
@@ -62,6 +65,9 @@ def test_equal_offsets_have_equal_texts(offset: StreamOffset) -> None:
         begun=dict(reversed(list(offset.begun.items()))),
         ends=dict(reversed(list(offset.ends.items()))),
         is_initial=offset.is_initial,
+        table=offset.table,
+        names=dict(reversed(list(offset.names.items()))),
+        newest_partition_id=offset.newest_partition_id,
     )
     assert json.dumps(other.to_json()) == json.dumps(offset.to_json())
 
@@ -71,6 +77,9 @@ def test_the_json_of_offsets_is_what_checkpoints_hold() -> None:
         {_bucket(12, 1): BucketPosition(80, True), _bucket(12): BucketPosition(100)},
         begun={_bucket(12): BucketPosition(90)},
         ends={_bucket(12): 140},
+        table="sales.orders",
+        names={12: "2026-01-01"},
+        newest_partition_id=14,
     )
     assert offset.to_json() == {
         "v": 1,
@@ -80,6 +89,9 @@ def test_the_json_of_offsets_is_what_checkpoints_hold() -> None:
         "rows": ["12:1"],
         "begun": {"b": {"12:0": 90}},
         "ends": {"12:0": 140},
+        "table": "sales.orders",
+        "names": {"12": "2026-01-01"},
+        "seen": 14,
     }
     initial = _offset({_bucket(None, 3): BucketPosition(5)}, is_initial=True)
     assert initial.to_json() == {"v": 1, "table_id": 7, "phase": "log", "b": {":3": 5}, "initial": True}
@@ -149,10 +161,31 @@ def test_a_new_partition_without_its_oldest_changes_begins_with_its_rows_in_a_fu
     assert resumed.positions == {_bucket(2): BucketPosition(8, True), _bucket(3): BucketPosition(0)}
 
 
-def test_a_dropped_partition_is_forgotten_when_everything_of_it_was_read() -> None:
+@pytest.mark.parametrize(("told_end", "losses"), [(5, []), (7, [(5, 7, True)]), (None, [(5, None, False)])])
+def test_a_dropped_partition_is_forgotten_when_everything_of_it_was_read(
+    told_end: int | None, losses: list[tuple[int, int | None, bool]]
+) -> None:
     start = _offset({_bucket(1): BucketPosition(5), _bucket(2): BucketPosition(6)})
-    resumed = resume(start, ObservedTable({_bucket(2): 6}, {_bucket(2): 6}, {}), rows_first=False)
-    assert (resumed.positions, resumed.losses) == ({_bucket(2): BucketPosition(6)}, [])
+    seen = ObservedTable({_bucket(2): 6}, {_bucket(2): 6}, {}, {_bucket(1): told_end})
+    resumed = resume(start, seen, rows_first=False)
+    assert resumed.positions == {_bucket(2): BucketPosition(6)}
+    assert [(loss.start, loss.stop, loss.is_certain) for loss in resumed.losses] == losses
+
+
+def test_a_dropped_partition_that_was_never_seen_is_a_loss_if_it_may_have_had_rows() -> None:
+    dropped = {_bucket(3): 9, _bucket(5): 0, _bucket(6): 2, _bucket(7): None}
+    for newest, lost in ((4, [(6, True), (7, False)]), (6, [(7, False)]), (None, [])):
+        start = _offset({}, newest_partition_id=newest)
+        losses = resume(start, ObservedTable((), {}, {}, dropped), rows_first=False).losses
+        assert [(loss.bucket.partition_id, loss.is_certain) for loss in losses] == lost
+
+
+def test_a_batch_takes_along_the_names_of_its_partitions_and_which_was_the_newest() -> None:
+    start = _offset({_bucket(1): BucketPosition(5)}, table="a.b", names={1: "x"}, newest_partition_id=1)
+    positions = {_bucket(2): BucketPosition(0)}
+    latest = {_bucket(2): 3}
+    end = advance(start, positions, latest, latest, (), names={2: "y", 4: "z"}, newest_partition_id=4)
+    assert (end.table, end.names, end.newest_partition_id) == ("a.b", {2: "y"}, 4)
 
 
 def test_a_dropped_partition_with_unread_rows_is_a_loss() -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from fluss import FlussError, blocking, embedded
+from fluss.server.coordinator.metadata_store import FILE_NAME
 from fluss.spark.query_options import read_options
 from fluss.spark.read.stream_offsets import backlog
 from fluss.spark.read.stream_reader import FlussStreamReader
@@ -287,11 +290,137 @@ def test_a_dropped_partition_that_was_not_read_is_a_loss_and_can_be_skipped(make
     with pytest.raises(FlussError, match=r"bucket . of partition a: .* is gone, because its partition was dropped"):
         query.drain()
     query.restart()
-    with pytest.raises(FlussError, match=r"partition with the id .* Set 'scan\.on-data-loss'=skip"):
+    with pytest.raises(FlussError, match=r"partition a: .* is gone.* Set 'scan\.on-data-loss'=skip"):
         query.drain()
     query.restart(**{"scan.on-data-loss": "skip"})
     later = [row for batch in query.drain() for row in batch]
     assert _ids(later) == sorted({100} - set(_ids(first)))
+
+
+@pytest.mark.parametrize("keys", [[], ["id"]])
+def test_rows_written_after_the_last_batch_and_lost_with_their_partition_are_a_loss(
+    make: Make, keys: Sequence[str]
+) -> None:
+    table, start = make(days=["a", "b"], keys=keys, bucket_count=1)
+    table.write([1], day="a")
+    table.write([2], day="b")
+    query = start()
+    assert _ids(query.trigger()) == [1, 2]
+    table.write([3, 4], day="b")
+    table.drop_day("b")
+    for _ in range(2):
+        query.restart()
+        with pytest.raises(FlussError, match=r"partition b: .* from offset 1 up to 3, is gone, because its partition"):
+            query.drain()
+    query.restart(**{"scan.on-data-loss": "fail-if-known"})
+    with pytest.raises(FlussError, match=r"partition b: .* is gone"):
+        query.drain()
+    query.restart(**{"scan.on-data-loss": "skip"})
+    table.write([5], day="a")
+    assert _ids([row for batch in query.drain() for row in batch]) == [5]
+
+
+def test_a_partition_that_is_created_again_is_a_new_one(make: Make) -> None:
+    table, start = make(days=["a"], bucket_count=1)
+    table.write([1], day="a")
+    query = start()
+    assert _ids(query.trigger()) == [1]
+    table.drop_day("a")
+    table.add_day("a")
+    table.write([2], day="a")
+    query.restart()
+    assert _ids(query.trigger()) == [2]
+    table.write([3], day="a")
+    table.drop_day("a")
+    table.add_day("a")
+    query.restart()
+    with pytest.raises(FlussError, match="partition a: what was not read yet, from offset 1 up to 2, is gone"):
+        query.trigger()
+
+
+def test_partitions_that_came_and_went_unseen_are_a_loss_if_they_had_rows(make: Make) -> None:
+    table, start = make(days=["earlier", "a"], bucket_count=1)
+    table.write([0], day="earlier")
+    table.drop_day("earlier")
+    query = start()
+    table.write([1], day="a")
+    assert _ids(query.trigger()) == [1]
+    table.add_day("empty")
+    table.drop_day("empty")
+    query.restart()
+    table.write([2], day="a")
+    assert _ids(query.trigger()) == [2]
+    table.add_day("full")
+    table.write([3], day="full")
+    table.drop_day("full")
+    query.restart()
+    with pytest.raises(FlussError, match=r"partition full: .* from offset 0 up to 1, is gone, .* created and dropped"):
+        query.trigger()
+    query.restart(scan_partitions="a")
+    assert query.trigger() == []
+    del query.options["scan.partitions"]
+    query.restart(**{"scan.on-data-loss": "skip"})
+    table.write([4], day="a")
+    assert _ids(query.trigger()) == [4]
+    query.restart(**{"scan.on-data-loss": "fail"})
+    assert query.trigger() == []
+
+
+def test_a_dropped_partition_whose_end_nobody_knows_is_an_error_unless_that_is_accepted(tmp_path: Path) -> None:
+    # As with the servers of Apache Fluss, which do not tell.
+    with ServerProcess(tmp_path, "-D", "durability=os") as server:
+        config = blocking.Config({"bootstrap.servers": server.bootstrap_servers})
+        with blocking.FlussConnection.create(config) as opened:
+            table = DayTable(opened, days=["a", "b"], bucket_count=1)
+            table.write([1], day="a")
+            table.write([2], day="b")
+            query = _Query(table, server.bootstrap_servers)
+            assert _ids(query.trigger()) == [1, 2]
+            table.drop_day("b")
+            server.stop()
+            with closing(sqlite3.connect(tmp_path / FILE_NAME)) as metadata, metadata:
+                metadata.execute("DELETE FROM dropped_partitions")
+            server.restart()
+            query.restart()
+            table.write([3], day="a")
+            with pytest.raises(
+                FlussError,
+                match=r"partition b: its partition was dropped, and the server does not tell .* up to offset 1, .* "
+                r"'scan\.on-data-loss'=fail-if-known .*, or skip",
+            ):
+                query.trigger()
+            query.restart(**{"scan.on-data-loss": "fail-if-known"})
+            assert _ids(query.trigger()) == [3]
+
+
+def test_the_checkpoint_of_another_table_is_named_as_such(make: Make) -> None:
+    table, start = make()
+    other, _ = make()
+    table.write([1])
+    query = start()
+    query.trigger()
+    query.table = other
+    query.restart()
+    with pytest.raises(FlussError, match=rf"that of a stream from {table.path}, and this one reads {other.path}"):
+        query.trigger()
+    # Checkpoints of earlier releases do not have the name.
+    query.planned = [json.dumps({k: v for k, v in json.loads(text).items() if k != "table"}) for text in query.planned]
+    query.restart()
+    with pytest.raises(FlussError, match=r"it belongs to another table, or .* was dropped and created again"):
+        query.trigger()
+
+
+def test_a_checkpoint_of_an_earlier_release_goes_on(make: Make) -> None:
+    table, start = make(days=["a", "b"])
+    table.write([1], day="a")
+    query = start()
+    assert _ids(query.trigger()) == [1]
+    before = {"v", "table_id", "phase", "b", "rows", "begun", "ends", "tasks", "initial"}
+    query.planned = [json.dumps({k: v for k, v in json.loads(text).items() if k in before}) for text in query.planned]
+    table.drop_day("b")
+    table.write([2], day="a")
+    query.restart()
+    assert _ids(query.trigger()) == [2]
 
 
 def test_a_batch_that_was_planned_before_its_partition_was_dropped_does_not_fail_for_ever(make: Make) -> None:

@@ -18,7 +18,8 @@ from fluss.schema.table import TableBucket
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.committer import Committed, Committer
 from fluss.storage.log.loader import RecoveryReport
-from fluss.storage.log.tablet import LogSettings, LogTablet
+from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import Files, OsFiles
 from fluss.testing.faultfs import FaultFiles
 
@@ -66,7 +67,7 @@ class SteppedCommitter(Committer):
 
     def step(self) -> bool:
         """Carry out one round; return whether there was anything to do."""
-        logs, self._waiting = list(self._waiting), {}
+        logs = self._take_due()
         if logs:
             self.run_round(logs)
         return bool(logs)

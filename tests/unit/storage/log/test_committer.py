@@ -16,7 +16,8 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.committer import CommitRound, Committer
-from fluss.storage.log.tablet import LogSettings, LogTablet
+from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import OsFiles
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.log.support import (
@@ -232,6 +233,151 @@ def test_the_first_append_of_a_log_may_find_a_full_disk_too() -> None:
         assert bodies(server.open()) == [b"w0"]
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("operation", ["write", "sync", "sync_directory"])
+def test_a_round_that_finds_no_descriptor_goes_on_when_there_is_one(operation: str, number: int) -> None:
+    server = Server(2)
+    server.files.fail_next(operation, "log-0", number=number)
+    kept = server.append("w0")
+    other = server.append("w0", 1)
+    server.committer.step()
+    assert server.log.failure is None
+    assert not server.log.is_durable(kept)
+    assert server.logs[1].is_durable(other), "others have what they need"
+    with pytest.raises(FlussError, match=r"cannot write to .* try again; if it stays so, .* open files") as refusal:
+        server.append("w1")
+    assert refusal.value.error_code == ErrorCode.LOG_STORAGE_EXCEPTION
+    server.committer.step()
+    assert server.log.is_durable(kept)
+    assert server.append("w1").offset_base == 1, "nothing was taken that was refused"
+    server.committer.step()
+    server.files.crash()
+    assert bodies(server.open()) == [b"w0", b"w1"]
+
+
+def test_what_comes_while_a_round_waits_for_descriptors_is_written_behind_it() -> None:
+    server = Server(segment_bytes_max=2 * BATCH_BYTES)
+    server.append("w0")
+    server.committer.step()
+    server.files.has_descriptors = False
+    results = [server.append(f"w{sequence}") for sequence in range(1, 8)]
+    for _ in range(3):
+        server.committer.step()
+    assert not server.log.is_durable(results[0])
+    assert bodies(server.log) == [b"w0"]
+    server.files.has_descriptors = True
+    server.committer.step()
+    assert all(map(server.log.is_durable, results))
+    assert server.log.pending_bytes == 0
+    server.files.crash()
+    assert bodies(server.open()) == [b"w%d" % sequence for sequence in range(8)]
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "sync_directory", "replace"])
+@pytest.mark.parametrize("place", range(4))
+def test_a_roll_that_finds_no_descriptor_goes_on_when_there_is_one(operation: str, place: int) -> None:
+    server = Server(segment_bytes_max=2 * BATCH_BYTES)
+    for sequence in range(2):
+        server.append(f"w{sequence}")
+        server.committer.step()
+    results = [server.append(f"w{sequence}") for sequence in range(2, 9)]
+    server.files.fail_next(operation, f"{2 * place:020d}" if operation != "sync_directory" else "", number=errno.EMFILE)
+    while not server.log.is_durable(results[-1]):
+        assert server.committer.step()
+    assert server.log.failure is None
+    server.files.crash()
+    assert bodies(server.open()) == [b"w%d" % sequence for sequence in range(9)]
+
+
+def test_a_full_disk_without_descriptors_is_undone_when_there_are_some() -> None:
+    server = Server()
+    server.append("w0")
+    server.committer.step()
+    server.files.space_bytes_max = BATCH_BYTES + BATCH_BYTES // 2
+    server.files.fail_next("truncate", number=errno.EMFILE)
+    refused = server.append("w1")
+    server.committer.step()
+    assert refused.history.failure is None
+    server.committer.step()
+    assert failure_of(refused) == ErrorCode.LOG_STORAGE_EXCEPTION
+    assert server.log.failure is None
+    assert server.files.size(DIRECTORY / f"{0:020d}.log") == BATCH_BYTES
+    server.files.space_bytes_max = None
+    server.append("w1")
+    server.committer.step()
+    server.files.crash()
+    assert bodies(server.open()) == [b"w0", b"w1"]
+
+
+def test_a_sync_that_failed_counts_more_than_one_without_a_descriptor() -> None:
+    server = Server()
+    server.files.fail_next("sync", number=errno.EMFILE)
+    server.files.fail_next("sync_directory", "log-0", number=errno.EIO)
+    lost = server.append("w0")
+    server.committer.step()
+    assert failure_of(lost) == ErrorCode.STORAGE_EXCEPTION
+    assert server.log.failure is not None
+
+
+async def test_without_descriptors_to_the_end_writers_are_told_so(tmp_path: Path) -> None:
+    files = FaultFiles()
+    files.make_directory(DATA_DIRECTORY)
+    files.has_descriptors = False
+    committer = Committer(files)
+    committer.start()
+    log, _ = open_log(files, committer)
+    result = log.append(make_batch())
+    waiting = asyncio.ensure_future(log.wait_durable(result))
+    await asyncio.sleep(0)
+    await committer.stop()
+    with pytest.raises(FlussError, match="Too many open files"):
+        await waiting
+
+
+async def test_a_round_without_descriptors_is_tried_again_by_itself() -> None:
+    files = FaultFiles()
+    files.make_directory(DATA_DIRECTORY)
+    committer = Committer(files)
+    committer.start()
+    log, _ = open_log(files, committer)
+    for operation in ("write", "sync", "sync_directory"):
+        files.fail_next(operation, "log-0", number=errno.EMFILE)
+    await asyncio.wait_for(log.wait_durable(log.append(make_batch(b"w0"))), 120)
+    assert bodies(log) == [b"w0"]
+    await committer.stop()
+
+
+async def test_a_log_that_is_dropped_waits_for_no_descriptors() -> None:
+    server = Server()
+    server.files.has_descriptors = False
+    lost = server.append("w0")
+    server.committer.step()
+    server.log.drop()
+    server.files.has_descriptors = True
+    server.committer.step()
+    assert failure_of(lost) == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+    assert not server.files.exists(DIRECTORY / f"{0:020d}.log")
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+async def test_a_flush_without_descriptors_can_be_repeated(is_synced: bool) -> None:
+    server = Server(is_synced=is_synced)
+    server.append("w0")
+    server.committer.step()
+    server.files.has_descriptors = False
+    if is_synced:
+        await server.log.flush()
+    else:
+        with pytest.raises(FlussError, match=r"cannot be made durable now: .* try again"):
+            await server.log.flush()
+        assert server.log.recovery_offset == 0
+    server.files.has_descriptors = True
+    await server.log.flush()
+    assert server.log.recovery_offset == 1
+    server.files.crash()
+    assert bodies(server.open()) == [b"w0"]
+
+
 async def test_an_answer_is_never_given_for_rows_of_another_append() -> None:
     """After a failed write its offsets are given out again. Who waits late must not take the others' for his own."""
     server = Server()
@@ -392,6 +538,9 @@ def test_a_log_that_breaks_takes_no_other_with_it(caplog: pytest.LogCaptureFixtu
         def failed(self, error: OSError, *, is_undone: bool) -> None:
             assert not is_undone
             self.error = error
+
+        def postponed(self, error: OSError) -> None:
+            raise AssertionError
 
     server = Server()
     broken = Broken()

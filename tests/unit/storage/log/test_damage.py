@@ -15,7 +15,8 @@ import pytest
 from fluss.errors import CorruptRecordError
 from fluss.record.log_batch import LENGTH_END, iter_batches
 from fluss.storage.log.loader import RecoveryReport
-from fluss.storage.log.tablet import LogSettings, LogTablet
+from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import Files
 from fluss.testing.faultfs import FaultFiles
 from tests.damage import bit_flips, truncations

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.storage.log.append_result import AppendResult
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.log.support import (
     DATA_DIRECTORY,

@@ -13,7 +13,8 @@ from fluss.errors import CorruptRecordError
 from fluss.net.transport import run
 from fluss.record.log_batch import assign_offset
 from fluss.storage.log.loader import RecoveryReport
-from fluss.storage.log.tablet import LogSettings, LogTablet
+from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.log.writer_state import WriterEntry, decode_writer_snapshot, encode_writer_snapshot
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.log.support import (

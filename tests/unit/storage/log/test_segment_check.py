@@ -12,8 +12,8 @@ import pytest
 from fluss.errors import CorruptRecordError
 from fluss.record.log_batch import LENGTH_END, iter_batches
 from fluss.storage.log.file_names import LogFileKind, log_file_name
+from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.log.segment_check import IndexDamagedError, check_segment
-from fluss.storage.log.tablet import LogSettings
 from fluss.testing.faultfs import FaultFiles
 from tests.damage import bit_flips, truncations
 from tests.unit.storage.log.support import DIRECTORY, Clock, SteppedCommitter, make_batch, open_log

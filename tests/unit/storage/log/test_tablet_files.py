@@ -4,6 +4,7 @@ Real files and a real committer, or a disk in memory and a committer that works 
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import pytest
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.storage.log.committer import Committer
-from fluss.storage.log.tablet import LogSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.vfs import OsFiles
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.log.support import (
@@ -206,6 +207,22 @@ def test_what_is_on_its_way_to_the_disk_does_not_expire() -> None:
 
 async def _expire_without_committing(log: SteppedLog) -> int:
     return await log.log.expire_segments(NOW_MS + 10_000, roll_active=True)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("operation", ["sync_directory", "remove"])
+def test_segments_that_could_not_be_removed_go_before_those_behind_them(operation: str, number: int) -> None:
+    log = with_segments(4)
+    log.files.fail_next(operation, number=number)
+    with pytest.raises(OSError, match=r"Too many|Input/output"):
+        run(drive(log.committer, log.log.expire_segments(NOW_MS + 10_000)))
+    assert log.log.offset_start == 3, "readers do not wait for the disk"
+    for body in (b"4", b"5"):
+        log.append(body)
+    assert run(drive(log.committer, log.log.expire_segments(NOW_MS + 10_000))) == 2
+    log.files.crash()
+    again, _ = open_log(log.files, log.committer)
+    assert bodies(again) == [b"5"]
 
 
 def test_a_writer_is_known_after_all_its_rows_have_expired() -> None:

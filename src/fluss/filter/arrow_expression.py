@@ -1,0 +1,68 @@
+"""Expressions of pyarrow as filters. pyarrow evaluates them, by its own rules: a comparison with NaN is false.
+
+An expression does not say what it is made of, so servers learn nothing of it. Which columns it needs is found out by
+trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fluss.errors import FlussError
+from fluss.filter.conditions import ANY_OUTCOME, BoundCondition, Columns, Outcomes
+from fluss.row.arrow_arrays import bool_array, buffer_numbers, empty_batch, number_array
+from fluss.schema.predicate import Predicate
+from fluss.schema.schema import Schema, shown_names
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowExpression(BoundCondition):
+    """An expression, and the columns that it needs. It is true or false, never unknown."""
+
+    expression: pc.Expression
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, expression: pc.Expression, schema: Schema) -> ArrowExpression:
+        """Find out which columns of a table an expression needs; a FlussError if it cannot be evaluated on them."""
+        nothing = empty_batch(schema.to_arrow())
+        try:
+            nothing.filter(expression)
+        except (pa.ArrowException, TypeError, KeyError) as error:
+            raise FlussError(
+                f"The filter {expression} does not fit the columns {shown_names(schema.column_names)}: {error}"
+            ) from error
+        return cls(expression, frozenset(name for name in schema.column_names if _needs(expression, nothing, name)))
+
+    def columns(self) -> frozenset[str]:
+        return self.names
+
+    def truth(self, columns: Columns) -> pa.Array:
+        numbers = np.arange(columns.row_count, dtype=np.int64)
+        # A name that no column has, being longer than all of them.
+        row_name = "row" + max(self.names, key=len, default="")
+        arrays = [columns.arrays[name] for name in self.names]
+        batch = pa.RecordBatch.from_arrays([*arrays, number_array(numbers)], names=[*self.names, row_name])
+        kept = np.zeros(columns.row_count, np.bool_)
+        kept[buffer_numbers(batch.filter(self.expression).column(row_name), np.int64)] = True
+        return bool_array(kept)
+
+    def outcomes(self, known: Mapping[str, pa.Array]) -> Outcomes:
+        return ANY_OUTCOME
+
+    def predicate(self, is_negated: bool) -> Predicate | None:
+        return None
+
+
+def _needs(expression: pc.Expression, nothing: pa.RecordBatch, name: str) -> bool:
+    others = [other for other in nothing.schema.names if other != name]
+    try:
+        nothing.select(others).filter(expression)
+    except (pa.ArrowException, KeyError):
+        return True
+    return False
