@@ -7,6 +7,7 @@ executors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import ClassVar
 
@@ -21,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from fluss.errors import FlussError
 from fluss.spark.connections import await_table
+from fluss.spark.pushdown.hints import Hints, without_hints
 from fluss.spark.query_options import ReadOptions, applicable_options, read_options, schema_options, write_options
 from fluss.spark.session.noise import ShortTracebacks
 from fluss.spark.source_options import Use
@@ -50,12 +52,12 @@ class FlussDataSource(DataSource):
         from fluss.spark.read.batch_reader import FlussBatchReader
 
         with ShortTracebacks():
-            options = read_options(self._options(Use.BATCH_READ), is_stream=False)
-            return FlussBatchReader(options, _checked(options, schema))
+            options, hints = self._read_options(Use.BATCH_READ)
+            return FlussBatchReader(options, _checked(options, schema), hints.snapshot)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         with ShortTracebacks():
-            options = read_options(self._options(Use.STREAM_READ), is_stream=True)
+            options, _ = self._read_options(Use.STREAM_READ)
             return _stream_reader(options, _checked(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -71,6 +73,15 @@ class FlussDataSource(DataSource):
         with ShortTracebacks():
             options = write_options(self._options(Use.STREAM_WRITE), is_stream=True)
             return FlussStreamWriter(options, schema, overwrite)
+
+    def _read_options(self, use: Use) -> tuple[ReadOptions, Hints]:
+        """Return the options of a read, and what Spark's optimizer has to say about it."""
+        given = self._options(use)
+        options = read_options(without_hints(given), is_stream=use is Use.STREAM_READ)
+        hints = Hints.of(given)
+        if not options.pushdown:
+            return options, hints
+        return replace(options, hinted_filter=hints.filter, hinted_limit=hints.limit), hints
 
     def _options(self, use: Use) -> dict[str, str]:
         """Return the options of a query; of the bound ones, which all kinds share, those that this kind can have."""

@@ -27,6 +27,7 @@ from fluss.spark.attachments import Attachments
 from fluss.spark.data_source import FlussDataSource
 from fluss.spark.fluss_catalog import FlussCatalog
 from fluss.spark.naming import table_name, table_path
+from fluss.spark.pushdown.installation import install_pushdown
 from fluss.spark.query_options import (
     PartitionLike,
     TimeLike,
@@ -84,6 +85,7 @@ class FlussSpark:
                 "spark.sql.fluss.bootstrap.servers in the session"
             )
         Config(dict(settings)).validate()
+        install_pushdown(self._spark)
         self._attachments = Attachments(self._spark, settings, lambda: self._merged({}, Use.ALL))
         self._catalog = FlussCatalog(settings, on_change=self._attachments.follow)
         self._statements = StatementRunner(self._spark, self._catalog, self._attachments, write=self.write)
@@ -126,9 +128,9 @@ class FlussSpark:
     ) -> DataFrame:
         """Read what a table has now: the rows of a log, or the current rows of a table with a primary key.
 
-        Name the ``columns`` that are needed: Spark itself does not tell a Python data source, and reads all of them.
-        So does ``filter``, a condition such as ``"price > 10"``, and ``partitions``, such as ``{"day": "2026-01-01"}``.
-        Conditions and columns chosen later, with Spark, give the same result and read more.
+        Columns and conditions that are chosen later, with Spark, reach the reader. Where Spark cannot tell it, as with
+        Spark Connect, name the ``columns`` that are needed, a ``filter``, which is a condition such as
+        ``"price > 10"``, and ``partitions``, such as ``{"day": "2026-01-01"}``, so that less is read.
 
         A DataFrame is a snapshot: it reads the same rows however often it is used. Read again for newer ones.
         """

@@ -292,6 +292,16 @@ SPARK_OPTIONS: Final = (
         "The zone of times in options and of TIMESTAMP literals in scan.filter. A data source does not see the zone of "
         "the session; FlussSpark fills it in.",
     ),
+    SparkOption(
+        "scan.pushdown",
+        "pushdown",
+        BOOLEAN,
+        "true",
+        Use.READ,
+        "Whether a read leaves out columns, batches, partitions and rows that Spark would leave out afterwards, and "
+        "answers count(*) of a log table by its offsets. The rows of a query are the same either way. Tables by name "
+        "take it from the session only, as spark.sql.fluss.scan.pushdown.",
+    ),
     # Where a stream begins, and how much it takes at once
     SparkOption(
         "scan.startup.mode",

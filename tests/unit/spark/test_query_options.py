@@ -72,6 +72,7 @@ READ_VALUES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"scan.max-tasks": "7"}, {"max_tasks": 7}),
     ({"scan.maxrecordsperpartition": "1000"}, {"max_records_per_partition": 1000}),
     ({"scan.poll.timeout": "1000ms"}, {"poll_timeout_s": 1.0}),
+    ({"scan.pushdown": "false"}, {"pushdown": False}),
 ]
 BATCH_VALUES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"scan.incremental.start.timestamp": "1767225600000"}, {"incremental_start_ms": 1767225600000}),

@@ -56,6 +56,7 @@ from fluss.spark.connections import Retry, open_table
 from fluss.spark.conversion import ToSpark
 from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.planner import ReadView, Split
+from fluss.spark.read.snapshot import partition_may_match
 from fluss.spark.type_mapping import AFTER, BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 
 if TYPE_CHECKING:
@@ -129,11 +130,23 @@ def view_filter(options: ReadOptions, info: TableInfo, view: ReadView) -> RowFil
     return options.row_filter(filter_schema(info, view))
 
 
+def view_hint(options: ReadOptions, info: TableInfo, view: ReadView) -> RowFilter | None:
+    """Return the condition on the rows of a view that Spark has told, as far as it is of use here."""
+    return None if view == "binlog" else options.row_hint(filter_schema(info, view))
+
+
 def table_filter(row_filter: RowFilter | None, info: TableInfo) -> RowFilter | None:
     """Return a condition if it is on columns of the table only: then servers and partitions can be asked about it."""
     if row_filter is None or not row_filter.columns <= set(info.schema.column_names):
         return None
     return row_filter
+
+
+def both_filters(first: RowFilter | None, second: RowFilter | None) -> RowFilter | None:
+    """Return a filter that keeps what two filters keep."""
+    if first is None or second is None:
+        return first or second
+    return first.both(first, second)
 
 
 def table_columns(schema: StructType, view: ReadView, row_filter: RowFilter | None, info: TableInfo) -> list[str]:
@@ -159,19 +172,35 @@ class _TaskRead:
         self._view = read.view
         self._start_ms = read.options.incremental_start_ms
         self._end_ms = read.options.incremental_end_ms
-        row_filter = view_filter(read.options, info, read.view)
+        hint = view_hint(read.options, info, read.view)
+        row_filter = both_filters(view_filter(read.options, info, read.view), hint)
         self._columns = table_columns(read.schema, read.view, row_filter, info)
         self._filter = row_filter
         pushed = table_filter(row_filter, info)
         self._predicate = None if pushed is None else pushed.predicate()
         used = {*read.schema.names, *(row_filter.columns if row_filter else ())}
         self._has_change_columns = read.view == "changelog" and not used.isdisjoint(_CHANGE_COLUMNS)
+        self._hint = table_filter(hint, info)
+        self._limit = read.options.hinted_limit
         self._timeout_s = read.options.poll_timeout_s
         self._to_spark = ToSpark(read.schema)
 
     def batches(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-        for batch in _resized(self._filtered(self._rows(splits))):
+        # A stream plans its splits without knowing what Spark will tell.
+        left = [split for split in splits if partition_may_match(self._info, split.partition_name, self._hint)]
+        for batch in _resized(self._limited(self._filtered(self._rows(left)))):
             yield self._to_spark(batch)
+
+    def _limited(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self._limit is None:
+            yield from batches
+            return
+        left = self._limit
+        for batch in batches:
+            yield batch.slice(0, left)
+            left -= batch.num_rows
+            if left <= 0:
+                return
 
     def _filtered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self._filter is None:
