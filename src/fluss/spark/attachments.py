@@ -36,6 +36,7 @@ from fluss.spark.naming import (
     spark_table_name,
     unique_spark_name,
 )
+from fluss.spark.pushdown.installation import CATALOG
 from fluss.spark.type_mapping import view_schema
 
 _PROVIDER_LINE: Final = re.compile(r"^Provider: (.*)$", re.MULTILINE)
@@ -115,7 +116,7 @@ class Attachments:
 
     def _drop_if_empty(self, spark_database: str) -> None:
         """Drop a database of Spark, unless users have put views and tables of their own into it, or are in it."""
-        name = quoted_name(spark_database)
+        name = _sql_name(spark_database)
         is_empty = not self._spark.sql(f"SHOW TABLES IN {name}").where("NOT isTemporary").take(1)
         if is_empty and self._spark.catalog.currentDatabase() != spark_database and spark_database != "default":
             self._spark.sql(f"DROP DATABASE IF EXISTS {name}")
@@ -204,6 +205,15 @@ def hidden_name(database: str) -> str:
     return f"{_HIDDEN_PREFIX}{unique_spark_name(database)}"
 
 
+def _sql_name(database: str, *table: str) -> str:
+    """Return the name of a database of Spark, or of a table in it, as a statement has it.
+
+    There is a catalog that has the name of the database ``fluss``, and would be meant.
+    """
+    catalog = ("spark_catalog",) if database == CATALOG else ()
+    return quoted_name(*catalog, database, *table)
+
+
 # One database
 
 
@@ -223,7 +233,7 @@ class AttachedTable:
     @property
     def sql_name(self) -> str:
         """The name as a statement has it."""
-        return quoted_name(self.spark_database, self.spark_table)
+        return _sql_name(self.spark_database, self.spark_table)
 
     @property
     def provider(self) -> str:
@@ -266,7 +276,7 @@ class AttachedDatabase:
 
     def look_around(self) -> None:
         """Notice what users have done to the database in Spark: dropped entries of it, or all of it."""
-        name = quoted_name(self.spark_database)
+        name = _sql_name(self.spark_database)
         self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {name}")
         if self.tables:
             present = {row.tableName for row in self._spark.sql(f"SHOW TABLES IN {name}").collect()}
@@ -333,7 +343,7 @@ class AttachedDatabase:
         # One statement for all tables. Names of Spark contain nothing that is special in a pattern.
         pattern = "|".join(providers) if len(providers) <= _PATTERN_NAMES_MAX else "*"
         rows = self._spark.sql(
-            f"SHOW TABLE EXTENDED IN {quoted_name(self.spark_database)} LIKE {quoted_string(pattern)}"
+            f"SHOW TABLE EXTENDED IN {_sql_name(self.spark_database)} LIKE {quoted_string(pattern)}"
         ).collect()
         present = {r.tableName: r.information for r in rows if r.tableName in providers and not r.isTemporary}
         for name, information in present.items():

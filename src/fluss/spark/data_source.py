@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from fluss.errors import FlussError
 from fluss.schema.naming_rules import matching_name
 from fluss.spark.connections import await_table
-from fluss.spark.pushdown.hints import Hints, without_hints
+from fluss.spark.pushdown.hints import SHARED_KEY, Hints, without_hints
 from fluss.spark.query_options import ReadOptions, applicable_options, read_options, schema_options, write_options
 from fluss.spark.session.noise import ShortTracebacks
 from fluss.spark.source_options import Use
@@ -87,7 +87,10 @@ class FlussDataSource(DataSource):
     def _options(self, use: Use) -> dict[str, str]:
         """Return the options of a query; of the bound ones, which all kinds share, those that this kind can have."""
         bound = {key.lower(): text for key, text in applicable_options(self.bound_options, use).items()}
-        return bound | {key.lower(): text for key, text in self.options.items()}
+        given = {key.lower(): text for key, text in self.options.items()}
+        if given.pop(SHARED_KEY, None) is not None:
+            given = applicable_options(given, use)
+        return bound | given
 
 
 def _stream_reader(options: ReadOptions, schema: StructType, names: Sequence[str]) -> DataSourceStreamReader:

@@ -25,6 +25,8 @@ from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.attachments import Attachments
+from fluss.spark.catalog_answers import CatalogAnswers
+from fluss.spark.connections import open_table
 from fluss.spark.data_source import FlussDataSource
 from fluss.spark.fluss_catalog import FlussCatalog
 from fluss.spark.naming import table_name, table_path
@@ -45,6 +47,7 @@ from fluss.spark.query_options import (
     time_range_options,
     write_options,
 )
+from fluss.spark.read.past import version_of
 from fluss.spark.read.planner import read_view
 from fluss.spark.read.split_read import view_filter
 from fluss.spark.read.stream_lag import TableLag, backlog, lags
@@ -55,6 +58,7 @@ from fluss.spark.source_options import Use
 from fluss.spark.sql.runner import StatementRunner
 from fluss.spark.type_mapping import CHANGE_TYPE, view_schema
 from fluss.spark.write.dataframe import Trigger, ordered_for, same_tasks, triggered, update_writer
+from fluss.spark.write.row_changes import ExpressionLike, Merge, updated_rows
 from fluss.spark.write.sink import SinkPlan
 from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
@@ -94,6 +98,13 @@ class FlussSpark:
         self._attachments = Attachments(self._spark, settings, lambda: self._merged({}, Use.ALL))
         self._catalog = FlussCatalog(settings, on_change=self._attachments.follow)
         self._statements = StatementRunner(self._spark, self._catalog, self._attachments, write=self.write)
+        answers = CatalogAnswers(self._catalog, self._catalog_options, self._delete_where)
+        answers.register(self._spark)
+
+    def _catalog_options(self) -> Mapping[str, str]:
+        """Return the options of every query on a table of the catalog ``fluss``."""
+        self._spark.dataSource.register(FlussDataSource)
+        return self._merged({}, Use.ALL)
 
     @property
     def spark(self) -> SparkSession:
@@ -256,15 +267,66 @@ class FlussSpark:
         path, _ = self._keyed_target(table)
         self.write(rows, path, **options)
 
-    def delete(self, keys: DataFrame, table: str | TablePath, **options: Any) -> None:
-        """Delete the rows whose primary keys are in ``keys``; other columns in it do not matter."""
+    def delete(
+        self,
+        keys: DataFrame | None = None,
+        table: str | TablePath | None = None,
+        *,
+        where: ExpressionLike | None = None,
+        **options: Any,
+    ) -> None:
+        """Delete the rows of a table whose primary keys are in ``keys``, or those for which a condition holds.
+
+        Of ``keys`` only the columns of the primary key matter. ``where`` is SQL or a column of Spark:
+        ``fs.delete(table="sales.prices", where="price < 3")``; the rows are those that the table has now.
+        """
+        if table is None or (keys is None) is (where is None):
+            raise TypeError("delete() takes keys and a table, or a table and where")
         path, info = self._keyed_target(table)
+        if keys is None:
+            keys = self.read(path).where(where)  # type: ignore[arg-type] # one of them is there
         is_case_sensitive = self._merged({}, Use.BATCH_WRITE)["case-sensitive"] == "true"
         for key in info.primary_keys:
             if matching_name(key, keys.columns, is_case_sensitive=is_case_sensitive) is None:
                 raise FlussError(f"The keys have no column '{key}'; columns are {shown_names(keys.columns)}")
         deletes = keys.select(*(col(quoted_name(key)) for key in info.primary_keys), lit("-D").alias(CHANGE_TYPE))
         self.write(deletes, path, change_type_column=CHANGE_TYPE, **options)
+
+    def update(
+        self,
+        table: str | TablePath,
+        set: Mapping[str, ExpressionLike],
+        where: ExpressionLike | None = None,
+        **options: Any,
+    ) -> None:
+        """Set columns of a table with a primary key, in all rows or in those for which a condition holds.
+
+        Values are SQL or columns of Spark, and may name columns of the row: ``set={"price": "price * 2"}``.
+        """
+        path, info = self._keyed_target(table)
+        rows = self.read(path)
+        self.write(updated_rows(rows if where is None else rows.where(where), info, set), path, **options)
+
+    def merge(self, table: str | TablePath, source: DataFrame, on: ExpressionLike, **options: Any) -> Merge:
+        """Begin to merge a DataFrame into a table with a primary key, as MERGE INTO does.
+
+        ``on`` says which rows match: ``"target.item = source.item"``. What to do with them is said by the methods of
+        what is returned, and done by ``execute()``.
+        """
+        path, info = self._keyed_target(table)
+
+        def write(changes: DataFrame) -> None:
+            self.write(changes, path, change_type_column=CHANGE_TYPE, **options)
+
+        return Merge(info, self.read(path), source, on, write)
+
+    def _delete_where(self, path: TablePath, condition: str) -> None:
+        """Delete rows by a condition in the language of ``scan.filter``, as the catalog of Spark is asked to."""
+        _, info = self._keyed_target(path)
+        checked = read_options({**self._merged({"table": str(path)}, Use.BATCH_READ)}, is_stream=False)
+        if not checked.is_same_for_spark(condition, info.schema):
+            raise FlussError("The condition is on times that Spark sees with fewer digits; use fs.delete(where=...)")
+        self.delete(self.read(path, filter=condition, columns=info.primary_keys), path)
 
     def write_stream(
         self,
@@ -322,6 +384,11 @@ class FlussSpark:
                 f"{_CHECKPOINTS} in the session, and a query_name"
             )
         return f"{directory.rstrip('/')}/{query_name}"
+
+    def version(self, table: str | TablePath) -> str:
+        """Return where the logs of a table end now, as ``VERSION AS OF`` and ``scan.as-of.offsets`` take it."""
+        path, _ = self._target(table)
+        return version_of(open_table(client_settings(self.options), path))
 
     def backlog(self, query: StreamingQuery) -> int | None:
         """Return how many rows of Fluss tables a query was behind at its last micro-batch; None before the first."""

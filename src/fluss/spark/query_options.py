@@ -95,6 +95,8 @@ class ReadOptions:
     mode: ScanMode = "union"
     incremental_start_ms: int | None = None
     incremental_end_ms: int | None = None
+    as_of_ms: int | None = None
+    as_of_offsets: Mapping[str, int] | None = None
     changelog: bool = False
     time_zone: str = "UTC"
     startup_mode: StartupMode = "full"
@@ -132,6 +134,13 @@ class ReadOptions:
 
         zone = TIME_ZONE.read(self.time_zone)
         return RowFilter.parse(self.filter, schema, time_zone=zone, is_case_sensitive=self.is_case_sensitive)
+
+    def is_same_for_spark(self, condition: str, schema: Schema) -> bool:
+        """Whether a condition holds for the same rows here and in Spark."""
+        from fluss.filter.row_filter import RowFilter
+
+        columns = RowFilter.parse(condition, schema).columns
+        return all(_is_same_for_spark(schema.column(name).data_type) for name in columns)
 
     def row_hint(self, schema: Schema) -> RowFilter | None:
         """Return a condition that may be used or not: Spark evaluates it again."""
@@ -214,6 +223,8 @@ def _read_options(given: _GivenOptions, use: Use) -> ReadOptions:
         start, end = values.pop("incremental_start"), values.pop("incremental_end")
         values["incremental_start_ms"] = None if start is None else epoch_ms(start, zone)
         values["incremental_end_ms"] = None if end is None else epoch_ms(end, zone)
+        as_of = values.pop("as_of_time")
+        values["as_of_ms"] = None if as_of is None else epoch_ms(as_of, zone)
     if use is not Use.BATCH_READ:
         time = values.pop("startup_time")
         values["startup_timestamp_ms"] = None if time is None else epoch_ms(time, zone)
@@ -225,6 +236,7 @@ def _read_options(given: _GivenOptions, use: Use) -> ReadOptions:
     _check_view(options)
     _check_startup(options)
     _check_time_range(options)
+    _check_as_of(options)
     return options
 
 
@@ -259,6 +271,19 @@ def _check_time_range(options: ReadOptions) -> None:
         raise FlussError(f"The time range is empty: it begins at {start_ms} ms and ends before {end_ms} ms")
     if options.mode in ("lake", "snapshot"):
         raise FlussError(f"A time range is read from Fluss; leave out 'scan.mode'={options.mode} or 'read.optimized'")
+
+
+def _check_as_of(options: ReadOptions) -> None:
+    if options.as_of_ms is None and options.as_of_offsets is None:
+        return
+    if options.as_of_ms is not None and options.as_of_offsets is not None:
+        raise FlussError("'scan.as-of.timestamp' and 'scan.as-of.offsets' are both given; keep one")
+    if options.incremental_start_ms is not None:
+        raise FlussError(
+            "A read of a range of time ends with 'scan.incremental.end.timestamp'; leave 'scan.as-of.*' out"
+        )
+    if options.mode in ("lake", "snapshot"):
+        raise FlussError(f"The past of a table is read from Fluss; leave out 'scan.mode'={options.mode}")
 
 
 class _GivenOptions:

@@ -284,6 +284,24 @@ SPARK_OPTIONS: Final = (
         "Where a read with scan.incremental.start.timestamp ends: only what was written before this time.",
     ),
     SparkOption(
+        "scan.as-of.timestamp",
+        "as_of_time",
+        TIME,
+        None,
+        Use.BATCH_READ,
+        "Read what the table had at this time, as far as its log reaches back: the rows written until then, or those "
+        "that a table with a primary key had. The same as TIMESTAMP AS OF in SQL.",
+    ),
+    SparkOption(
+        "scan.as-of.offsets",
+        "as_of_offsets",
+        OFFSETS,
+        None,
+        Use.BATCH_READ,
+        'Read what the table had when its logs ended at these offsets, such as {":0": 17, ":1": 4}; buckets that are '
+        "not in it had nothing. The same as VERSION AS OF in SQL.",
+    ),
+    SparkOption(
         "scan.changelog",
         "changelog",
         BOOLEAN,

@@ -3,8 +3,10 @@
     fluss.pushdown.snapshot   the rows to read, as an earlier reader of the DataFrame answered; "" for the first one
     fluss.pushdown.filter     a condition, as in scan.filter, that Spark evaluates again
     fluss.pushdown.limit      no task has to return more rows than this
+    fluss.pushdown.shared     some of the options belong to the table, and are not all for this kind of query
 
-Only the rule in ``java_source`` sets these options, and only where there is a first one is an answer expected.
+Only the rule in ``java_source``, and the catalog in ``catalog_source``, set these options; and only where there is the
+first one is an answer expected.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ _PREFIX: Final = "fluss.pushdown."
 SNAPSHOT_KEY: Final = f"{_PREFIX}snapshot"
 FILTER_KEY: Final = f"{_PREFIX}filter"
 LIMIT_KEY: Final = f"{_PREFIX}limit"
+SHARED_KEY: Final = f"{_PREFIX}shared"
 # What an answer has.
 SNAPSHOT: Final = "snapshot"
 ROW_COUNT: Final = "row_count"

@@ -1,4 +1,4 @@
-"""Give a Spark session the rule that tells readers of Fluss tables what a query needs."""
+"""Give a Spark session the rule that tells readers of Fluss tables what a query needs, and the catalog ``fluss``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_CATALOGS: Final = "spark.sql.catalog"
+CATALOG: Final = "fluss"
 SESSION_KEY: Final = "spark.sql.fluss.scan.pushdown"
 # Interfaces of Spark have static methods, which older class files cannot refer to.
 _CLASS_FILE_VERSION: Final = 8
@@ -39,6 +41,35 @@ def install_pushdown(spark: SparkSession) -> bool:
     return True
 
 
+def install_catalog(spark: SparkSession, answers: object) -> bool:
+    """Make ``fluss`` a catalog of a session, whose questions are answered by ``answers``; return whether it is one.
+
+    ``answers`` has a method ``apply``, from a text to a text. As with pushdown, a session where this is not possible is
+    left as it was; so is a catalog of this name that somebody else has set up.
+    """
+    key = f"{_CATALOGS}.{CATALOG}"
+    if not hasattr(spark, "_jsparkSession"):
+        return False
+    try:
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        from fluss.spark.pushdown.catalog_source import CATALOG_CLASS
+
+        if spark.conf.get(key, CATALOG_CLASS) != CATALOG_CLASS:
+            return False
+        made = _loaded(spark, CATALOG_CLASS)
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call] # PySpark's own
+        answered_by = f"{spark._jsparkSession.sessionUUID()}/{CATALOG}"
+        made.answerBy(answered_by, answers)
+        spark.conf.set(f"{key}.answers", answered_by)
+        spark.conf.set(key, CATALOG_CLASS)
+    except Exception as error:
+        # As above.
+        logger.warning("there is no catalog 'fluss' in this session of Spark: %s", _first_line(error))
+        return False
+    return True
+
+
 def _loaded(spark: SparkSession, class_name: str) -> Any:
     """Return an object of a class of the rule. The classes are compiled once in a process of Java."""
     jvm, gateway = spark._jvm, spark.sparkContext._gateway
@@ -47,20 +78,23 @@ def _loaded(spark: SparkSession, class_name: str) -> Any:
     # Here Spark itself looks for the classes that settings name.
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     if loader.getResource(_class_file(class_name)) is None:
-        _compile(jvm, loader)
+        _compile(jvm, loader, class_name)
     made = jvm.java.lang.Class.forName(class_name, True, loader)
     constructor = made.getDeclaredConstructor(gateway.new_array(jvm.java.lang.Class, 0))
     return constructor.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
 
 
-def _compile(jvm: Any, loader: Any) -> None:
-    """Compile the rule with the compiler that Spark has for its own generated code."""
-    from fluss.spark.pushdown.java_source import JAVA_SOURCE
+def _compile(jvm: Any, loader: Any, class_name: str) -> None:
+    """Compile a class with the compiler that Spark has for its own generated code."""
+    from fluss.spark.pushdown.catalog_source import CATALOG_CLASS, CATALOG_SOURCE
+    from fluss.spark.pushdown.java_source import JAVA_SOURCE, RULE_CLASS
 
+    if class_name == CATALOG_CLASS and loader.getResource(_class_file(RULE_CLASS)) is None:
+        _compile(jvm, loader, RULE_CLASS)
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(loader)
     compiler.setTargetVersion(_CLASS_FILE_VERSION)
-    compiler.cook(JAVA_SOURCE)
+    compiler.cook(CATALOG_SOURCE if class_name == CATALOG_CLASS else JAVA_SOURCE)
     directory = Path(tempfile.mkdtemp(prefix="fluss-pushdown-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     for name, code in dict(compiler.getBytecodes()).items():

@@ -87,6 +87,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingPartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.sources.AlwaysFalse;
+import org.apache.spark.sql.sources.AlwaysTrue;
 import org.apache.spark.sql.sources.EqualNullSafe;
 import org.apache.spark.sql.sources.EqualTo;
 import org.apache.spark.sql.sources.Filter;
@@ -118,7 +120,7 @@ import scala.collection.immutable.Seq;
 
 /** The rule of the optimizer. Whatever goes wrong in it, the plan stays as it was. */
 public class Pushdown extends Rule {
-  static final String OPTION = "scan.pushdown";
+  public static final String OPTION = "scan.pushdown";
   static volatile String lastError = null;
   static volatile long rewrites = 0;
 
@@ -140,7 +142,7 @@ public class Pushdown extends Rule {
   public TreeNode apply(TreeNode given) {
     LogicalPlan plan = (LogicalPlan) given;
     try {
-      if (!SQLConf.get().getConfString("spark.sql.fluss." + OPTION, "true").equalsIgnoreCase("true")) return plan;
+      if (!isOn()) return plan;
       LogicalPlan pruned = (LogicalPlan) plan.transformDown(new PruneStreams());
       TakeBack takeBack = new TakeBack();
       LogicalPlan pushed = (LogicalPlan) pruned.transform(takeBack);
@@ -156,10 +158,20 @@ public class Pushdown extends Rule {
     }
   }
 
+  public static boolean isOn() {
+    return SQLConf.get().getConfString("spark.sql.fluss." + OPTION, "true").equalsIgnoreCase("true");
+  }
+
   /** Whether a data source is "fluss", or that of one table ("fluss__sales__orders"), and may be replaced. */
   static boolean isOurs(Table table, CaseInsensitiveStringMap options) {
     if (!(table instanceof PythonTable) || !options.getBoolean(OPTION, true)) return false;
     return table.name().equals("fluss") || table.name().startsWith("fluss__");
+  }
+
+  /** The table of a scan that may be replaced, with what Spark can tell it; null if it may not. */
+  static PushdownTable tableOf(Table table, CaseInsensitiveStringMap options) {
+    if (table instanceof PushdownTable && options.getBoolean(OPTION, true)) return (PushdownTable) table;
+    return isOurs(table, options) ? new PushdownTable((PythonTable) table) : null;
   }
 }
 
@@ -207,14 +219,17 @@ class TakeBack extends scala.runtime.AbstractPartialFunction {
 }
 
 /** A table of a Python data source, with all that Spark can tell a table. */
-class PushdownTable implements Table, SupportsRead, SupportsWrite {
-  final PythonTable inner;
-  PushdownTable(PythonTable inner) { this.inner = inner; }
+public class PushdownTable implements Table, SupportsRead, SupportsWrite {
+  public final PythonTable inner;
+  public PushdownTable(PythonTable inner) { this.inner = inner; }
   public String name() { return inner.name(); }
   public StructType schema() { return inner.schema(); }
   public Set capabilities() { return inner.capabilities(); }
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) { return new PushdownBuilder(inner, options); }
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) { return inner.newWriteBuilder(info); }
+
+  /** All options of a query, those that belong to the table among them. */
+  public Map allOptions(CaseInsensitiveStringMap options) { return new HashMap(options.asCaseSensitiveMap()); }
 }
 
 class PushdownBuilder implements ScanBuilder, SupportsPushDownRequiredColumns, SupportsPushDownFilters,
@@ -357,7 +372,7 @@ class Reading {
 }
 
 /** The plans of one DataFrame, all of the same rows: those that were there when the first of them was made. */
-class Readings {
+public class Readings {
   static final int PLANS_MAX = 16;
   static final Map byTable = new WeakHashMap();
   final Map plans = new LinkedHashMap();
@@ -371,7 +386,7 @@ class Readings {
     }
   }
 
-  static PythonDataSourceV2 source(String name) {
+  public static PythonDataSourceV2 source(String name) {
     PythonDataSourceV2 source = new PythonDataSourceV2();
     source.setShortName(name);
     return source;
@@ -423,14 +438,15 @@ class PruneStreams extends scala.runtime.AbstractPartialFunction {
     StreamingDataSourceV2ScanRelation scan = (StreamingDataSourceV2ScanRelation) below;
     boolean isBatch = scan.startOffset().isDefined() && scan.endOffset().isDefined();
     return isBatch && scan.stream() instanceof PythonMicroBatchStreamBase
-        && Pushdown.isOurs(scan.relation().table(), scan.relation().options()) ? scan : null;
+        && Pushdown.tableOf(scan.relation().table(), scan.relation().options()) != null ? scan : null;
   }
 
   public Object applyOrElse(Object node, scala.Function1 otherwise) {
     if (!isDefinedAt(node)) return otherwise.apply(node);
     LogicalPlan top = (LogicalPlan) node;
     StreamingDataSourceV2ScanRelation scan = scanBelow(top);
-    StructType all = scan.relation().table().schema();
+    PushdownTable table = Pushdown.tableOf(scan.relation().table(), scan.relation().options());
+    StructType all = table.inner.schema();
     List filters = new ArrayList();
     boolean isPruned = top instanceof Project;
     AttributeSet used = top.references();
@@ -447,15 +463,15 @@ class PruneStreams extends scala.runtime.AbstractPartialFunction {
       output.add(attribute);
       names.add(attribute.name());
     }
-    Map options = new HashMap(scan.relation().options().asCaseSensitiveMap());
+    Map options = table.allOptions(scan.relation().options());
     String text = Conditions.all(filters, all, new ArrayList());
     if (text != null) options.put("%FILTER_KEY%", text);
     if (text == null && output.size() == scan.output().size()) return node;
     Pushdown.rewrites++;
     StructType columns = Columns.named(all, names);
-    MicroBatchStream stream = new PushdownStream(
-        (MicroBatchStream) scan.stream(), scan.relation().table().name(), columns, options);
-    Scan shown = new PushdownScan((PythonTable) scan.relation().table(), columns, options);
+    MicroBatchStream stream =
+        new PushdownStream((MicroBatchStream) scan.stream(), table.inner.name(), columns, options);
+    Scan shown = new PushdownScan(table.inner, columns, options);
     return replaced(top, scan, scan.copy(
         scan.relation(), shown, Scala.seq(output), stream, scan.startOffset(), scan.endOffset()));
   }
@@ -576,9 +592,9 @@ public class StreamExec extends MicroBatchScanExec {
 // Conditions
 
 /** Conditions in the language of scan.filter. Null is the text of what cannot be said exactly. */
-class Conditions {
+public class Conditions {
   /** Return those that can be said, joined by AND, and put them into the list; null if there are none. */
-  static String all(List filters, StructType schema, List understood) {
+  public static String all(List filters, StructType schema, List understood) {
     StringBuilder text = new StringBuilder();
     for (Iterator each = filters.iterator(); each.hasNext();) {
       Filter filter = (Filter) each.next();
@@ -603,6 +619,8 @@ class Conditions {
   }
 
   static String of(Filter filter, StructType schema) {
+    if (filter instanceof AlwaysTrue) return "TRUE";
+    if (filter instanceof AlwaysFalse) return "FALSE";
     if (filter instanceof org.apache.spark.sql.sources.And) {
       org.apache.spark.sql.sources.And both = (org.apache.spark.sql.sources.And) filter;
       return join(both.left(), " AND ", both.right(), schema);

@@ -59,6 +59,7 @@ from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableI
 from fluss.schema.table_options import LOG_TTL
 from fluss.schema.types import TypeRoot
 from fluss.spark.query_options import ReadOptions
+from fluss.spark.read.past import ended_at, given_stops, stops_after
 from fluss.spark.read.snapshot import Snapshot, partition_may_match
 
 if TYPE_CHECKING:
@@ -337,6 +338,10 @@ def _snapshot(
             if options.incremental_start_ms is not None:
                 _warn_of_expired(table, options.incremental_start_ms, clock)
                 ranges = _in_time(table, ranges, options.incremental_start_ms, options.incremental_end_ms)
+            if options.as_of_ms is not None:
+                ranges = ended_at(ranges, stops_after(table, ranges, options.as_of_ms))
+            if options.as_of_offsets is not None:
+                ranges = ended_at(ranges, given_stops(table, planned, ranges, options.as_of_offsets))
         except FlussError as error:
             # A partition that is dropped right now is not read; one that is missing for good was not chosen.
             if error.error_code != ErrorCode.PARTITION_NOT_EXISTS or not tries_left:

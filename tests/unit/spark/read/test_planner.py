@@ -14,7 +14,7 @@ import pytest
 
 import fluss
 from fluss import FlussError, embedded
-from fluss.client.bulk import table_facts
+from fluss.client.bulk import LogRange, read_ranges, table_facts
 from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode
 from fluss.row.arrow_arrays import estimated_row_bytes
@@ -23,6 +23,7 @@ from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 from fluss.spark.query_options import ReadOptions, read_options
 from fluss.spark.read import planner
+from fluss.spark.read.past import version_of
 from fluss.spark.read.planner import Split, TablePlan, matching_buckets, plan_batch, planned_buckets, read_view
 from fluss.spark.read.snapshot import Snapshot
 from tests.integration.keyed_tables import Tables, upsert
@@ -461,3 +462,27 @@ def test_a_snapshot_is_of_one_table_and_not_of_the_next_with_its_name(tables: Pl
     text = tables.plan(table).snapshot.to_text()
     with pytest.raises(FlussError, match="was dropped and created again since the read was planned"):
         Snapshot.from_text(text, other.get_table_info())
+
+
+# The past
+
+
+def test_a_table_is_planned_as_it_was_at_offsets_and_at_a_time(tables: PlannedTables) -> None:
+    table = tables.create(bucket_count=1)
+    append(table, [[each, "d", "r"] for each in range(10)])
+    version = version_of(table)
+    (run,) = read_ranges(table, [LogRange(TableBucket(table.get_table_info().table_id, 0), 0, 10)], columns=["id"])
+    while int(time.time() * 1000) <= run.timestamp_ms:
+        time.sleep(0.001)
+    append(table, [[each, "d", "r"] for each in range(5)])
+    assert version == '{":0": 10}'
+    assert tables.plan(table, scan__as_of__offsets=version).row_count == 10
+    assert tables.plan(table, scan__as_of__offsets='{":0": 3}').row_count == 3
+    assert tables.plan(table, scan__as_of__offsets="{}").row_count == 0
+    assert tables.plan(table, scan__as_of__timestamp=str(run.timestamp_ms)).row_count == 10
+    assert tables.plan(table, scan__as_of__timestamp=str(run.timestamp_ms - 1)).row_count == 0
+    assert tables.plan(table).row_count == 15
+    with pytest.raises(FlussError, match="ends at 15, before the offset 16"):
+        tables.plan(table, scan__as_of__offsets='{":0": 16}')
+    with pytest.raises(FlussError, match="is not known yet"):
+        tables.plan(table, scan__as_of__timestamp=str(int(time.time() * 1000) + 3_600_000))

@@ -1,0 +1,86 @@
+"""Reads of the past: where the logs of a table ended at a time, or at offsets that somebody has written down.
+
+What a table with a primary key had at an offset is what ``rows_at`` finds out; so all it takes is the right offset.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+
+from fluss import FlussTable
+from fluss.client.bulk import LogRange, offsets_of, partitions_of, read_ranges
+from fluss.errors import ErrorCode, FlussError
+from fluss.row.arrow_arrays import narrowest_column
+from fluss.schema.offsets import OffsetSpec
+from fluss.schema.table import TableBucket
+from fluss.spark.naming import format_bucket
+
+
+def ended_at(
+    ranges: Mapping[TableBucket, tuple[int, int]], stops: Mapping[TableBucket, int]
+) -> dict[TableBucket, tuple[int, int]]:
+    """Return what was there of logs when they ended at these offsets; without one, a log had not begun."""
+    return {bucket: (min(start, stops.get(bucket, 0)), stops.get(bucket, 0)) for bucket, (start, _) in ranges.items()}
+
+
+def stops_after(
+    table: FlussTable, ranges: Mapping[TableBucket, tuple[int, int]], time_ms: int
+) -> dict[TableBucket, int]:
+    """Return where each log ended at a time: behind its last record of that time or earlier."""
+    try:
+        found = offsets_of(table, ranges, OffsetSpec.timestamp(time_ms + 1))
+    except FlussError as error:
+        if error.error_code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
+            raise
+        raise FlussError(f"What {table.table_path} will have at {time_ms} ms is not known yet") from None
+    columns = [narrowest_column(table.get_table_info().schema)]
+    stops = {}
+    for bucket, (_, latest) in ranges.items():
+        # The answer comes from a coarse index: there may be older records behind it.
+        stops[bucket] = latest
+        with closing(
+            read_ranges(table, [LogRange(bucket, min(found[bucket], latest), latest)], columns=columns)
+        ) as runs:
+            for run in runs:
+                if run.timestamp_ms > time_ms:
+                    stops[bucket] = run.base_offset
+                    break
+    return stops
+
+
+def given_stops(
+    table: FlussTable,
+    names: Mapping[TableBucket, str | None],
+    ranges: Mapping[TableBucket, tuple[int, int]],
+    offsets: Mapping[str, int],
+) -> dict[TableBucket, int]:
+    """Return the buckets of offsets as users write them; a FlussError for one that is not there, or not yet."""
+    by_key = {format_bucket(name, bucket.bucket_id): bucket for bucket, name in names.items()}
+    stops = {}
+    for key, offset in offsets.items():
+        bucket = by_key.get(key)
+        if bucket is None:
+            continue
+        latest = ranges[bucket][1]
+        if offset > latest:
+            raise FlussError(f"The log of '{key}' of {table.table_path} ends at {latest}, before the offset {offset}")
+        stops[bucket] = offset
+    return stops
+
+
+def version_of(table: FlussTable) -> str:
+    """Return where the logs of a table end now, as VERSION AS OF takes it."""
+    info = table.get_table_info()
+    names: dict[int | None, str | None] = {None: None}
+    if info.is_partitioned():
+        names = {partition.partition_id: partition.partition_name for partition in partitions_of(table)}
+    buckets = [
+        TableBucket.new_with_partition(info.table_id, partition_id, bucket_id)
+        for partition_id in names
+        for bucket_id in range(info.num_buckets)
+    ]
+    ends = offsets_of(table, buckets, OffsetSpec.latest())
+    shown = {format_bucket(names[bucket.partition_id], bucket.bucket_id): end for bucket, end in ends.items() if end}
+    return json.dumps(shown)
