@@ -121,7 +121,7 @@ public class FlussCatalog implements TableCatalog, SupportsNamespaces {
       Transform transform = info.partitions()[i];
       boolean isBucket = transform.name().equals("bucket");
       if (!isBucket && !transform.name().equals("identity"))
-        throw new IllegalArgumentException("Tables of Fluss are partitioned by columns, not by " + transform);
+        throw new UnsupportedOperationException("Tables of Fluss are partitioned by columns, not by " + transform);
       for (int j = 0; j < transform.references().length; j++)
         (isBucket ? buckets : partitions).add(transform.references()[j].fieldNames()[0]);
       Expression[] arguments = transform.arguments();
@@ -130,7 +130,7 @@ public class FlussCatalog implements TableCatalog, SupportsNamespaces {
     List keys = new ArrayList();
     for (int i = 0; i < info.constraints().length; i++) {
       if (!(info.constraints()[i] instanceof PrimaryKey))
-        throw new IllegalArgumentException("Tables of Fluss have no constraint but a primary key");
+        throw new UnsupportedOperationException("Tables of Fluss have no constraint but a primary key");
       NamedReference[] columns = ((PrimaryKey) info.constraints()[i]).columns();
       for (int j = 0; j < columns.length; j++) keys.add(columns[j].fieldNames()[0]);
     }
@@ -144,7 +144,7 @@ public class FlussCatalog implements TableCatalog, SupportsNamespaces {
     try {
       return loadTable(identifier);
     } catch (NoSuchTableException dropped) {
-      throw new IllegalArgumentException(dropped.getMessage());
+      throw new UnsupportedOperationException(dropped.getMessage());
     }
   }
 
@@ -164,7 +164,7 @@ public class FlussCatalog implements TableCatalog, SupportsNamespaces {
       } else if (changes[i] instanceof TableChange.RemoveProperty) {
         change.put("reset", ((TableChange.RemoveProperty) changes[i]).property());
       } else {
-        throw new IllegalArgumentException("A table of Fluss takes new columns at its end, and properties; not "
+        throw new UnsupportedOperationException("A table of Fluss takes new columns at its end, and properties; not "
             + changes[i].getClass().getSimpleName());
       }
       all.add(change);
@@ -185,7 +185,7 @@ public class FlussCatalog implements TableCatalog, SupportsNamespaces {
   }
 
   public void renameTable(Identifier from, Identifier to) {
-    throw new IllegalArgumentException("Fluss cannot rename a table; create " + to + " and copy the rows");
+    throw new UnsupportedOperationException("Fluss cannot rename a table; create " + to + " and copy the rows");
   }
 
   // Databases
@@ -225,7 +225,7 @@ public class FlussCatalog implements TableCatalog, SupportsNamespaces {
   }
 
   public void alterNamespace(String[] namespace, NamespaceChange[] changes) {
-    throw new IllegalArgumentException("Fluss cannot change the properties of a database");
+    throw new UnsupportedOperationException("Fluss cannot change the properties of a database");
   }
 
   public boolean dropNamespace(String[] namespace, boolean cascade)
@@ -264,7 +264,7 @@ class Question {
   Object ask(FlussCatalog catalog) {
     Function answerer = (Function) FlussCatalog.answerers.get(catalog.settings.get("answers"));
     if (answerer == null)
-      throw new IllegalArgumentException("Nobody answers for the catalog " + catalog.name + "; make a FlussSpark");
+      throw new UnsupportedOperationException("Nobody answers for the catalog " + catalog.name + "; make a FlussSpark");
     try {
       Map answer = (Map) JSON.readValue((String) answerer.apply(JSON.writeValueAsString(fields)), Map.class);
       error = (String) answer.get("error");
@@ -279,7 +279,7 @@ class Question {
 
   /** Return an answer that is one; an error that Spark has no name for is its sentence. */
   List checked(List answer) {
-    if (error != null) throw new IllegalArgumentException(error);
+    if (error != null) throw new UnsupportedOperationException(error);
     return answer;
   }
 }
