@@ -24,9 +24,11 @@ if __name__ == "__main__":
                 "buckets",
                 "keys",
                 "filters",
+                "filtered_scans",
                 "scrubbing",
                 "tls",
                 "spark",
+                "spark_plan",
             ),
             __doc__,
         )

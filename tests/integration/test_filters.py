@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -574,7 +574,7 @@ def _duckdb_text(condition: str) -> str:
 class Corpus:
     """Random rows in a log table and in a table with a primary key, and in DuckDB."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, database: duckdb.DuckDBPyConnection) -> None:
         given = _random_rows(20261116, 400)
         schema = pa.schema([field.with_nullable(field.name != "row") for field in CORPUS_SCHEMA])
         statistics = {"table.statistics.columns": "row,number,small,amount,ratio,name,flag,day,moment"}
@@ -587,7 +587,7 @@ class Corpus:
         upserts = self.keyed.new_upsert().create_writer()
         upserts.upsert_arrow(given.cast(self.keyed.arrow_schema))
         wait_for(upserts.flush())
-        self._duckdb = duckdb.connect()
+        self._duckdb = database
         self._duckdb.register("given", given)
 
     def wanted(self, condition: str) -> list[int]:
@@ -596,8 +596,9 @@ class Corpus:
 
 
 @pytest.fixture(scope="module")
-def corpus(tables: Tables) -> Corpus:
-    return Corpus(tables)
+def corpus(tables: Tables) -> Iterator[Corpus]:
+    with duckdb.connect() as database:
+        yield Corpus(tables, database)
 
 
 @given(condition=conditions)

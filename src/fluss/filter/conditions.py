@@ -164,11 +164,11 @@ class Compared(_ColumnCondition):
             # Nothing is above NaN, and nothing else equals it.
             is_nan = pc.is_nan(column)
             return is_nan if self.operator in (Operator.EQUAL, Operator.GREATER_OR_EQUAL) else pc.invert(is_nan)
-        holds = _COMPARISONS[self.operator](column, value_array([self.value], self.column.data_type)[0])
-        if self._is_float and self.operator in _TRUE_OF_NAN:
-            # For pyarrow every comparison with NaN is false.
-            return pc.or_kleene(holds, pc.is_nan(column))
-        return holds
+        value = value_array([self.value], self.column.data_type)[0]
+        if self._is_float and self.operator in (Operator.GREATER, Operator.GREATER_OR_EQUAL):
+            # For pyarrow NaN is neither above nor below a number: it is above all that is not below it.
+            return pc.invert(_COMPARISONS[self.operator.opposite](column, value))
+        return _COMPARISONS[self.operator](column, value)
 
     def predicate(self, is_negated: bool) -> Predicate | None:
         operator = self.operator.opposite if is_negated else self.operator

@@ -240,8 +240,9 @@ def _kept_rows(row_filter: RowFilter, reading: _Reading, payload: pa.RecordBatch
         for name, source, type_ in reading.filter_sources
     }
     truth = row_filter.truth(columns, row_count)
-    numbers = buffer_numbers(pc.indices_nonzero(truth), np.uint64).astype(np.int64)
-    return None if len(numbers) == row_count else _Kept(truth, numbers)
+    if truth.true_count == row_count:
+        return None
+    return _Kept(truth, buffer_numbers(pc.indices_nonzero(truth), np.uint64).astype(np.int64))
 
 
 def _chosen(payload: pa.RecordBatch, reading: _Reading) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from fluss.integers import int32
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableBucket, TableInfo
-from fluss.schema.table_options import LogFormat
+from fluss.schema.table_options import STATISTICS_COLUMNS, LogFormat
 from fluss.schema.value_objects import string_list
 
 if TYPE_CHECKING:
@@ -236,10 +236,16 @@ class TableScan:
         return positions
 
     def _pushed_down(self, columns: ScanColumns) -> BoundPredicate | None:
-        """Return what servers may know of the filter. Only batches of columns have statistics to decide by."""
-        if columns.row_filter is None or self._info.log_format is not LogFormat.ARROW:
+        """Return what servers may know of the filter, if batches have bounds for them to decide by.
+
+        A filter that can skip nothing would only cost them time.
+        """
+        info, row_filter = self._info, columns.row_filter
+        if row_filter is None or info.log_format is not LogFormat.ARROW:
             return None
-        return columns.row_filter.bound_predicate()
+        with_bounds = STATISTICS_COLUMNS.of(info.properties) or ""
+        names = info.schema.column_names if with_bounds.strip() == "*" else map(str.strip, with_bounds.split(","))
+        return None if row_filter.columns.isdisjoint(names) else row_filter.bound_predicate()
 
     def _check_bucket(self, bucket: TableBucket) -> None:
         info = self._info

@@ -280,7 +280,8 @@ def test_records_before_the_offset_and_filtered_ends_move_on() -> None:
 
 
 def test_a_predicate_travels_with_every_fetch() -> None:
-    with scan_cluster() as servers, client_of(servers) as client:
+    properties = {"table.statistics.columns": "id"}
+    with scan_cluster(properties=properties) as servers, client_of(servers) as client:
         servers.append(rows(0))
         scanner = runtime().run(client.scan().filter(col("id") > 1).create_log_scanner())
         scanner.subscribe(0, 0)

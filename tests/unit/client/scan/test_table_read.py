@@ -122,7 +122,8 @@ def test_a_reader_that_is_dropped_leaves_no_session(servers: ScanCluster) -> Non
 
 
 def test_a_whole_log_is_read_and_may_be_filtered() -> None:
-    with scan_cluster(bucket_count=2) as servers, client_of(servers) as client:
+    properties = {"table.statistics.columns": "*"}
+    with scan_cluster(bucket_count=2, properties=properties) as servers, client_of(servers) as client:
         for number in range(4):
             servers.append(rows(10 * number, 10), bucket=number % 2)
         table = client.scan().to_arrow()
@@ -134,6 +135,9 @@ def test_a_whole_log_is_read_and_may_be_filtered() -> None:
         assert client.scan().project_by_name(["name"]).to_arrow().column_names == ["name"]
         assert client.scan().filter(col("id") > 37).to_arrow()["id"].to_pylist() == [38, 39]
         assert servers.fetches[-1].tables_req[0].HasField("filter_predicate")
+        # What they cannot decide by bounds servers are not told.
+        assert client.scan().filter("name LIKE '%9_'").to_arrow().num_rows == 0
+        assert not servers.fetches[-1].tables_req[0].HasField("filter_predicate")
         assert servers.scans == []
 
 

@@ -206,3 +206,14 @@ def test_a_schema_that_cannot_be_loaded_is_raised_and_tried_again(changed: ScanC
                 scanner.poll(120_000)
         changed.call(lambda: changed.schemas.update({1: old}))
         assert len(poll_rows(scanner, 4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_sent"), [(None, False), ("name", False), ("name, id", True), ("*", True), ("id", True)]
+)
+def test_filters_are_sent_where_batches_have_bounds_to_decide_by(columns: str | None, is_sent: bool) -> None:
+    properties = {} if columns is None else {"table.statistics.columns": columns}
+    with scan_cluster(SCHEMA, properties=properties) as servers, client_of(servers) as client:
+        servers.append(rows(0))
+        assert client.scan().filter(col("id") > 1).to_arrow()["id"].to_pylist() == [2]
+        assert servers.call(lambda: servers.fetches[-1]).tables_req[0].HasField("filter_predicate") is is_sent
