@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from fluss import memory
 from fluss.buffers import byte_view, new_memory
-from fluss.memory import MemoryWatch, Trimmer, loop_gives_back, resident_bytes, trim
+from fluss.memory import LongLived, MemoryWatch, Trimmer, loop_gives_back, resident_bytes, trim
 from fluss.testing.waiting import eventually_async
 
 MIB = 1024 * 1024
@@ -159,3 +160,31 @@ def test_the_threads_of_a_server_share_a_few_heaps(tmp_path: Path) -> None:
         counts[kind] = path.read_text().count("<heap nr=")
     # One of them may have been made before.
     assert counts["limited"] <= 5 < counts["plain"]
+
+
+def test_what_stays_is_kept_out_of_collections_until_most_of_it_is_gone():
+    gc.unfreeze()
+    long_lived = LongLived(is_alone=lambda: True)
+    try:
+        for _ in range(10_000):
+            long_lived.added()
+        assert long_lived.aside_count == 8192
+        assert gc.get_freeze_count() > 0
+        long_lived.counted(4096)
+        assert gc.get_freeze_count() > 0
+        long_lived.counted(4000)
+        assert gc.get_freeze_count() == long_lived.aside_count == 0
+        # Those that are left count when there are more of them again.
+        for _ in range(96):
+            long_lived.added()
+        assert long_lived.aside_count == 4096
+    finally:
+        gc.unfreeze()
+
+
+def test_objects_of_other_programs_are_left_to_the_collector():
+    gc.unfreeze()
+    long_lived = LongLived()
+    for _ in range(10_000):
+        long_lived.added()
+    assert gc.get_freeze_count() == 0
