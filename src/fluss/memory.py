@@ -252,10 +252,16 @@ class LongLived:
 
     def counted(self, count: int) -> None:
         """Note how many there are. If they are far fewer than were set aside, the collector looks at all again."""
-        if count < self._aside_count / 2:
-            self._aside_count = 0
-            self._new_count = count
-            gc.unfreeze()
+        if count >= self._aside_count / 2:
+            return
+        self._aside_count = 0
+        self._new_count = count
+        gc.unfreeze()
+        if count < _LONG_LIVED_STEP:
+            # Little is left, so that this is short.
+            gc.collect()
+            gc.freeze()
+            give_back_memory()
 
 
 _is_alone = False

@@ -8,6 +8,7 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -162,28 +163,42 @@ def test_the_threads_of_a_server_share_a_few_heaps(tmp_path: Path) -> None:
     assert counts["limited"] <= 5 < counts["plain"]
 
 
-def test_what_stays_is_kept_out_of_collections_until_most_of_it_is_gone():
+class Circle:
+    """Garbage that only a collection finds, once nothing else refers to it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def nothing_aside():
     gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+def test_what_stays_is_kept_out_of_collections_until_most_of_it_is_gone(nothing_aside):
     long_lived = LongLived(is_alone=lambda: True)
-    try:
-        for _ in range(10_000):
-            long_lived.added()
-        assert long_lived.aside_count == 8192
-        assert gc.get_freeze_count() > 0
-        long_lived.counted(4096)
-        assert gc.get_freeze_count() > 0
-        long_lived.counted(4000)
-        assert gc.get_freeze_count() == long_lived.aside_count == 0
-        # Those that are left count when there are more of them again.
-        for _ in range(96):
-            long_lived.added()
-        assert long_lived.aside_count == 4096
-    finally:
-        gc.unfreeze()
+    circle = Circle()
+    garbage = weakref.ref(circle)
+    for _ in range(10_000):
+        long_lived.added()
+    del circle
+    assert long_lived.aside_count == 8192
+    for count in (10_000, 4096):
+        long_lived.counted(count)
+        gc.collect()
+        assert garbage() is not None, "it is not looked at"
+    long_lived.counted(4000)
+    assert garbage() is None
+    assert long_lived.aside_count == 0
+    # Those that are left count when there are more of them again.
+    for _ in range(96):
+        long_lived.added()
+    assert long_lived.aside_count == 4096
 
 
-def test_objects_of_other_programs_are_left_to_the_collector():
-    gc.unfreeze()
+def test_objects_of_other_programs_are_left_to_the_collector(nothing_aside):
     long_lived = LongLived()
     for _ in range(10_000):
         long_lived.added()
