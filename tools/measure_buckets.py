@@ -344,7 +344,8 @@ async def collect(data_dir: Path, partitions: int) -> None:
             await admin.drop_table(PATH)
             while server.metrics.values()["fluss_buckets", ()] or list(data_dir.rglob("*.deleted")):
                 await asyncio.sleep(0.1)
-            await asyncio.sleep(3)
+            # The server counts its open logs every half a minute.
+            await asyncio.sleep(35)
             memory.trim()
             report_pauses("dropping")
             gc.callbacks.remove(note)
