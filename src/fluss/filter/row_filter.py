@@ -53,12 +53,16 @@ class RowFilter:
         return cls(bound[0] if len(bound) == 1 else Joined(bound, is_any=False), schema)
 
     @classmethod
-    def parse(cls, text: str, schema: Schema, *, time_zone: dt.tzinfo = dt.UTC) -> RowFilter:
+    def parse(
+        cls, text: str, schema: Schema, *, time_zone: dt.tzinfo = dt.UTC, is_case_sensitive: bool = True
+    ) -> RowFilter:
         """Read a condition on columns of a schema; a FlussError says where it is wrong, and why.
 
-        Times are meant in ``time_zone`` where they are compared with instants and do not say another one.
+        Times are meant in ``time_zone`` where they are compared with instants and do not say another one. Unless
+        ``is_case_sensitive``, columns are also found by names in other upper and lower case.
         """
-        return cls(Binder(text, schema, time_zone).bound(parse_condition(text)), schema)
+        binder = Binder(text, schema, time_zone, is_case_sensitive=is_case_sensitive)
+        return cls(binder.bound(parse_condition(text)), schema)
 
     @classmethod
     def hint(cls, text: str, schema: Schema, is_usable: Callable[[DataType], bool]) -> RowFilter | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -35,10 +35,20 @@ class Answer(InputPartition):
 class FlussBatchReader(DataSourceReader):
     """Reads what a table has at the moment at which the reader is made, however often it is read."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, snapshot: str | None = None) -> None:
-        """With a ``snapshot`` the moment is that of an earlier reader, which had "" and has answered."""
+    def __init__(
+        self,
+        options: ReadOptions,
+        schema: StructType,
+        snapshot: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        """``schema`` has the columns as the table names them, ``names`` are the names that Spark wants.
+
+        With a ``snapshot`` the moment is that of an earlier reader, which had "" and has answered.
+        """
         plan = await_answer(options.connection, lambda: _plan(options, schema, snapshot))
-        self._read = SplitRead(options, schema, plan.view, plan.table_id)
+        self._read = SplitRead(options, schema, plan.view, plan.table_id, tuple(names or schema.names))
         self._partitions: list[InputPartition] = [FlussPartition(task) for task in plan.tasks]
         if snapshot is not None:
             self._partitions.insert(0, Answer({SNAPSHOT: plan.snapshot.to_text(), ROW_COUNT: plan.row_count}))

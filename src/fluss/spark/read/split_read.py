@@ -41,6 +41,7 @@ from fluss.client.bulk import (
     RecordRun,
     changelog_batch,
     changelog_schema,
+    partitions_of,
     read_ranges,
     rows_at,
     scan_columns,
@@ -49,7 +50,7 @@ from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.row.arrow_arrays import narrowest_column, number_array, string_array
 from fluss.schema.offsets import ChangeType
 from fluss.schema.predicate import Predicate
-from fluss.schema.schema import Column, Schema, schema_from_columns
+from fluss.schema.schema import Column, Schema, schema_from_columns, shown_names
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.types import BigIntType, StringType, TimestampLtzType
 from fluss.spark.connections import Retry, open_table
@@ -83,13 +84,15 @@ ReadRecord = Callable[[int], "RecordRun | None"]
 class SplitRead:
     """Reads parts of a table on an executor. It is made on the driver, and sent.
 
-    ``schema`` is what Spark expects. With a ``table_id`` the table must still be the one with this id.
+    ``schema`` is what Spark expects, except that it may want other ``names``, in other upper and lower case. With a
+    ``table_id`` the table must still be the one with this id.
     """
 
     options: ReadOptions
     schema: StructType
     view: ReadView
     table_id: int | None = None
+    names: tuple[str, ...] | None = None
 
     def read(self, splits: Sequence[Split]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of parts, blocking. Closing the iterator ends all fetching."""
@@ -107,6 +110,24 @@ class SplitRead:
             yield from _TaskRead(self, table, info).batches(splits)
         except RequestTimeoutError as error:
             raise RequestTimeoutError(f"{error.message}; 'scan.poll.timeout' says how long a task waits") from error
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            raise FlussError(_dropped(table, splits) or error.message, error.error_code) from error
+
+
+def _dropped(table: FlussTable, splits: Sequence[Split]) -> str | None:
+    """Say which partitions of a read have been dropped; None if all of them are there."""
+    existing = {partition.partition_id for partition in partitions_of(table)}
+    names = {str(split.partition_name): None for split in splits if split.partition_id not in existing}
+    if not names:
+        return None
+    plural = "s" if len(names) > 1 else ""
+    verb = "were" if plural else "was"
+    return (
+        f"The partition{plural} {shown_names(list(names))} of {table.table_path} {verb} dropped since the read was "
+        "planned; read the table again"
+    )
 
 
 def filter_schema(info: TableInfo, view: ReadView) -> Schema:
@@ -184,12 +205,14 @@ class _TaskRead:
         self._limit = read.options.hinted_limit
         self._timeout_s = read.options.poll_timeout_s
         self._to_spark = ToSpark(read.schema)
+        self._names = None if read.names is None or list(read.names) == read.schema.names else list(read.names)
 
     def batches(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         # A stream plans its splits without knowing what Spark will tell.
         left = [split for split in splits if partition_may_match(self._info, split.partition_name, self._hint)]
         for batch in _resized(self._limited(self._filtered(self._rows(left)))):
-            yield self._to_spark(batch)
+            converted = self._to_spark(batch)
+            yield converted if self._names is None else converted.rename_columns(self._names)
 
     def _limited(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self._limit is None:
