@@ -107,6 +107,9 @@ class Probe:
         report(what, time.perf_counter() - began_s, "s")
         report("  processor time of the server", processor_seconds(self._server) - worked_s, "s")
         waits_ms = sorted(1e3 * wait_s for wait_s in self._waits_s)
+        if not waits_ms:
+            # It was over at once.
+            return
         report("  others wait, median", waits_ms[len(waits_ms) // 2], "ms")
         report(f"  others wait, longest of {len(waits_ms):,}", waits_ms[-1], "ms")
 
@@ -278,6 +281,10 @@ async def drop(server: embedded.EmbeddedServer, data_dir: Path, partitions: int,
         await probe.during("until their directories are gone", wait_until_gone)
         await asyncio.sleep(2)
         report("memory of the server after", resident_megabytes(server), "MB")
+        if is_used:
+            # The server counts its open logs every half a minute.
+            await asyncio.sleep(40)
+            report("memory of the server a while later", resident_megabytes(server), "MB")
 
 
 def run_drop(options: argparse.Namespace, data_dir: Path) -> None:

@@ -216,8 +216,8 @@ class MemoryWatch:
         self._asked_at_bytes = None
 
 
-# So many new ones are worth telling the collector.
-_LONG_LIVED_STEP: Final = 4096
+# So many new ones are worth telling the collector. What belongs to them is looked at once more then: some milliseconds.
+_LONG_LIVED_STEP: Final = 2048
 
 
 class LongLived:
@@ -246,8 +246,8 @@ class LongLived:
             return
         self._aside_count += self._new_count
         self._new_count = 0
-        # What is new and garbage already is not set aside.
-        gc.collect(1)
+        # What is garbage by now would stay for good.
+        gc.collect()
         gc.freeze()
 
     def counted(self, count: int) -> None:

@@ -189,13 +189,13 @@ def test_what_stays_is_kept_out_of_collections_until_most_of_it_is_gone(nothing_
         long_lived.counted(count)
         gc.collect()
         assert garbage() is not None, "it is not looked at"
-    long_lived.counted(4000)
+    long_lived.counted(2000)
     assert garbage() is None
     assert long_lived.aside_count == 0
     # Those that are left count when there are more of them again.
-    for _ in range(96):
+    for _ in range(48):
         long_lived.added()
-    assert long_lived.aside_count == 4096
+    assert long_lived.aside_count == 2048
 
 
 def test_objects_of_other_programs_are_left_to_the_collector(nothing_aside):
