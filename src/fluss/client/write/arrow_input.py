@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,6 +119,10 @@ def _pandas_column(series: Any, data_type: DataType, name: str) -> pa.Array | pa
         with readable():
             return pa.array(series, from_pandas=True)
     if not _has_maps(data_type):
+        kinds = set(map(type, series))
+        if dt.date in kinds and any(issubclass(kind, dt.datetime) for kind in kinds):
+            # pyarrow would find dates here, and cut the times off.
+            series = series.map(_at_midnight)
         try:
             return pa.array(series, from_pandas=True)
         except (pa.ArrowException, OverflowError):
@@ -133,6 +138,10 @@ def _pandas_column(series: Any, data_type: DataType, name: str) -> pa.Array | pa
                     f"Row {row} has {value!r:.60} in column '{name}', which does not fit {data_type}"
                 ) from None
         raise FlussError(f"Column '{name}' cannot be converted to {data_type}: {error}") from error
+
+
+def _at_midnight(value: Any) -> Any:
+    return dt.datetime.combine(value, dt.time()) if type(value) is dt.date else value
 
 
 def _is_convertible(value: Any, target: pa.DataType) -> bool:
