@@ -20,6 +20,8 @@ from tests.chaos.loop_disk import LoopDisk
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
 _DAMAGED_BYTES_MAX: Final = 64
+# A limit of open files below which everything is taken.
+_NO_DESCRIPTORS: Final = 3
 # Small segments, so that there are many, and checkpoints so often that some are just being written.
 # A disk that was full is looked at soon.
 _OPTIONS: Final = {
@@ -257,7 +259,9 @@ class Machine:
 
     async def _run_out_of_descriptors(self) -> None:
         assert self._server is not None
-        self._server.limit_descriptors(self._server.descriptor_count + self._rng.randint(0, 6))
+        # A few more than it has, or none at all: then files that it keeps open for later are no help.
+        some = self._server.descriptor_count + self._rng.randint(0, 6)
+        self._server.limit_descriptors(self._rng.choice([some, _NO_DESCRIPTORS]))
         await asyncio.sleep(self._rng.uniform(0.05, 0.4))
         self._server.limit_descriptors(None)
 

@@ -4,6 +4,7 @@ Shown with short rounds from fixed seeds, and with servers that do not keep them
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,7 +169,11 @@ def test_a_file_system_loses_its_power(tmp_path: Path) -> None:
             disk.fill()
             with pytest.raises(OSError, match="No space"):
                 (disk.path / "large").write_bytes(bytes(1_000_000))
+            with (disk.path / "ballast").open("rb") as ballast:
+                os.fsync(ballast.fileno())
             disk.empty()
+            disk.lose_power()
+            disk.recover()
             (disk.path / "large").write_bytes(bytes(1_000_000))
     except LoopDiskUnavailableError as error:
         pytest.skip(f"no loop device: {error}")

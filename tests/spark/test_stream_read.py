@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fluss import TablePath, blocking
-from fluss.spark.read.stream_offsets import backlog
+from fluss.spark.read.stream_lag import backlog
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
 from tests.unit.spark.read.day_table import DayTable

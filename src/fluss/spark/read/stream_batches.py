@@ -23,8 +23,10 @@ from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
 from fluss.spark.naming import format_bucket
 from fluss.spark.query_options import ReadOptions
+from fluss.spark.read.offset_json import Json
 from fluss.spark.read.planner import ReadView, Split, Task, cores_of, divide, measured_row_bytes, pack
 from fluss.spark.read.split_read import table_columns, view_filter
+from fluss.spark.read.stream_lag import measured_lag, unread, worst_of
 from fluss.spark.read.stream_offsets import (
     BucketPosition,
     PlannedRead,
@@ -175,10 +177,19 @@ class StreamBatches:
         )
 
     def latest(self) -> StreamOffset | None:
-        """Return where the logs ended when they were looked at last."""
+        """Return where the logs ended when they were looked at last; it shows those where the most is to be read."""
         if not self._latest:
             return None
-        return self._at({bucket: BucketPosition(offset) for bucket, offset in self._latest.items()})
+        ends = self._at({bucket: BucketPosition(offset) for bucket, offset in self._latest.items()})
+        return replace(ends, shown=worst_of(unread(self._reached(), self._latest)))
+
+    def lag(self) -> Json:
+        """Return how far the end of the last batch that was planned is behind the ends of the logs, for reports."""
+        reached = self._reached()
+        return measured_lag(self.table.table, reached, unread(reached, self._latest), self.table.known.names)
+
+    def _reached(self) -> StreamOffset:
+        return self.initial() if self._planned is None else self._planned
 
     def _at(self, positions: Mapping[TableBucket, BucketPosition]) -> StreamOffset:
         known, info = self.table.known, self.table.info

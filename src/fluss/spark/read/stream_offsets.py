@@ -1,41 +1,14 @@
-"""Where a streaming query stands in a table, as the JSON objects that Spark keeps in its checkpoint.
-
-    {"v": 1, "table_id": 7, "phase": "snapshot",
-     "b": {"12:0": 100, "12:1": 80},    the next offset in the log of each bucket: "<partition id or nothing>:<bucket>"
-     "rows": ["12:1"],                  buckets whose rows, as they were at that offset, come before the changes
-     "begun": {"b": {...}, "rows": []}, where the batch that ends here began, in buckets where its start is not to be
-                                        asked: new ones, those that lost records, and in the first batch all of them
-     "ends": {"12:0": 140},             where the logs ended that were not read to their ends
-     "tasks": 4,                        among how many tasks the batch that ends here is divided
-     "initial": true,                   nothing has been read yet
-     "table": "sales.orders",           for messages, as are the names of partitions
-     "names": {"12": "2026-01-01"},
-     "seen": 14}                        the newest partition there was, whether it is read or not
-
-The phase is "snapshot" as long as there are rows to come. Empty members are left out, and may be missing in the
-checkpoints of earlier releases.
-
-Spark keeps where batches end, and not where the first one began: a query that dies in its first batch asks for the
-initial offset again, and gets another one. What "begun" says wins over that, so that a batch is the same rows
-whenever it is read. Nor may a batch that is read again be divided otherwise: each task of a sink knows what it has
-written, and not what the others have.
-"""
+"""Where a streaming query stands in a table, what is between two such offsets, and how one follows from another."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple
 
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
-from fluss.spark.naming import format_table_bucket, parse_table_bucket
-
-_VERSION: Final = 1
-
-Json: TypeAlias = dict[str, Any]
 
 
 class BucketPosition(NamedTuple):
@@ -48,7 +21,7 @@ class BucketPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a query stands in all buckets it reads. The members are those of the JSON object."""
+    """Where a query stands in all buckets it reads. Its form in checkpoints is that of ``offset_json``."""
 
     table_id: int
     positions: Mapping[TableBucket, BucketPosition]
@@ -60,6 +33,8 @@ class StreamOffset:
     # The names of partitions by their ids.
     names: Mapping[int, str] = field(default_factory=dict)
     newest_partition_id: int | None = None
+    # What people look for in a report: the buckets that the batch which ends here has read.
+    shown: Collection[TableBucket] = field(default=(), compare=False)
 
     def may_have_unread(self, bucket: TableBucket, end: int) -> bool:
         """Whether there is something to read of a bucket whose log ends there."""
@@ -69,58 +44,6 @@ class StreamOffset:
     def is_beyond(self, latest: Mapping[TableBucket, int]) -> bool:
         """Whether more has been read of some bucket than its log has."""
         return any(bucket in latest and position.offset > latest[bucket] for bucket, position in self.positions.items())
-
-    def to_json(self) -> Json:
-        """Return the form that Spark keeps; equal offsets have equal texts."""
-        positions = _positions_to_json(self.positions)
-        found: Json = {
-            "v": _VERSION,
-            "table_id": self.table_id,
-            "phase": "snapshot" if "rows" in positions else "log",
-            **positions,
-        }
-        if self.begun:
-            found["begun"] = _positions_to_json(self.begun)
-        if self.ends:
-            found["ends"] = {format_table_bucket(bucket): self.ends[bucket] for bucket in _by_age(self.ends)}
-        if self.task_count is not None:
-            found["tasks"] = self.task_count
-        if self.is_initial:
-            found["initial"] = True
-        if self.table is not None:
-            found["table"] = self.table
-        if self.names:
-            found["names"] = {str(id_): self.names[id_] for id_ in sorted(self.names)}
-        if self.newest_partition_id is not None:
-            found["seen"] = self.newest_partition_id
-        return found
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> StreamOffset:
-        """Read what a checkpoint holds. Raises FlussError if this version cannot."""
-        version = found.get("v")
-        if version != _VERSION:
-            raise FlussError(
-                f"The checkpoint holds offsets of version {version}, and this release reads version {_VERSION}; "
-                "continue with the release that wrote it, or begin with a new checkpoint"
-            )
-        try:
-            table_id = int(found["table_id"])
-            return cls(
-                table_id,
-                _positions_from_json(table_id, found),
-                begun=_positions_from_json(table_id, found["begun"]) if "begun" in found else {},
-                ends={parse_table_bucket(table_id, key): int(end) for key, end in found.get("ends", {}).items()},
-                task_count=int(found["tasks"]) if "tasks" in found else None,
-                is_initial=bool(found.get("initial", False)),
-                table=str(found["table"]) if "table" in found else None,
-                names={int(id_): str(name) for id_, name in found.get("names", {}).items()},
-                newest_partition_id=int(found["seen"]) if "seen" in found else None,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FlussError(
-                f"The checkpoint does not hold offsets of a table ({error!r}); begin with a new checkpoint"
-            ) from error
 
 
 # What is between two offsets
@@ -140,7 +63,7 @@ def reads_between(start: StreamOffset, end: StreamOffset) -> list[PlannedRead]:
     if end.is_initial or end == start:
         return []
     reads = []
-    for bucket in _by_age(end.positions):
+    for bucket in by_age(end.positions):
         position, reached = end.begun.get(bucket) or start.positions.get(bucket), end.positions[bucket]
         if position is None:
             raise FlussError(
@@ -272,7 +195,7 @@ def unread_rows(
     """Count the changes that are waiting in each bucket, from the oldest to the newest."""
     return {
         bucket: latest[bucket] - positions[bucket].offset
-        for bucket in _by_age(latest)
+        for bucket in by_age(latest)
         if not positions[bucket].has_rows and latest[bucket] > positions[bucket].offset
     }
 
@@ -281,7 +204,7 @@ def unread_snapshots(
     positions: Mapping[TableBucket, BucketPosition], latest: Mapping[TableBucket, int]
 ) -> dict[TableBucket, int]:
     """Return the buckets whose rows are to come, with how many they are at most: as many as changes made them."""
-    return {bucket: positions[bucket].offset for bucket in _by_age(latest) if positions[bucket].has_rows}
+    return {bucket: positions[bucket].offset for bucket in by_age(latest) if positions[bucket].has_rows}
 
 
 def advance(
@@ -324,6 +247,7 @@ def advance(
         is_initial=False,
         names=names_of(positions, {**start.names, **(names or {})}),
         newest_partition_id=_newer(start.newest_partition_id, newest_partition_id),
+        shown=frozenset([*changes, *snapshots]),
     )
 
 
@@ -337,63 +261,7 @@ def _newer(first: int | None, second: int | None) -> int | None:
     return max(first, second) if first is not None and second is not None else second if first is None else first
 
 
-# What a query reports
-
-
-def backlog(progress: Mapping[str, Any]) -> int:
-    """Return how many rows a query was behind its tables when a micro-batch began that is done now.
-
-    ``progress`` is what ``query.lastProgress`` returns, or what a listener gets, or one of its sources. Changes of a
-    table count one by one, also those that a batch reads as one row; the rows of a bucket that has not been begun
-    count as many as the changes that made them. Sources of other kinds count nothing.
-    """
-    if "sources" in progress:
-        return sum(backlog(source) for source in progress["sources"])
-    reached, latest = _reported(progress.get("endOffset")), _reported(progress.get("latestOffset"))
-    if reached is None or latest is None:
-        return 0
-    return rows_behind(reached, latest)
-
-
-def rows_behind(reached: StreamOffset, latest: StreamOffset) -> int:
-    """Count the rows between what has been read and the ends of the logs."""
-    rows = 0
-    for bucket, end in latest.positions.items():
-        position = reached.positions.get(bucket, BucketPosition(0))
-        rows += end.offset if position.has_rows else max(0, end.offset - position.offset)
-    return rows
-
-
-def _reported(offset: str | Mapping[str, Any] | None) -> StreamOffset | None:
-    """Read an offset out of a progress report; None if it is not one of ours."""
-    try:
-        found = json.loads(offset) if isinstance(offset, str) else offset
-    except ValueError:
-        return None
-    if not isinstance(found, Mapping) or "table_id" not in found:
-        return None
-    return StreamOffset.from_json(found)
-
-
-# The JSON of positions
-
-
-def _positions_to_json(positions: Mapping[TableBucket, BucketPosition]) -> Json:
-    ordered = _by_age(positions)
-    found: Json = {"b": {format_table_bucket(bucket): positions[bucket].offset for bucket in ordered}}
-    rows = [format_table_bucket(bucket) for bucket in ordered if positions[bucket].has_rows]
-    return {**found, "rows": rows} if rows else found
-
-
-def _positions_from_json(table_id: int, found: Mapping[str, Any]) -> dict[TableBucket, BucketPosition]:
-    rows = frozenset(found.get("rows", ()))
-    return {
-        parse_table_bucket(table_id, key): BucketPosition(int(offset), key in rows)
-        for key, offset in found["b"].items()
-    }
-
-
-def _by_age(buckets: Iterable[TableBucket]) -> list[TableBucket]:
+def by_age(buckets: Iterable[TableBucket]) -> list[TableBucket]:
     """Return buckets in the order in which they came to be: the ids of partitions only grow."""
     return sorted(buckets, key=_age)
 

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.spark.query_options import ReadOptions
+from fluss.spark.read.offset_json import Json, format_offset, parse_offset
 from fluss.spark.read.planner import ReadView, Task
 from fluss.spark.read.split_read import SplitRead
 from fluss.spark.read.stream_batches import StreamBatches, read_of, split_of
-from fluss.spark.read.stream_offsets import Json, StreamOffset
+from fluss.spark.read.stream_offsets import StreamOffset
 from fluss.spark.read.stream_table import StreamTable
 from fluss.spark.session.noise import ShortTracebacks
 
@@ -32,6 +27,8 @@ _BegunRead: TypeAlias = tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]
 
 # What a task is told if its records were deleted between the plan and the task.
 _LOST_CODES: Final = frozenset({ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION, ErrorCode.PARTITION_NOT_EXISTS})
+
+_PARSED_MAX: Final = 4
 
 
 class StreamTask(NamedTuple):
@@ -49,58 +46,53 @@ class StreamPartition(InputPartition):
         super().__init__(task)
 
 
-class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a table as it grows.
+class FlussStreamReader(DataSourceStreamReader):
+    """Reads a table as it grows: what all versions of Spark have in common.
 
     Spark keeps one of these in a process of its own for each query, and asks it for offsets; another one, which only
-    reads, is sent to the tasks.
+    reads, is sent to the tasks. Since 4.2 Spark says where a micro-batch begins, and how much it may be
+    (``limited_stream_reader``).
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, names: Sequence[str] | None = None) -> None:
+        """``schema`` has the columns as the table names them, ``names`` are the names that Spark wants."""
         self._options = options
         self._schema = schema
+        self._names = tuple(names or schema.names)
         self._batches = StreamBatches(options, schema)
+        # Those of the last micro-batches: Spark shows each of them several times.
+        self._parsed: deque[tuple[Json, StreamOffset]] = deque(maxlen=_PARSED_MAX)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_schema": self._schema}
+        return {"_options": self._options, "_schema": self._schema, "_names": self._names}
 
     # On the driver
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's names
         with ShortTracebacks():
-            return self._batches.initial().to_json()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        with ShortTracebacks():
-            self._batches.fix_targets()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        if self._options.max_rows_per_trigger is not None:
-            return ReadMaxRows(self._options.max_rows_per_trigger)
-        if self._options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(self._options.max_bytes_per_trigger)
-        return ReadAllAvailable()
-
-    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        with ShortTracebacks():
-            begin = StreamOffset.from_json(start)
-            rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-            bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-            end = self._batches.next(begin, rows_max=rows_max, bytes_max=bytes_max)
-            # Spark compares texts, and takes the same one for nothing new.
-            return start if end is begin else end.to_json()
-
-    def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        with ShortTracebacks():
-            latest = self._batches.latest()
-            return None if latest is None else latest.to_json()
+            return self.formatted(self._batches.initial())
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         with ShortTracebacks():
-            reached = StreamOffset.from_json(end)
-            tasks = self._batches.tasks(StreamOffset.from_json(start), reached)
+            reached = self.parsed(end)
+            tasks = self._batches.tasks(self.parsed(start), reached)
             view = self._batches.table.view
             return [StreamPartition(StreamTask(reached.table_id, view, splits)) for splits in tasks]
+
+    def formatted(self, offset: StreamOffset) -> Json:
+        """Return an offset as Spark keeps it, and remember it."""
+        found = format_offset(offset)
+        self._parsed.append((found, offset))
+        return found
+
+    def parsed(self, found: Json) -> StreamOffset:
+        """Read an offset that Spark has kept."""
+        for known, offset in self._parsed:
+            if known == found:
+                return offset
+        offset = parse_offset(found)
+        self._parsed.append((found, offset))
+        return offset
 
     # On the executors
 
@@ -123,8 +115,36 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self, task: StreamTask, _is_again: bool) -> _BegunRead:
         """Read as far as the first batch, if there is one. What was begun before has returned nothing."""
-        rest = SplitRead(self._options, self._schema, task.view, task.table_id).read(task.splits)
+        rest = SplitRead(self._options, self._schema, task.view, task.table_id, self._names).read(task.splits)
         return list(islice(rest, 1)), rest
+
+
+class LatestStreamReader(FlussStreamReader):
+    """A reader for Spark before 4.2, which asks for the end of a micro-batch without saying where it begins.
+
+    It begins where the one before has ended, or at the offset that Spark shows when a query is started again. There are
+    no limits: a micro-batch has all there is.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType, names: Sequence[str] | None = None) -> None:
+        super().__init__(options, schema, names)
+        if options.max_rows_per_trigger is not None or options.max_bytes_per_trigger is not None:
+            raise FlussError(
+                "'maxRowsPerTrigger' and 'maxBytesPerTrigger' need Spark 4.2 or newer: before, a micro-batch has all "
+                "that there is; leave them out"
+            )
+        self._reached: StreamOffset | None = None
+
+    def latestOffset(self) -> Json:  # type: ignore[override]  # noqa: N802 - as it was before Spark 4.2
+        with ShortTracebacks():
+            start = self._batches.initial() if self._reached is None else self._reached
+            self._reached = self._batches.next(start)
+            return self.formatted(self._reached)
+
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        # For a query that is started again Spark asks what is between its last offset and itself.
+        self._reached = self.parsed(end)
+        return super().partitions(start, end)
 
 
 def _still_there(table: StreamTable, task: StreamTask) -> StreamTask:

@@ -14,18 +14,20 @@ from hypothesis import strategies as st
 
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
+from fluss.spark.read.offset_json import format_offset, parse_offset
+from fluss.spark.read.stream_lag import BucketLag, TableLag, backlog, lags
 from fluss.spark.read.stream_offsets import (
     BucketPosition,
     ObservedTable,
     PlannedRead,
     StreamOffset,
     advance,
-    backlog,
     reads_between,
     resume,
     unread_rows,
     unread_snapshots,
 )
+from tests.unit.spark.read.earlier_offsets import version_1
 
 _TABLE_ID = 7
 
@@ -38,7 +40,7 @@ def _offset(positions: dict[TableBucket, BucketPosition], **members: Any) -> Str
     return StreamOffset(_TABLE_ID, positions, **members)
 
 
-_BUCKETS = st.builds(_bucket, st.one_of(st.none(), st.integers(0, 2**40)), st.integers(0, 200))
+_BUCKETS = st.builds(_bucket, st.one_of(st.none(), st.integers(0, 5), st.integers(0, 2**40)), st.integers(0, 200))
 _POSITIONS = st.dictionaries(_BUCKETS, st.builds(BucketPosition, st.integers(0, 2**62), st.booleans()), max_size=6)
 _OFFSETS = st.builds(
     _offset,
@@ -47,15 +49,16 @@ _OFFSETS = st.builds(
     ends=st.dictionaries(_BUCKETS, st.integers(0, 2**62), max_size=6),
     is_initial=st.booleans(),
     table=st.none() | st.text(),
-    names=st.dictionaries(st.integers(0, 2**40), st.text(), max_size=4),
+    names=st.dictionaries(st.integers(0, 6) | st.integers(0, 2**40), st.text() | st.sampled_from("ab:"), max_size=6),
     newest_partition_id=st.none() | st.integers(-1, 2**40),
 )
 
 
 @given(offset=_OFFSETS)
 def test_offsets_come_back_from_json_as_they_were(offset: StreamOffset) -> None:
-    text = json.dumps(offset.to_json())
-    assert StreamOffset.from_json(json.loads(text)) == offset
+    text = json.dumps(format_offset(offset))
+    assert parse_offset(json.loads(text)) == offset
+    assert parse_offset(json.loads(json.dumps(version_1(offset)))) == offset, "as an earlier release wrote it"
 
 
 @given(offset=_OFFSETS)
@@ -69,7 +72,7 @@ def test_equal_offsets_have_equal_texts(offset: StreamOffset) -> None:
         names=dict(reversed(list(offset.names.items()))),
         newest_partition_id=offset.newest_partition_id,
     )
-    assert json.dumps(other.to_json()) == json.dumps(offset.to_json())
+    assert json.dumps(format_offset(other)) == json.dumps(format_offset(offset))
 
 
 def test_the_json_of_offsets_is_what_checkpoints_hold() -> None:
@@ -81,7 +84,24 @@ def test_the_json_of_offsets_is_what_checkpoints_hold() -> None:
         names={12: "2026-01-01"},
         newest_partition_id=14,
     )
-    assert offset.to_json() == {
+    assert format_offset(offset) == {
+        "v": 2,
+        "table_id": 7,
+        "phase": "snapshot",
+        "b": {"2026-01-01:0": 100, "2026-01-01:1": 80},
+        "rows": ["2026-01-01:1"],
+        "begun": {"b": {"2026-01-01:0": 90}},
+        "ends": {"b": {"2026-01-01:0": 140}},
+        "partitions": {"2026-01-01": 12},
+        "table": "sales.orders",
+        "seen": 14,
+    }
+    initial = _offset({_bucket(None, 3): BucketPosition(5)}, is_initial=True)
+    assert format_offset(initial) == {"v": 2, "table_id": 7, "phase": "log", "b": {":3": 5}, "initial": True}
+
+
+def test_a_checkpoint_of_an_earlier_release_is_read() -> None:
+    found = {
         "v": 1,
         "table_id": 7,
         "phase": "snapshot",
@@ -89,18 +109,48 @@ def test_the_json_of_offsets_is_what_checkpoints_hold() -> None:
         "rows": ["12:1"],
         "begun": {"b": {"12:0": 90}},
         "ends": {"12:0": 140},
-        "table": "sales.orders",
-        "names": {"12": "2026-01-01"},
-        "seen": 14,
+        "tasks": 3,
     }
-    initial = _offset({_bucket(None, 3): BucketPosition(5)}, is_initial=True)
-    assert initial.to_json() == {"v": 1, "table_id": 7, "phase": "log", "b": {":3": 5}, "initial": True}
+    assert parse_offset(found) == _offset(
+        {_bucket(12): BucketPosition(100), _bucket(12, 1): BucketPosition(80, True)},
+        begun={_bucket(12): BucketPosition(90)},
+        ends={_bucket(12): 140},
+        task_count=3,
+    )
+
+
+def test_what_a_batch_has_not_read_takes_hardly_any_place_in_its_offset() -> None:
+    def end_of_a_batch(partitions: int) -> dict[str, Any]:
+        buckets = [_bucket(id_, number) for id_ in range(partitions) for number in range(4)]
+        start = _offset(
+            {bucket: BucketPosition(1000 + bucket.bucket_id) for bucket in buckets},
+            names={id_: f"day-{id_:06d}" for id_ in range(partitions)},
+        )
+        latest = {bucket: position.offset for bucket, position in start.positions.items()}
+        latest[_bucket(3, 1)] += 5
+        end = advance(start, dict(start.positions), latest, {_bucket(3, 1): 5}, (), names=start.names)
+        found = format_offset(end)
+        assert parse_offset(json.loads(json.dumps(found))) == end
+        return found
+
+    few, many, most = (end_of_a_batch(count) for count in (4, 200, 20_000))
+    assert len(few["b"]) == 16, "of a small table a person sees all"
+    assert many["b"] == most["b"] == {"day-000003:1": 1006}
+    assert many["partitions"] == {"day-000003": 3}
+    assert len(json.dumps(many)) < 2000
+    # Less than a byte for each bucket, and three for each name.
+    assert len(json.dumps(most)) < 20_000 * (4 + 3)
 
 
 @pytest.mark.parametrize(
     ("found", "complaint"),
     [
-        ({"v": 2, "table_id": 7, "b": {}}, "offsets of version 2"),
+        ({"v": 3, "table_id": 7, "b": {}}, "offsets of version 3"),
+        ({"v": 2, "table_id": 7, "b": {"x:0": 1}}, "does not hold offsets"),
+        ({"v": 2, "table_id": 7, "more": "eNpj"}, "does not hold offsets"),
+        ({"v": 2, "table_id": 7, "more": "eJxjZGBgAAAACAAC"}, "does not hold offsets"),
+        ({"v": 2, "table_id": 7, "more": "no base64"}, "does not hold offsets"),
+        ({"v": 2, "table_id": 7, "more_partitions": "eJxjZGBgAAAACAAC"}, "does not hold offsets"),
         ({}, "offsets of version None"),
         ({"v": 1, "b": {}}, "does not hold offsets"),
         ({"v": 1, "table_id": 7, "b": {"x:0": 1}}, "does not hold offsets"),
@@ -109,7 +159,7 @@ def test_the_json_of_offsets_is_what_checkpoints_hold() -> None:
 )
 def test_what_is_not_an_offset_of_this_version_is_refused(found: dict[str, Any], complaint: str) -> None:
     with pytest.raises(FlussError, match=complaint):
-        StreamOffset.from_json(found)
+        parse_offset(found)
 
 
 def test_a_batch_reads_from_where_the_previous_one_ended() -> None:
@@ -137,7 +187,7 @@ def test_rows_come_before_changes_and_the_bucket_stays_at_their_offset() -> None
     assert reads_between(initial, first) == [PlannedRead(bucket, "rows", 10, 10)]
     second = advance(first, dict(first.positions), latest, unread_rows(first.positions, latest), [other])
     assert reads_between(first, second) == [PlannedRead(bucket, "log", 10, 12), PlannedRead(other, "rows", 20, 20)]
-    assert second.to_json()["phase"] == "log"
+    assert format_offset(second)["phase"] == "log"
 
 
 def test_an_offset_is_the_same_object_when_there_is_nothing_new() -> None:
@@ -234,11 +284,11 @@ def test_offsets_that_do_not_fit_together_are_refused() -> None:
 
 
 def test_rows_behind_are_counted_from_a_progress_report() -> None:
-    reached = _offset({_bucket(None, 0): BucketPosition(4), _bucket(None, 1): BucketPosition(2, True)}).to_json()
+    reached = format_offset(_offset({_bucket(None, 0): BucketPosition(4), _bucket(None, 1): BucketPosition(2, True)}))
     latest = _offset(
         {_bucket(None, 0): BucketPosition(10), _bucket(None, 1): BucketPosition(5), _bucket(None, 2): BucketPosition(3)}
     )
-    ours = {"endOffset": reached, "latestOffset": json.dumps(latest.to_json())}
+    ours = {"endOffset": reached, "latestOffset": json.dumps(format_offset(latest))}
     others = {"endOffset": "12", "latestOffset": None}
     assert backlog({"sources": [ours, others, {"endOffset": '{"x": 1}', "latestOffset": "None"}]}) == 6 + 5 + 3
     assert backlog(ours) == 14
@@ -259,7 +309,7 @@ class _Life:
 
     def trigger(self, rows_max: int, *, dies: bool) -> None:
         """Plan a batch and read it; a query that dies in between reads it again by what is in the checkpoint."""
-        start = StreamOffset.from_json(self.offset.to_json())
+        start = parse_offset(format_offset(self.offset))
         resumed = resume(start, ObservedTable(self.ends, self.ends, self.begins), rows_first=False)
         assert resumed.losses == []
         changes, left = {}, rows_max
@@ -269,7 +319,7 @@ class _Life:
         end = advance(start, resumed.positions, self.ends, changes, ())
         if dies and start.is_initial:
             start = _offset({bucket: BucketPosition(end) for bucket, end in self.ends.items()}, is_initial=True)
-        for bucket, _, first, stop in reads_between(start, StreamOffset.from_json(end.to_json())):
+        for bucket, _, first, stop in reads_between(start, parse_offset(format_offset(end))):
             self.read[bucket] += range(first, stop)
         self.offset = end
 
@@ -298,3 +348,24 @@ def test_every_record_is_read_once_and_in_order_on_a_table_that_grows(data: st.D
     life.trigger(10**9, dies=False)
     assert life.read == {bucket: list(range(end)) for bucket, end in life.ends.items()}
     assert life.offset.ends == {}
+
+
+def test_the_lag_of_a_report_is_that_of_its_tables() -> None:
+    reached = _offset({_bucket(1): BucketPosition(10), _bucket(2, 3): BucketPosition(0)}, names={1: "a", 2: "b"})
+    latest = {
+        "lag": {
+            "table": "web.views",
+            "rows": 9,
+            "seconds": 2.5,
+            "worst": {"b:3": {"rows": 7, "seconds": 2.5}, "a:0": {"rows": 2, "seconds": None}},
+        },
+        **format_offset(_offset({_bucket(1): BucketPosition(12), _bucket(2, 3): BucketPosition(7)})),
+    }
+    worst = (BucketLag("b", 3, 7, 2.5), BucketLag("a", 0, 2, None))
+    source = {"endOffset": format_offset(reached), "latestOffset": json.dumps(latest)}
+    assert lags({"sources": [source, {"endOffset": "5"}]}) == [TableLag("web.views", 9, 2.5, worst)]
+    # Before Spark 4.2 there is no latest offset: the ends say what was left, and nobody knows for how long.
+    ends = _offset(dict(reached.positions), names=reached.names, ends={_bucket(2, 3): 7}, table="web.views")
+    source = {"endOffset": json.dumps(format_offset(ends)), "latestOffset": None}
+    assert lags(source) == [TableLag("web.views", 7, None, (BucketLag("b", 3, 7, None),))]
+    assert backlog(source) == 7
