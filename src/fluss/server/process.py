@@ -180,6 +180,7 @@ class FlussServer:
         tablet_service = TabletService(manager, coordinator.catalog, authorizer, clock=self._clock)
         self._running.push_async_callback(tablet_service.stop)
         tablet_service.start()
+        tablet_service.show(self._metrics)
         self._watch_memory()
         users = await self._load_users(directory.path)
         _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)

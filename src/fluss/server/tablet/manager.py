@@ -299,14 +299,19 @@ class TabletManager:
         return BucketHealth(bucket_count=self._bucket_count, active_count=self._bucket_count - failed_count)
 
     def show(self, metrics: Metrics) -> None:
-        """Show how many buckets and logs there are."""
+        """Show how many buckets, logs and stores there are."""
         metrics.gauge("fluss_buckets", "Buckets of all tables and partitions.", lambda: self._bucket_count)
         metrics.gauge("fluss_failed_buckets", "Buckets that cannot be read or written.", self._failed_count)
         metrics.gauge("fluss_open_logs", "Logs that are open, because something uses them.", self._open_count)
+        metrics.gauge("fluss_buckets_in_use", "Buckets that requests have asked for.", self._in_use_count)
+        self.kv_runtime.show(metrics)
 
     def _failed_count(self) -> int:
         health = self.health()
         return health.bucket_count - health.active_count
+
+    def _in_use_count(self) -> int:
+        return sum(len(group.in_use) for table in self._tables.values() for group in table.groups.values())
 
     def _open_count(self) -> int:
         return sum(bucket.tablet is not None for table in self._tables.values() for bucket in table)
