@@ -181,3 +181,26 @@ def test_what_waiting_does_not_help_against_is_told_at_once(spark: SparkSession,
     nowhere = FlussSpark(spark, bootstrap_servers="no-such-host.invalid:9123", request_timeout=3_600_000)
     with pytest.raises(FlussError, match="no-such-host"):
         nowhere.read("a.b")
+
+
+def test_texts_are_no_longer_than_their_columns(fs: FlussSpark, database: str) -> None:
+    fs.attach(database)
+    fs.sql(f"CREATE TABLE {database}.t (id INT, v VARCHAR(3), c CHAR(2))")
+    fs.sql(f"INSERT INTO {database}.t VALUES (1, 'abc', 'x'), (2, 'äöü   ', NULL), (3, '', 'xy   ')")
+    stored = fs.sql(f"SELECT v, c FROM {database}.t ORDER BY id")
+    assert [tuple(row) for row in stored.collect()] == [("abc", "x"), ("äöü", None), ("", "xy")]
+    for values, complaint in (
+        ("(4, 'abcdef', 'x')", "Column 'v' takes texts of at most 3 characters, and there is one of 6"),
+        ("(4, 'abc', 'xyz')", "Column 'c' takes texts of at most 2 characters, and there is one of 3"),
+    ):
+        with pytest.raises(FlussError, match=complaint):
+            fs.sql(f"INSERT INTO {database}.t VALUES {values}")
+    assert [row.data_type for row in fs.sql(f"DESCRIBE {database}.t").collect()] == ["int", "varchar(3)", "string"]
+    (created,) = fs.sql(f"SHOW CREATE TABLE {database}.t").first()
+    assert "v VARCHAR(3)" in created
+    fs.sql(f"ALTER TABLE {database}.t ADD COLUMNS (w VARCHAR(1))")
+    with pytest.raises(FlussError, match="Column 'w' takes texts of at most 1 characters"):
+        fs.write(fs.spark.sql("SELECT 5 AS id, 'ab' AS w"), f"{database}.t")
+    with pytest.raises(FlussError, match="use STRING inside of other types"):
+        fs.sql(f"CREATE TABLE {database}.u (a ARRAY<VARCHAR(3)>)")
+    fs.detach(database)
