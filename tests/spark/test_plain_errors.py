@@ -54,6 +54,17 @@ def test_rows_that_do_not_fit_end_a_write_with_a_sentence_and_no_second_attempt(
     assert sorted(row.id for row in fs.read(table).collect()) == [0, 1]
 
 
+@pytest.mark.slow
+def test_a_task_that_gives_up_at_its_first_row_leaves_the_others_unread(fs: FlussSpark, database: str) -> None:
+    table = f"{database}.t"
+    fs.catalog.create_table(table, "id BIGINT NOT NULL, s STRING NOT NULL", bucket_count=1)
+    rows = fs.spark.sql("SELECT id, IF(id = 0, NULL, repeat('x', 100)) AS s FROM range(0, 2000000, 1, 1)")
+    error, failures = failed_tasks(fs.spark, lambda: fs.write(rows, table))
+    assert "Column 's' is non-nullable but contains null" in error.message
+    assert failures == 0
+    assert fs.read(table).count() == 0
+
+
 def test_a_missing_partition_ends_a_write_at_once(fs: FlussSpark, database: str) -> None:
     table = f"{database}.t"
     fs.catalog.create_table(table, "id BIGINT, day STRING", partition_keys=["day"], bucket_count=1)
