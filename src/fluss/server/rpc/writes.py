@@ -317,8 +317,9 @@ class _Put(BucketWrite):
 
     async def wait(self) -> None:
         assert self._answer is not None, "it was begun"
-        # A writer that stops waiting must not stop the batch.
-        await asyncio.wait((self._answer,))
+        if not self._answer.done():
+            # A writer that stops waiting must not stop the batch.
+            await asyncio.wait((self._answer,))
         self._answer.result()
 
     def is_safe_by_now(self) -> bool:
