@@ -179,6 +179,27 @@ def test_a_file_system_loses_its_power(tmp_path: Path) -> None:
         pytest.skip(f"no loop device: {error}")
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_server_that_cannot_start_on_a_full_disk_says_so(forks: ServerForks, tmp_path: Path, is_killed: bool) -> None:
+    try:
+        with LoopDisk(tmp_path / "disk") as disk:
+            server = forks.start(disk.path / "data").wait_until_ready()
+            if is_killed:
+                server.kill()
+                # Not even what SQLite keeps beside its file is there.
+                for suffix in ("-wal", "-shm"):
+                    (disk.path / "data" / f"metadata.sqlite{suffix}").unlink()
+            else:
+                assert server.stop() == 0
+            disk.fill()
+            with pytest.raises(FlussError, match=r"the disk has no room left; free some space"):
+                forks.start(disk.path / "data").wait_until_ready()
+            disk.empty()
+            assert forks.start(disk.path / "data").wait_until_ready().stop() == 0
+    except LoopDiskUnavailableError as error:
+        pytest.skip(f"no loop device: {error}")
+
+
 def test_damage_of_a_store_leaves_the_log_alone(tmp_path: Path) -> None:
     assert not damage_store(tmp_path, random.Random(1))
     for seed in range(8):

@@ -39,8 +39,9 @@ The body of ARROW batches is described in ``fluss.record.arrow_ipc``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -73,6 +74,8 @@ SCHEMA_ID_MAX = 2**15 - 1
 
 ATTRIBUTE_APPEND_ONLY = 0x01
 CHANGE_TYPE_BYTES = 1
+# As a number: numpy takes long to find out what a member of an enum is.
+_CHANGE_TYPE_MAX = int(ChangeType.Delete)
 
 # Field name, struct code, first magic that has the field. Everything else about the layout follows from this table.
 _FIELDS = (
@@ -99,6 +102,8 @@ class HeaderLayout:
     magic: int
     packer: struct.Struct
     offsets: Mapping[str, int]
+    # Returns the fields of a header, in their order.
+    fields_of: Callable[[LogBatchHeader], tuple[int, ...]]
 
     @classmethod
     def of(cls, magic: int) -> HeaderLayout:
@@ -107,7 +112,7 @@ class HeaderLayout:
             if first_magic <= magic:
                 offsets[name] = packer.size
                 packer = struct.Struct(packer.format + code)
-        return cls(magic, packer, MappingProxyType(offsets))
+        return cls(magic, packer, MappingProxyType(offsets), attrgetter(*offsets))
 
     @property
     def size(self) -> int:
@@ -122,6 +127,7 @@ LENGTH_END = _V0_OFFSETS["magic"]
 HEADER_BYTES_MIN = HEADER_LAYOUTS[MAGIC_V0].size
 HEADER_BYTES_MAX = HEADER_LAYOUTS[MAGIC_NEWEST].size
 _LENGTH = struct.Struct("<i")
+_CRC = struct.Struct("<I")
 _INT64 = struct.Struct("<q")
 
 
@@ -169,7 +175,7 @@ class LogBatchHeader:
 def encode_header(header: LogBatchHeader) -> bytes:
     """Pack a header as it is, without checking that its facts belong together."""
     layout = HEADER_LAYOUTS[header.magic]
-    return layout.packer.pack(*(getattr(header, name) for name in layout.offsets))
+    return layout.packer.pack(*layout.fields_of(header))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,11 +218,11 @@ class LogBatch:
         if self.header.is_append_only:
             return None
         change_types = byte_array(self.change_type_bytes)
-        if change_types.max(initial=0) > ChangeType.Delete:
-            index = int(np.argmax(change_types > ChangeType.Delete))
+        if change_types.max(initial=0) > _CHANGE_TYPE_MAX:
+            index = int(np.argmax(change_types > _CHANGE_TYPE_MAX))
             raise CorruptRecordError(
                 f"Record {index} of the log batch at offset {self.header.base_offset} has the change type "
-                f"{change_types[index]}, only 0 to {int(ChangeType.Delete)} exist"
+                f"{change_types[index]}, only 0 to {_CHANGE_TYPE_MAX} exist"
             )
         return change_types
 
@@ -351,7 +357,7 @@ def build_batch(
         assert not append_only, "append-only batches have no change types"
         assert len(change_types) == record_count, "every record needs a change type"
         assert change_types.dtype == np.uint8, "change types are bytes"
-        assert change_types.max(initial=0) <= ChangeType.Delete, "change types are 0 to 4"
+        assert change_types.max(initial=0) <= _CHANGE_TYPE_MAX, "change types are 0 to 4"
         parts.insert(1, byte_view(change_types))
     assert record_count or not any(parts), "a batch without records has no body"
     header = LogBatchHeader(
@@ -382,13 +388,12 @@ def sealed_header(header: LogBatchHeader, parts: Sequence[BytesLike], *, keep_cr
             f"A log batch of {header.record_count} records needs {size} bytes, the format allows {BATCH_BYTES_MAX}: "
             f"write fewer records at a time"
         )
-    fields = {name: getattr(header, name) for name in layout.offsets}
-    fields["length"] = size - LENGTH_END
-    packed = layout.packer.pack(*fields.values())
-    if keep_crc:
-        return packed
-    fields["crc"] = crc32c_chain((packed[layout.offsets["schema_id"] :], *parts))
-    return layout.packer.pack(*fields.values())
+    packed = bytearray(layout.packer.pack(*layout.fields_of(header)))
+    offsets = layout.offsets
+    _LENGTH.pack_into(packed, offsets["length"], size - LENGTH_END)
+    if not keep_crc:
+        _CRC.pack_into(packed, offsets["crc"], crc32c_chain((packed[offsets["schema_id"] :], *parts)))
+    return bytes(packed)
 
 
 def downgrade_to_v0(batch: LogBatch) -> BytesLike:
@@ -443,7 +448,7 @@ def encode_row_body(rows: EncodedRows, change_types: UInt8Array) -> memoryview:
     """Frame the rows, each behind its change type."""
     assert len(rows) == len(change_types), "every row needs a change type"
     assert change_types.dtype == np.uint8, "change types are bytes"
-    assert change_types.max(initial=0) <= ChangeType.Delete, "change types are 0 to 4"
+    assert change_types.max(initial=0) <= _CHANGE_TYPE_MAX, "change types are 0 to 4"
     return byte_view(join_length_prefixed(fixed_width_rows(change_types), rows).data)
 
 
@@ -452,11 +457,11 @@ def decode_row_body(body: BytesLike, record_count: int) -> tuple[EncodedRows, UI
     data = byte_array(body)
     starts, ends = split_length_prefixed(data, record_count, what="log record", payload_bytes_min=CHANGE_TYPE_BYTES)
     change_types = data[starts]
-    unknown = np.flatnonzero(change_types > ChangeType.Delete)
+    unknown = np.flatnonzero(change_types > _CHANGE_TYPE_MAX)
     if len(unknown):
         index = int(unknown[0])
         raise CorruptRecordError(
             f"The log record {index} of {record_count}, at byte {starts[index] - LENGTH_PREFIX_BYTES}, has the change "
-            f"type {change_types[index]}, only 0 to {int(ChangeType.Delete)} exist"
+            f"type {change_types[index]}, only 0 to {_CHANGE_TYPE_MAX} exist"
         )
     return EncodedRows(data, starts + CHANGE_TYPE_BYTES, ends), change_types

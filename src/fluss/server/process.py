@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
-from fluss.memory import MemoryWatch, limit_arenas, loop_gives_back, resident_bytes
+from fluss.memory import MemoryWatch, limit_arenas, loop_gives_back, resident_bytes, serve_alone
 from fluss.metrics import Metrics
 from fluss.net.admission import Places
 from fluss.net.listener import Listener
@@ -491,6 +491,7 @@ def prepare_process(options: ServerOptions) -> None:
     os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     limit_arenas()
+    serve_alone()
     raise_limit()
 
 
