@@ -47,12 +47,12 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         # Spark asks for another one at each commit.
         self._plan = SinkPlan.of(options, schema)
-        check_sink_table(options, SinkTable(str(options.table.path), self._plan.table_id))
         if overwrite:
             check_complete_output(self._plan)
         self._state: SinkState | None = None
         if options.delivery_guarantee == "exactly-once":
             self._state = SinkState.open(options.checkpoint_location)
+        check_sink_table(options, SinkTable(str(options.table.path), self._plan.table_id))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamTaskCommit:
         with ShortTracebacks():
