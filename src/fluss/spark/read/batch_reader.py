@@ -39,8 +39,8 @@ class FlussBatchReader(DataSourceReader):
         return [FlussPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # For a plan without tasks Spark runs one task with nothing in its partition.
-        if partition.value is not None:
+        # For a plan without tasks Spark runs one task with nothing in its partition, before 4.2 without a partition.
+        if getattr(partition, "value", None) is not None:
             with ShortTracebacks():
                 yield from self._read.read(partition.value)
 
