@@ -1,4 +1,4 @@
-"""Run tests with every version of Spark that is supported, each in an environment of its own: `make test-spark-versions`.
+"""Run tests with every supported version of Spark, each in an environment of its own: `make test-spark-versions`.
 
     python tools/test_spark_versions.py                    a small set that touches every part, with all versions
     python tools/test_spark_versions.py 4.1.4 --all        all tests with Spark, the long ones too, with one version

@@ -270,7 +270,6 @@ except Exception as error:
 CLUSTER_SCRIPT = """
 import sys
 from fluss.spark import FlussSpark, session
-from fluss.spark.session import has_read_limits
 
 spark = session("cluster", master="local-cluster[2,1,1024]", config={"spark.driver.memory": "1g"})
 fs = FlussSpark(spark, bootstrap_servers=sys.argv[1])
