@@ -21,7 +21,7 @@ ENVIRONMENTS: Final = ROOT / ".spark-versions"
 # The newest release of each minor version, and what it needs that others do not: before 4.2 PySpark does not know
 # pandas 3.
 VERSIONS: Final = {"4.3.0": "pandas", "4.2.1": "pandas", "4.1.4": "pandas<3"}
-TOOLS: Final = ("duckdb", "hypothesis", "polars", "psutil", "pytest", "pytest-timeout", "pytest-xdist")
+TOOLS: Final = ("duckdb", "hypothesis", "polars", "psutil", "pytest", "pytest-timeout", "pytest-xdist", "moto[server]")
 # Reads, writes, streams, exactly once, types, SQL: the default tests of these files.
 TESTS: Final = (
     "tests/unit/spark",

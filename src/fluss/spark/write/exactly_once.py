@@ -298,7 +298,7 @@ def state_files(location: str) -> StateFiles:
         # The error of pyarrow shows the location, which may contain access keys.
         raise FlussError(
             f"pyarrow cannot open the checkpoint location {shown_location(location)}, which exactly-once writes need. "
-            "Use a path, or a file:, hdfs:, s3:, s3a:, gs: or abfss: URI, or one that fsspec knows, if it is installed; "
+            "Use a path, or a file:, hdfs:, s3:, s3a:, gs: or abfss: URI, or one of an installed fsspec; "
             "or set sink.delivery-guarantee to at-least-once"
         ) from None
     return ArrowFiles(files, path.rstrip("/"))
