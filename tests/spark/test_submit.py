@@ -1,5 +1,5 @@
 """A program that is submitted with a packed environment finds this package on executors that have none.
-Shown with spark-submit and executors of their own, whose only Python with the package is the one that was sent along."""
+Shown with spark-submit and executors of their own, whose only Python with the package is the one that was sent."""
 
 from __future__ import annotations
 
@@ -44,10 +44,8 @@ def packed_environment(tmp_path: Path) -> Path:
     python = tmp_path / "environment" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "environment"], cwd=tmp_path, check=True)
     # What is installed is a copy, as that of a user: the tree is not there on other machines.
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    installed = subprocess.run(
-        [*pip, str(ROOT), "pandas", "venv-pack", "setuptools<81"], capture_output=True, text=True
-    )
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(ROOT), "pandas"]
+    installed = subprocess.run([*install, "venv-pack", "setuptools<81"], capture_output=True, text=True)
     if installed.returncode != 0:
         pytest.skip(f"an environment cannot be made without a package index: {installed.stderr[-500:]}")
     pack = [str(python), "-m", "venv_pack", "-p", "environment", "-o", "environment.tar.gz"]
@@ -61,7 +59,7 @@ def test_executors_use_the_environment_that_a_program_brings_along(
     packed_environment: Path, connection: blocking.FlussConnection, bootstrap_servers: str, database: str
 ) -> None:
     (packed_environment / "program.py").write_text(PROGRAM)
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK", "PYTHONPATH"))}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK", "PYTHON", "SPARK"))}
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     options = ["--master", "local-cluster[2,1,1024]", "--driver-memory", "1g"]
     done = subprocess.run(
