@@ -82,8 +82,8 @@ bench: $(STAMP) ## Measure the hot paths and whole journeys (SUITES="throughput 
 	@test -n "$(SUITES)" || $(PY) -m benchmarks.micro
 	@$(PY) -m benchmarks.e2e $(SUITES)
 
-bench-compare: $(STAMP) ## Another commit and this tree in turns (BASE=commit SUITES="upserts micro.kv" TURNS=3)
-	@$(PY) tools/compare_bench.py $(or $(BASE),HEAD~1) $(or $(SUITES),throughput latency upserts lookups keys) --turns $(or $(TURNS),3)
+bench-compare: $(STAMP) ## Another commit and this tree in turns, row by row (BASE=commit SUITES="upserts micro.kv" TURNS=7)
+	@$(PY) tools/compare_bench.py $(or $(BASE),HEAD~1) $(or $(SUITES),throughput latency upserts lookups keys) --turns $(or $(TURNS),7)
 
 measure-buckets: $(STAMP) ## What many buckets cost to create, to have at a start, to drop (BUCKETS=1000000)
 	@$(PY) tools/measure_buckets.py create

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import platform
+import sys
 from importlib.metadata import version
 
 _LIBRARIES = ("pyarrow", "numpy", "protobuf", "crc32c")
@@ -18,6 +19,9 @@ def run_suites(package: str, suites: tuple[str, ...], description: str | None) -
     """
     parser = argparse.ArgumentParser(prog=f"python -m {package}", description=description)
     parser.add_argument("suites", nargs="*", default=suites, help=f"some of: {', '.join(suites)} (default: all)")
+    parser.add_argument(
+        "--step", action="store_true", help="wait for a line of standard input before each row is measured"
+    )
     options = parser.parse_args()
     unknown = [name for name in options.suites if name not in suites]
     if unknown:
@@ -25,7 +29,11 @@ def run_suites(package: str, suites: tuple[str, ...], description: str | None) -
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     print(f"Python {platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores; {libraries}\n")
     print(f"{'what':<76} {'measured':>12} {'':<9} target or comparison")
-    for suite in options.suites:
-        for name, value, unit, remark in importlib.import_module(f"{package}.{suite}").measure():
-            print(f"{name:<76} {value:>12,.3f} {unit:<9} {remark}", flush=True)
+    rows = (row for suite in options.suites for row in importlib.import_module(f"{package}.{suite}").measure())
+    while not options.step or sys.stdin.readline():
+        row = next(rows, None)
+        if row is None:
+            break
+        name, value, unit, remark = row
+        print(f"{name:<76} {value:>12,.3f} {unit:<9} {remark}", flush=True)
     return 0

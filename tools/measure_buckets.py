@@ -8,12 +8,16 @@ on a busy machine that is not zero either.
     python tools/measure_buckets.py start --buckets 1000000 --on-disk 0
     python tools/measure_buckets.py start --buckets 1000000 --on-disk 1000000
     python tools/measure_buckets.py drop --buckets 100000 --used
+    python tools/measure_buckets.py collect --buckets 100000
+
+The last one has the server in its own process, and tells how long garbage collections hold it up.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import tempfile
 import time
@@ -26,10 +30,12 @@ import psutil
 import pyarrow as pa
 
 import fluss
-from fluss import embedded
+from fluss import embedded, memory
+from fluss.net.transport import run
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.record.log_batch import assign_offset
+from fluss.server.process import FlussServer
 from fluss.server.server_options import ServerOptions
 from fluss.storage.log.file_names import RECOVERY_POINT_CHECKPOINT
 
@@ -101,6 +107,9 @@ class Probe:
         report(what, time.perf_counter() - began_s, "s")
         report("  processor time of the server", processor_seconds(self._server) - worked_s, "s")
         waits_ms = sorted(1e3 * wait_s for wait_s in self._waits_s)
+        if not waits_ms:
+            # It was over at once.
+            return
         report("  others wait, median", waits_ms[len(waits_ms) // 2], "ms")
         report(f"  others wait, longest of {len(waits_ms):,}", waits_ms[-1], "ms")
 
@@ -242,6 +251,14 @@ def group_directories(data_dir: Path) -> list[Path]:
     return [data_dir / "fluss" / "many-0" / f"{number:06d}-p{number}" for number in partitions[:100_000]]
 
 
+async def open_all(admin: fluss.FlussAdmin, partitions: int) -> None:
+    """Ask where all buckets end, so that their logs are open."""
+    for number in range(partitions):
+        await admin.list_partition_offsets(
+            PATH, f"{number:06d}", list(range(BUCKETS_PER_PARTITION)), fluss.OffsetSpec.latest()
+        )
+
+
 # Drop
 
 
@@ -252,10 +269,7 @@ async def drop(server: embedded.EmbeddedServer, data_dir: Path, partitions: int,
     ):
         admin, probe = connection.get_admin(), Probe(server, other.get_admin())
         if is_used:
-            for number in range(partitions):
-                await admin.list_partition_offsets(
-                    PATH, f"{number:06d}", list(range(BUCKETS_PER_PARTITION)), fluss.OffsetSpec.latest()
-                )
+            await probe.during("open them", lambda: open_all(admin, partitions))
         report("memory of the server before", resident_megabytes(server), "MB")
         await probe.during("a quiet second", lambda: asyncio.sleep(1.0))
         await probe.during(f"drop {partitions * BUCKETS_PER_PARTITION:,} buckets", lambda: admin.drop_table(PATH))
@@ -267,6 +281,10 @@ async def drop(server: embedded.EmbeddedServer, data_dir: Path, partitions: int,
         await probe.during("until their directories are gone", wait_until_gone)
         await asyncio.sleep(2)
         report("memory of the server after", resident_megabytes(server), "MB")
+        if is_used:
+            # The server counts its open logs every half a minute.
+            await asyncio.sleep(40)
+            report("memory of the server a while later", resident_megabytes(server), "MB")
 
 
 def run_drop(options: argparse.Namespace, data_dir: Path) -> None:
@@ -288,16 +306,78 @@ def run_drop(options: argparse.Namespace, data_dir: Path) -> None:
             server.stop()
 
 
+# Garbage collections
+
+
+async def collect(data_dir: Path, partitions: int) -> None:
+    pauses_ms: list[float] = []
+    began_s = 0.0
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        nonlocal began_s
+        if phase == "start":
+            began_s = time.thread_time()
+        elif info["generation"] == 2:
+            pauses_ms.append((time.thread_time() - began_s) * 1e3)
+
+    def report_pauses(what: str) -> None:
+        report(f"{what}: full garbage collections", len(pauses_ms), "")
+        report("  the longest, in processor time", max(pauses_ms, default=0.0), "ms")
+        report("  memory", (memory.resident_bytes() or 0) / 1e6, "MB")
+        pauses_ms.clear()
+
+    options = {
+        "data.dir": str(data_dir),
+        "bind.listeners": "FLUSS://127.0.0.1:0",
+        "max.partition.num": "100000",
+        "server.max-buckets": "2000000",
+        "server.max-open-logs": "2000000",
+    }
+    async with FlussServer(ServerOptions(options)) as server:
+        config = fluss.Config({"bootstrap.servers": f"127.0.0.1:{server.listeners[0].port}"})
+        async with await fluss.FlussConnection.create(config) as connection:
+            admin = connection.get_admin()
+            await create_partitions(admin, partitions)
+            gc.callbacks.append(note)
+            report_pauses("before")
+            worked_s = time.process_time()
+            await open_all(admin, partitions)
+            report(
+                f"open {partitions * BUCKETS_PER_PARTITION:,} logs, processor time", time.process_time() - worked_s, "s"
+            )
+            report_pauses("opening")
+            gc.collect()
+            report_pauses("then")
+            await admin.drop_table(PATH)
+            while server.metrics.values()["fluss_buckets", ()] or list(data_dir.rglob("*.deleted")):
+                await asyncio.sleep(0.1)
+            # The server counts its open logs every half a minute.
+            await asyncio.sleep(35)
+            memory.trim()
+            report_pauses("dropping")
+            gc.callbacks.remove(note)
+
+
+def run_collect(options: argparse.Namespace, data_dir: Path) -> None:
+    # As in a process that is nothing but a server.
+    memory.limit_arenas()
+    if not options.embedded:
+        memory.serve_alone()
+    run(collect(data_dir, -(-options.buckets // BUCKETS_PER_PARTITION)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("create", "start", "drop"))
+    parser.add_argument("what", choices=("create", "start", "drop", "collect"))
     parser.add_argument("--partitions", type=int, default=100, help="of the table that is created")
     parser.add_argument("--buckets", type=int, default=100_000, help="that there are at a start, or are dropped")
     parser.add_argument("--on-disk", type=int, default=0, help="how many of the buckets have rows")
     parser.add_argument("--used", action="store_true", help="ask where all buckets end before they are dropped")
+    parser.add_argument("--embedded", action="store_true", help="collect as if the process were not the server's own")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fluss-buckets-") as directory:
-        {"create": run_create, "start": run_start, "drop": run_drop}[options.what](options, Path(directory) / "data")
+        commands = {"create": run_create, "start": run_start, "drop": run_drop, "collect": run_collect}
+        commands[options.what](options, Path(directory) / "data")
 
 
 if __name__ == "__main__":

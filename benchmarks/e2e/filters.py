@@ -37,6 +37,9 @@ GREEDY_CLIENTS = 16
 MODEST_FETCHES = 300
 TIMEOUT_S = 60.0
 REPEATS = 5
+# The clock of processor time ticks a hundred times in a second.
+NEWEST_FETCHES = 400
+NEWEST_TURNS = 5
 SCHEMA = fluss.Schema(
     pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(30, 2)), ("at", pa.timestamp("ns"))])
 )
@@ -86,6 +89,8 @@ async def _measure(server: embedded.EmbeddedServer) -> AsyncIterator[Line]:
     yield await timed(f"one condition, {BATCHES:,} batches, every second wanted", col("name").starts_with("odd"))
     yield await timed(f"{LEAVES:,} conditions in an OR, {none}", many, repeats=2)
     yield await timed(f"a list of {LEAVES:,} numbers, {none}", col("id").is_in(list(range(-LEAVES, 0))), repeats=2)
+    for line in await _newest(reader, process):
+        yield line
     yield await _too_many(reader, port=int(port), host=host)
     for line in await _beside_greedy_clients(reader, many, host, int(port)):
         yield line
@@ -161,6 +166,35 @@ def _batch(number: int) -> bytearray:
         magic=MAGIC_V1,
         statistics=collect_statistics(rows, types, range(len(types))),
     )
+
+
+async def _newest(reader: _Reader, process: psutil.Process) -> list[Line]:
+    """What a reader at the end of the log costs: fetches of one batch, with and without a condition, in turns."""
+    newest = (BATCHES - 1) * ROWS_PER_BATCH
+    cases = {
+        "wanted": reader.requests(col("id") >= 0),
+        "not wanted": reader.requests(col("id") < 0),
+        "without a filter": reader.requests(None),
+    }
+    micros: dict[str, list[float]] = {case: [] for case in cases}
+    for _turn in range(NEWEST_TURNS):
+        for case, requests in cases.items():
+            used = process.cpu_times()
+            for _ in range(NEWEST_FETCHES):
+                await reader.fetch(requests, newest)
+            now = process.cpu_times()
+            seconds = now.user + now.system - used.user - used.system
+            micros[case].append(seconds * 1e6 / NEWEST_FETCHES)
+    plain = float(np.median(micros["without a filter"]))
+    return [
+        (
+            f"the newest batch, {case}",
+            float(np.median(spent)),
+            "us",
+            f"processor time of the server; {np.median(spent) / plain:.2f} times that without a filter",
+        )
+        for case, spent in micros.items()
+    ]
 
 
 async def _too_many(reader: _Reader, host: str, port: int) -> Line:

@@ -1,4 +1,4 @@
-"""Memory that nothing uses any more goes back to the system.
+"""Memory that nothing uses any more goes back to the system, and garbage collections are short.
 
 Allocators keep what was freed, to have it at hand: after a flood of connections or a dropped table a process would look
 as large as at its worst moment, for good. ``give_back_memory`` asks them to let go of it. That takes milliseconds and
@@ -7,12 +7,16 @@ makes the next allocations a little slower, so it happens after a moment, and no
 Arrow's allocator keeps memory per thread, and only that thread can let go of it. The event loop of a server has most of
 it: what arrives from clients. So loops are told (``loop_gives_back``), and everything else happens in a thread of its
 own.
+
+A full garbage collection holds everything up while it looks at every object there is: half a second with a hundred
+thousand open logs. So what stays is kept out of it (``LongLived``), in processes that are nothing but a server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import os
 import threading
 import time
@@ -210,3 +214,61 @@ class MemoryWatch:
         self._patience_checks = 0 if is_useful else min(max(1, self._patience_checks * 2), _PATIENCE_CHECKS_MAX)
         self._checks_to_wait = self._patience_checks
         self._asked_at_bytes = None
+
+
+# So many new ones are worth telling the collector. What belongs to them is looked at once more then: some milliseconds.
+_LONG_LIVED_STEP: Final = 2048
+
+
+class LongLived:
+    """Things of many objects that are there to stay, such as open logs: the garbage collector leaves them out.
+
+    They are freed like everything else when nothing refers to them any more. What refers to itself, and existed when
+    some of them were set aside, is only found after ``counted`` has said that most of them are gone. Belongs to the
+    event loop of a process that is nothing but a server; elsewhere it does nothing, because the objects of others would
+    be set aside with them.
+    """
+
+    def __init__(self, *, is_alone: Callable[[], bool] | None = None) -> None:
+        self._is_alone = is_alone or (lambda: _is_alone)
+        self._new_count = 0
+        self._aside_count = 0
+
+    @property
+    def aside_count(self) -> int:
+        """How many have been set aside."""
+        return self._aside_count
+
+    def added(self) -> None:
+        """Note that there is one more."""
+        self._new_count += 1
+        if self._new_count < _LONG_LIVED_STEP or not self._is_alone():
+            return
+        self._aside_count += self._new_count
+        self._new_count = 0
+        # What is garbage by now would stay for good.
+        gc.collect()
+        gc.freeze()
+
+    def counted(self, count: int) -> None:
+        """Note how many there are. If they are far fewer than were set aside, the collector looks at all again."""
+        if count >= self._aside_count / 2:
+            return
+        self._aside_count = 0
+        self._new_count = count
+        gc.unfreeze()
+        if count < _LONG_LIVED_STEP:
+            # Little is left, so that this is short.
+            gc.collect()
+            gc.freeze()
+            give_back_memory()
+
+
+_is_alone = False
+
+
+def serve_alone() -> None:
+    """Note that this process is nothing but a server, and set aside what it is made of before it serves anybody."""
+    global _is_alone
+    _is_alone = True
+    gc.freeze()

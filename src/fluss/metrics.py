@@ -58,6 +58,10 @@ class Metrics:
         family = self._family(name, "counter", meaning)
         return family.counters.setdefault(tuple(sorted(labels.items())), Counter())
 
+    def show_counter(self, name: str, meaning: str, counter: Counter, **labels: str) -> None:
+        """Show a counter that its owner has made."""
+        self._family(name, "counter", meaning).counters[tuple(sorted(labels.items()))] = counter
+
     def gauge(self, name: str, meaning: str, read: Callable[[], float], **labels: str) -> None:
         """Show a value that is read when somebody looks."""
         pairs = tuple(sorted(labels.items()))

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -86,6 +87,10 @@ async def run(options: argparse.Namespace, seed: int) -> Totals:
     """Run rounds, some at a time, until enough was killed, the time is over, or something was found."""
     totals = Totals()
     artefacts = Path(options.artefacts)
+    # Servers and file systems must not be left behind.
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
     def is_over() -> bool:
         return bool(
@@ -130,7 +135,11 @@ def main() -> int:
         options.minutes = 5.0
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
     print(f"seed {seed}, {options.servers} servers at a time, pid {os.getpid()}", flush=True)
-    totals = asyncio.run(run(options, seed))
+    try:
+        totals = asyncio.run(run(options, seed))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("ended before its time")
+        return 1
     print(
         f"{totals.rounds} rounds in {totals.minutes:.1f} minutes: {totals.kills:,} kills "
         f"({totals.kills / totals.minutes:.0f} a minute), {totals.written:,} rows written, {totals.read:,} read, "

@@ -74,8 +74,13 @@ class LoopDisk:
                 ballast.write(bytes(4096))
 
     def empty(self) -> None:
-        """Give the space back."""
+        """Give the space back, also if power is lost next: nobody would do it again."""
         (self.path / _BALLAST).unlink(missing_ok=True)
+        directory = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     def _mount(self) -> None:
         _run("mount", "-o", "loop,noatime", self._image, self.path)

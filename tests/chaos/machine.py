@@ -20,6 +20,8 @@ from tests.chaos.loop_disk import LoopDisk
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
 _DAMAGED_BYTES_MAX: Final = 64
+# A limit of open files below which everything is taken.
+_NO_DESCRIPTORS: Final = 3
 # Small segments, so that there are many, and checkpoints so often that some are just being written.
 # A disk that was full is looked at soon.
 _OPTIONS: Final = {
@@ -40,13 +42,14 @@ class Disk(StrEnum):
 
 
 class Fault(StrEnum):
-    """What can happen. Everything but the last three ends with a new start of the server."""
+    """What can happen. Most of it ends with a new start of the server."""
 
     KILL = "kill"
     KILL_IN_RECOVERY = "kill-in-recovery"
     KILL_WHILE_PAUSED = "kill-while-paused"
     STORE_DAMAGE = "store-damage"
     POWER = "power"
+    POWER_IN_RECOVERY = "power-in-recovery"
     STOP = "stop"
     PAUSE = "pause"
     CLOCK = "clock"
@@ -118,7 +121,7 @@ class Machine:
         """Return what can happen to this machine."""
         possible = [*KILLS, Fault.STOP, Fault.PAUSE, Fault.CLOCK, Fault.DESCRIPTORS]
         if self._disk is not Disk.PLAIN:
-            possible += [Fault.POWER, Fault.DISK_FULL]
+            possible += [Fault.POWER, Fault.POWER_IN_RECOVERY, Fault.DISK_FULL]
         if self._proxy is not None:
             possible += _NETWORK
         return sorted(possible)
@@ -132,6 +135,7 @@ class Machine:
             Fault.KILL_WHILE_PAUSED: self._be_killed_while_paused,
             Fault.STORE_DAMAGE: self._lose_a_store,
             Fault.POWER: self._lose_power,
+            Fault.POWER_IN_RECOVERY: self._lose_power_in_recovery,
             Fault.STOP: self._stop,
             Fault.PAUSE: self._pause,
             Fault.CLOCK: self._jump,
@@ -208,6 +212,18 @@ class Machine:
         await self._restart()
 
     async def _lose_power(self) -> None:
+        await self._turn_off()
+        await self._restart()
+
+    async def _lose_power_in_recovery(self) -> None:
+        await self._turn_off()
+        for _ in range(self._rng.randint(1, 3)):
+            self._server = self._begin_life()
+            await asyncio.sleep(self._rng.uniform(0, 0.3))
+            await self._turn_off()
+        await self._restart()
+
+    async def _turn_off(self) -> None:
         assert self._server is not None
         if self._loop_disk is not None:
             # A machine without power acknowledges nothing. A sync that is under way while a file system is shut down
@@ -219,7 +235,6 @@ class Machine:
         else:
             await asyncio.to_thread(self._server.lose_power)
             self.kill_count += 1
-        await self._restart()
 
     async def _stop(self) -> None:
         code = await self.stop()
@@ -243,10 +258,13 @@ class Machine:
             await asyncio.to_thread(self._loop_disk.fill)
         self._conditions.set(is_disk_full=True)
         is_killed = self._rng.random() < 0.5
+        is_started_full = is_killed and self._rng.random() < 0.5
         try:
             await asyncio.sleep(self._rng.uniform(0.05, 0.5))
             if is_killed:
                 await asyncio.to_thread(self._kill)
+            if is_started_full:
+                is_killed = not await asyncio.to_thread(self._starts_on_full_disk)
         finally:
             self._conditions.set(is_disk_full=False)
             if self._loop_disk is not None:
@@ -255,9 +273,22 @@ class Machine:
         if is_killed:
             await self._restart()
 
+    def _starts_on_full_disk(self) -> bool:
+        """Start on a full disk; return whether that worked. A server that does not says what is the matter."""
+        self._server = self._begin_life()
+        try:
+            self._server.wait_until_ready()
+        except FlussError as error:
+            if "no room left" not in str(error):
+                raise AssertionError(f"on a full disk the server says: {error}") from error
+            return False
+        return True
+
     async def _run_out_of_descriptors(self) -> None:
         assert self._server is not None
-        self._server.limit_descriptors(self._server.descriptor_count + self._rng.randint(0, 6))
+        # A few more than it has, or none at all: then files that it keeps open for later are no help.
+        some = self._server.descriptor_count + self._rng.randint(0, 6)
+        self._server.limit_descriptors(self._rng.choice([some, _NO_DESCRIPTORS]))
         await asyncio.sleep(self._rng.uniform(0.05, 0.4))
         self._server.limit_descriptors(None)
 

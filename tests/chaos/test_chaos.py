@@ -4,6 +4,7 @@ Shown with short rounds from fixed seeds, and with servers that do not keep them
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,8 +169,33 @@ def test_a_file_system_loses_its_power(tmp_path: Path) -> None:
             disk.fill()
             with pytest.raises(OSError, match="No space"):
                 (disk.path / "large").write_bytes(bytes(1_000_000))
+            with (disk.path / "ballast").open("rb") as ballast:
+                os.fsync(ballast.fileno())
             disk.empty()
+            disk.lose_power()
+            disk.recover()
             (disk.path / "large").write_bytes(bytes(1_000_000))
+    except LoopDiskUnavailableError as error:
+        pytest.skip(f"no loop device: {error}")
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_server_that_cannot_start_on_a_full_disk_says_so(forks: ServerForks, tmp_path: Path, is_killed: bool) -> None:
+    try:
+        with LoopDisk(tmp_path / "disk") as disk:
+            server = forks.start(disk.path / "data").wait_until_ready()
+            if is_killed:
+                server.kill()
+                # Not even what SQLite keeps beside its file is there.
+                for suffix in ("-wal", "-shm"):
+                    (disk.path / "data" / f"metadata.sqlite{suffix}").unlink()
+            else:
+                assert server.stop() == 0
+            disk.fill()
+            with pytest.raises(FlussError, match=r"the disk has no room left; free some space"):
+                forks.start(disk.path / "data").wait_until_ready()
+            disk.empty()
+            assert forks.start(disk.path / "data").wait_until_ready().stop() == 0
     except LoopDiskUnavailableError as error:
         pytest.skip(f"no loop device: {error}")
 

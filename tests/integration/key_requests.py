@@ -37,7 +37,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 # Kinds of offsets.
 EARLIEST, LATEST = 0, 1
-_TIMEOUT_S = 30
+_TIMEOUT_S = 300
 _FETCH_BYTES = 2**24
 
 

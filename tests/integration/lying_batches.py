@@ -31,7 +31,7 @@ from fluss.schema.serde import table_to_json
 from fluss.schema.table_options import CompressionType
 
 ROW_COUNT = 4
-_TIMEOUT_S = 30
+_TIMEOUT_S = 300
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int32()),

@@ -197,7 +197,7 @@ def test_without_pandas_a_data_frame_says_what_to_install_and_reads_nothing(
 def test_handles_and_flush_report_what_the_server_refused_each_time(
     connection: fluss.FlussConnection, server: embedded.EmbeddedServer
 ) -> None:
-    with wait_for(fluss.FlussConnection.create(server.config(request_timeout_ms=300))) as hasty:
+    with wait_for(fluss.FlussConnection.create(server.config(request_timeout_ms=2000))) as hasty:
         table = create_table(hasty, partition_keys=["name"])
         writer = table.new_append().create_writer()
         handle = writer.append([1, "nowhere"])

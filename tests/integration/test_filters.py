@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -574,7 +573,7 @@ def _duckdb_text(condition: str) -> str:
 class Corpus:
     """Random rows in a log table and in a table with a primary key, and in DuckDB."""
 
-    def __init__(self, tables: Tables, database: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, tables: Tables, database: Any) -> None:
         given = _random_rows(20261116, 400)
         schema = pa.schema([field.with_nullable(field.name != "row") for field in CORPUS_SCHEMA])
         statistics = {"table.statistics.columns": "row,number,small,amount,ratio,name,flag,day,moment"}
@@ -597,6 +596,7 @@ class Corpus:
 
 @pytest.fixture(scope="module")
 def corpus(tables: Tables) -> Iterator[Corpus]:
+    duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as database:
         yield Corpus(tables, database)
 

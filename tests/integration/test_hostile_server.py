@@ -16,6 +16,7 @@ import fluss
 from fluss.client.kernel.runtime import wait_for
 from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.testing.waiting import eventually
 from tests.integration.hostile_server import (
     BUCKETS,
     KEYS_ID,
@@ -31,13 +32,14 @@ PATH = fluss.TablePath("fluss", "t")
 KEYS_PATH = fluss.TablePath("fluss", KEYS_NAME)
 # Requests time out after a tenth of a second; calls that repeat them a few times take a multiple of it.
 CALL_SECONDS_MAX = 100.0
+# For answers that are right, however long they take.
+PATIENCE_MS = 300_000
 
 
-def connect(port: int) -> fluss.FlussConnection:
+def connect(port: int, request_timeout_ms: int = 100) -> fluss.FlussConnection:
     options = {
         "bootstrap.servers": f"127.0.0.1:{port}",
-        "request-timeout": "100",
-        "connect-timeout": "100",
+        "request-timeout": str(request_timeout_ms),
         "writer.retries": "2",
         "scanner.log.fetch.wait-max-time-ms": "10",
     }
@@ -198,12 +200,28 @@ LOOKUP_LIES: dict[str, Callable[[pb.PbLookupRespForBucket], object]] = {
 
 
 @contextmanager
-def liar(answers: dict[int, Answer]) -> Iterator[fluss.FlussTable]:
+def liar(answers: dict[int, Answer], request_timeout_ms: int = 100) -> Iterator[fluss.FlussTable]:
+    """A table of a server with these answers; the time for a request is also what ends its repetitions."""
     no_schema = pb.GetTableSchemaResponse(schema_id=5, schema_json=b"{}")
     with HostileServer(0, 1.0, {ApiKey.GET_TABLE_SCHEMA: lambda body: no_schema, **answers}) as server:
-        connection = connect(server.port)
-        yield wait_for(connection.get_table(KEYS_PATH))
+        # A busy machine may take longer for honest answers.
+        found = eventually(lambda: opened(server.port, request_timeout_ms), "getting the table")
+        assert found
+        connection, table = found
+        yield table
         ends_well(lambda: connection.close(timeout_ms=200))
+
+
+def opened(port: int, request_timeout_ms: int) -> tuple[fluss.FlussConnection, fluss.FlussTable] | None:
+    try:
+        connection = connect(port, request_timeout_ms)
+    except fluss.FlussError:
+        return None
+    try:
+        return connection, wait_for(connection.get_table(KEYS_PATH))
+    except fluss.FlussError:
+        connection.close()
+        return None
 
 
 @pytest.mark.parametrize("lie", LOOKUP_LIES)
@@ -215,7 +233,7 @@ def test_a_lookup_that_is_answered_with_a_lie_is_an_error(lie: str) -> None:
 
 
 def test_rows_of_other_keys_are_no_answer() -> None:
-    with liar({ApiKey.LOOKUP: lookups(replaced(value(3)))}) as table:
+    with liar({ApiKey.LOOKUP: lookups(replaced(value(3)))}, PATIENCE_MS) as table:
         lookuper = table.new_lookup().create_lookuper()
         with pytest.raises(fluss.FlussError, match="rows of other keys"):
             wait_for(lookuper.lookup_many([{"id": 1, "part": 0}]))
@@ -227,7 +245,7 @@ def test_a_damaged_row_is_an_error_only_for_who_asked_for_it() -> None:
             if found.values == value(2):
                 found.values = b"\1\0\xff"
 
-    with liar({ApiKey.LOOKUP: lookups(damage)}) as table:
+    with liar({ApiKey.LOOKUP: lookups(damage)}, PATIENCE_MS) as table:
         lookuper = table.new_lookup().create_lookuper()
 
         async def look_up_all() -> list[Any]:
@@ -289,7 +307,7 @@ def test_a_limited_scan_has_no_more_rows_than_its_limit() -> None:
     many = pb.LimitScanResponse(is_log_table=False, records=value_batch(*map(value, range(50))))
     damaged = pb.LimitScanResponse(is_log_table=False, records=value_batch(value(1))[:-1])
     for answer, row_count in ((many, 3), (damaged, None)):
-        with liar({ApiKey.LIMIT_SCAN: lambda body, answer=answer: answer}) as table:
+        with liar({ApiKey.LIMIT_SCAN: lambda body, answer=answer: answer}, PATIENCE_MS) as table:
             scanner = table.new_scan().limit(3).create_bucket_batch_scanner(fluss.TableBucket(KEYS_ID, 0))
             if row_count is None:
                 assert not ends_well(lambda scanner=scanner: wait_for(scanner.to_arrow()))
@@ -315,7 +333,7 @@ def test_a_write_is_acknowledged_only_for_its_own_bucket(response: pb.PutKvRespo
 
 def test_pressure_without_measure_does_not_stop_a_writer() -> None:
     entries = [pb.PbPutKvRespForBucket(bucket_id=n, log_end_offset=1, pressure=pressure) for n, pressure in PRESSURES]
-    with liar({ApiKey.PUT_KV: lambda body: pb.PutKvResponse(buckets_resp=entries)}) as table:
+    with liar({ApiKey.PUT_KV: lambda body: pb.PutKvResponse(buckets_resp=entries)}, PATIENCE_MS) as table:
         writer = table.new_upsert().create_writer()
         for id in range(20):
             writer.upsert({"id": id, "part": 0, "name": "a"})

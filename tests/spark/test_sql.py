@@ -242,8 +242,9 @@ def test_names_that_spark_cannot_tell_apart_or_has_already_are_refused(
     assert any("has been made" in note for note in refused.value.__notes__)
     spark.sql("DROP TABLE db.mine")
     fs.catalog.create_table(f"{database}.a-b", "id INT")
+    fs.catalog.create_table(f"{database}.A_B", "id INT")
     with pytest.raises(FlussError, match=r"would both be db.a_b in Spark"):
-        fs.catalog.create_table(f"{database}.A_B", "id INT")
+        fs.attach(database)
     with pytest.raises(FlussError, match="has no table 'nobody'"):
         fs.attach(database, ["nobody"])
 
@@ -297,3 +298,58 @@ def test_what_is_sparks_goes_to_spark(fs: FlussSpark, spark: SparkSession) -> No
     assert ("own", "t", False) in rows(fs.sql("SHOW TABLES IN own"))
     assert not fs.catalog.database_exists("own")
     fs.sql("DROP DATABASE spark_catalog.own CASCADE")
+
+
+def test_a_name_never_leads_to_another_table(fs: FlussSpark, spark: SparkSession, database: str) -> None:
+    fs.sql("CREATE TABLE db.`a-b` (id BIGINT)")
+    fs.sql("INSERT INTO db.`a-b` VALUES (1)")
+    # What Spark calls it, and what differs in upper and lower case only, is it.
+    for name in ("a-b", "a_b", "A_B"):
+        assert first_column(fs.sql(f"SELECT id FROM db.`{name}`")) == [1]
+    for name in ("a b", "a$b", "a.b", "a+b"):
+        for statement in (
+            f"SELECT * FROM db.`{name}`",
+            f"DROP TABLE db.`{name}`",
+            f"INSERT INTO db.`{name}` VALUES (2)",
+        ):
+            with pytest.raises(AnalysisException):
+                fs.sql(statement)
+    # A change names the table itself.
+    for statement in ("DROP TABLE db.a_b", "ALTER TABLE db.a_b SET TBLPROPERTIES ('x' = 'y')"):
+        with pytest.raises(FlussError, match=r"no table 'a_b' .* what Spark calls 'a-b': write .*`a-b`"):
+            fs.sql(statement)
+    assert fs.sql("DESCRIBE db.a_b").first()["col_name"] == "id"
+    # The table of this very name goes before what Spark calls another one.
+    fs.sql("CREATE TABLE db.a_b (id BIGINT)")
+    fs.sql("INSERT INTO db.a_b VALUES (7)")
+    assert first_column(fs.sql("SELECT id FROM db.a_b")) == [7]
+    assert first_column(fs.sql("SELECT id FROM db.`a-b`")) == [1]
+    fs.sql("DROP TABLE db.A_B")
+    assert fs.catalog.list_tables(database) == ["a-b"]
+    fs.sql("DROP TABLE db.`A-B`")
+    assert fs.catalog.list_tables(database) == []
+
+
+@pytest.mark.slow
+def test_tables_that_differ_in_case_only_are_told_apart(fs: FlussSpark, database: str) -> None:
+    for number, name in enumerate(("Orders", "orders")):
+        fs.catalog.create_table(f"{database}.{name}", "id BIGINT")
+        fs.sql(f"INSERT INTO fluss.{database}.{name} VALUES ({number})")
+    assert first_column(fs.sql("SELECT id FROM db.Orders")) == [0]
+    assert first_column(fs.sql(f"SELECT o.id + 1 FROM fluss.{database}.orders AS o")) == [2]
+    with pytest.raises(FlussError, match="there are 'Orders', 'orders'; write the one that is meant"):
+        fs.sql("DROP TABLE db.ORDERS")
+    fs.sql("DROP TABLE db.orders")
+    assert fs.catalog.list_tables(database) == ["Orders"]
+
+
+@pytest.mark.slow
+def test_a_database_is_dropped_by_a_name_that_means_only_one(fs: FlussSpark, bootstrap_servers: str) -> None:
+    fs.catalog.create_database("db")
+    try:
+        with pytest.raises(FlussError, match=r"'db' is what Spark calls the database .*, too; write fluss\."):
+            fs.sql("DROP DATABASE db CASCADE")
+        fs.sql("DROP DATABASE fluss.db CASCADE")
+        assert not fs.catalog.database_exists("db")
+    finally:
+        fs.catalog.drop_database("db", if_exists=True)

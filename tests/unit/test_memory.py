@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
 
 from fluss import memory
 from fluss.buffers import byte_view, new_memory
-from fluss.memory import MemoryWatch, Trimmer, loop_gives_back, resident_bytes, trim
+from fluss.memory import LongLived, MemoryWatch, Trimmer, loop_gives_back, resident_bytes, trim
 from fluss.testing.waiting import eventually_async
 
 MIB = 1024 * 1024
@@ -159,3 +161,45 @@ def test_the_threads_of_a_server_share_a_few_heaps(tmp_path: Path) -> None:
         counts[kind] = path.read_text().count("<heap nr=")
     # One of them may have been made before.
     assert counts["limited"] <= 5 < counts["plain"]
+
+
+class Circle:
+    """Garbage that only a collection finds, once nothing else refers to it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def nothing_aside():
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+def test_what_stays_is_kept_out_of_collections_until_most_of_it_is_gone(nothing_aside):
+    long_lived = LongLived(is_alone=lambda: True)
+    circle = Circle()
+    garbage = weakref.ref(circle)
+    for _ in range(10_000):
+        long_lived.added()
+    del circle
+    assert long_lived.aside_count == 8192
+    for count in (10_000, 4096):
+        long_lived.counted(count)
+        gc.collect()
+        assert garbage() is not None, "it is not looked at"
+    long_lived.counted(2000)
+    assert garbage() is None
+    assert long_lived.aside_count == 0
+    # Those that are left count when there are more of them again.
+    for _ in range(48):
+        long_lived.added()
+    assert long_lived.aside_count == 2048
+
+
+def test_objects_of_other_programs_are_left_to_the_collector(nothing_aside):
+    long_lived = LongLived()
+    for _ in range(10_000):
+        long_lived.added()
+    assert gc.get_freeze_count() == 0

@@ -23,6 +23,7 @@ from fluss.filter.condition_parser import (
 from fluss.filter.conditions import Always, BoundCondition, Joined, Like, Not, Null, compared, one_of
 from fluss.filter.literals import LiteralPosition, MisfitError, position_of
 from fluss.options import suggestion
+from fluss.schema.naming_rules import matching_name
 from fluss.schema.predicate import TEXT_ROOTS
 from fluss.schema.schema import Column, Schema, shown_names
 
@@ -30,13 +31,15 @@ from fluss.schema.schema import Column, Schema, shown_names
 class Binder:
     """Finds the columns of a condition, and puts its values into their terms.
 
-    Times without a zone are meant in ``zone`` where they are compared with instants.
+    Times without a zone are meant in ``zone`` where they are compared with instants. Unless ``is_case_sensitive``,
+    columns are also found by names in other upper and lower case.
     """
 
-    def __init__(self, text: str, schema: Schema, zone: dt.tzinfo) -> None:
+    def __init__(self, text: str, schema: Schema, zone: dt.tzinfo, *, is_case_sensitive: bool = True) -> None:
         self._text = text
         self._schema = schema
         self._zone = zone
+        self._is_case_sensitive = is_case_sensitive
 
     def bound(self, condition: Condition) -> BoundCondition:
         match condition:
@@ -57,10 +60,11 @@ class Binder:
 
     def _column(self, column: ColumnName) -> Column:
         names = self._schema.column_names
-        if column.name not in names:
+        name = matching_name(column.name, names, is_case_sensitive=self._is_case_sensitive)
+        if name is None:
             close = suggestion(column.name, names) or f"; columns are {shown_names(names)}"
             self._fail(column.position, f"there is no column '{column.name}'{close}")
-        return self._schema.column(column.name)
+        return self._schema.column(name)
 
     def _position(self, value: Value, column: Column) -> LiteralPosition:
         try:

@@ -11,7 +11,7 @@ A row is kept when its condition is true, and not when it is false or unknown.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from fluss.errors import FlussError
 from fluss.filter.arrow_expression import ArrowExpression
 from fluss.filter.binder import Binder
-from fluss.filter.condition_parser import parse_condition
+from fluss.filter.condition_parser import Junction, parse_condition
 from fluss.filter.conditions import BoundCondition, Columns, Joined, choices
 from fluss.filter.iceberg_expression import condition_of, is_iceberg_expression
 from fluss.filter.predicate_conditions import bound_condition
@@ -28,6 +28,7 @@ from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
 from fluss.schema.predicate import BoundPredicate, Predicate
 from fluss.schema.schema import Schema
+from fluss.schema.types import DataType
 
 # A condition as users give it. Expressions of pyarrow and pyiceberg have no types here that could be named.
 Filter: TypeAlias = Predicate | str | Any
@@ -52,12 +53,45 @@ class RowFilter:
         return cls(bound[0] if len(bound) == 1 else Joined(bound, is_any=False), schema)
 
     @classmethod
-    def parse(cls, text: str, schema: Schema, *, time_zone: dt.tzinfo = dt.UTC) -> RowFilter:
+    def parse(
+        cls, text: str, schema: Schema, *, time_zone: dt.tzinfo = dt.UTC, is_case_sensitive: bool = True
+    ) -> RowFilter:
         """Read a condition on columns of a schema; a FlussError says where it is wrong, and why.
 
-        Times are meant in ``time_zone`` where they are compared with instants and do not say another one.
+        Times are meant in ``time_zone`` where they are compared with instants and do not say another one. Unless
+        ``is_case_sensitive``, columns are also found by names in other upper and lower case.
         """
-        return cls(Binder(text, schema, time_zone).bound(parse_condition(text)), schema)
+        binder = Binder(text, schema, time_zone, is_case_sensitive=is_case_sensitive)
+        return cls(binder.bound(parse_condition(text)), schema)
+
+    @classmethod
+    def hint(cls, text: str, schema: Schema, is_usable: Callable[[DataType], bool]) -> RowFilter | None:
+        """Read a condition that may be left out, or parts of it that are joined by AND; None if nothing is left.
+
+        Left out is what cannot be read, and what is about a column of another type than those that are usable.
+        """
+        try:
+            condition = parse_condition(text)
+        except FlussError:
+            return None
+        parts = condition.conditions if isinstance(condition, Junction) and not condition.is_any else (condition,)
+        binder = Binder(text, schema, dt.UTC)
+        kept = []
+        for part in parts:
+            try:
+                bound = binder.bound(part)
+            except FlussError:
+                continue
+            if all(is_usable(schema.column(name).data_type) for name in bound.columns()):
+                kept.append(bound)
+        return cls(Joined(tuple(kept), is_any=False), schema) if kept else None
+
+    @classmethod
+    def both(cls, first: RowFilter | None, second: RowFilter | None) -> RowFilter | None:
+        """Return a filter that keeps what two filters keep, either of which may be missing."""
+        if first is None or second is None:
+            return first or second
+        return cls(Joined((first._condition, second._condition), is_any=False), first._schema)
 
     def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which the condition holds. The batch has the columns of the filter, and maybe more."""

@@ -116,23 +116,24 @@ def _size(predicate: BoundPredicate) -> tuple[int, int]:
 class FilterAllowance:
     """What the filters of one request may still have; each takes its part. What exceeds it is refused with code 13."""
 
-    __slots__ = ("_bytes", "_conditions", "_limits", "_literals")
+    __slots__ = ("_bytes", "_limits", "condition_count", "literal_count")
 
     def __init__(self, limits: FilterLimits | None = None) -> None:
         self._limits = limits or FilterLimits()
-        self._bytes = self._conditions = self._literals = 0
+        # What they have taken so far.
+        self._bytes = self.condition_count = self.literal_count = 0
 
     def take_bytes(self, count: int) -> None:
         self._bytes += count
         _check("bytes", self._bytes, self._limits.bytes_max, "ask for fewer or shorter values")
 
     def take_conditions(self, count: int) -> None:
-        self._conditions += count
-        _check("conditions", self._conditions, self._limits.conditions_max, "ask for a list of values with IN")
+        self.condition_count += count
+        _check("conditions", self.condition_count, self._limits.conditions_max, "ask for a list of values with IN")
 
     def take_literals(self, count: int) -> None:
-        self._literals += count
-        _check("values", self._literals, self._limits.literals_max, "ask for a range instead of single values")
+        self.literal_count += count
+        _check("values", self.literal_count, self._limits.literals_max, "ask for a range instead of single values")
 
 
 def _check(what: str, count: int, count_max: int, advice: str) -> None:

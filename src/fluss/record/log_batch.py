@@ -39,8 +39,9 @@ The body of ARROW batches is described in ``fluss.record.arrow_ipc``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -99,6 +100,8 @@ class HeaderLayout:
     magic: int
     packer: struct.Struct
     offsets: Mapping[str, int]
+    # Returns the fields of a header, in their order.
+    fields_of: Callable[[LogBatchHeader], tuple[int, ...]]
 
     @classmethod
     def of(cls, magic: int) -> HeaderLayout:
@@ -107,7 +110,7 @@ class HeaderLayout:
             if first_magic <= magic:
                 offsets[name] = packer.size
                 packer = struct.Struct(packer.format + code)
-        return cls(magic, packer, MappingProxyType(offsets))
+        return cls(magic, packer, MappingProxyType(offsets), attrgetter(*offsets))
 
     @property
     def size(self) -> int:
@@ -122,6 +125,7 @@ LENGTH_END = _V0_OFFSETS["magic"]
 HEADER_BYTES_MIN = HEADER_LAYOUTS[MAGIC_V0].size
 HEADER_BYTES_MAX = HEADER_LAYOUTS[MAGIC_NEWEST].size
 _LENGTH = struct.Struct("<i")
+_CRC = struct.Struct("<I")
 _INT64 = struct.Struct("<q")
 
 
@@ -169,7 +173,7 @@ class LogBatchHeader:
 def encode_header(header: LogBatchHeader) -> bytes:
     """Pack a header as it is, without checking that its facts belong together."""
     layout = HEADER_LAYOUTS[header.magic]
-    return layout.packer.pack(*(getattr(header, name) for name in layout.offsets))
+    return layout.packer.pack(*layout.fields_of(header))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -382,13 +386,12 @@ def sealed_header(header: LogBatchHeader, parts: Sequence[BytesLike], *, keep_cr
             f"A log batch of {header.record_count} records needs {size} bytes, the format allows {BATCH_BYTES_MAX}: "
             f"write fewer records at a time"
         )
-    fields = {name: getattr(header, name) for name in layout.offsets}
-    fields["length"] = size - LENGTH_END
-    packed = layout.packer.pack(*fields.values())
-    if keep_crc:
-        return packed
-    fields["crc"] = crc32c_chain((packed[layout.offsets["schema_id"] :], *parts))
-    return layout.packer.pack(*fields.values())
+    packed = bytearray(layout.packer.pack(*layout.fields_of(header)))
+    offsets = layout.offsets
+    _LENGTH.pack_into(packed, offsets["length"], size - LENGTH_END)
+    if not keep_crc:
+        _CRC.pack_into(packed, offsets["crc"], crc32c_chain((packed[offsets["schema_id"] :], *parts)))
+    return bytes(packed)
 
 
 def downgrade_to_v0(batch: LogBatch) -> BytesLike:

@@ -32,7 +32,7 @@ class Mutations:
 
     def to_values(self) -> list[bytes]:
         """Copy the rows out as values, empty ones where a key is removed."""
-        return StoredValues(self.rows, np.full(len(self), self.schema_id, np.int16)).to_list()
+        return _values(self.schema_id, self.rows)
 
     @property
     def byte_count(self) -> int:
@@ -63,13 +63,16 @@ class StoredValues:
 
     def to_list(self) -> list[bytes]:
         """Copy the rows out, each behind the id of its schema; the value of a removed key is empty."""
-        rows = self.rows.to_list()
         schema_ids = set(self.schema_ids.tolist())
         if len(schema_ids) == 1:
-            prefix = encode_value(schema_ids.pop(), b"")
-            return [prefix + row if row else row for row in rows]
-        pairs = zip(self.schema_ids.tolist(), rows, strict=True)
+            return _values(schema_ids.pop(), self.rows)
+        pairs = zip(self.schema_ids.tolist(), self.rows.to_list(), strict=True)
         return [encode_value(schema_id, row) if row else row for schema_id, row in pairs]
+
+
+def _values(schema_id: int, rows: EncodedRows) -> list[bytes]:
+    prefix = encode_value(schema_id, b"")
+    return [prefix + row if row else row for row in rows.to_list()]
 
 
 # The numbers of some keys, and the row of each.

@@ -106,11 +106,16 @@ class _RankedBounds:
     def __init__(self, column: ColumnStatistics, record_counts: Int64Array, literals: npt.NDArray[Any]) -> None:
         self._column = column
         self._literals = literals
-        is_unknown = (column.null_counts < 0) | (column.null_counts > record_counts)
-        self.may_be_null: BoolArray = is_unknown | (column.null_counts > 0)
-        self.may_have_values: BoolArray = is_unknown | (column.null_counts != record_counts)
+        # Where the number of nulls is not known, or cannot be right, all of this is so.
+        self.may_have_values: BoolArray = column.null_counts != record_counts
         # No comparison can fail where there is nothing to compare with.
-        self.is_open: BoolArray = is_unknown | (self.may_have_values & ~column.has_bounds)
+        self.is_open: BoolArray = self.may_have_values & ~column.has_bounds
+        self.is_open |= column.null_counts > record_counts
+
+    @property
+    def may_be_null(self) -> BoolArray:
+        answer: BoolArray = self._column.null_counts != 0
+        return answer
 
     # How many literals are below a bound, and how many are not above it.
 

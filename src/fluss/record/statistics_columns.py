@@ -54,14 +54,26 @@ TypesOf: TypeAlias = Callable[[int], Sequence[DataType] | None]
 _COLUMN_INDEX: Final = np.dtype("<i2")
 _NULL_COUNT: Final = np.dtype("<i4")
 _SIZE: Final = np.dtype("<i4")
+# No number has more.
+_BYTES: Final = np.arange(8)
 
 
-@dataclass(frozen=True, slots=True)
 class WantedColumn:
     """A column by its position, and the type that it must have for its bounds to be of use."""
 
-    index: int
-    data_type: DataType
+    __slots__ = ("_nullable_type", "data_type", "dtype", "filler", "index")
+
+    def __init__(self, index: int, data_type: DataType) -> None:
+        self.index = index
+        self.data_type = data_type.not_null()
+        self._nullable_type = data_type.with_nullable(True)
+        self.dtype = bound_dtype(data_type)
+        # What stands where there are no bounds.
+        self.filler: Any = "" if isinstance(data_type, CharType | StringType) else 0
+
+    def is_of(self, data_type: DataType) -> bool:
+        """Whether a column of this type is meant, nullable or not."""
+        return data_type in (self._nullable_type, self.data_type)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,15 +89,13 @@ class ColumnStatistics:
     has_bounds: BoolArray
 
     @classmethod
-    def nothing(cls, batch_count: int, data_type: DataType) -> ColumnStatistics:
-        dtype = bound_dtype(data_type)
-        filler: Any = "" if isinstance(data_type, CharType | StringType) else 0
-        return cls(
-            np.full(batch_count, -1, np.int64),
-            np.full(batch_count, filler, dtype),
-            np.full(batch_count, filler, dtype),
-            np.zeros(batch_count, np.bool_),
-        )
+    def nothing(cls, batch_count: int, column: WantedColumn) -> ColumnStatistics:
+        null_counts = np.empty(batch_count, np.int64)
+        null_counts.fill(-1)
+        minimums, maximums = np.empty((2, batch_count), column.dtype)
+        minimums.fill(column.filler)
+        maximums.fill(column.filler)
+        return cls(null_counts, minimums, maximums, np.zeros(batch_count, np.bool_))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +118,7 @@ def bound_dtype(data_type: DataType) -> np.dtype[Any]:
 
 def read_statistics(heads: BatchHeads, types_of: TypesOf, wanted: Sequence[WantedColumn]) -> StatisticsColumns:
     """Read the statistics of some columns of all batches."""
-    columns = tuple(ColumnStatistics.nothing(len(heads), column.data_type) for column in wanted)
+    columns = tuple(ColumnStatistics.nothing(len(heads), column) for column in wanted)
     is_damaged = np.zeros(len(heads), np.bool_)
     data = byte_array(heads.statistics)
     for (schema_id, prefix), batches in _by_layout(heads, is_damaged).items():
@@ -120,8 +130,8 @@ def read_statistics(heads: BatchHeads, types_of: TypesOf, wanted: Sequence[Wante
         blocks = _Blocks.of(data, heads, rows, prefix, is_damaged)
         for column, target in zip(wanted, columns, strict=True):
             place = blocks.places.get(column.index)
-            if place is not None and types[column.index].not_null() == column.data_type.not_null():
-                blocks.read(place, column.data_type, target, is_damaged)
+            if place is not None and column.is_of(types[column.index]):
+                blocks.read(place, column, target, is_damaged)
     return StatisticsColumns(columns, is_damaged)
 
 
@@ -181,76 +191,88 @@ class _Blocks:
         null_counts_at = starts + STATISTICS_PREFIX.size + count * _COLUMN_INDEX.itemsize
         sizes_at = null_counts_at + count * _NULL_COUNT.itemsize
 
-        def keep(is_good: BoolArray) -> None:
-            nonlocal rows, ends, null_counts_at, sizes_at
-            is_damaged[rows[~is_good]] = True
-            rows, ends, null_counts_at, sizes_at = (each[is_good] for each in (rows, ends, null_counts_at, sizes_at))
+        def sound(is_good: BoolArray, *arrays: Int64Array) -> tuple[Int64Array, ...]:
+            """Return what the arrays have of good batches, whose numbers are the first array."""
+            if is_good.all():
+                return arrays
+            is_damaged[arrays[0][~is_good]] = True
+            return tuple(each[is_good] for each in arrays)
 
-        keep(sizes_at + STATISTICS_ROW_SIZE.size <= ends)
+        rows, ends, null_counts_at, sizes_at = sound(
+            sizes_at + STATISTICS_ROW_SIZE.size <= ends, rows, ends, null_counts_at, sizes_at
+        )
         minimum_sizes = _gather(data, sizes_at, _SIZE)
         minimums_at = sizes_at + STATISTICS_ROW_SIZE.size
-        is_good = (minimum_sizes >= layout.slots_end) & (minimums_at + minimum_sizes + STATISTICS_ROW_SIZE.size <= ends)
-        minimum_sizes, minimums_at = minimum_sizes[is_good], minimums_at[is_good]
-        keep(is_good)
-        maximum_sizes = _gather(data, minimums_at + minimum_sizes, _SIZE)
-        maximums_at = minimums_at + minimum_sizes + STATISTICS_ROW_SIZE.size
+        maximum_sizes_at = minimums_at + minimum_sizes
+        rows, ends, null_counts_at, minimum_sizes, minimums_at, maximum_sizes_at = sound(
+            (minimum_sizes >= layout.slots_end) & (maximum_sizes_at + STATISTICS_ROW_SIZE.size <= ends),
+            *(rows, ends, null_counts_at, minimum_sizes, minimums_at, maximum_sizes_at),
+        )
+        maximum_sizes = _gather(data, maximum_sizes_at, _SIZE)
+        maximums_at = maximum_sizes_at + STATISTICS_ROW_SIZE.size
         is_good = (maximum_sizes >= layout.slots_end) & (maximums_at + maximum_sizes == ends)
         null_counts = data[null_counts_at[:, None] + np.arange(count * _NULL_COUNT.itemsize)].view(_NULL_COUNT)
         is_good &= (null_counts >= 0).all(axis=1)
-        minimum_sizes, minimums_at = minimum_sizes[is_good], minimums_at[is_good]
-        maximum_sizes, maximums_at = maximum_sizes[is_good], maximums_at[is_good]
-        keep(is_good)
+        rows, null_counts_at, minimums_at, maximums_at, minimum_sizes, maximum_sizes = sound(
+            is_good, rows, null_counts_at, minimums_at, maximums_at, minimum_sizes, maximum_sizes
+        )
         places = {index: place for place, index in enumerate(column_indexes)}
         return cls(
             *(data, rows, null_counts_at, minimums_at, maximums_at, minimum_sizes, maximum_sizes, layout, places)
         )
 
-    def read(self, place: int, data_type: DataType, target: ColumnStatistics, is_damaged: BoolArray) -> None:
+    def read(self, place: int, column: WantedColumn, target: ColumnStatistics, is_damaged: BoolArray) -> None:
         """Put what is known about one column into the arrays of all batches."""
         counts_at = self.null_counts_at + place * _NULL_COUNT.itemsize
         target.null_counts[self.rows] = _gather(self.data, counts_at, _NULL_COUNT)
+        target.has_bounds[self.rows] = True
         null_byte, null_mask = self.layout.null_bit(place)
-        has_bounds = np.ones(len(self.rows), np.bool_)
         for rows_at, sizes, bounds in (
             (self.minimums_at, self.minimum_sizes, target.minimums),
             (self.maximums_at, self.maximum_sizes, target.maximums),
         ):
-            present = np.flatnonzero(self.data[rows_at + null_byte] & null_mask == 0)
-            values, is_good = self._values(place, data_type, rows_at[present], sizes[present])
-            is_damaged[self.rows[present[~is_good]]] = True
-            bounds[self.rows[present]] = values
-            is_known = np.zeros(len(self.rows), np.bool_)
-            is_known[present] = is_good & (values == values)
-            has_bounds &= is_known
-        target.has_bounds[self.rows] = has_bounds
+            rows = self.rows
+            is_present = self.data[rows_at + null_byte] & null_mask == 0
+            if not is_present.all():
+                target.has_bounds[rows[~is_present]] = False
+                rows, rows_at, sizes = rows[is_present], rows_at[is_present], sizes[is_present]
+            values, is_good = self._values(place, column, rows_at, sizes)
+            bounds[rows] = values
+            if is_good is not None and not is_good.all():
+                is_damaged[rows[~is_good]] = True
+                target.has_bounds[rows[~is_good]] = False
+            if values.dtype.kind == "f":
+                target.has_bounds[rows[values != values]] = False
 
     def _values(
-        self, place: int, data_type: DataType, rows_at: Int64Array, sizes: Int64Array
-    ) -> tuple[npt.NDArray[Any], BoolArray]:
-        """Return one field of each row, and whether it could be read."""
+        self, place: int, column: WantedColumn, rows_at: Int64Array, sizes: Int64Array
+    ) -> tuple[npt.NDArray[Any], BoolArray | None]:
+        """Return one field of each row, and whether it could be read; None if all could."""
+        data_type = column.data_type
         layout = fixed_struct(data_type)
         if layout is None:
-            return self._located_values(place, data_type, rows_at, sizes)
+            return self._located_values(place, column, rows_at, sizes)
         slots_at = rows_at + self.layout.slot(place)
         if isinstance(data_type, BooleanType):
-            return (self.data[slots_at] != 0).astype(np.int64), np.ones(len(slots_at), np.bool_)
+            return (self.data[slots_at] != 0).astype(np.int64), None
         values = _gather(self.data, slots_at, np.dtype(layout.format))
         if isinstance(data_type, DecimalType):
             limit = 10**data_type.precision
             return values, (values > -limit) & (values < limit)
         if isinstance(data_type, TimestampType | TimestampLtzType):
             values = values.astype(object) * NANOS_PER_MILLI
-        return values.astype(bound_dtype(data_type)), np.ones(len(values), np.bool_)
+        return values.astype(column.dtype, copy=False), None
 
     def _located_values(
-        self, place: int, data_type: DataType, rows_at: Int64Array, sizes: Int64Array
+        self, place: int, column: WantedColumn, rows_at: Int64Array, sizes: Int64Array
     ) -> tuple[npt.NDArray[Any], BoolArray]:
-        found = ColumnStatistics.nothing(len(rows_at), data_type)
-        values, is_good = found.minimums, found.has_bounds
+        values = np.empty(len(rows_at), column.dtype)
+        values.fill(column.filler)
+        is_good = np.zeros(len(rows_at), np.bool_)
         view = byte_view(self.data)
         for index, (start, size) in enumerate(zip(rows_at.tolist(), sizes.tolist(), strict=True)):
             try:
-                value = self.layout.read_field(view[start : start + size], place, data_type)
+                value = self.layout.read_field(view[start : start + size], place, column.data_type)
             except CorruptRecordError:
                 continue
             values[index] = as_nanoseconds(value) if isinstance(value, Timestamp) else value
@@ -265,5 +287,5 @@ def as_nanoseconds(value: tuple[int, int]) -> int:
 
 def _gather(data: UInt8Array, positions: Int64Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Read a number at each position."""
-    numbers: npt.NDArray[Any] = data[positions[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
-    return numbers.astype(np.int64) if dtype.kind == "i" else numbers
+    numbers: npt.NDArray[Any] = data[positions[:, None] + _BYTES[: dtype.itemsize]].view(dtype)[:, 0]
+    return numbers.astype(np.int64, copy=False) if dtype.kind == "i" else numbers

@@ -7,6 +7,7 @@ belongs to the system. Column names may be any text; a few are taken by views th
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
@@ -29,6 +30,21 @@ def name_problem(name: str) -> str | None:
     if foreign is not None:
         return f"it contains {foreign[0]!r}; only ASCII letters, digits, '_' and '-' are allowed"
     return None
+
+
+def matching_name(name: str, names: Iterable[str], *, is_case_sensitive: bool) -> str | None:
+    """Return which of the names is meant: the same one, or one that differs in upper and lower case only.
+
+    None if there is none. Several that differ so, and none that is the same, are a FlussError.
+    """
+    known = list(names)
+    if name in known:
+        return name
+    similar = [] if is_case_sensitive else [each for each in known if each.lower() == name.lower()]
+    if len(similar) > 1:
+        shown = ", ".join(f"'{each}'" for each in similar)
+        raise FlussError(f"'{name}' may be one of {shown}, which differ in upper and lower case only; write it exactly")
+    return similar[0] if similar else None
 
 
 def new_name_problem(name: str) -> str | None:

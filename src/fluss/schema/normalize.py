@@ -2,8 +2,8 @@
 
 Only the spelling changes, never a value: 64-bit offsets, views and dictionaries become plain arrays, instants of any
 zone are relabelled UTC, child fields get their canonical names. Everything else (another integer width, another
-unit, a column too many) is refused, because a silent cast would hide a mistake of the caller. Data that already has
-the right form passes through without a copy; a slice stays a slice.
+unit, a column too many) is refused; ``fitting`` has converted before what can be. Data that already has the right form
+passes through without a copy; a slice stays a slice.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def normalize_batch(batch: pa.RecordBatch, schema: Schema, *, holder: str = "the
 
 def normalize_array(array: pa.Array, data_type: DataType, column_name: str) -> pa.Array:
     """Return the array in the physical form of ``data_type``; errors name the column."""
-    if not _is_accepted(array.type, data_type):
+    if not is_spelling(array.type, data_type):
         raise FlussError(
             f"Column '{column_name}' has Arrow type {array.type} but the table declares {arrow_type(data_type)}; "
             "cast it, or build the data with the Arrow schema of the table"
@@ -70,10 +70,10 @@ def normalize_array(array: pa.Array, data_type: DataType, column_name: str) -> p
     return normalized
 
 
-def _is_accepted(pa_type: pa.DataType, data_type: DataType) -> bool:
+def is_spelling(pa_type: pa.DataType, data_type: DataType) -> bool:
     """Whether an Arrow type is a spelling of the data type. Nullability is a question for the data."""
     if pat.is_dictionary(pa_type):
-        return _is_accepted(pa_type.value_type, data_type)
+        return is_spelling(pa_type.value_type, data_type)
     match data_type.root:
         case TypeRoot.CHAR | TypeRoot.STRING:
             return any(is_spelling(pa_type) for is_spelling in _TEXT_SPELLINGS)
@@ -84,19 +84,19 @@ def _is_accepted(pa_type: pa.DataType, data_type: DataType) -> bool:
     match data_type:
         case ArrayType():
             is_list = pat.is_list(pa_type) or pat.is_large_list(pa_type)
-            return is_list and _is_accepted(pa_type.value_type, data_type.element_type)
+            return is_list and is_spelling(pa_type.value_type, data_type.element_type)
         case MapType():
             return (
                 pat.is_map(pa_type)
-                and _is_accepted(pa_type.key_type, data_type.key_type)
-                and _is_accepted(pa_type.item_type, data_type.value_type)
+                and is_spelling(pa_type.key_type, data_type.key_type)
+                and is_spelling(pa_type.item_type, data_type.value_type)
             )
         case RowType():
             return (
                 pat.is_struct(pa_type)
                 and [child.name for child in pa_type] == [f.name for f in data_type.fields]
                 and all(
-                    _is_accepted(child.type, f.data_type) for child, f in zip(pa_type, data_type.fields, strict=True)
+                    is_spelling(child.type, f.data_type) for child, f in zip(pa_type, data_type.fields, strict=True)
                 )
             )
     return bool(pa_type == arrow_type(data_type))

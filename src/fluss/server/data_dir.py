@@ -23,7 +23,7 @@ from typing import Final
 
 from fluss.errors import FlussError, hide_directory, unhide_directory
 from fluss.storage.log.file_names import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
-from fluss.storage.vfs import OsFiles
+from fluss.storage.vfs import OsFiles, is_out_of_descriptors, is_out_of_space
 
 FORMAT_VERSION: Final = 1
 FORMAT_FILE: Final = "flussbett-format"
@@ -67,9 +67,7 @@ class DataDirectory:
             lock_fds = _lock(path)
             _close_to_others(path, mode)
         except OSError as error:
-            raise FlussError(
-                f"the data directory {path} cannot be used: {error.strerror}; choose another one or correct its rights"
-            ) from error
+            raise _unusable(path, error) from error
         try:
             _check_format(path)
         except BaseException:
@@ -90,6 +88,16 @@ class DataDirectory:
 
     def __exit__(self, *exception: object) -> None:
         self.release()
+
+
+def _unusable(path: Path, error: OSError) -> FlussError:
+    if is_out_of_space(error):
+        reason = "its disk has no room left; free some space and start the server again"
+    elif is_out_of_descriptors(error):
+        reason = f"{error.strerror}; let the server have more of them (ulimit -n) and start it again"
+    else:
+        reason = f"{error.strerror}; choose another one or correct its rights"
+    return FlussError(f"the data directory {path} cannot be used: {reason}")
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -147,6 +155,11 @@ def _lock_file(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    except OSError as error:
+        # The lock is what counts, and on a full disk it is held all the same.
+        if not is_out_of_space(error):
+            os.close(fd)
+            raise
     except BaseException:
         os.close(fd)
         raise
@@ -201,4 +214,4 @@ def _claim(path: Path) -> None:
         _refuse_foreign(path)
         OsFiles().replace(path / FORMAT_FILE, f"{FORMAT_VERSION}\n".encode())
     except OSError as error:
-        raise FlussError(f"the data directory {path} cannot be set up: {error.strerror}") from error
+        raise _unusable(path, error) from error

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from fluss.errors import FlussError
+
 logger = logging.getLogger(__name__)
 
 
@@ -48,6 +50,9 @@ class Periodic:
                 continue
             try:
                 await self._action()
+            except (FlussError, OSError) as error:
+                # The machine's trouble: a sentence is enough.
+                logger.error("%s failed: %s; it is tried again in %g s", self._name, error, self._interval_s)
             except Exception:
                 logger.exception("%s failed; it is tried again in %g s", self._name, self._interval_s)
 

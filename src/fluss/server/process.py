@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
-from fluss.memory import MemoryWatch, limit_arenas, loop_gives_back, resident_bytes
+from fluss.memory import MemoryWatch, limit_arenas, loop_gives_back, resident_bytes, serve_alone
 from fluss.metrics import Metrics
 from fluss.net.admission import Places
 from fluss.net.listener import Listener
@@ -180,6 +180,7 @@ class FlussServer:
         tablet_service = TabletService(manager, coordinator.catalog, authorizer, clock=self._clock)
         self._running.push_async_callback(tablet_service.stop)
         tablet_service.start()
+        tablet_service.show(self._metrics)
         self._watch_memory()
         users = await self._load_users(directory.path)
         _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
@@ -490,6 +491,7 @@ def prepare_process(options: ServerOptions) -> None:
     os.umask(0o777 & ~options.data_dir_mode)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     limit_arenas()
+    serve_alone()
     raise_limit()
 
 

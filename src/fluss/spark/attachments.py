@@ -8,6 +8,7 @@ holds the columns of the table as they were when it was attached.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,10 +28,18 @@ from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.connections import await_answer, open_connection
 from fluss.spark.data_source import FlussDataSource
 from fluss.spark.fluss_catalog import FlussCatalog
-from fluss.spark.naming import TableName, TableView, provider_name, spark_name, spark_table_name
+from fluss.spark.naming import (
+    TableName,
+    TableView,
+    provider_name,
+    spark_name,
+    spark_table_name,
+    unique_spark_name,
+)
 from fluss.spark.type_mapping import view_schema
 
 _PROVIDER_LINE: Final = re.compile(r"^Provider: (.*)$", re.MULTILINE)
+_HIDDEN_PREFIX: Final = "fluss__"
 _TIME_TYPE_ENABLED: Final = "spark.sql.timeType.enabled"
 # Spark compares every name with every part of a pattern; for more names than this, asking for all is faster.
 _PATTERN_NAMES_MAX: Final = 20
@@ -38,6 +47,8 @@ _PATTERN_NAMES_MAX: Final = 20
 _DESCRIBED_MAX: Final = 16
 # What the names in Spark's catalog stand for now, by application: the catalog is one for all sessions and clusters.
 _current: dict[tuple[str, str], AttachedTable] = {}
+
+logger = logging.getLogger(__name__)
 
 
 class Attachments:
@@ -109,16 +120,31 @@ class Attachments:
         if is_empty and self._spark.catalog.currentDatabase() != spark_database and spark_database != "default":
             self._spark.sql(f"DROP DATABASE IF EXISTS {name}")
 
-    def database_of(self, spark_database: str) -> str | None:
-        """Return the Fluss database that a database of Spark stands for, if it does."""
-        attached = self._databases.get(spark_name(spark_database))
+    def database_of(self, name: str) -> str | None:
+        """Return the Fluss database that a name stands for in Spark, or that is attached under another one."""
+        attached = self._attached(name)
         return None if attached is None else attached.database
 
-    def table_of(self, spark_database: str, spark_table: str) -> TableName | None:
-        """Return the table, or the view of one, that a name of Spark stands for, if it is attached."""
-        attached = self._databases.get(spark_name(spark_database))
-        entry = None if attached is None else attached.tables.get(spark_name(spark_table))
-        return None if entry is None else entry.name
+    def _attached(self, name: str) -> AttachedDatabase | None:
+        # Spark does not tell upper and lower case apart; nothing else is taken for the same.
+        attached = self._databases.get(name.lower())
+        if attached is None:
+            attached = next((each for each in self._all_of(name) if not each.is_hidden), None)
+        return attached
+
+    def table_of(self, database: str, table: str) -> TableName | None:
+        """Return the table, or the view of one, that a name stands for in Spark, if it is attached.
+
+        The name of a table in Fluss goes before the name of another one in Spark.
+        """
+        attached = self._attached(database)
+        if attached is None:
+            return None
+        for entry in attached.tables.values():
+            if str(entry.name) == f"{attached.database}.{table}":
+                return entry.name
+        known = attached.tables.get(table.lower())
+        return None if known is None else known.name
 
     def attach_one(self, name: TableName) -> AttachedTable | None:
         """Make one table, or a view of one, known to Spark if it is not; None if there is no such table.
@@ -136,13 +162,16 @@ class Attachments:
             infos = describe_tables(self._settings, [name.path])
             if not infos:
                 return None
-            attached = known[0] if known else self._database(name.database, _hidden_name(name.database))
-            return attached.attach(infos, name.view)[0]
+            for attached in known:
+                # A name in Spark may belong to another table of the database already.
+                if attached.is_hidden or not attached.is_taken(name):
+                    return attached.attach(infos, name.view)[0]
+            return self._database(name.database, hidden_name(name.database)).attach(infos, name.view)[0]
 
     def _all_of(self, database: str) -> list[AttachedDatabase]:
         """Return what Spark knows of a Fluss database, under the names that users have given first."""
         found = [attached for attached in self._databases.values() if attached.database == database]
-        return sorted(found, key=lambda attached: attached.spark_database == _hidden_name(database))
+        return sorted(found, key=lambda attached: attached.is_hidden)
 
     def follow(self, database: str, table: str | None) -> None:
         """Take over a change: of a table that was created, altered or dropped, or of a database that was dropped."""
@@ -152,19 +181,27 @@ class Attachments:
             return
         with self._lock:
             for attached in self._all_of(database):
-                if attached.spark_database == _hidden_name(database) and not attached.entries_of(table):
+                if attached.is_hidden and not attached.entries_of(table):
                     continue
                 infos = describe_tables(self._settings, [TablePath(database, table)])
-                if infos:
+                if not infos:
+                    attached.detach(attached.entries_of(table))
+                elif attached.is_taken(TableName(database, table, "")):
+                    logger.warning(
+                        "Spark's name %s.%s belongs to another table of the database; write %s.%s with FlussSpark.sql",
+                        attached.spark_database,
+                        spark_name(table),
+                        database,
+                        quoted_name(table),
+                    )
+                else:
                     attached.attach(infos)
                     self._refresh_views(attached, {table})
-                else:
-                    attached.detach(attached.entries_of(table))
 
 
-def _hidden_name(database: str) -> str:
+def hidden_name(database: str) -> str:
     """Return the name in Spark of a database that is not attached, for those of its tables that a query names."""
-    return f"fluss__{spark_name(database)}"
+    return f"{_HIDDEN_PREFIX}{unique_spark_name(database)}"
 
 
 # One database
@@ -212,6 +249,21 @@ class AttachedDatabase:
         self._application = spark.conf.get("spark.app.id") or ""
         self.look_around()
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether users have not given the database this name."""
+        return self.spark_database == hidden_name(self.database)
+
+    def is_taken(self, name: TableName) -> bool:
+        """Whether the name that a table, or a view of one, would have in Spark is that of another one."""
+        entry = self.tables.get(self._spark_table(name))
+        return entry is not None and entry.name != name
+
+    def _spark_table(self, name: TableName) -> str:
+        # Names that nobody writes can be such that no two tables share one.
+        plain = name._replace(table=unique_spark_name(name.table)) if self.is_hidden else name
+        return spark_table_name(plain)
+
     def look_around(self) -> None:
         """Notice what users have done to the database in Spark: dropped entries of it, or all of it."""
         name = quoted_name(self.spark_database)
@@ -255,7 +307,7 @@ class AttachedDatabase:
         return AttachedTable(
             name,
             self.spark_database,
-            spark_table_name(name),
+            self._spark_table(name),
             info.table_id,
             info.schema_id,
             info.comment,

@@ -96,6 +96,10 @@ class FlussCatalog:
         descriptor = DatabaseDescriptor(comment, properties)
         self._change(lambda admin: admin.create_database(name, descriptor, if_not_exists))
 
+    def alter_database(self, name: str, *, comment: str) -> None:
+        """Change the comment of a database; an empty one removes it. Code 4 if it is missing."""
+        self._change(lambda admin: admin.alter_database(name, comment=comment))
+
     def drop_database(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
         """Drop a database; code 4 if it is missing, 5 if it has tables and ``cascade`` lets them stay."""
         self._change(lambda admin: admin.drop_database(name, if_exists, cascade))

@@ -21,12 +21,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.filter.lexer import quoted_name
+from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.attachments import Attachments
 from fluss.spark.data_source import FlussDataSource
 from fluss.spark.fluss_catalog import FlussCatalog
 from fluss.spark.naming import table_name, table_path
+from fluss.spark.pushdown.installation import install_pushdown
 from fluss.spark.query_options import (
     PartitionLike,
     TimeLike,
@@ -43,14 +45,18 @@ from fluss.spark.query_options import (
     time_range_options,
     write_options,
 )
+from fluss.spark.read.planner import read_view
+from fluss.spark.read.split_read import view_filter
 from fluss.spark.read.stream_lag import TableLag, backlog, lags
 from fluss.spark.session import session
+from fluss.spark.session.noise import plain_errors
 from fluss.spark.session.running import check_usable
 from fluss.spark.source_options import Use
 from fluss.spark.sql.runner import StatementRunner
 from fluss.spark.type_mapping import CHANGE_TYPE, view_schema
 from fluss.spark.write.dataframe import Trigger, ordered_for, same_tasks, triggered, update_writer
 from fluss.spark.write.sink import SinkPlan
+from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
 if TYPE_CHECKING:
     from fluss.spark.bulk.reports import CopyReport, ExportReport, LoadReport
@@ -84,6 +90,7 @@ class FlussSpark:
                 "spark.sql.fluss.bootstrap.servers in the session"
             )
         Config(dict(settings)).validate()
+        install_pushdown(self._spark)
         self._attachments = Attachments(self._spark, settings, lambda: self._merged({}, Use.ALL))
         self._catalog = FlussCatalog(settings, on_change=self._attachments.follow)
         self._statements = StatementRunner(self._spark, self._catalog, self._attachments, write=self.write)
@@ -126,9 +133,9 @@ class FlussSpark:
     ) -> DataFrame:
         """Read what a table has now: the rows of a log, or the current rows of a table with a primary key.
 
-        Name the ``columns`` that are needed: Spark itself does not tell a Python data source, and reads all of them.
-        So does ``filter``, a condition such as ``"price > 10"``, and ``partitions``, such as ``{"day": "2026-01-01"}``.
-        Conditions and columns chosen later, with Spark, give the same result and read more.
+        Columns and conditions that are chosen later, with Spark, reach the reader. Where Spark cannot tell it, as with
+        Spark Connect, name the ``columns`` that are needed, a ``filter``, which is a condition such as
+        ``"price > 10"``, and ``partitions``, such as ``{"day": "2026-01-01"}``, so that less is read.
 
         A DataFrame is a snapshot: it reads the same rows however often it is used. Read again for newer ones.
         """
@@ -204,7 +211,8 @@ class FlussSpark:
         # need not start a process to ask for one.
         checked = read_options(merged, is_stream=is_stream)
         info = self._catalog.table_info(checked.table.path)
-        schema = view_schema(info.schema, checked.view, checked.columns)
+        schema = view_schema(info.schema, checked.view, checked.columns, is_case_sensitive=checked.is_case_sensitive)
+        view_filter(checked, info, read_view(info, checked))
         reader = self._spark.readStream if is_stream else self._spark.read
         return reader.format(self._format).schema(schema).options(**merged).load()
 
@@ -234,10 +242,14 @@ class FlussSpark:
         chosen = sink_options(change_type_column, target_columns)
         merged = self._merged({"table": str(path), **joined_options(chosen, options)}, Use.BATCH_WRITE)
         tasks = self._shuffle_tasks(shuffle, sequence_column, merged)
-        ordered = ordered_for(rows, info, sequence_column=sequence_column, tasks=tasks)
+        checked = write_options(merged, is_stream=False)
+        ordered = ordered_for(
+            rows, info, sequence_column=sequence_column, tasks=tasks, is_case_sensitive=checked.is_case_sensitive
+        )
         # As with reads: what is wrong is said here, by a plain error, before Spark begins.
-        SinkPlan.of(write_options(merged, is_stream=False), ordered.schema)
-        ordered.write.format(self._format).mode(mode).options(**merged).save()
+        SinkPlan.of(checked, ordered.schema)
+        with plain_errors():
+            ordered.write.format(self._format).mode(mode).options(**merged).save()
 
     def upsert(self, rows: DataFrame, table: str | TablePath, **options: Any) -> None:
         """Insert and update rows of a table with a primary key; options as those of ``write``."""
@@ -247,8 +259,9 @@ class FlussSpark:
     def delete(self, keys: DataFrame, table: str | TablePath, **options: Any) -> None:
         """Delete the rows whose primary keys are in ``keys``; other columns in it do not matter."""
         path, info = self._keyed_target(table)
+        is_case_sensitive = self._merged({}, Use.BATCH_WRITE)["case-sensitive"] == "true"
         for key in info.primary_keys:
-            if key not in keys.columns:
+            if matching_name(key, keys.columns, is_case_sensitive=is_case_sensitive) is None:
                 raise FlussError(f"The keys have no column '{key}'; columns are {shown_names(keys.columns)}")
         deletes = keys.select(*(col(quoted_name(key)) for key in info.primary_keys), lit("-D").alias(CHANGE_TYPE))
         self.write(deletes, path, change_type_column=CHANGE_TYPE, **options)
@@ -284,8 +297,11 @@ class FlussSpark:
         }
         merged = self._merged({"table": str(path), **joined_options(chosen, options)}, Use.STREAM_WRITE)
         tasks = self._shuffle_tasks(shuffle, sequence_column, merged)
-        ordered = ordered_for(rows, info, sequence_column=sequence_column, tasks=tasks)
-        SinkPlan.of(write_options(merged, is_stream=True), ordered.schema)
+        checked = write_options(merged, is_stream=True)
+        ordered = ordered_for(
+            rows, info, sequence_column=sequence_column, tasks=tasks, is_case_sensitive=checked.is_case_sensitive
+        )
+        check_sink_table(checked, SinkTable(str(path), SinkPlan.of(checked, ordered.schema).table_id))
         if output_mode == "update":
             writer = update_writer(ordered, merged, self._format)
         else:
@@ -367,9 +383,9 @@ class FlussSpark:
         """Run an SQL statement: as Spark does, and also those that create, alter, show and describe Fluss tables.
 
         A name such as ``fluss.sales.orders`` always means a table of the cluster; ``sales.orders`` does if ``sales`` is
-        attached. There are CREATE and DROP DATABASE and TABLE, CREATE TABLE AS, ALTER TABLE with ADD COLUMNS, SET and
-        UNSET TBLPROPERTIES, ADD and DROP PARTITION, SHOW DATABASES, TABLES, PARTITIONS, TBLPROPERTIES and CREATE TABLE,
-        and DESCRIBE. ``args`` are parameters, as in ``spark.sql``.
+        attached. There are CREATE and DROP DATABASE and TABLE, COMMENT ON DATABASE, CREATE TABLE AS, ALTER TABLE with
+        ADD COLUMNS, SET and UNSET TBLPROPERTIES, ADD and DROP PARTITION, SHOW DATABASES, TABLES, PARTITIONS,
+        TBLPROPERTIES and CREATE TABLE, and DESCRIBE. ``args`` are parameters, as in ``spark.sql``.
         """
         return self._statements.run(text, args)
 

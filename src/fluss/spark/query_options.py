@@ -24,6 +24,7 @@ from fluss.errors import FlussError
 from fluss.options import TIME_ZONE, suggestion
 from fluss.schema.schema import Schema
 from fluss.schema.table import PartitionSpec
+from fluss.schema.types import DataType, TimestampLtzType, TimestampType, TimeType
 from fluss.spark.naming import TableName, TableView
 from fluss.spark.session import has_read_limits
 from fluss.spark.source_options import (
@@ -74,7 +75,10 @@ _CATALOG_SIGNS: Final = frozenset({"provider", "owner"})
 _SESSION_PREFIX: Final = "spark.sql.fluss."
 # A range of time belongs to one query, so it cannot be set for a whole session.
 _NEVER_OF_SESSION: Final = "scan.incremental."
+_CASE_KEY: Final = "case-sensitive"
+_SESSION_CASE: Final = "spark.sql.caseSensitive"
 _TIME_ZONE_KEY: Final = "scan.time-zone"
+_SPARK_PRECISION: Final = 6
 _CORES_KEY: Final = "scan.cores"
 _SESSION_ZONE: Final = "spark.sql.session.timeZone"
 
@@ -85,6 +89,7 @@ class ReadOptions:
 
     connection: Mapping[str, str] = field(repr=False)
     table: TableName
+    is_case_sensitive: bool = False
     columns: tuple[str, ...] | None = None
     filter: str | None = None
     partitions: tuple[PartitionChoice, ...] | None = None
@@ -105,11 +110,20 @@ class ReadOptions:
     cores: int | None = None
     max_records_per_partition: int | None = None
     poll_timeout_s: float = 10.0
+    pushdown: bool = True
+    # What Spark has told the reader; it holds anyway.
+    hinted_filter: str | None = None
+    hinted_limit: int | None = None
 
     @property
     def view(self) -> TableView:
         """The view that is read, by the suffix of the table or by ``scan.changelog``."""
         return "changelog" if self.changelog else self.table.view
+
+    @property
+    def returns_every_row(self) -> bool:
+        """Whether no row of what is read is left out."""
+        return self.filter is None and self.hinted_filter is None and self.incremental_start_ms is None
 
     def row_filter(self, schema: Schema) -> RowFilter | None:
         """Return the condition on the rows of a table with this schema, if there is one."""
@@ -117,7 +131,23 @@ class ReadOptions:
             return None
         from fluss.filter.row_filter import RowFilter
 
-        return RowFilter.parse(self.filter, schema, time_zone=TIME_ZONE.read(self.time_zone))
+        zone = TIME_ZONE.read(self.time_zone)
+        return RowFilter.parse(self.filter, schema, time_zone=zone, is_case_sensitive=self.is_case_sensitive)
+
+    def row_hint(self, schema: Schema) -> RowFilter | None:
+        """Return a condition that may be used or not: Spark evaluates it again."""
+        if self.hinted_filter is None:
+            return None
+        from fluss.filter.row_filter import RowFilter
+
+        return RowFilter.hint(self.hinted_filter, schema, _is_same_for_spark)
+
+
+def _is_same_for_spark(data_type: DataType) -> bool:
+    """Whether Spark compares values of a type as they are stored: it has no more than microseconds."""
+    if isinstance(data_type, TimestampType | TimestampLtzType):
+        return data_type.precision <= _SPARK_PRECISION
+    return not isinstance(data_type, TimeType)
 
 
 @dataclass(frozen=True)
@@ -126,8 +156,10 @@ class WriteOptions:
 
     connection: Mapping[str, str] = field(repr=False)
     table: TableName
+    is_case_sensitive: bool = False
     delivery_guarantee: DeliveryGuarantee = "at-least-once"
     transaction: Transaction | None = None
+    on_table_change: Literal["fail", "accept"] = "fail"
     change_type_column: str | None = None
     ignore_delete: bool = False
     target_columns: tuple[str, ...] | None = None
@@ -434,9 +466,10 @@ def merged_options(
     """Return the options of one query: its own, else those of the ``FlussSpark``, else those of the session.
 
     Of the shared ones only those that this kind of query can have. Reads get the time zone of the session and the
-    number of its cores, which a data source does not see.
+    number of its cores, and all queries whether it tells upper and lower case apart: a data source does not see it.
     """
     merged = applicable_options(session_options(spark), use) | applicable_options(shared, use) | format_options(own)
+    merged.setdefault(_CASE_KEY, (spark.conf.get(_SESSION_CASE) or "false").lower())
     # Through Spark Connect a program does not see the cores either.
     if use & Use.READ and _CORES_KEY not in merged and hasattr(spark, "_jsparkSession"):
         merged[_CORES_KEY] = str(max(1, spark.sparkContext.defaultParallelism))

@@ -211,6 +211,15 @@ SPARK_OPTIONS: Final = (
         "offset and time in columns before the others, and sales.orders$binlog, every change as one row with the row "
         "before and after it.",
     ),
+    SparkOption(
+        "case-sensitive",
+        "is_case_sensitive",
+        BOOLEAN,
+        "false",
+        Use.ALL,
+        "Whether columns are found only by names in the same upper and lower case. A data source does not see "
+        "spark.sql.caseSensitive of the session; FlussSpark fills it in.",
+    ),
     # What is read
     SparkOption(
         "scan.columns",
@@ -291,6 +300,16 @@ SPARK_OPTIONS: Final = (
         Use.READ,
         "The zone of times in options and of TIMESTAMP literals in scan.filter. A data source does not see the zone of "
         "the session; FlussSpark fills it in.",
+    ),
+    SparkOption(
+        "scan.pushdown",
+        "pushdown",
+        BOOLEAN,
+        "true",
+        Use.READ,
+        "Whether a read leaves out columns, batches, partitions and rows that Spark would leave out afterwards, and "
+        "answers count(*) of a log table by its offsets. The rows of a query are the same either way. Tables by name "
+        "take it from the session only, as spark.sql.fluss.scan.pushdown.",
     ),
     # Where a stream begins, and how much it takes at once
     SparkOption(
@@ -425,6 +444,16 @@ SPARK_OPTIONS: Final = (
         "A name and a number, such as daily-load/17. A write that is repeated under the same name and number, because "
         "a driver died or foreachBatch was called again, writes every row once. Numbers grow: those before are "
         "forgotten. It needs checkpointLocation, where the account is kept.",
+    ),
+    SparkOption(
+        "sink.on-table-change",
+        "on_table_change",
+        word_of("fail", "accept"),
+        "fail",
+        Use.WRITE,
+        "What a stream does whose table was dropped and created again since its checkpoint was written, or that is "
+        "given another one: fail, because the rows written before would be missing, or accept it and go on with new "
+        "rows.",
     ),
     SparkOption(
         "sink.change-type-column",

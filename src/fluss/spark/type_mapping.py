@@ -15,12 +15,13 @@ Nullability is kept at every level, except that inside a ROW that may be null ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from pyspark.sql import types as spark
 
 from fluss.errors import FlussError
+from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import Column, Schema, schema_from_columns, shown_names
 from fluss.schema.types import (
     ArrayType,
@@ -149,7 +150,9 @@ def changelog_columns() -> list[spark.StructField]:
     ]
 
 
-def view_schema(schema: Schema, view: TableView, columns: Sequence[str] | None = None) -> spark.StructType:
+def view_schema(
+    schema: Schema, view: TableView, columns: Sequence[str] | None = None, *, is_case_sensitive: bool = True
+) -> spark.StructType:
     """Return the schema of a view of a table, or of some of its columns in this order.
 
     The rows of a table are the view without a name; those in the lake have the same columns.
@@ -166,10 +169,14 @@ def view_schema(schema: Schema, view: TableView, columns: Sequence[str] | None =
     if columns is None:
         return spark.StructType(fields)
     by_name = {field.name: field for field in fields}
-    for name in columns:
-        if name not in by_name:
-            raise FlussError(f"Column '{name}' not found; columns are {shown_names(by_name)}")
-    return spark.StructType([by_name[name] for name in columns])
+    return spark.StructType([by_name[_found(name, by_name, is_case_sensitive)] for name in columns])
+
+
+def _found(name: str, names: Collection[str], is_case_sensitive: bool) -> str:
+    found = matching_name(name, names, is_case_sensitive=is_case_sensitive)
+    if found is None:
+        raise FlussError(f"Column '{name}' not found; columns are {shown_names(names)}")
+    return found
 
 
 def _field(name: str, data_type: DataType, comment: str | None) -> spark.StructField:
@@ -177,13 +184,21 @@ def _field(name: str, data_type: DataType, comment: str | None) -> spark.StructF
     return spark.StructField(name, spark_type(data_type), data_type.nullable, metadata)
 
 
-def check_projection(wanted: spark.StructType, available: spark.StructType, table: object) -> None:
-    """Make sure that a schema given by a user chooses columns of a table, with the types that they have."""
+def check_projection(
+    wanted: spark.StructType, available: spark.StructType, table: object, *, is_case_sensitive: bool = True
+) -> spark.StructType:
+    """Make sure that a schema given by a user chooses columns of a table, with the types that they have.
+
+    Returns the schema with the names that the columns have in the table.
+    """
     by_name = {field.name: field for field in available}
+    fields = []
     for field in wanted:
-        column = by_name.get(field.name)
-        if column is None:
+        name = matching_name(field.name, by_name, is_case_sensitive=is_case_sensitive)
+        if name is None:
             raise FlussError(f"{table} has no column '{field.name}'; columns are {shown_names(by_name)}")
+        column = by_name[name]
+        fields.append(spark.StructField(name, field.dataType, field.nullable, field.metadata))
         if not _holds(field.dataType, column.dataType):
             raise FlussError(
                 f"Column '{field.name}' of {table} is {column.dataType.simpleString()}, not "
@@ -191,6 +206,7 @@ def check_projection(wanted: spark.StructType, available: spark.StructType, tabl
             )
         if column.nullable and not field.nullable:
             raise FlussError(f"Column '{field.name}' of {table} may be null; the schema must not say NOT NULL")
+    return spark.StructType(fields)
 
 
 def _holds(wanted: spark.DataType, actual: spark.DataType) -> bool:

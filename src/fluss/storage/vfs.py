@@ -33,6 +33,7 @@ _FILE_MODE: Final = 0o666
 _PARTS_PER_WRITE: Final = 1024
 # A larger read goes into memory that is used again and again: fresh pages cost more than the copy.
 _LARGE_READ_BYTES: Final = 64 * 1024
+_NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_DESCRIPTOR_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _PASSING_ERRORS: Final = _NO_DESCRIPTOR_ERRORS | {errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 # How often directories are made again that were removed meanwhile because they were empty.
@@ -42,6 +43,11 @@ _MAKE_ATTEMPTS: Final = 10
 def is_out_of_descriptors(error: OSError) -> bool:
     """Tell whether this process, or the machine, has as many files open as it may. Then nothing was done."""
     return error.errno in _NO_DESCRIPTOR_ERRORS
+
+
+def is_out_of_space(error: OSError) -> bool:
+    """Tell whether the disk is full, or what this user may have of it."""
+    return error.errno in _NO_SPACE_ERRORS
 
 
 def is_passing(error: OSError) -> bool:

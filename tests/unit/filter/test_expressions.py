@@ -86,21 +86,21 @@ def test_objects(condition: Any, numbers: list[int | None]) -> None:
 @pytest.mark.parametrize(
     ("condition", "numbers", "columns"),
     [
-        (pc.field("id") > 1, [2, 3], {"id"}),
-        (pc.field("ratio") > 0.0, [1], {"ratio"}),
-        (pc.starts_with(pc.field("name"), "a") & (pc.field("id") == 2), [2], {"id", "name"}),
-        (pc.field("id") == pc.year(pc.field("day")) - 2024, [2], {"id", "day"}),
-        (pc.field("id").isin([1, 3]), [1, 3], {"id"}),
-        (~pc.field("flag"), [2], {"flag"}),
-        (pc.field("id").is_null(), [None], {"id"}),
-        (pc.scalar(True), [1, 2, 3, None], set()),
+        (pc.field("id") > 1, [2, 3], ["id"]),
+        (pc.field("ratio") > 0.0, [1], ["ratio"]),
+        (pc.starts_with(pc.field("name"), "a") & (pc.field("id") == 2), [2], ["id", "name"]),
+        (pc.field("id") == pc.year(pc.field("day")) - 2024, [2], ["day", "id"]),
+        (pc.field("id").isin([1, 3]), [1, 3], ["id"]),
+        (~pc.field("flag"), [2], ["flag"]),
+        (pc.field("id").is_null(), [None], ["id"]),
+        (pc.scalar(True), [1, 2, 3, None], []),
     ],
     ids=str,
 )
-def test_expressions_of_pyarrow(condition: pc.Expression, numbers: list[int | None], columns: set[str]) -> None:
+def test_expressions_of_pyarrow(condition: pc.Expression, numbers: list[int | None], columns: list[str]) -> None:
     assert kept(condition) == numbers
     row_filter = RowFilter.of([condition], SCHEMA)
-    assert row_filter.columns == columns
+    assert sorted(row_filter.columns) == columns
     assert row_filter.predicate() is None
     assert row_filter.may_match({"id": "1"})
 

@@ -29,6 +29,18 @@ async def test_work_is_repeated_also_after_failures(caplog):
     assert "the work failed" in caplog.text
 
 
+async def test_trouble_of_the_machine_is_told_in_a_sentence(caplog):
+    async def action():
+        raise OSError(28, "No space left on device")
+
+    periodic = Periodic("the work", 1, action)
+    periodic.start()
+    await eventually_async(lambda: caplog.records)
+    await periodic.stop()
+    assert "the work failed: [Errno 28] No space left on device; it is tried again in 0.001 s" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 async def test_a_stop_lets_the_work_that_was_begun_finish():
     begun, may_end, ended = asyncio.Event(), asyncio.Event(), []
 

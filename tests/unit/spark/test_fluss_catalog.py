@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pyarrow as pa
@@ -12,7 +13,15 @@ from fluss.errors import FlussError
 from fluss.schema.schema import AggFunction
 from fluss.schema.table import TableInfo, TablePath
 from fluss.spark.fluss_catalog import TableShape, shown_properties
-from fluss.spark.naming import TableName, provider_name, spark_name, spark_table_name, table_name, table_path
+from fluss.spark.naming import (
+    TableName,
+    provider_name,
+    spark_name,
+    spark_table_name,
+    table_name,
+    table_path,
+    unique_spark_name,
+)
 from fluss.spark.query_options import format_columns, format_options, format_partitions, format_time
 
 SCHEMA = fluss.Schema(
@@ -157,3 +166,10 @@ def test_one_column_is_no_list_of_columns() -> None:
         format_columns("abc")
     with pytest.raises(ValueError, match="empty list"):
         format_columns([])
+
+
+def test_no_two_names_are_the_same_where_nobody_writes_them() -> None:
+    names = ["a-b", "a_b", "A_b", "A-B", "ab"]
+    assert unique_spark_name("a_b") == "a_b"
+    assert len({unique_spark_name(name) for name in names}) == len(names)
+    assert all(re.fullmatch("[a-z0-9_]+", unique_spark_name(name)) for name in names)

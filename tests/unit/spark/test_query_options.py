@@ -48,6 +48,8 @@ def test_the_defaults_of_the_fields_are_those_of_the_table_of_options() -> None:
 
 
 READ_VALUES: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({"case-sensitive": "true"}, {"is_case_sensitive": True}),
+    ({"scan.cores": "4"}, {"cores": 4}),
     ({"scan.columns": "id, price"}, {"columns": ("id", "price")}),
     ({"scan.columns": "`a,b`,`c``d`, e f "}, {"columns": ("a,b", "c`d", "e f")}),
     ({"scan.filter": "price > 10"}, {"filter": "price > 10"}),
@@ -72,6 +74,7 @@ READ_VALUES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"scan.max-tasks": "7"}, {"max_tasks": 7}),
     ({"scan.maxrecordsperpartition": "1000"}, {"max_records_per_partition": 1000}),
     ({"scan.poll.timeout": "1000ms"}, {"poll_timeout_s": 1.0}),
+    ({"scan.pushdown": "false"}, {"pushdown": False}),
 ]
 BATCH_VALUES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"scan.incremental.start.timestamp": "1767225600000"}, {"incremental_start_ms": 1767225600000}),
@@ -154,8 +157,10 @@ def test_every_option_has_been_shown_to_mean_something() -> None:
     }
     others = {"table", "sink.delivery-guarantee", "sink.change-type-column", "sink.ignore-delete"}
     others |= {"sink.target-columns", "sink.bucket-shuffle", "sink.allow-overwrite", "sink.transaction"}
+    others |= {"sink.on-table-change"}
     assert set(OPTION_BY_KEY) == shown | others
     assert _write(sink__allow_overwrite="true").allow_overwrite
+    assert [_write().on_table_change, _write(sink__on_table_change="accept").on_table_change] == ["fail", "accept"]
     repeatable = _write(sink__transaction="daily-load/17", checkpointlocation="/c")
     assert repeatable.transaction == ("daily-load", 17)
     assert (repeatable.delivery_guarantee, repeatable.checkpoint_location) == ("exactly-once", "/c")
@@ -225,7 +230,7 @@ def test_passwords_are_shown_nowhere() -> None:
     [
         (
             {"scan.colums": "a"},
-            "Unknown option 'scan.colums'; did you mean 'scan.columns'\\? There are table, scan.columns",
+            "Unknown option 'scan.colums'; did you mean 'scan.columns'\\? There are table, case-sensitive",
         ),
         ({"maxrowpertrigger": "1"}, "Unknown option 'maxrowpertrigger'."),
         ({"scan.maxrecordperpartition": "1"}, "did you mean 'scan.maxRecordsPerPartition'\\?"),

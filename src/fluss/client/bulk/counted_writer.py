@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fluss.client.bulk.table_splitter import ExistingPartitions
 from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.write.blocks import Block
 from fluss.client.write.encoders import KvEncoder, LogEncoder
@@ -40,6 +41,7 @@ class CountedWriter:
         context = context_of(table)
         info = context.info
         self._client = context.writer_client()
+        self._partitions = ExistingPartitions(context.cluster, context.runtime, info.table_path)
         self._path = info.table_path
         self._idle_timeout_s = idle_timeout_s
         self._encoder: LogEncoder | KvEncoder
@@ -58,7 +60,7 @@ class CountedWriter:
         """Append rows to a log, or upsert them; ``is_delete`` marks rows whose keys are to be deleted, in their order.
 
         The columns are those of the table, or the target columns. Rows that do not fit are a FlussError, and nothing
-        of the batch is written.
+        of the batch is written; so are rows of partitions that do not exist (code 36).
         """
         bytes_max = self._client.memory.bytes_max // 2
         self._collect(bytes_left_max=max(bytes_max - rows.nbytes, 0))
@@ -69,7 +71,7 @@ class CountedWriter:
             checked = normalize_batch(rows, self._encoder.info.schema)
             self._encoder.check_keys(checked)
         self._client.check_sizes(checked)
-        blocks = self._client.write_arrow(self._encoder, checked)
+        blocks = self._client.write_arrow(self._encoder, checked, self._partitions.check)
         for block in blocks:
             byte_count = checked.nbytes // len(blocks)
             self._under_way.append((block, byte_count))

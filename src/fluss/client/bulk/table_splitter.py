@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +19,9 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import take_rows
 from fluss.row.bucketing import HashVariant, Int32Array, split_by_bucket
 from fluss.row.encoded import EncodedRows
-from fluss.schema.table import TableBucket, TableInfo
+from fluss.schema.table import TableBucket, TableInfo, TablePath
+
+_MISSING_PAUSE_S: Final = 0.5
 
 
 class TableSplitter:
@@ -39,7 +44,7 @@ class TableSplitter:
         self._runtime = runtime
         self._info = info
         self._partitions = PartitionSplitter(info.schema, info.partition_keys) if info.is_partitioned() else None
-        self._partition_ids: dict[str, int] = {}
+        self._existing = ExistingPartitions(cluster, runtime, info.table_path)
         self._partition_names: dict[int, str] = {}
         self._keys = TableKeys(info, hash_variant) if info.has_primary_key() else None
         self._buckets: BucketSplitter | None = None
@@ -99,20 +104,8 @@ class TableSplitter:
         return TableBucket.new_with_partition(self._info.table_id, partition_id, number)
 
     def _partition_id(self, name: str) -> int:
-        partition_id = self._partition_ids.get(name)
-        if partition_id is None:
-            try:
-                partition_id = self._runtime.run(self._cluster.partition_id(self._info.table_path, name))
-            except FlussError as error:
-                if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
-                    raise
-                raise FlussError(
-                    f"Rows belong to partition '{name}' of {self._info.table_path}, which does not exist; create it "
-                    "first, or let the table create partitions by itself (table.auto-partition.enabled)",
-                    ErrorCode.PARTITION_NOT_EXISTS,
-                ) from error
-            self._partition_ids[name] = partition_id
-            self._partition_names[partition_id] = name
+        partition_id = self._existing.id_of(name)
+        self._partition_names[partition_id] = name
         return partition_id
 
     def partition_name(self, bucket: TableBucket) -> str | None:
@@ -136,3 +129,44 @@ class TableSplitter:
                 ErrorCode.PARTITION_NOT_EXISTS,
             )
         return name
+
+
+class ExistingPartitions:
+    """The partitions of a table that rows are written to. They are looked up once, and remembered.
+
+    One that is missing is asked for once more a moment later: a new one may not have reached every server yet.
+    """
+
+    def __init__(self, cluster: Cluster, runtime: Runtime, path: TablePath) -> None:
+        self._cluster = cluster
+        self._runtime = runtime
+        self._path = path
+        self._ids: dict[str, int] = {}
+
+    def check(self, names: Iterable[str]) -> None:
+        """Refuse a partition that does not exist (code 36)."""
+        for name in names:
+            self.id_of(name)
+
+    def id_of(self, name: str) -> int:
+        """Return the id of a partition; code 36 if it does not exist."""
+        partition_id = self._ids.get(name)
+        if partition_id is None:
+            partition_id = self._ids[name] = self._runtime.run(self._look_up(name))
+        return partition_id
+
+    async def _look_up(self, name: str) -> int:
+        for pause_s in (_MISSING_PAUSE_S, None):
+            try:
+                return await self._cluster.partition_id(self._path, name)
+            except FlussError as error:
+                if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                    raise
+                if pause_s is None:
+                    raise FlussError(
+                        f"Rows belong to partition '{name}' of {self._path}, which does not exist; create it first, or "
+                        "let the table create partitions by itself (table.auto-partition.enabled)",
+                        ErrorCode.PARTITION_NOT_EXISTS,
+                    ) from error
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the second answer is returned or raised")

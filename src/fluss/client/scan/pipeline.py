@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,7 @@ from fluss.client.scan.fetcher import Fetcher
 from fluss.client.scan.polling import BufferReader, Poller, Runs
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.remote import RemoteLog
-from fluss.errors import FlussError, RequestTimeoutError
+from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.schema.offsets import EARLIEST_OFFSET, OffsetSpec
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
@@ -36,6 +36,9 @@ from fluss.schema.table_options import LogFormat
 
 # How long one poll of a bounded read waits before it looks whether there is still hope.
 _POLL_TIMEOUT_S: Final = 0.5
+# What does not come back is not waited for any longer than servers need to tell each other what there is.
+_GONE_AFTER_S: Final = 1.0
+_GONE_CODES: Final = frozenset({ErrorCode.TABLE_NOT_EXIST, ErrorCode.PARTITION_NOT_EXISTS})
 # What one step returns at most, so that a read in batches needs no more memory.
 BATCHES_PER_POLL_MAX: Final = 100
 BYTES_PER_POLL_MAX: Final = 64 * 1024 * 1024
@@ -230,9 +233,15 @@ class BoundedRead:
     def _taken(self, runs: Runs, begun_s: float) -> list[RecordRun]:
         self._waited_s = 0.0 if self._has_moved else self._waited_s + self._clock() - begun_s
         self._has_moved = False
-        if self._waited_s > self._idle_timeout_s:
+        if self._waited_s > self._idle_timeout_s or (self._waited_s > _GONE_AFTER_S and _is_gone(self._stops)):
             raise no_progress(self._stops, self._idle_timeout_s)
         return [run for _, run in runs]
+
+
+def _is_gone(subscriptions: Iterable[Subscription]) -> bool:
+    """Whether the server says of the first subscription that there is no such table or partition."""
+    first = next(iter(subscriptions), None)
+    return first is not None and first.last_error is not None and first.last_error.error_code in _GONE_CODES
 
 
 def no_progress(stops: Mapping[Subscription, int], idle_timeout_s: float) -> FlussError:

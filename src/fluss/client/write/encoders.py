@@ -297,9 +297,22 @@ class KvEncoder(TableEncoder):
             return []
         keys, records = self.encode_records(batch)
         if bucket_id is not BY_KEY:
-            return [(bucket_id, part) for part in self._batches(records.data, records.lengths)]
+            offsets = offsets_of(records.lengths)
+            return [(bucket_id, part) for part in self._batches(byte_view(records.data), offsets)]
         groups = split_by_bucket(self.keys.buckets(self._key_columns(batch), keys), self.info.num_buckets)
-        return [(number, part) for number, places in groups for part in self._batches(*gathered(records, places))]
+        data, lengths = records.data, records.lengths
+        if len(groups) > 1:
+            # All of them at once, bucket by bucket: there may be thousands of buckets with a few rows each.
+            order = np.concatenate([places for _, places in groups])
+            lengths = lengths[order]
+            data = gather_ranges(data, records.starts[order], lengths)
+        offsets, view, first = offsets_of(lengths), byte_view(data), 0
+        encoded: Encoded = []
+        for number, places in groups:
+            end = first + len(places)
+            encoded += [(number, part) for part in self._batches(view, offsets[first : end + 1])]
+            first = end
+        return encoded
 
     def checked(
         self, rows: pa.RecordBatch, is_delete: npt.NDArray[np.bool_] | None = None, *, holder: str = "the table"
@@ -338,12 +351,10 @@ class KvEncoder(TableEncoder):
         ]
         return self._encode_rows(columns, self._types)
 
-    def _batches(self, data: UInt8Array, lengths: Int64Array) -> Iterator[EncodedKvBatch]:
-        """Cut records that lie back to back into batches. Nothing is copied."""
-        offsets = offsets_of(lengths)
-        view = byte_view(data)
+    def _batches(self, data: memoryview, offsets: Int64Array) -> Iterator[EncodedKvBatch]:
+        """Cut records that lie back to back, between offsets, into batches. Nothing is copied."""
         for first, end in _cuts(offsets, self._batch_bytes_max - HEADER_BYTES):
-            body = view[int(offsets[first]) : int(offsets[end])]
+            body = data[int(offsets[first]) : int(offsets[end])]
             yield self.batch_of(body, end - first)
 
 

@@ -135,11 +135,23 @@ class WriterClient:
         for piece in slices(batch, self.memory.bytes_max):
             self.memory.check_possible(piece.nbytes)
 
-    def write_arrow(self, encoder: TableEncoder, batch: pa.RecordBatch) -> list[Block]:
-        """Write an Arrow batch that has been checked; waits while memory is full. Without rows there are no blocks."""
+    def write_arrow(
+        self,
+        encoder: TableEncoder,
+        batch: pa.RecordBatch,
+        check_partitions: Callable[[Iterable[str]], None] | None = None,
+    ) -> list[Block]:
+        """Write an Arrow batch that has been checked; waits while memory is full. Without rows there are no blocks.
+
+        ``check_partitions`` may refuse the partitions of the rows, by name, before anything is written.
+        """
         if not batch.num_rows:
             return []
-        parts = [(None, batch)] if encoder.partitions is None else encoder.partitions.split(batch)
+        parts: Sequence[tuple[str | None, pa.RecordBatch]] = [(None, batch)]
+        if encoder.partitions is not None:
+            parts = split = encoder.partitions.split(batch)
+            if check_partitions is not None:
+                check_partitions(name for name, _ in split)
         blocks: list[Block] = []
         for partition_name, part in parts:
             table = self.physical_table(encoder, partition_name)

@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +27,17 @@ from fluss.client.write.row_layout import DELETE_MARK
 from fluss.client.write.writer_client import WriterClient
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import empty_batch
+from fluss.schema.fitting import DataFitter
 from fluss.schema.normalize import normalize_array, normalize_batch
-from fluss.schema.schema import Schema, shown_names
+from fluss.schema.schema import Schema, schema_from_columns, shown_names
 from fluss.schema.table import TableInfo
 from fluss.schema.types import TypeRoot
 from fluss.schema.value_objects import string_list
 
 # Partitions that a writer finds by the values of its last rows. More than this many are looked up by name.
 _DESTINATIONS_MAX: Final = 10_000
+# Returns a batch in the physical form in which it is written, or refuses it.
+BatchCheck: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 # Equal values of these types can have different texts (0.0 and -0.0), so values do not lead to partitions.
 _UNEQUAL_ROOTS: Final = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 
@@ -130,25 +134,25 @@ class TableUpsert:
         """Delete the row of a key; see ``UpsertWriter.delete``."""
         return self._writer().delete(pk)
 
-    def upsert_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+    def upsert_arrow_batch(self, batch: pa.RecordBatch, *, strict: bool = False) -> WriteResultHandle:
         """Upsert an Arrow batch; see ``UpsertWriter.upsert_arrow_batch``."""
-        return self._writer().upsert_arrow_batch(batch)
+        return self._writer().upsert_arrow_batch(batch, strict=strict)
 
-    def upsert_arrow(self, data: Any) -> None:
+    def upsert_arrow(self, data: Any, *, strict: bool = False) -> None:
         """Upsert Arrow data; see ``UpsertWriter.upsert_arrow``."""
-        self._writer().upsert_arrow(data)
+        self._writer().upsert_arrow(data, strict=strict)
 
-    def delete_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+    def delete_arrow_batch(self, batch: pa.RecordBatch, *, strict: bool = False) -> WriteResultHandle:
         """Delete the rows of many keys; see ``UpsertWriter.delete_arrow_batch``."""
-        return self._writer().delete_arrow_batch(batch)
+        return self._writer().delete_arrow_batch(batch, strict=strict)
 
-    def delete_arrow(self, keys: Any) -> None:
+    def delete_arrow(self, keys: Any, *, strict: bool = False) -> None:
         """Delete the rows of many keys; see ``UpsertWriter.delete_arrow``."""
-        self._writer().delete_arrow(keys)
+        self._writer().delete_arrow(keys, strict=strict)
 
-    def write_pandas(self, df: Any) -> None:
+    def write_pandas(self, df: Any, *, strict: bool = False) -> None:
         """Upsert a pandas data frame; see ``UpsertWriter.write_pandas``."""
-        self._writer().write_pandas(df)
+        self._writer().write_pandas(df, strict=strict)
 
     async def flush(self) -> None:
         """Send everything that was written on this connection, and wait until it is stored."""
@@ -229,22 +233,28 @@ class WriterBase:
 
     # Arrow
 
-    def _write_batch(self, batch: Any, checked: Callable[[pa.RecordBatch], pa.RecordBatch]) -> WriteResultHandle:
-        """Write one batch, if ``checked`` can bring it into the form that the encoder takes."""
-        blocks = self._write([checked(part) for part in arrow_input.record_batch(batch)])
+    def _write_batch(self, batch: Any, check: BatchCheck, fitter: DataFitter | None) -> WriteResultHandle:
+        """Write one batch, if ``check`` takes it, after ``fitter`` has brought it into form."""
+        blocks = self._write(_checked_all(arrow_input.record_batch(batch), check, fitter))
         if not blocks:
             return WriteResultHandle(CompletedWrite())
         return WriteResultHandle(blocks[0] if len(blocks) == 1 else JoinedWrites(blocks))
 
-    def _write_data(self, data: Any, checked: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+    def _write_data(self, data: Any, check: BatchCheck, fitter: DataFitter | None) -> None:
         """Write Arrow data of any kind. What is all there is checked before the first row is written."""
         if not arrow_input.is_stream(data):
-            self._write([checked(batch) for batch in arrow_input.record_batches(data)])
+            self._write(_checked_all(arrow_input.record_batches(data), check, fitter))
             return
         with arrow_input.record_batch_stream(data) as reader:
-            checked(empty_batch(reader.schema))
-            for batch in reader:
-                self._write([checked(batch)])
+            _checked(empty_batch(reader.schema), 0, check, fitter)
+            row_first = 0
+            while True:
+                with arrow_input.readable():
+                    batch = next(reader, None)
+                if batch is None:
+                    return
+                self._write([_checked(batch, row_first, check, fitter)])
+                row_first += batch.num_rows
 
     def _write(self, batches: Sequence[pa.RecordBatch]) -> list[Block]:
         for batch in batches:
@@ -278,6 +288,24 @@ class WriterBase:
         return f"{type(self).__name__}()"
 
 
+def _checked_all(
+    batches: Sequence[pa.RecordBatch], check: BatchCheck, fitter: DataFitter | None
+) -> list[pa.RecordBatch]:
+    starts = itertools.accumulate((batch.num_rows for batch in batches), initial=0)
+    return [_checked(batch, start, check, fitter) for batch, start in zip(batches, starts, strict=False)]
+
+
+def _checked(batch: pa.RecordBatch, row_first: int, check: BatchCheck, fitter: DataFitter | None) -> pa.RecordBatch:
+    """Fit a batch whose first row has a number, and check it; a refusal names the row where it can."""
+    fitted = batch if fitter is None else fitter.fit(batch, row_first)
+    try:
+        return check(fitted)
+    except FlussError as error:
+        if fitter is not None and fitted is batch:
+            fitter.explain(batch, row_first, error)
+        raise
+
+
 def _row_handle(block: Block, packed_row: bytes) -> WriteResultHandle:
     handle = WriteResultHandle(block)
     if block.bucket_id is BY_KEY:
@@ -298,6 +326,7 @@ class AppendWriter(AwaitsItself, WriterBase):
         encoder = client.log_encoder(table_info)
         super().__init__(client, encoder)
         layout = encoder.layout
+        self._fitter = DataFitter(table_info.schema)
         self._append = append_function(layout, self._row_sink(layout.pack_any))
         # The same as the method below, with a call less per row.
         self.append = self._append  # type: ignore[method-assign,assignment]  # it hides the method on purpose
@@ -310,34 +339,43 @@ class AppendWriter(AwaitsItself, WriterBase):
         """
         return self._append(row)
 
-    def write_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        """Append an Arrow batch, whose columns must be those of the table, in name, order and type.
+    def write_arrow_batch(self, batch: pa.RecordBatch, *, strict: bool = False) -> WriteResultHandle:
+        """Append an Arrow batch; its columns are brought into form as by ``write_arrow``.
 
         Large batches are sent in pieces; the handle waits for all of them. A batch that does not fit is a FlussError,
         and nothing is written.
         """
-        return self._write_batch(batch, self._checked)
+        return self._write_batch(batch, self._checked, None if strict else self._fitter)
 
-    def append_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+    def append_arrow_batch(self, batch: pa.RecordBatch, *, strict: bool = False) -> WriteResultHandle:
         """Append an Arrow batch: another name of ``write_arrow_batch``."""
-        return self.write_arrow_batch(batch)
+        return self.write_arrow_batch(batch, strict=strict)
 
-    def write_arrow(self, table: Any) -> None:
+    def write_arrow(self, table: Any, *, strict: bool = False) -> None:
         """Append Arrow data: a Table, a RecordBatch, a RecordBatchReader, or what polars, duckdb and others have.
 
-        Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` will do. Data that is all there, such as a table
-        or a data frame, is checked before the first row is written. Of a stream only the schema can be; its batches
-        are checked one by one, so that those before a bad one have been written.
-        """
-        self._write_data(table, self._checked)
+        Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` will do. Columns are found by name; those that may
+        be null can be missing, those that the table does not have are refused. Values are converted where the column
+        holds exactly the same, such as integers of another width, and texts that say what the column holds. A refusal
+        is a FlussError with column, value and row. With ``strict`` nothing is converted: columns must be those of the
+        table, in name, order and type.
 
-    def write_pandas(self, df: Any) -> None:
-        """Append a pandas data frame. Columns are found by name and converted as long as no value changes.
-
-        The index and columns that the table does not have are left out. pyarrow's own errors say what does not fit;
-        nothing is written then.
+        Data that is all there, such as a table or a data frame, is checked before the first row is written. Of a stream
+        only the schema can be; its batches are checked one by one, so that those before a bad one have been written.
         """
-        self.write_arrow(pa.Table.from_pandas(df, schema=self._info.schema.to_arrow(), preserve_index=False))
+        if arrow_input.is_pandas(table):
+            self.write_pandas(table, strict=strict)
+        else:
+            self._write_data(table, self._checked, None if strict else self._fitter)
+
+    def write_pandas(self, df: Any, *, strict: bool = False) -> None:
+        """Append a pandas data frame; columns and values as for ``write_arrow``, NaN being null.
+
+        A named level of the index is a column if the table has one of its name; else the index is left out. With
+        ``strict`` pyarrow converts the columns by its own rules, which may round or cut values.
+        """
+        frame = arrow_input.pandas_table(df, self._info.schema, holder="the table", strict=strict)
+        self._write_data(frame, self._checked, None if strict else self._fitter)
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch in the physical form of the table, or refuse it."""
@@ -363,6 +401,8 @@ class UpsertWriter(WriterBase):
         self._kv_encoder = encoder
         self._columns = encoder.columns
         self._columns_holder = "the partial update" if targets else "the table"
+        self._fitter = DataFitter(encoder.columns, self._columns_holder)
+        self._key_fitter = _KeyFitter(_key_schema(table_info), "the primary key")
         layout = encoder.layout
         self._upsert = append_function(layout, self._row_sink(layout.pack_any))
         self._delete = delete_function(layout, self._row_sink(layout.pack_delete))
@@ -391,40 +431,50 @@ class UpsertWriter(WriterBase):
 
     # Arrow
 
-    def upsert_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        """Upsert an Arrow batch, whose columns must be those of the table, in name, order and type.
+    def upsert_arrow_batch(self, batch: pa.RecordBatch, *, strict: bool = False) -> WriteResultHandle:
+        """Upsert an Arrow batch; its columns are brought into form as by ``upsert_arrow``.
 
-        With a partial update these are its columns, in the order in which it names them. If a key is in the batch
-        several times, the last row wins. Large batches are sent in pieces; the handle waits for all of them. A batch
-        that does not fit is a FlussError, and nothing is written.
+        If a key is in the batch several times, the last row wins. Large batches are sent in pieces; the handle waits
+        for all of them. A batch that does not fit is a FlussError, and nothing is written.
         """
-        return self._write_batch(batch, self._checked)
+        return self._write_batch(batch, self._checked, None if strict else self._fitter)
 
-    def upsert_arrow(self, data: Any) -> None:
+    def upsert_arrow(self, data: Any, *, strict: bool = False) -> None:
         """Upsert Arrow data: a Table, a RecordBatch, a RecordBatchReader, or what polars, duckdb and others have.
 
-        The columns are as in ``upsert_arrow_batch``. Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` will
-        do. Data that is all there, such as a table or a data frame, is checked before the first row is written. Of a
-        stream only the schema can be; its batches are checked one by one, so that those before a bad one have been
-        written.
-        """
-        self._write_data(data, self._checked)
+        Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` will do. The columns are those of the table, or of
+        the partial update. They are found by name; those that may be null can be missing and become null then, also
+        where there was a value; others are refused. Values are converted where the column holds exactly the same, such
+        as integers of another width, and texts that say what the column holds. A refusal is a FlussError with column,
+        value and row. With ``strict`` nothing is converted: columns must be the right ones in name, order and type.
 
-    def delete_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        Data that is all there, such as a table or a data frame, is checked before the first row is written. Of a stream
+        only the schema can be; its batches are checked one by one, so that those before a bad one have been written.
+        """
+        if arrow_input.is_pandas(data):
+            self.write_pandas(data, strict=strict)
+        else:
+            self._write_data(data, self._checked, None if strict else self._fitter)
+
+    def delete_arrow_batch(self, batch: pa.RecordBatch, *, strict: bool = False) -> WriteResultHandle:
         """Delete the rows of many keys: an Arrow batch of exactly the key columns, in any order; like ``delete``."""
-        return self._write_batch(batch, self._checked_keys)
+        return self._write_batch(batch, self._checked_keys, None if strict else self._key_fitter)
 
-    def delete_arrow(self, keys: Any) -> None:
+    def delete_arrow(self, keys: Any, *, strict: bool = False) -> None:
         """Delete the rows of many keys: Arrow data, as ``upsert_arrow`` takes it, of exactly the key columns."""
-        self._write_data(keys, self._checked_keys)
+        if arrow_input.is_pandas(keys):
+            _check_key_names(list(keys.columns), self._info.primary_keys)
+            keys = arrow_input.pandas_table(keys, _key_schema(self._info), holder="the primary key", strict=strict)
+        self._write_data(keys, self._checked_keys, None if strict else self._key_fitter)
 
-    def write_pandas(self, df: Any) -> None:
-        """Upsert a pandas data frame. Columns are found by name and converted as long as no value changes.
+    def write_pandas(self, df: Any, *, strict: bool = False) -> None:
+        """Upsert a pandas data frame; columns and values as for ``upsert_arrow``, NaN being null.
 
-        The index and columns that are not written are left out. pyarrow's own errors say what does not fit; nothing is
-        written then.
+        A named level of the index is a column if one of its name is written; else the index is left out. With
+        ``strict`` pyarrow converts the columns by its own rules, which may round or cut values.
         """
-        self.upsert_arrow(pa.Table.from_pandas(df, schema=self._columns.to_arrow(), preserve_index=False))
+        frame = arrow_input.pandas_table(df, self._columns, holder=self._columns_holder, strict=strict)
+        self._write_data(frame, self._checked, None if strict else self._fitter)
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch in the physical form of the columns that are written, or refuse it."""
@@ -433,16 +483,32 @@ class UpsertWriter(WriterBase):
     def _checked_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch of keys as a batch of deletes, or refuse it."""
         names = self._info.primary_keys
-        if sorted(batch.schema.names) != sorted(names):
-            raise FlussError(
-                f"A delete takes exactly the primary-key columns {shown_names(names)}, in any order; the data has "
-                f"{shown_names(batch.schema.names)}. Select the key columns, for instance with select({names})"
-            )
+        _check_key_names(batch.schema.names, names)
         arrays = [normalize_array(batch.column(name), self._info.schema.column(name).data_type, name) for name in names]
         marks = pa.array(np.ones(batch.num_rows, np.bool_))
         deletes = pa.RecordBatch.from_arrays([*arrays, marks], names=[*names, DELETE_MARK])
         self._encoder.check_keys(deletes)
         return deletes
+
+
+class _KeyFitter(DataFitter):
+    """Fits keys, which are exactly the columns of the primary key."""
+
+    def fit(self, batch: pa.RecordBatch, row_first: int = 0) -> pa.RecordBatch:
+        _check_key_names(batch.schema.names, self.column_names)
+        return super().fit(batch, row_first)
+
+
+def _check_key_names(names: Sequence[str], key_names: Sequence[str]) -> None:
+    if sorted(names) != sorted(key_names):
+        raise FlussError(
+            f"A delete takes exactly the primary-key columns {shown_names(key_names)}, in any order; the data has "
+            f"{shown_names(names)}. Select the key columns, for instance with select({key_names})"
+        )
+
+
+def _key_schema(info: TableInfo) -> Schema:
+    return schema_from_columns([info.schema.column(name) for name in info.primary_keys])
 
 
 def checked_targets(info: TableInfo, columns: Sequence[str] | None) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,9 @@ _BUSY_TIMEOUT_S: Final = 5.0
 # other error (a full disk, a lock) the transaction was undone, and a later one may succeed.
 _DOUBTFUL_ERRORS: Final = ("SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB")
 _DISK_FULL: Final = "SQLITE_FULL"
+_DAMAGE_ERRORS: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+# What SQLite needs for the files beside the one with the content.
+_ROOM_BYTES_MIN: Final = 256 * 1024
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +106,10 @@ class SqliteFile:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._refused(str(error)) from error
+            is_damaged = getattr(error, "sqlite_errorname", "").startswith(_DAMAGE_ERRORS)
+            raise (self._refused if is_damaged else self._not_opened)(str(error)) from error
         except OSError as error:
-            raise self._refused(error.strerror or str(error)) from error
+            raise self._not_opened(error.strerror or str(error)) from error
 
     def _refused(self, reason: str) -> FlussError:
         return FlussError(
@@ -112,6 +117,15 @@ class SqliteFile:
             "a backup, or start with another data directory",
             ErrorCode.STORAGE_EXCEPTION,
         )
+
+    def _not_opened(self, reason: str) -> FlussError:
+        """It may be in order. To restore an older one would be bad advice."""
+        # What SQLite says about it differs from place to place.
+        if shutil.disk_usage(self._path.parent).free < _ROOM_BYTES_MIN:
+            reason = "the disk has no room left; free some space and start the server again"
+        else:
+            reason += "; check the disk, the rights and the limit of open files (ulimit -n), and start the server again"
+        return FlussError(f"the metadata in {self._path} cannot be used: {reason}", ErrorCode.STORAGE_EXCEPTION)
 
     def _check(self, connection: sqlite3.Connection) -> None:
         problems = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.metrics import Counter, Metrics, Sample
 from fluss.server.descriptors import rocksdb_files
 from fluss.server.kv.joint_work import JointApplication, JointPreparation, LoopBudget
 from fluss.server.kv.open_stores import OpenStores, SharedStores
@@ -79,6 +80,7 @@ class KvRuntime:
         self.open_shared_stores = OpenStores(settings.open_shared_stores_max, slot_wait_ms=settings.open_slot_wait_ms)
         self._upkeep = ThreadPoolExecutor(settings.upkeep_threads, thread_name_prefix="fluss-kv-upkeep")
         self.shared_stores = SharedStores(data_dir, lambda: self.resources, self.in_upkeep, self.open_shared_stores)
+        self.counts = StoreCounts()
         self._ids = ids
         self._resources: KvResources | None = None
         self._preparers: dict[int, BatchPreparer] = {}
@@ -94,6 +96,22 @@ class KvRuntime:
         await self.shared_stores.close()
         await asyncio.to_thread(self.threads.shutdown)
         await asyncio.to_thread(self._upkeep.shutdown)
+
+    def show(self, metrics: Metrics) -> None:
+        """Have stores, and the memory of RocksDB, shown among the metrics."""
+        for kind, stores in (("own", self.open_stores), ("shared", self.open_shared_stores)):
+            metrics.gauge("fluss_open_stores", "Stores of rows by key that are open.", stores.__len__, database=kind)
+        self.shared_stores.show(metrics)
+        self.counts.show(metrics)
+        metrics.gauges("fluss_store_memory_bytes", "What RocksDB holds in memory.", self._memory_samples)
+
+    def _memory_samples(self) -> list[Sample]:
+        if self._resources is None:
+            return []
+        return [
+            Sample(self._resources.buffered_bytes, (("kind", "write buffers"),)),
+            Sample(self._resources.cached_bytes, (("kind", "block cache"),)),
+        ]
 
     @property
     def resources(self) -> KvResources:
@@ -195,3 +213,31 @@ class WriteMemory:
         """Count more or fewer bytes of a write that was taken, whatever the limit."""
         self._bytes += byte_count
         assert self._bytes >= 0, "more was given back than taken"
+
+
+class StoreCounts:
+    """How often stores were opened, built again, and given a database of their own. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.promoted = Counter()
+        self._opened = Counter()
+        self._rebuilt = Counter()
+        self._replayed_bytes = Counter()
+
+    def note_recovered(self, replayed_bytes: int, *, is_rebuilt: bool) -> None:
+        """A store was opened, and brought up to date from its changelog."""
+        self._opened.add()
+        self._rebuilt.add(is_rebuilt)
+        self._replayed_bytes.add(replayed_bytes)
+
+    def show(self, metrics: Metrics) -> None:
+        metrics.show_counter("fluss_stores_opened_total", "Stores that were opened.", self._opened)
+        metrics.show_counter(
+            "fluss_stores_rebuilt_total", "Stores that could not be used, and were built again.", self._rebuilt
+        )
+        metrics.show_counter(
+            "fluss_stores_promoted_total", "Stores that have become too large to share a database.", self.promoted
+        )
+        metrics.show_counter(
+            "fluss_store_replayed_bytes_total", "Changelogs read to bring stores up to date.", self._replayed_bytes
+        )

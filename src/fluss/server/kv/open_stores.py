@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from fluss.errors import FlussError, KvDamagedError
+from fluss.metrics import Counter, Metrics
 from fluss.storage.kv.bucket_prefix import KeyRange
 from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.shared_database import DIRECTORY_NAME, GivenUpError, SharedDatabase, SharedDatabases
@@ -153,6 +154,7 @@ class SharedStores:
         self._reopening: dict[int, asyncio.Task[None]] = {}
         self._removed: dict[SharedDatabase, KeyRange] = {}
         self._reclaiming: asyncio.Task[None] | None = None
+        self._given_up = {reason: Counter() for reason in ("damaged", "failed")}
         self._is_closed = False
 
     @property
@@ -161,6 +163,23 @@ class SharedStores:
         if self._databases is None:
             self._databases = SharedDatabases(self._data_dir, self._resources())
         return self._databases
+
+    def show(self, metrics: Metrics) -> None:
+        """Have the databases shown among the metrics."""
+        metrics.gauge("fluss_shared_databases", "Open databases that small stores share.", lambda: len(self._sizes()))
+        metrics.gauge("fluss_shared_database_bytes", "What their files take on the disk.", lambda: sum(self._sizes()))
+        for reason, counter in self._given_up.items():
+            metrics.show_counter(
+                *("fluss_shared_databases_given_up_total", "How often one was closed to open it again.", counter),
+                reason=reason,
+            )
+
+    def _sizes(self) -> list[int]:
+        sizes = []
+        for shared in () if self._databases is None else self._databases.open_ones():
+            with suppress(GivenUpError):
+                sizes.append(shared.size_bytes())
+        return sizes
 
     # A database that has failed
 
@@ -176,6 +195,7 @@ class SharedStores:
             *(shared.directory, "is damaged" if shared.is_damaged else "has failed"),
             "built again from copies and changelogs" if shared.is_damaged else "brought up to date from changelogs",
         )
+        self._given_up["damaged" if shared.is_damaged else "failed"].add()
         shared.give_up()
         for store in list(self._open_stores):
             if store.current is not None and store.current.shared is shared:

@@ -21,7 +21,7 @@ from fluss.record.kv_batch import KEY_BYTES_MAX, RECORDS_MAX, KvBatch
 from fluss.record.mutations import FoundGroup, FoundRows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.server.kv.auto_increment import AutoIncrement, IdAllocation
-from fluss.server.merge.changelog import encode_changelog
+from fluss.server.merge.changelog import ChangelogEncoder
 from fluss.server.merge.changes import Changes, MergeInput
 from fluss.server.merge.engines import check_targets, merger_of
 from fluss.server.merge.joined_batches import JoinedBatches
@@ -96,6 +96,7 @@ class BatchPreparer:
         self.table = table
         self.auto_increment = AutoIncrement.of(table)
         self._merger = merger_of(table)
+        self._changelog = ChangelogEncoder(table)
         self._has_few_columns = len(table.descriptor.schema.columns) <= _QUICK_COLUMNS_MAX
 
     def check(self, data: memoryview, targets: Sequence[int], *, is_overwrite: bool) -> KvBatch:
@@ -213,9 +214,7 @@ class BatchPreparer:
         return joined
 
     def _prepared(self, batch: KvBatch, changes: Changes, ids_left: IdBlock | None) -> PreparedBatch:
-        changelog = encode_changelog(
-            self.table, changes, writer_id=batch.writer_id, batch_sequence=batch.batch_sequence
-        )
+        changelog = self._changelog.encode(changes, writer_id=batch.writer_id, batch_sequence=batch.batch_sequence)
         memtable = Memtable.over(changes.changed)
         # Keys, and rows that stay as they came, lie in the batch and keep the whole of it in memory.
         memory_bytes = len(changelog) + len(batch.data) + memtable.byte_count

@@ -115,8 +115,9 @@ class Recovery:
         self._is_cancelled = threading.Event()
         self._offset_end = log.offset_high_watermark
         self._offset: int | None = None
-        # Changelog bytes that were replayed.
+        # Changelog bytes that were replayed, and whether what was there could not be used.
         self.replayed_bytes = 0
+        self.is_rebuilt = False
 
     @property
     def progress_text(self) -> str:
@@ -153,6 +154,7 @@ class Recovery:
                 if self._home.is_shared_damaged:
                     raise
                 logger.warning("%s; it is built again", error.message)
+        self.is_rebuilt = True
         self._home.remove()
         if self._log.offset_start > 0:
             self._restore_checkpoint()

@@ -261,6 +261,7 @@ class StoreLife:
         finally:
             self._recovery = None
         self._unflushed_bytes = recovery.replayed_bytes
+        self._runtime.counts.note_recovered(recovery.replayed_bytes, is_rebuilt=recovery.is_rebuilt)
         if store.shared is not None and not self._is_shared:
             await self._change_slot(is_shared=True)
         return store
@@ -301,6 +302,7 @@ class StoreLife:
             self._open_stores.moved_out(self)
             self._is_shared = False
             self._open_stores.moved_in(self)
+            self._runtime.counts.promoted.add()
 
     @property
     def is_promotion_due(self) -> bool:

@@ -41,47 +41,52 @@ class ChangelogRows(NamedTuple):
     rows: pa.RecordBatch
 
 
-def encode_changelog(
-    table: Table,
-    changes: Changes,
-    *,
-    writer_id: int,
-    batch_sequence: int,
-    bytes_max: int = DECOMPRESSED_BYTES_MAX,
-) -> bytearray:
-    """Encode changes as one log batch that stands for the KV batch of a writer.
+class ChangelogEncoder:
+    """Encodes changes as log batches. Made per version of a table, has no state."""
 
-    Code 13: readers would not take so much at once.
-    """
-    rows, change_types = changes.rows, changes.change_types
-    # With what slices leave out, which takes long to tell.
-    if rows.get_total_buffer_size() > bytes_max and rows.nbytes > bytes_max:
-        raise FlussError(
-            f"The changelog of a batch for table {table.path} would have {rows.nbytes} bytes, readers take at most "
-            f"{bytes_max} at once; write or delete fewer rows at a time",
-            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-        )
-    if table.descriptor.log_format is LogFormat.ARROW:
-        return encode_arrow_batch(
-            rows,
-            table.schema_id,
-            ArrowCompression.from_properties(table.descriptor.properties),
-            compressed_bytes_min=_COMPRESSED_BYTES_MIN,
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._compression = ArrowCompression.from_properties(table.descriptor.properties)
+        row_format = _row_format(table)
+        # None for a log of Arrow batches.
+        self._rows = None if row_format is None else TableRowCodec(table, row_format)
+
+    def encode(
+        self, changes: Changes, *, writer_id: int, batch_sequence: int, bytes_max: int = DECOMPRESSED_BYTES_MAX
+    ) -> bytearray:
+        """Encode changes as one log batch that stands for the KV batch of a writer.
+
+        Code 13: readers would not take so much at once.
+        """
+        rows, change_types = changes.rows, changes.change_types
+        # With what slices leave out, which takes long to tell.
+        if rows.get_total_buffer_size() > bytes_max and rows.nbytes > bytes_max:
+            raise FlussError(
+                f"The changelog of a batch for table {self._table.path} would have {rows.nbytes} bytes, readers take "
+                f"at most {bytes_max} at once; write or delete fewer rows at a time",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+        if self._rows is None:
+            return encode_arrow_batch(
+                rows,
+                self._table.schema_id,
+                self._compression,
+                compressed_bytes_min=_COMPRESSED_BYTES_MIN,
+                writer_id=writer_id,
+                batch_sequence=batch_sequence,
+                change_types=change_types,
+            )
+        body: list[BytesLike] = []
+        if rows.num_rows:
+            body.append(encode_row_body(self._rows.encode(rows), change_types))
+        return build_batch(
+            body,
+            schema_id=self._table.schema_id,
+            record_count=rows.num_rows,
+            append_only=False,
             writer_id=writer_id,
             batch_sequence=batch_sequence,
-            change_types=change_types,
         )
-    body: list[BytesLike] = []
-    if rows.num_rows:
-        body.append(encode_row_body(TableRowCodec(table, _row_format(table)).encode(rows), change_types))
-    return build_batch(
-        body,
-        schema_id=table.schema_id,
-        record_count=rows.num_rows,
-        append_only=False,
-        writer_id=writer_id,
-        batch_sequence=batch_sequence,
-    )
 
 
 def decode_changelog(table: Table, batch: LogBatch) -> ChangelogRows:

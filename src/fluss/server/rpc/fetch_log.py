@@ -25,18 +25,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from fluss.errors import RETRIABLE_CODES, CorruptMessageError, ErrorCode, FlussError
+from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
+from fluss.integers import INT32_MAX
 from fluss.net.request_handler import Answer, RequestContext
 from fluss.protocol.bulk_messages import FetchedBucket, FetchedTable, FetchLogResponse, encode_fetched_bucket
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.predicates import FilterAllowance, decode_predicate
-from fluss.record.pruning import BatchFilter
+from fluss.protocol.predicates import FilterAllowance
 from fluss.schema.acl import AclOperation
 from fluss.schema.predicate import FilterLimits
-from fluss.schema.schema import Schema
 from fluss.schema.table_options import LogFormat
 from fluss.server.model import format_bucket
 from fluss.server.rpc.bucket_access import BucketAccess
+from fluss.server.rpc.fetch_filters import BYTES_AT_ONCE, FetchFilters, decoded
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, NotOpenError, open_all, unknown_bucket
 from fluss.server.tablet.fetch_memory import FetchMemory
 from fluss.server.tablet.filter_turns import FilterTurns
@@ -52,10 +52,10 @@ _LOG_START_OFFSET_TOLD = 0
 _SCAN_BYTES_MAX = 64 * 1024 * 1024
 # The processor time that one fetch may take for its filters. Then it is answered with what it has found.
 _FILTER_SECONDS_MAX = 0.05
-# Larger filters are not decoded on the event loop.
-_FILTER_BYTES_AT_ONCE = 1024
-# Buckets that are read on the event loop, if that needs no disk; more are left to a thread.
+# Buckets that are read on the event loop, if that needs no disk, and batches that filters are asked about there; more
+# are left to a thread.
 _READS_AT_ONCE_MAX = 8
+_FILTERED_AT_ONCE_MAX = 64
 # A bucket that fails with one of these does not end the wait for the others.
 _WAITING_CODES = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION))
 
@@ -116,6 +116,8 @@ class _Fetch:
     unopened: list[HostedBucket] = field(default_factory=list)
     # What was read and is held in memory.
     byte_count: int = 0
+    # Whether it is more than the event loop has time for.
+    is_long: bool = False
 
     @property
     def undecoded(self) -> list[_TableFetch]:
@@ -155,6 +157,13 @@ class _Fetch:
                 return True
         return not self.failure_codes() <= _WAITING_CODES
 
+    def leave_to_thread(self) -> None:
+        """Begin anew, because there is more to look at than the event loop has time for."""
+        for cursor in self.ready:
+            cursor.outcome = None
+        self.byte_count = 0
+        self.is_long = True
+
     def forget_read(self) -> None:
         """Let go of what was read; only those cursors stay ready that still have something to read."""
         for cursor in self.ready:
@@ -179,6 +188,7 @@ class LogFetcher:
         turns: FilterTurns,
         rng: random.Random,
         *,
+        filters: FetchFilters,
         response_bytes_max: int,
         filter_limits: FilterLimits,
         filter_batches_max: int,
@@ -188,6 +198,7 @@ class LogFetcher:
         self._purgatory = purgatory
         self._readers = readers
         self._turns = turns
+        self._filters = filters
         self._response_bytes_max = response_bytes_max
         self._filter_limits = filter_limits
         self._filter_batches_max = filter_batches_max
@@ -200,12 +211,13 @@ class LogFetcher:
         fetch = self._prepare(context, request)
         if fetch.unopened:
             return self._open_and_serve(context, request, fetch.unopened)
-        if fetch.ready and not fetch.filter_bytes and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
+        if fetch.ready and not fetch.undecoded and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
             granted = self._memory.try_take(fetch.bytes_max, fetch.owner)
-            if granted is not None:
-                with self._settling(fetch, granted):
-                    _read_all(self._reads(fetch), self._limits(granted))
-                return self._answer(fetch)
+            if granted is not None and self._read_at_once(fetch, granted):
+                if fetch.byte_count or fetch.is_satisfied():
+                    return self._answer(fetch)
+                # A filter has skipped everything.
+                fetch.forget_read()
         return self._serve(fetch)
 
     async def _open_and_serve(
@@ -243,7 +255,7 @@ class LogFetcher:
         refusal: FlussError | None = None
         try:
             table = self._access.table(context, table_id, AclOperation.READ)
-            selection = None if table is None else _selection(table, wanted, table_fetch, fetch)
+            selection = None if table is None else self._selection(table, wanted, table_fetch, fetch)
         except FlussError as error:
             refusal = error
         for entry in wanted.buckets_req:
@@ -261,12 +273,41 @@ class LogFetcher:
             else:
                 table_fetch.cursors.append(cursor)
 
+    def _selection(
+        self, table: HostedTable, wanted: pb.PbFetchLogReqForTable, table_fetch: _TableFetch, fetch: _Fetch
+    ) -> Selection | None:
+        """Return what is wanted of a table, as far as it can be told at once; a large filter is left for a thread."""
+        columns = tuple(wanted.projected_fields) if wanted.projection_pushdown_enabled else None
+        schema_id = wanted.filter_schema_id
+        has_filter = wanted.HasField("filter_predicate") and schema_id in table.table.schemas
+        if not has_filter or table.log_format is not LogFormat.ARROW:
+            return Selection.of(table, columns, None)
+        counts, encoded = self._filters.counts, wanted.filter_predicate
+        if not fetch.filter_bytes:
+            counts.fetches.add()
+        batch_filter = None
+        try:
+            fetch.allowance.take_bytes(len(encoded))
+            fetch.filter_bytes += len(encoded)
+            if len(encoded) > BYTES_AT_ONCE:
+                decode = partial(decoded, table, schema_id, encoded, fetch.allowance)
+                table_fetch.decode_selection = lambda: Selection.of(table, columns, decode())
+                return None
+            batch_filter = self._filters.kept(table, schema_id, encoded, fetch.allowance)
+        except FlussError:
+            counts.refused["limit"].add()
+            raise
+        if batch_filter is None:
+            counts.refused["unknown"].add()
+        return Selection.of(table, columns, batch_filter)
+
     # Wait and read
 
     async def _serve(self, fetch: _Fetch) -> Answer | FetchLogResponse:
         if not fetch.filter_bytes:
             return await self._wait_and_read(fetch)
         if not self._turns.hold(fetch.filter_bytes, fetch.owner):
+            self._filters.counts.refused["memory"].add()
             await self._purgatory.hold_back()
             return self._answer(fetch)
         try:
@@ -284,6 +325,10 @@ class LogFetcher:
                 return False
             selections = await turn.run(_decode_all, tables)
         for table, selection in zip(tables, selections, strict=True):
+            if isinstance(selection, FlussError):
+                self._filters.counts.refused["limit"].add()
+            elif selection is None or not selection.is_filtered:
+                self._filters.counts.refused["unknown"].add()
             table.select(selection)
             table.decode_selection = None
         fetch.drop_failed()
@@ -335,6 +380,10 @@ class LogFetcher:
 
     async def _read(self, fetch: _Fetch) -> bool:
         """Read what is ready; return False if there is no memory for it, or no time any more."""
+        if _is_in_memory(fetch):
+            granted = await self._memory.take(fetch.bytes_max, fetch.owner)
+            if granted is None or self._read_at_once(fetch, granted):
+                return granted is not None
         if not fetch.is_filtered():
             return await self._read_in(partial(asyncio.get_running_loop().run_in_executor, self._readers), fetch)
         # The turn comes first: a fetch that waits for it holds no memory that others need.
@@ -346,19 +395,31 @@ class LogFetcher:
         if granted is None:
             return False
         with self._settling(fetch, granted):
-            reads, limits = self._reads(fetch), self._limits(granted)
-            if _is_in_memory(fetch):
-                _read_all(reads, limits)
-            else:
-                try:
-                    await run(_read_all, reads, limits)
-                except asyncio.CancelledError:
-                    limits.is_abandoned = True
-                    raise
+            limits = FetchLimits(granted, _SCAN_BYTES_MAX, self._filter_batches_max, _FILTER_SECONDS_MAX)
+            try:
+                await run(_read_all, self._reads(fetch), limits)
+            except asyncio.CancelledError:
+                limits.is_abandoned = True
+                raise
+            self._count(limits)
         return True
 
-    def _limits(self, granted_bytes: int) -> FetchLimits:
-        return FetchLimits(granted_bytes, _SCAN_BYTES_MAX, self._filter_batches_max, _FILTER_SECONDS_MAX)
+    def _read_at_once(self, fetch: _Fetch, granted_bytes: int) -> bool:
+        """Read what is in memory on the event loop; False if filters have more to look at than there is time for."""
+        with self._settling(fetch, granted_bytes):
+            batches_max = min(self._filter_batches_max, _FILTERED_AT_ONCE_MAX)
+            limits = FetchLimits(granted_bytes, _SCAN_BYTES_MAX, batches_max, _FILTER_SECONDS_MAX)
+            _read_all(self._reads(fetch), limits)
+            self._count(limits)
+        if limits.scan_batches_left > 0:
+            return True
+        self._memory.give_back(fetch.byte_count, fetch.owner)
+        fetch.leave_to_thread()
+        return False
+
+    def _count(self, limits: FetchLimits) -> None:
+        if limits.filtered_batches:
+            self._filters.counts.add(limits)
 
     def _reads(self, fetch: _Fetch) -> list[_Read]:
         """Return what is to be read, starting at a random bucket: the first ones get the most."""
@@ -401,36 +462,6 @@ def _failure(bucket_id: int, partition_id: int | None, error: FlussError) -> Fet
     return FetchedBucket(bucket_id, partition_id, error_code=error.error_code, error_message=error.public_message)
 
 
-def _selection(
-    table: HostedTable, wanted: pb.PbFetchLogReqForTable, table_fetch: _TableFetch, fetch: _Fetch
-) -> Selection | None:
-    """Return what is wanted of a table, as far as it can be told at once; a large filter is left for a thread."""
-    columns = tuple(wanted.projected_fields) if wanted.projection_pushdown_enabled else None
-    schema = table.table.schemas.get(wanted.filter_schema_id)
-    if not wanted.HasField("filter_predicate") or schema is None or table.log_format is not LogFormat.ARROW:
-        return Selection.of(table, columns, None)
-    encoded = wanted.filter_predicate
-    fetch.allowance.take_bytes(len(encoded))
-    fetch.filter_bytes += len(encoded)
-    decode = partial(_decoded_selection, table, columns, encoded, schema, fetch.allowance)
-    if len(encoded) <= _FILTER_BYTES_AT_ONCE:
-        return decode()
-    table_fetch.decode_selection = decode
-    return None
-
-
-def _decoded_selection(
-    table: HostedTable, columns: Sequence[int] | None, encoded: bytes, schema: Schema, allowance: FilterAllowance
-) -> Selection | None:
-    """Decode the filter. One that is not understood is left out: the client looks at the rows it gets anyway."""
-    try:
-        batch_filter = BatchFilter(decode_predicate(encoded, schema, allowance))
-    except CorruptMessageError as error:
-        logger.debug("a filter on table %s is not used: %s", table.table.path, error.message)
-        batch_filter = None
-    return Selection.of(table, columns, batch_filter)
-
-
 def _decode_all(tables: Sequence[_TableFetch]) -> list[Selection | FlussError | None]:
     """Decode the filters of tables that have some; errors are returned. Runs in any thread."""
     selections: list[Selection | FlussError | None] = []
@@ -461,12 +492,20 @@ def _out_of_range(hosted: HostedBucket, log: LogTablet, offset: int) -> FlussErr
 
 
 def _is_in_memory(fetch: _Fetch) -> bool:
-    """Whether there is little to read, all of it written moments ago and wanted as it is stored."""
-    if len(fetch.ready) > _READS_AT_ONCE_MAX:
+    """Whether there is little to read and to filter, all of it written moments ago and with all columns wanted."""
+    if fetch.is_long or fetch.filter_bytes > BYTES_AT_ONCE or len(fetch.ready) > _READS_AT_ONCE_MAX:
         return False
     for cursor in fetch.ready:
         log = cursor.hosted.tablet
-        if log is not None and (cursor.selection is not None or not log.is_cached(cursor.offset, cursor.bytes_max)):
+        if log is None:
+            continue
+        bytes_max = cursor.bytes_max
+        if cursor.selection is not None:
+            if cursor.selection.is_projected:
+                return False
+            # A filter may skip whatever there is.
+            bytes_max = INT32_MAX
+        if not log.is_cached(cursor.offset, bytes_max):
             return False
     return True
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
+from fluss.metrics import Metrics
 from fluss.net.request_handler import Handler
 from fluss.protocol.api import ApiKey
 from fluss.server.authorizer import Authorizer
 from fluss.server.model import CatalogView, Clock
 from fluss.server.rpc.bucket_access import BucketAccess, ReadResources
 from fluss.server.rpc.bucket_info import OffsetLister, RowCounter
+from fluss.server.rpc.fetch_filters import FetchFilters
 from fluss.server.rpc.fetch_log import LogFetcher
 from fluss.server.rpc.key_lookups import KeyInsertion, KeyReads, KvLookup, KvPrefixLookup
 from fluss.server.rpc.scans import KvScanner, LimitScanner
@@ -45,6 +47,7 @@ class TabletService:
         self._filter_turns = FilterTurns(
             readers, turns_max=settings.filter_threads, bytes_max=settings.filter_memory_bytes_max
         )
+        self._filters = FetchFilters()
         self._sessions = ScanSessions(settings.scans, readers, clock=clock)
         purgatory, memory = self._purgatory, self._memory
         resources = ReadResources(access, memory, ReadTurns(memory, settings.reader_threads), purgatory, readers)
@@ -55,6 +58,7 @@ class TabletService:
             ApiKey.PUT_KV: KvPutter(writes).put_kv,
             ApiKey.FETCH_LOG: LogFetcher(
                 *(access, memory, purgatory, readers, self._filter_turns, rng or random.Random()),
+                filters=self._filters,
                 response_bytes_max=settings.fetch_response_bytes_max,
                 filter_limits=settings.filters,
                 filter_batches_max=settings.filter_batches_max,
@@ -66,6 +70,16 @@ class TabletService:
             ApiKey.PREFIX_LOOKUP: KvPrefixLookup(reads).prefix_lookup,
             ApiKey.SCAN_KV: KvScanner(resources, self._sessions, settings.scans.answer_bytes_max).scan_kv,
         }
+
+    def show(self, metrics: Metrics) -> None:
+        """Have what fetches wait for, and what their filters do, shown among the metrics."""
+        metrics.gauge("fluss_delayed_fetches", "Fetches that wait for records.", lambda: self.delayed_fetch_count)
+        metrics.gauge(
+            "fluss_waiting_filters",
+            "Fetches whose filters wait for their turn.",
+            lambda: self._filter_turns.waiting_count,
+        )
+        self._filters.counts.show(metrics)
 
     @property
     def delayed_fetch_count(self) -> int:

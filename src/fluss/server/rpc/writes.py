@@ -11,7 +11,6 @@ it. A request never fails as a whole: some clients repeat a request that does, f
 from __future__ import annotations
 
 import asyncio
-import errno
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -32,8 +31,8 @@ from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.tablet import LogTablet
+from fluss.storage.vfs import is_out_of_space
 
-_NO_SPACE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 # The value of ``agg_mode`` that bypasses the merge engine; all others mean to merge.
 _OVERWRITE: Final = 1
 # Clients of older versions do not know the code that asks them to slow down.
@@ -196,7 +195,7 @@ class Writes:
             await write.wait()
         except FlussError as error:
             write.failure = error
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_SPACE_ERRORS:
+            if isinstance(error.__cause__, OSError) and is_out_of_space(error.__cause__):
                 self._disk_guard.out_of_space()
         else:
             write.is_safe = True
@@ -317,8 +316,9 @@ class _Put(BucketWrite):
 
     async def wait(self) -> None:
         assert self._answer is not None, "it was begun"
-        # A writer that stops waiting must not stop the batch.
-        await asyncio.wait((self._answer,))
+        if not self._answer.done():
+            # A writer that stops waiting must not stop the batch.
+            await asyncio.wait((self._answer,))
         self._answer.result()
 
     def is_safe_by_now(self) -> bool:

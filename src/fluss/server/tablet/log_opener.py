@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT64_MAX
+from fluss.memory import LongLived
 from fluss.server.model import Clock, format_bucket
 from fluss.server.tablet.buckets import CLOSED_IN_ORDER, LEFT_BEHIND, NOTHING_ON_DISK, BucketGroup, HostedBucket
 from fluss.storage.log.committer import Committer
@@ -46,7 +47,14 @@ class LogOpener:
     """Opens the logs of buckets. Belongs to the event loop; implements Opener."""
 
     def __init__(
-        self, data_dir: Path, settings: LogSettings, *, files: Files, committer: Committer, clock: Clock
+        self,
+        data_dir: Path,
+        settings: LogSettings,
+        *,
+        files: Files,
+        committer: Committer,
+        clock: Clock,
+        long_lived: LongLived,
     ) -> None:
         self.data_dir = data_dir
         # Whether the last run of the server has closed its logs in order. To be set before any is opened.
@@ -55,6 +63,7 @@ class LogOpener:
         self._files = files
         self._committer = committer
         self._clock = clock
+        self._long_lived = long_lived
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fluss-open")
         # New logs that may still be made in this turn of the event loop.
         self._new_left = _NEW_PER_TURN
@@ -68,7 +77,11 @@ class LogOpener:
         if self._new_left == _NEW_PER_TURN:
             asyncio.get_running_loop().call_soon(self._begin_turn)
         self._new_left -= 1
-        bucket.opened(self._new_log(bucket))
+        self._hand_over(bucket, self._new_log(bucket))
+
+    def _hand_over(self, bucket: HostedBucket, log: LogTablet | FlussError) -> None:
+        bucket.opened(log)
+        self._long_lived.added()
 
     def _begin_turn(self) -> None:
         self._new_left = _NEW_PER_TURN
@@ -172,7 +185,7 @@ class LogOpener:
         """Make logs of which nothing is on the disk, some in each turn of the event loop."""
         for first in range(0, len(buckets), LOGS_PER_JOB):
             for bucket in buckets[first : first + LOGS_PER_JOB]:
-                bucket.opened(self._new_log(bucket))
+                self._hand_over(bucket, self._new_log(bucket))
             await asyncio.sleep(0)
 
     async def _open(self, places: Sequence[_Place]) -> None:
@@ -181,7 +194,7 @@ class LogOpener:
             if log is None:
                 place.bucket.not_opened()
             else:
-                place.bucket.opened(log)
+                self._hand_over(place.bucket, log)
 
     def _open_logs(self, places: Sequence[_Place]) -> list[LogTablet | FlussError | None]:
         return [self._open_log(place) for place in places]

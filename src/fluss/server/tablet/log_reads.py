@@ -192,6 +192,10 @@ class FetchLimits:
     has_data: bool = False
     # Set by the event loop when the client is gone; the thread that reads stops at the next step.
     is_abandoned: bool = False
+    # What filters were asked about so far, what they have skipped, and the processor time for that.
+    filtered_batches: int = 0
+    skipped_batches: int = 0
+    filter_seconds: float = 0.0
 
     @property
     def is_used_up(self) -> bool:
@@ -260,12 +264,15 @@ def _read_selected(
             if stored is None:
                 return found.data(has_more=False)
             limits.scan_batches_left -= len(stored.heads)
+            limits.filtered_batches += len(stored.heads)
             limits.scan_bytes_left -= stored.read_bytes
             is_wanted = selection.is_wanted(stored.heads)
             seconds = time.thread_time() - started_s
             if seconds < limits.scan_seconds_left * _HEADS_SECONDS_SHARE:
                 heads_max = min(heads_max * 2, _HEADS_MAX)
             limits.scan_seconds_left -= seconds
+            limits.filter_seconds += seconds
+            limits.skipped_batches += len(is_wanted) - int(np.count_nonzero(is_wanted))
             offset = found.add_wanted(log, stored, is_wanted)
         if found.is_full:
             break
@@ -320,13 +327,14 @@ class _Found:
         done = 0
         while done < len(wanted) and not self.is_full:
             first = int(wanted[done])
-            span = _span(starts[wanted[done:]], ends[wanted[done:]], self._read_bytes_max())
-            byte_count = int(ends[wanted[done + span - 1]] - starts[first])
             if first:
                 self._skip_to(int(offset_ends[first - 1]))
             if stored.data is not None:
+                span = len(wanted) - done
                 view = stored.data[int(starts[first]) :]
             else:
+                span = _span(starts[wanted[done:]], ends[wanted[done:]], self._read_bytes_max())
+                byte_count = int(ends[wanted[done + span - 1]] - starts[first])
                 view = log.read(int(heads.base_offsets[first]), byte_count, at_least_one_batch=True)
                 self._limits.scan_bytes_left -= len(view)
             positions = (starts[wanted[done : done + span]] - starts[first]).tolist()

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from fluss.errors import FlussError
+from fluss.memory import LongLived
 from fluss.server.tablet.buckets import LEFT_BEHIND, BucketGroup, HostedBucket, HostedTable, open_all
 from fluss.server.tablet.log_opener import LOGS_PER_JOB, LogOpener
 
@@ -29,10 +30,18 @@ logger = logging.getLogger(__name__)
 class LogUpkeep:
     """Looks after the logs of all hosted tables. Belongs to the event loop."""
 
-    def __init__(self, tables: Mapping[int, HostedTable], opener: LogOpener, *, open_logs_max: int) -> None:
+    def __init__(
+        self,
+        tables: Mapping[int, HostedTable],
+        opener: LogOpener,
+        *,
+        open_logs_max: int,
+        long_lived: LongLived,
+    ) -> None:
         self._tables = tables
         self._opener = opener
         self._open_logs_max = open_logs_max
+        self._long_lived = long_lived
         self._is_stopping = False
         self._is_recovered = False
         self._has_failed_to_close = False
@@ -110,6 +119,7 @@ class LogUpkeep:
                 bucket.is_used = False
             if index % _LOOKS_PER_TURN == _LOOKS_PER_TURN - 1:
                 await asyncio.sleep(0)
+        self._long_lived.counted(open_count)
         excess = max(0, open_count - self._open_logs_max)
         for buckets in _slices(idle[:excess]):
             if self._is_stopping:

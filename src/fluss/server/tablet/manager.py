@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.memory import give_back_memory
+from fluss.memory import LongLived, give_back_memory
 from fluss.metrics import Metrics
 from fluss.schema.predicate import FilterLimits
 from fluss.server.kv.bucket import KvBucket
@@ -133,14 +133,23 @@ class TabletManager:
         )
         self._readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="fluss-reader")
         self._kv_runtime = KvRuntime(settings.kv, ids, data_dir)
-        self._opener = LogOpener(data_dir, settings.log, files=self._files, committer=self._committer, clock=clock)
+        long_lived = LongLived()
+        self._opener = LogOpener(
+            *(data_dir, settings.log),
+            files=self._files,
+            committer=self._committer,
+            clock=clock,
+            long_lived=long_lived,
+        )
         self._reaper = Reaper(data_dir, self._files, self._opener, self._committer, self._kv_runtime)
         self._tables: dict[int, HostedTable] = {}
         self._bucket_count = 0
         # The checkpoint files are written by one task at a time.
         self._checkpoint_turn = asyncio.Lock()
         self._is_checkpoint_due = False
-        self._upkeep = LogUpkeep(self._tables, self._opener, open_logs_max=settings.open_logs_max)
+        self._upkeep = LogUpkeep(
+            self._tables, self._opener, open_logs_max=settings.open_logs_max, long_lived=long_lived
+        )
         self._retention = Retention(
             self._tables, clock, self._opener, rolls_active_segment=settings.retention_rolls_active_segment
         )
@@ -299,14 +308,19 @@ class TabletManager:
         return BucketHealth(bucket_count=self._bucket_count, active_count=self._bucket_count - failed_count)
 
     def show(self, metrics: Metrics) -> None:
-        """Show how many buckets and logs there are."""
+        """Show how many buckets, logs and stores there are."""
         metrics.gauge("fluss_buckets", "Buckets of all tables and partitions.", lambda: self._bucket_count)
         metrics.gauge("fluss_failed_buckets", "Buckets that cannot be read or written.", self._failed_count)
         metrics.gauge("fluss_open_logs", "Logs that are open, because something uses them.", self._open_count)
+        metrics.gauge("fluss_buckets_in_use", "Buckets that requests have asked for.", self._in_use_count)
+        self.kv_runtime.show(metrics)
 
     def _failed_count(self) -> int:
         health = self.health()
         return health.bucket_count - health.active_count
+
+    def _in_use_count(self) -> int:
+        return sum(len(group.in_use) for table in self._tables.values() for group in table.groups.values())
 
     def _open_count(self) -> int:
         return sum(bucket.tablet is not None for table in self._tables.values() for bucket in table)

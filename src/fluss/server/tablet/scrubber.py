@@ -24,7 +24,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -46,7 +46,7 @@ from fluss.storage.log.file_names import (
     log_file_name,
 )
 from fluss.storage.log.segment_check import IndexDamagedError, check_segment
-from fluss.storage.vfs import Files
+from fluss.storage.vfs import Files, is_passing
 
 T = TypeVar("T")
 
@@ -218,20 +218,32 @@ class Scrubber:
     # The pass
 
     async def _run(self) -> None:
-        self._progress = await asyncio.to_thread(self._load)
-        self._note_unhealthy()
-        # After a start, other work comes first.
-        if await self._is_stopped_within(min(_START_DELAY_S, self._settings.interval_ms / _MS)):
-            return
         try:
-            await self._look_at_damaged()
+            await self._patiently(self._begin)
+            # After a start, other work comes first.
+            if await self._is_stopped_within(min(_START_DELAY_S, self._settings.interval_ms / _MS)):
+                return
+            await self._patiently(self._look_at_damaged)
             while not self._is_stopped.is_set():
                 await self._wait_for_pass()
-                await self._pass()
+                await self._patiently(self._pass)
         except ReadsStoppedError:
             pass
         except Exception:
             logger.exception("scrubbing has ended; it goes on after the next start")
+
+    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something that reads files. Where these cannot be opened for a while, it is begun again later."""
+        while True:
+            try:
+                await work()
+                return
+            except OSError as error:
+                if not is_passing(error):
+                    raise
+                logger.warning("scrubbing waits: %s", error)
+            if await self._is_stopped_within(_SECOND_LOOK_S):
+                raise ReadsStoppedError
 
     async def _is_stopped_within(self, seconds: float) -> bool:
         try:
@@ -271,8 +283,9 @@ class Scrubber:
             len(self._progress.damaged),
         )
 
-    def _note_unhealthy(self) -> None:
-        """What was damaged before the start counts as damaged until it is looked at again."""
+    async def _begin(self) -> None:
+        """Go on where the last run ended. What was damaged before counts as damaged until it is looked at again."""
+        self._progress = await asyncio.to_thread(self._load)
         for path in self._progress.damaged:
             tablet = _tablet(self._data_dir, (self._data_dir / path).parent)
             if tablet is not None:
@@ -357,7 +370,10 @@ class Scrubber:
             self.counts.files_unknown += 1
 
     def _twice(self, check: Callable[[], None]) -> FlussError | None:
-        """Return what is wrong with a file, if it is so twice. One that is gone was dropped, expired or merged."""
+        """Return what is wrong with a file, if it is so twice. One that is gone was dropped, expired or merged.
+
+        Raises OSError for what passes, and says nothing about the file.
+        """
         error: FlussError | None = None
         for _ in range(2):
             try:
@@ -367,6 +383,8 @@ class Scrubber:
             except FlussError as failure:
                 error = failure
             except OSError as failure:
+                if is_passing(failure):
+                    raise
                 error = KvDamagedError(f"{failure.filename or 'a file'} cannot be read: {failure.strerror}")
             else:
                 self.counts.files_checked += 1
@@ -436,7 +454,10 @@ class Scrubber:
     # Progress
 
     def _load(self) -> _Progress:
-        """Read the progress; a file that is missing or damaged means that everything is read from the start."""
+        """Read the progress; a file that is missing or damaged means that everything is read from the start.
+
+        Raises OSError for what passes.
+        """
         path = self._data_dir / FILE_NAME
         try:
             fields = json.loads(bytes(self._files.read(path, 0, self._files.size(path))))
@@ -448,6 +469,8 @@ class Scrubber:
         except FileNotFoundError:
             return _Progress(pass_began_ms=self._clock() - self._settings.interval_ms)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, OSError) and is_passing(error):
+                raise
             logger.warning("scrubbing begins anew: %s cannot be read: %s", path, error)
             return _Progress()
 

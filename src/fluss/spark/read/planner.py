@@ -15,6 +15,8 @@ table grows.
    count whose commit time is in it. Where it begins and ends in the logs is asked of the servers, whose answer may be
    too early; so the start is exact only because tasks look at the time of every record, and the end is checked here
    against the record that is there.
+   What comes out of these two is a snapshot. Every other read of the same DataFrame is given it, and prunes further,
+   by what Spark has told it.
 3. Sizes: what a row costs, measured on a few rows if it decides about the number of tasks.
 4. Packing: a task costs 30 to 100 ms before its first row, so small splits share one. More tasks than cores are a
    multiple of the cores, so that none is idle while the last tasks run. Splits of logs may be cut anywhere: they are
@@ -57,6 +59,7 @@ from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableI
 from fluss.schema.table_options import LOG_TTL
 from fluss.schema.types import TypeRoot
 from fluss.spark.query_options import ReadOptions
+from fluss.spark.read.snapshot import Snapshot, partition_may_match
 
 if TYPE_CHECKING:
     from fluss.filter.row_filter import RowFilter
@@ -143,6 +146,10 @@ class TablePlan:
     table_id: int
     view: ReadView
     tasks: tuple[Task, ...]
+    # Everything that the DataFrame has, of which the tasks may read only a part.
+    snapshot: Snapshot
+    # How many rows the tasks return; None if that is not known without reading.
+    row_count: int | None
 
 
 def read_view(info: TableInfo, options: ReadOptions) -> ReadView:
@@ -166,11 +173,25 @@ def plan_batch(
     columns: Sequence[str],
     row_filter: RowFilter | None = None,
     *,
+    hint: RowFilter | None = None,
+    snapshot: Snapshot | None = None,
     clock: Callable[[], float] = time.time,
 ) -> TablePlan:
-    """Plan a batch read of these columns. ``row_filter`` is on columns of the table."""
-    view = read_view(table.get_table_info(), options)
-    splits = _splits(table, options, view, row_filter, clock)
+    """Plan a batch read of these columns. ``row_filter`` and ``hint`` are on columns of the table.
+
+    With a ``snapshot`` those records are read that it says. Only the tasks, and not the snapshot, leave out what the
+    ``hint`` rules out.
+    """
+    info = table.get_table_info()
+    view = read_view(info, options)
+    if snapshot is None:
+        snapshot = _snapshot(table, options, view, row_filter, clock)
+    splits = _splits(table, view, snapshot, hint)
+    row_count = None
+    if view == "log" and options.returns_every_row:
+        row_count = sum(split.weight for split in splits)
+        if options.hinted_limit is not None:
+            splits = _first_rows(splits, options.hinted_limit)
     may_split = view in ("log", "changelog", "binlog")
     row_bytes = _row_bytes(table, splits, columns, options.target_task_bytes)
     tasks = pack(
@@ -182,7 +203,18 @@ def plan_batch(
         task_rows_max=options.max_records_per_partition,
         cores=cores_of(options),
     )
-    return TablePlan(table.get_table_info().table_id, view, tuple(tasks))
+    return TablePlan(info.table_id, view, tuple(tasks), snapshot, row_count)
+
+
+def _first_rows(splits: Sequence[Split], limit: int) -> list[Split]:
+    """Return as much of parts of logs as has so many rows."""
+    kept: list[Split] = []
+    for split in splits:
+        if limit <= 0:
+            break
+        kept.append(replace(split, stop=min(split.stop, split.start + limit)))
+        limit -= kept[-1].weight
+    return kept
 
 
 # Pruning
@@ -291,49 +323,46 @@ def _check_not_in_lake(
             )
 
 
-def _splits(
+def _snapshot(
     table: FlussTable,
     options: ReadOptions,
     view: ReadView,
     row_filter: RowFilter | None,
     clock: Callable[[], float],
-) -> list[Split]:
+) -> Snapshot:
     for tries_left in reversed(range(_TRIES_MAX)):
-        planned = planned_buckets(table, options, row_filter)
+        planned = dict(planned_buckets(table, options, row_filter))
         try:
-            return _splits_of(table, options, view, planned, clock)
+            ranges = fluss_ranges(table, options, view, planned)
+            if options.incremental_start_ms is not None:
+                _warn_of_expired(table, options.incremental_start_ms, clock)
+                ranges = _in_time(table, ranges, options.incremental_start_ms, options.incremental_end_ms)
         except FlussError as error:
             # A partition that is dropped right now is not read; one that is missing for good was not chosen.
             if error.error_code != ErrorCode.PARTITION_NOT_EXISTS or not tries_left:
                 raise
+            continue
+        names = {bucket.partition_id: name for bucket, name in planned.items()}
+        return Snapshot(table.get_table_info().table_id, ranges, names)
     raise AssertionError("the last try returns or raises")
 
 
-def _splits_of(
-    table: FlussTable,
-    options: ReadOptions,
-    view: ReadView,
-    planned: Sequence[PlannedBucket],
-    clock: Callable[[], float],
-) -> list[Split]:
-    names = dict(planned)
-    ranges = fluss_ranges(table, options, view, names)
-    if options.incremental_start_ms is not None:
-        _warn_of_expired(table, options.incremental_start_ms, clock)
-        ranges = _in_time(table, ranges, options.incremental_start_ms, options.incremental_end_ms)
-    counts = row_counts_of(table, names) if view == "rows" else {}
-    return [
-        Split(
-            bucket.partition_id,
-            names[bucket],
-            bucket.bucket_id,
-            start,
-            stop,
-            "rows" if view == "rows" else "log",
-            counts.get(bucket),
-        )
-        for bucket, (start, stop) in ranges.items()
+def _splits(table: FlussTable, view: ReadView, snapshot: Snapshot, hint: RowFilter | None) -> list[Split]:
+    """Return what of a snapshot has to be read if only rows matter for which a filter may hold."""
+    info = table.get_table_info()
+    bucket_ids = set(matching_buckets(info, hint))
+    names = {id_: name for id_, name in snapshot.partition_names.items() if partition_may_match(info, name, hint)}
+    ranges = {
+        bucket: (start, stop)
+        for bucket, (start, stop) in snapshot.ranges.items()
+        if bucket.partition_id in names and bucket.bucket_id in bucket_ids
         if (stop if view == "rows" else stop - start) > 0
+    }
+    counts = row_counts_of(table, ranges) if view == "rows" and ranges else {}
+    kind: Literal["rows", "log"] = "rows" if view == "rows" else "log"
+    return [
+        Split(bucket.partition_id, names[bucket.partition_id], bucket.bucket_id, start, stop, kind, counts.get(bucket))
+        for bucket, (start, stop) in ranges.items()
     ]
 
 

@@ -41,6 +41,7 @@ from fluss.client.bulk import (
     RecordRun,
     changelog_batch,
     changelog_schema,
+    partitions_of,
     read_ranges,
     rows_at,
     scan_columns,
@@ -49,13 +50,14 @@ from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.row.arrow_arrays import narrowest_column, number_array, string_array
 from fluss.schema.offsets import ChangeType
 from fluss.schema.predicate import Predicate
-from fluss.schema.schema import Column, Schema, schema_from_columns
+from fluss.schema.schema import Column, Schema, schema_from_columns, shown_names
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.types import BigIntType, StringType, TimestampLtzType
 from fluss.spark.connections import Retry, open_table
 from fluss.spark.conversion import ToSpark
 from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.planner import ReadView, Split
+from fluss.spark.read.snapshot import partition_may_match
 from fluss.spark.type_mapping import AFTER, BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 
 if TYPE_CHECKING:
@@ -82,13 +84,15 @@ ReadRecord = Callable[[int], "RecordRun | None"]
 class SplitRead:
     """Reads parts of a table on an executor. It is made on the driver, and sent.
 
-    ``schema`` is what Spark expects. With a ``table_id`` the table must still be the one with this id.
+    ``schema`` is what Spark expects, except that it may want other ``names``, in other upper and lower case. With a
+    ``table_id`` the table must still be the one with this id.
     """
 
     options: ReadOptions
     schema: StructType
     view: ReadView
     table_id: int | None = None
+    names: tuple[str, ...] | None = None
 
     def read(self, splits: Sequence[Split]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of parts, blocking. Closing the iterator ends all fetching."""
@@ -106,6 +110,24 @@ class SplitRead:
             yield from _TaskRead(self, table, info).batches(splits)
         except RequestTimeoutError as error:
             raise RequestTimeoutError(f"{error.message}; 'scan.poll.timeout' says how long a task waits") from error
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            raise FlussError(_dropped(table, splits) or error.message, error.error_code) from error
+
+
+def _dropped(table: FlussTable, splits: Sequence[Split]) -> str | None:
+    """Say which partitions of a read have been dropped; None if all of them are there."""
+    existing = {partition.partition_id for partition in partitions_of(table)}
+    names = {str(split.partition_name): None for split in splits if split.partition_id not in existing}
+    if not names:
+        return None
+    plural = "s" if len(names) > 1 else ""
+    verb = "were" if plural else "was"
+    return (
+        f"The partition{plural} {shown_names(list(names))} of {table.table_path} {verb} dropped since the read was "
+        "planned; read the table again"
+    )
 
 
 def filter_schema(info: TableInfo, view: ReadView) -> Schema:
@@ -129,11 +151,23 @@ def view_filter(options: ReadOptions, info: TableInfo, view: ReadView) -> RowFil
     return options.row_filter(filter_schema(info, view))
 
 
+def view_hint(options: ReadOptions, info: TableInfo, view: ReadView) -> RowFilter | None:
+    """Return the condition on the rows of a view that Spark has told, as far as it is of use here."""
+    return None if view == "binlog" else options.row_hint(filter_schema(info, view))
+
+
 def table_filter(row_filter: RowFilter | None, info: TableInfo) -> RowFilter | None:
     """Return a condition if it is on columns of the table only: then servers and partitions can be asked about it."""
     if row_filter is None or not row_filter.columns <= set(info.schema.column_names):
         return None
     return row_filter
+
+
+def both_filters(first: RowFilter | None, second: RowFilter | None) -> RowFilter | None:
+    """Return a filter that keeps what two filters keep."""
+    if first is None or second is None:
+        return first or second
+    return first.both(first, second)
 
 
 def table_columns(schema: StructType, view: ReadView, row_filter: RowFilter | None, info: TableInfo) -> list[str]:
@@ -159,19 +193,37 @@ class _TaskRead:
         self._view = read.view
         self._start_ms = read.options.incremental_start_ms
         self._end_ms = read.options.incremental_end_ms
-        row_filter = view_filter(read.options, info, read.view)
+        hint = view_hint(read.options, info, read.view)
+        row_filter = both_filters(view_filter(read.options, info, read.view), hint)
         self._columns = table_columns(read.schema, read.view, row_filter, info)
         self._filter = row_filter
         pushed = table_filter(row_filter, info)
         self._predicate = None if pushed is None else pushed.predicate()
         used = {*read.schema.names, *(row_filter.columns if row_filter else ())}
         self._has_change_columns = read.view == "changelog" and not used.isdisjoint(_CHANGE_COLUMNS)
+        self._hint = table_filter(hint, info)
+        self._limit = read.options.hinted_limit
         self._timeout_s = read.options.poll_timeout_s
         self._to_spark = ToSpark(read.schema)
+        self._names = None if read.names is None or list(read.names) == read.schema.names else list(read.names)
 
     def batches(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-        for batch in _resized(self._filtered(self._rows(splits))):
-            yield self._to_spark(batch)
+        # A stream plans its splits without knowing what Spark will tell.
+        left = [split for split in splits if partition_may_match(self._info, split.partition_name, self._hint)]
+        for batch in _resized(self._limited(self._filtered(self._rows(left)))):
+            converted = self._to_spark(batch)
+            yield converted if self._names is None else converted.rename_columns(self._names)
+
+    def _limited(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self._limit is None:
+            yield from batches
+            return
+        left = self._limit
+        for batch in batches:
+            yield batch.slice(0, left)
+            left -= batch.num_rows
+            if left <= 0:
+                return
 
     def _filtered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self._filter is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -54,15 +54,17 @@ class FlussStreamReader(DataSourceStreamReader):
     (``limited_stream_reader``).
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, names: Sequence[str] | None = None) -> None:
+        """``schema`` has the columns as the table names them, ``names`` are the names that Spark wants."""
         self._options = options
         self._schema = schema
+        self._names = tuple(names or schema.names)
         self._batches = StreamBatches(options, schema)
         # Those of the last micro-batches: Spark shows each of them several times.
         self._parsed: deque[tuple[Json, StreamOffset]] = deque(maxlen=_PARSED_MAX)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_schema": self._schema}
+        return {"_options": self._options, "_schema": self._schema, "_names": self._names}
 
     # On the driver
 
@@ -113,7 +115,7 @@ class FlussStreamReader(DataSourceStreamReader):
 
     def _begin(self, task: StreamTask, _is_again: bool) -> _BegunRead:
         """Read as far as the first batch, if there is one. What was begun before has returned nothing."""
-        rest = SplitRead(self._options, self._schema, task.view, task.table_id).read(task.splits)
+        rest = SplitRead(self._options, self._schema, task.view, task.table_id, self._names).read(task.splits)
         return list(islice(rest, 1)), rest
 
 
@@ -124,8 +126,8 @@ class LatestStreamReader(FlussStreamReader):
     no limits: a micro-batch has all there is.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
+    def __init__(self, options: ReadOptions, schema: StructType, names: Sequence[str] | None = None) -> None:
+        super().__init__(options, schema, names)
         self._reached: StreamOffset | None = None
 
     def latestOffset(self) -> Json:  # type: ignore[override]  # noqa: N802 - as it was before Spark 4.2

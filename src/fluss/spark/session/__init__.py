@@ -30,6 +30,9 @@ def session(
     in the log but errors; files that Spark needs go below the system's directory for temporary files. ``config`` has
     the last word in everything. Started by spark-submit, it leaves the master and the log as they are.
 
+    Either way, the session is taught to tell readers of Fluss tables which columns and rows a query needs, unless it
+    has the setting ``spark.sql.fluss.scan.pushdown`` = ``false``.
+
     Of a running one it is checked that Fluss tables can be used in it; a FlussError says what is wrong. Settings that
     make it slow are a warning. ``config`` is applied to it as far as that is possible while it runs.
 
@@ -38,13 +41,17 @@ def session(
     if cores is not None and master is not None:
         raise ValueError("give cores, for a session on this machine, or a master, not both")
     check_pyspark()
+    from fluss.spark.pushdown.installation import install_pushdown
     from fluss.spark.session.running import adapted, running_session
     from fluss.spark.session.start import start
 
-    found = running_session()
-    if found is not None:
-        return adapted(found, cores=cores, master=master, config=config or {})
-    return start(app_name, cores=cores, master=master, config=config or {})
+    made = running_session()
+    if made is not None:
+        made = adapted(made, cores=cores, master=master, config=config or {})
+    else:
+        made = start(app_name, cores=cores, master=master, config=config or {})
+    install_pushdown(made)
+    return made
 
 
 def check_pyspark() -> None:

@@ -4,19 +4,21 @@
   at every start; and the traceback of a Python process that wanted to send something when Spark had heard enough: a
   worker after LIMIT, or the process that a stream asks for offsets when the stream is stopped.
 - ``ignored_pandas_warning``: what PySpark says about pandas whenever it meets a newer one than it knows.
+- ``plain_errors``: in programs, the sentence of a FlussError instead of the error of Spark that shows it.
 - ``ShortTracebacks``: Spark shows the traceback of a Python worker before its last line, the sentence that says what is
   wrong. The frames below a data source mean nothing to its users.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
 
-from fluss.errors import FlussError
+from fluss.errors import FlussError, error_for_code
 
 _MODULE_WARNING: Final = b"WARNING: Using incubator modules: jdk.incubator.vector"
 _TRACEBACK: Final = b"Traceback (most recent call last):"
@@ -26,6 +28,10 @@ _FRAME: Final = b'File "'
 _SPARKS_FRAMES: Final = (b"/pyspark/", b'"<frozen runpy>"', b"/contextlib.py", b"/socket.py")
 _BROKEN_PIPE: Final = b"BrokenPipeError:"
 _END_OF_INPUT: Final = b"EOFError"
+# The last line of the traceback of a FlussError.
+_SENTENCE: Final = re.compile(
+    r"^fluss[.\w]*Error: FlussError(\(code=(?P<code>-?\d+)\))?: (?P<message>.+)$", re.MULTILINE
+)
 
 
 def without_noise(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -69,6 +75,32 @@ def ignored_pandas_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Run a block in which an error of Spark that shows the FlussError of a worker is raised as that error.
+
+    It says what is wrong with a statement or its data. Where in Spark's and Python's processes it was found says
+    nothing to whoever wrote them.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        sentences = list(_SENTENCE.finditer(str(error)))
+        if not sentences:
+            raise
+        found = sentences[-1]
+        plain = FlussError(found["message"]) if found["code"] is None else error_for_code(*_coded(found))
+    else:
+        return
+    raise plain
+
+
+def _coded(found: re.Match[str]) -> tuple[int, str]:
+    return int(found["code"]), found["message"]
 
 
 class ShortTracebacks:

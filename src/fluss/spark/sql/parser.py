@@ -15,6 +15,7 @@ from fluss.spark.sql.statements import (
     AddColumns,
     AddPartitions,
     ColumnText,
+    CommentOnDatabase,
     CreateDatabase,
     CreateTable,
     DescribeDatabase,
@@ -36,7 +37,10 @@ from fluss.spark.sql.tokens import StatementCursor
 
 _DATABASE: Final = ("DATABASE", "SCHEMA", "NAMESPACE")
 _DATABASES: Final = ("DATABASES", "SCHEMAS", "NAMESPACES")
-_VERBS: Final = ("CREATE", "DROP", "ALTER", "SHOW", "DESCRIBE", "DESC", "DELETE", "UPDATE", "MERGE", "TRUNCATE")
+_VERBS: Final = (
+    *("CREATE", "DROP", "ALTER", "SHOW", "DESCRIBE", "DESC", "COMMENT"),
+    *("DELETE", "UPDATE", "MERGE", "TRUNCATE"),
+)
 # Between the verb and the name.
 _BEFORE_NAME: Final = {"ALTER": ("TABLE",), "DELETE": ("FROM",), "MERGE": ("INTO",), "TRUNCATE": ("TABLE",)}
 _TABLE_EXAMPLE: Final = (
@@ -57,6 +61,8 @@ _CANNOT: Final = {
     "columns with target_columns",
     "MERGE": "rows of a table with a primary key are merged by writing them: INSERT INTO, or "
     "FlussSpark.upsert(dataframe, table)",
+    "COMMENT": "the comment of a table is set when it is created, by CREATE TABLE ... COMMENT '...', and cannot be "
+    "changed in Fluss; ALTER TABLE ... SET TBLPROPERTIES ('note' = '...') keeps any other text with a table",
     "TRUNCATE": "a table is emptied by dropping its partitions, or by dropping and creating it",
 }
 
@@ -93,6 +99,8 @@ def head_of(tokens: list[Token]) -> Head | None:
             return _show_head(cursor)
         case "DESCRIBE" | "DESC":
             return _describe_head(cursor)
+        case "COMMENT":
+            return _comment_head(cursor)
     if not cursor.take_words(*_BEFORE_NAME.get(verb, ())):
         return None
     return Head(verb, None, cursor.peek_name())
@@ -149,6 +157,16 @@ def _describe_head(cursor: StatementCursor) -> Head | None:
     return Head("DESCRIBE", DescribeTable, cursor.peek_name())
 
 
+def _comment_head(cursor: StatementCursor) -> Head | None:
+    if not cursor.take_word("ON"):
+        return None
+    if cursor.take_word(*_DATABASE):
+        return Head("COMMENT", CommentOnDatabase, cursor.peek_name())
+    if cursor.take_word("TABLE"):
+        return Head("COMMENT", None, cursor.peek_name())
+    return None
+
+
 # The whole statement
 
 
@@ -192,6 +210,15 @@ def _drop_database(cursor: StatementCursor) -> DropDatabase:
     if_exists = cursor.take_words("IF", "EXISTS")
     name = cursor.name("the name of a database")
     return DropDatabase(name, if_exists, cascade=cursor.take_word("CASCADE", "RESTRICT") == "CASCADE")
+
+
+def _comment_on_database(cursor: StatementCursor) -> CommentOnDatabase:
+    cursor.example = "COMMENT ON DATABASE sales IS 'all orders'"
+    cursor.skip(3)
+    name = cursor.name("the name of a database")
+    if not cursor.take_word("IS"):
+        cursor.fail(f"expected IS, found {cursor.shown()}")
+    return CommentOnDatabase(name, None if cursor.take_word("NULL") else cursor.string("a comment, or NULL"))
 
 
 def _show_databases(cursor: StatementCursor) -> ShowDatabases:
@@ -448,6 +475,7 @@ def _pattern(cursor: StatementCursor) -> str | None:
 _PARSERS: Final[dict[type[Statement], Callable[[StatementCursor], Statement]]] = {
     CreateDatabase: _create_database,
     DropDatabase: _drop_database,
+    CommentOnDatabase: _comment_on_database,
     ShowDatabases: _show_databases,
     DescribeDatabase: _describe_database,
     CreateTable: _create_table,

@@ -4,6 +4,8 @@ What a name in a statement means:
 
 - ``fluss.sales.orders`` is a table in Fluss, ``fluss.sales`` a database there; ``spark_catalog.x`` is Spark's.
 - ``sales.orders`` is a table in Fluss if ``sales`` is attached. ``orders`` alone is one if the current database is.
+  That is the table of this very name in Fluss; if there is none, one whose name differs in upper and lower case only;
+  and in statements that change no table the one that Spark knows by the name, such as ``my_orders`` for ``my-orders``.
 - Statements about databases are about those of Fluss, unless they say ``spark_catalog``.
 - The database called ``fluss``, which every cluster has at first, is Fluss's without being attached: ``fluss.orders``.
 - A table that is about to be created belongs to Fluss if its database is attached and no provider is given, or if it
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -27,16 +30,20 @@ from pyspark.sql.types import DataType, StructField, StructType
 from fluss.errors import FlussError
 from fluss.filter.lexer import Token, quoted_name, quoted_string
 from fluss.schema.database import DatabaseInfo
+from fluss.schema.naming_rules import name_problem
+from fluss.schema.schema import shown_names
 from fluss.schema.table import PartitionInfo, TableInfo, TablePath, qualified_partition_name
 from fluss.spark.attachments import Attachments
 from fluss.spark.fluss_catalog import FlussCatalog, reason_of, shown_properties
 from fluss.spark.naming import TableName, table_name
+from fluss.spark.session.noise import plain_errors
 from fluss.spark.sql.parser import Head, head_of, parse
 from fluss.spark.sql.statements import (
     FLUSS_CATALOG,
     AddColumns,
     AddPartitions,
     ColumnText,
+    CommentOnDatabase,
     CreateDatabase,
     CreateTable,
     DescribeDatabase,
@@ -57,7 +64,9 @@ from fluss.spark.sql.statements import (
 from fluss.spark.sql.tokens import fail, statement_tokens
 from fluss.spark.type_mapping import spark_schema
 
-_ABOUT_DATABASES = (CreateDatabase, DropDatabase, DescribeDatabase, ShowDatabases)
+# Statements that change nothing.
+_LOOKS = (ShowPartitions, ShowCreateTable, ShowProperties, DescribeTable)
+_ABOUT_DATABASES = (CreateDatabase, DropDatabase, CommentOnDatabase, DescribeDatabase, ShowDatabases)
 _DescribeRow: TypeAlias = tuple[str, str, str | None]
 
 
@@ -75,7 +84,7 @@ class StatementRunner:
         self._catalog = catalog
         self._attachments = attachments
         self._write = write
-        self._names = NameMeanings(spark, attachments)
+        self._names = NameMeanings(spark, attachments, catalog)
 
     def run(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         """Run one statement. ``args`` are the parameters of a statement that goes to Spark."""
@@ -92,7 +101,9 @@ class StatementRunner:
         return self._do(parse(text, tokens, head), text)
 
     def _run_in_spark(self, text: str, tokens: list[Token], args: dict[str, Any] | list[Any] | None) -> DataFrame:
-        return self._spark.sql(with_spark_names(text, tokens, self._names.spark_name), args=args)
+        named = with_spark_names(text, tokens, self._names.spark_name)
+        with plain_errors():
+            return self._spark.sql(named, args=args)
 
     def _is_about_fluss(self, head: Head) -> bool:
         name = head.name
@@ -104,11 +115,13 @@ class StatementRunner:
             return False
         if head.kind is CreateTable and head.using is not None:
             return head.using == FLUSS_CATALOG
-        path = self._names.table(name)
+        if head.kind is CreateTable:
+            return self._names.new_table(name) is not None
+        path = self._names.table(name, is_changed=head.kind not in _LOOKS)
         if path is None:
             return False
         # A name in an attached database may also be a view or a table of Spark's.
-        return head.kind is CreateTable or name.is_of_fluss or self._catalog.table_exists(path)
+        return name.is_of_fluss or self._catalog.table_exists(path)
 
     # Statements about Fluss
 
@@ -119,6 +132,8 @@ class StatementRunner:
                 self._create_table(statement, text)
             case CreateDatabase() | DropDatabase():
                 self._change_database(statement)
+            case CommentOnDatabase():
+                self._catalog.alter_database(self._names.database(statement.name), comment=statement.comment or "")
             case DropTable():
                 self._catalog.drop_table(self._path(statement.name), if_exists=statement.if_exists)
             case AddColumns():
@@ -133,8 +148,8 @@ class StatementRunner:
                 return self._spark.createDataFrame(self._answer(statement))
         return self._spark.range(0).select()
 
-    def _path(self, name: Name) -> TablePath:
-        path = self._names.table(name)
+    def _path(self, name: Name, *, is_changed: bool = True) -> TablePath:
+        path = self._names.table(name, is_changed=is_changed)
         assert path is not None, "a statement is done here if its name means a table of Fluss"
         return path
 
@@ -150,7 +165,7 @@ class StatementRunner:
         self._attachments.attach(name, [])
 
     def _create_table(self, statement: CreateTable, text: str) -> None:
-        path = self._names.new_table(statement.name)
+        path = self._names.created_table(statement.name)
         if statement.query is not None and self._catalog.table_exists(path):
             if statement.if_not_exists:
                 return
@@ -194,15 +209,17 @@ class StatementRunner:
                 assert database is not None, "a statement is done here if its name means a database of Fluss"
                 return _show_tables(database, self._catalog.list_tables(database), statement.pattern)
             case ShowPartitions():
-                info = self._catalog.table_info(self._path(statement.name))
+                info = self._catalog.table_info(self._path(statement.name, is_changed=False))
                 found = self._catalog.list_partitions(info.table_path, statement.spec or None)
                 return _show_partitions(found, info.partition_keys)
             case ShowCreateTable():
-                return _show_create_table(self._catalog.table_info(self._path(statement.name)))
+                return _show_create_table(self._catalog.table_info(self._path(statement.name, is_changed=False)))
             case ShowProperties():
-                return _show_properties(self._catalog.table_info(self._path(statement.name)), statement.key)
+                return _show_properties(
+                    self._catalog.table_info(self._path(statement.name, is_changed=False)), statement.key
+                )
             case DescribeTable():
-                info = self._catalog.table_info(self._path(statement.name))
+                info = self._catalog.table_info(self._path(statement.name, is_changed=False))
                 return _describe_table(info, is_extended=statement.is_extended)
         raise AssertionError(f"no answer for {statement!r}")
 
@@ -226,9 +243,10 @@ def _struct(columns: Sequence[ColumnText], text: str) -> StructType:
 class NameMeanings:
     """Knows what names mean in one session, with the databases that are attached to it."""
 
-    def __init__(self, spark: SparkSession, attachments: Attachments) -> None:
+    def __init__(self, spark: SparkSession, attachments: Attachments, catalog: FlussCatalog) -> None:
         self._spark = spark
         self._attachments = attachments
+        self._catalog = catalog
 
     def database(self, name: Name) -> str:
         """Return the database in a statement about databases of Fluss."""
@@ -236,7 +254,15 @@ class NameMeanings:
             return name.parts[1]
         if len(name.parts) != 1:
             raise FlussError(f"'{name}' is no database: write sales or fluss.sales")
-        return self._attachments.database_of(name.parts[0]) or name.parts[0]
+        named, attached = name.parts[0], self._attachments.database_of(name.parts[0])
+        if attached is None or attached == named:
+            return named
+        if self._catalog.database_exists(named):
+            raise FlussError(
+                f"'{named}' is what Spark calls the database '{attached}', and there is a database '{named}', too; "
+                f"write fluss.{quoted_name(attached)} or fluss.{quoted_name(named)}"
+            )
+        return attached
 
     def database_of_tables(self, name: Name | None) -> str | None:
         """Return the Fluss database whose tables are meant, without a name the current one; None if it is Spark's."""
@@ -246,8 +272,40 @@ class NameMeanings:
             return name.parts[-1] if len(name.parts) <= 2 else None
         return self._attachments.database_of(name.parts[0]) if len(name.parts) == 1 else None
 
-    def table(self, name: Name) -> TablePath | None:
-        """Return the Fluss table that is meant, whether there is one or not; None if it is Spark's."""
+    def table(self, name: Name, *, is_changed: bool) -> TablePath | None:
+        """Return the Fluss table that is meant, whether there is one or not; None if it is Spark's.
+
+        A table that ``is_changed``, or dropped, is meant only by its own name: that of another one is a FlussError.
+        """
+        path = self.new_table(name)
+        if path is None or name.is_of_fluss:
+            return path
+        if name_problem(path.table_name):
+            # A view of a table in Fluss, or something of Spark's.
+            return None
+        existing = self._catalog.list_tables(path.database_name)
+        if path.table_name in existing:
+            return path
+        similar = [table for table in existing if table.lower() == path.table_name.lower()]
+        if len(similar) > 1:
+            raise FlussError(
+                f"There is no table '{path.table_name}' in {path.database_name}, but there are "
+                f"{shown_names(similar)}; write the one that is meant"
+            )
+        if similar:
+            return TablePath(path.database_name, similar[0])
+        known = self._attachments.table_of(*self._qualified(name))
+        if known is None:
+            return path
+        if is_changed:
+            raise FlussError(
+                f"There is no table '{path.table_name}' in {path.database_name}; it is what Spark calls "
+                f"'{known.table}': write {quoted_name(path.database_name, known.table)} if that is meant"
+            )
+        return known.path
+
+    def new_table(self, name: Name) -> TablePath | None:
+        """Return the Fluss table of exactly this name; None if it is Spark's."""
         parts = name.parts
         if name.is_of_spark:
             return None
@@ -255,17 +313,19 @@ class NameMeanings:
             if len(parts) > 3:
                 raise FlussError(f"'{name}' is no table: write it as fluss.sales.orders")
             return TablePath(*parts[-2:])
-        if len(parts) == 1:
-            parts = (self._spark.catalog.currentDatabase(), *parts)
-        database = self._attachments.database_of(parts[0]) if len(parts) == 2 else None
-        if database is None:
+        if len(parts) > 2:
             return None
-        known = self._attachments.table_of(*parts)
-        return TablePath(database, parts[1]) if known is None else known.path
+        database, table = self._qualified(name)
+        attached = self._attachments.database_of(database)
+        return None if attached is None else TablePath(attached, table)
 
-    def new_table(self, name: Name) -> TablePath:
+    def _qualified(self, name: Name) -> tuple[str, str]:
+        """Return a name of one or two parts as database and table."""
+        return name.parts[-2] if len(name.parts) > 1 else self._spark.catalog.currentDatabase(), name.parts[-1]
+
+    def created_table(self, name: Name) -> TablePath:
         """Return the Fluss table that is about to be created, also in a database that is not attached."""
-        path = self.table(name)
+        path = self.new_table(name)
         if path is not None:
             return path
         if len(name.parts) != 2:
@@ -278,24 +338,26 @@ class NameMeanings:
         ``parts`` are ``fluss``, database and table, or database and table. The table may be a view, such as
         ``orders$changelog``.
         """
-        name = self._table_or_view(parts)
-        entry = None if name is None else self._attachments.attach_one(name)
-        return None if entry is None else entry.sql_name
+        for name in self._tables_or_views(parts):
+            entry = self._attachments.attach_one(name)
+            if entry is not None:
+                return entry.sql_name
+        return None
 
-    def _table_or_view(self, parts: tuple[str, ...]) -> TableName | None:
+    def _tables_or_views(self, parts: tuple[str, ...]) -> Iterator[TableName]:
+        """Yield what a name may mean: first the table of this very name, if there is one."""
         database, table = parts[-2:]
+        known = None
         if parts[0].lower() != FLUSS_CATALOG:
-            known = self._attachments.table_of(database, table)
-            if known is not None:
-                return known
             attached = self._attachments.database_of(database)
             if attached is None:
-                return None
+                return
+            known = self._attachments.table_of(database, table)
             database = attached
-        try:
-            return table_name(f"{database}.{table}")
-        except FlussError:
-            return None
+        with suppress(FlussError):
+            yield table_name(f"{database}.{table}")
+        if known is not None:
+            yield known
 
 
 def with_spark_names(text: str, tokens: list[Token], spark_name_of: Callable[[tuple[str, ...]], str | None]) -> str:

@@ -62,6 +62,14 @@ class DropDatabase:
 
 
 @dataclass(frozen=True, slots=True)
+class CommentOnDatabase:
+    """``comment`` is None if there is to be none."""
+
+    name: Name
+    comment: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ShowDatabases:
     pattern: str | None = None
 
@@ -159,6 +167,7 @@ class DescribeTable:
 Statement: TypeAlias = (
     CreateDatabase
     | DropDatabase
+    | CommentOnDatabase
     | ShowDatabases
     | DescribeDatabase
     | CreateTable

@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from fluss.errors import FlussError
 from fluss.spark.query_options import WriteOptions
 from fluss.spark.session.noise import ShortTracebacks
 from fluss.spark.source_options import Transaction
@@ -25,6 +26,7 @@ from fluss.spark.write.exactly_once import SinkState, write_at_least_once, write
 from fluss.spark.write.overwrite import Overwrite, WrittenKeys
 from fluss.spark.write.row_hashes import Hashes
 from fluss.spark.write.sink import SinkPlan, WriteSummary
+from fluss.spark.write.task_failure import TaskFailure, raise_first
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ class BatchTaskCommit(WriterCommitMessage):
     summary: WriteSummary
     # Of an overwrite: what the driver needs to find the rows that are to be deleted.
     keys: Hashes | None = None
+    failure: TaskFailure | None = None
 
 
 class FlussBatchWriter(DataSourceArrowWriter):
@@ -52,22 +55,33 @@ class FlussBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchTaskCommit:
         with ShortTracebacks():
-            table = self._plan.open_table()
-            rows = self._plan.rows(table, iterator)
-            notes = None
-            if self._overwrite is not None:
-                notes = WrittenKeys(self._overwrite, table.get_table_info())
-                rows = notes.noted(rows)
-            if self._state is None:
-                summary = write_at_least_once(table, self._plan, rows)
-            else:
-                records = self._state.task(*self._job, _task().partitionId())
-                summary = write_exactly_once(table, self._plan, rows, records)
-            return BatchTaskCommit(summary, None if notes is None else notes.hashes())
+            try:
+                return self._write(iterator)
+            except FlussError as error:
+                failure = TaskFailure.of(error)
+                if failure is None:
+                    raise
+                return BatchTaskCommit(WriteSummary(), failure=failure)
+
+    def _write(self, iterator: Iterator[pa.RecordBatch]) -> BatchTaskCommit:
+        table = self._plan.open_table()
+        rows = self._plan.rows(table, iterator)
+        notes = None
+        if self._overwrite is not None:
+            notes = WrittenKeys(self._overwrite, table.get_table_info())
+            rows = notes.noted(rows)
+        if self._state is None:
+            summary = write_at_least_once(table, self._plan, rows)
+        else:
+            records = self._state.task(*self._job, _task().partitionId())
+            summary = write_exactly_once(table, self._plan, rows, records)
+        logger.info("a task has written %d rows to %s", summary.rows, self._plan.options.table)
+        return BatchTaskCommit(summary, None if notes is None else notes.hashes())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with ShortTracebacks():
             written = [message for message in messages if isinstance(message, BatchTaskCommit)]
+            raise_first(message.failure for message in written)
             total = WriteSummary.total(message.summary for message in written)
             if self._overwrite is not None:
                 keys = [message.keys for message in written if message.keys is not None]

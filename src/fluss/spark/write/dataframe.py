@@ -24,11 +24,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fluss.errors import FlussError
 from fluss.filter.lexer import quoted_name
+from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
+from fluss.spark.connections import await_table
 from fluss.spark.query_options import applicable_options, write_options
 from fluss.spark.session.noise import ignored_pandas_warning
 from fluss.spark.source_options import Use
+from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
 # Nothing: one micro-batch after the other. A time between them. 'available-now' or 'once': what there is, then stop.
 Trigger: TypeAlias = str | timedelta | None
@@ -44,22 +47,36 @@ _TRANSACTIONS: Final = "micro-batches"
 # The order of rows
 
 
-def ordered_for(rows: DataFrame, info: TableInfo, *, sequence_column: str | None, tasks: int | None) -> DataFrame:
+def ordered_for(
+    rows: DataFrame,
+    info: TableInfo,
+    *,
+    sequence_column: str | None,
+    tasks: int | None,
+    is_case_sensitive: bool = True,
+) -> DataFrame:
     """Return rows as they are to be written to a table.
 
     ``tasks`` is the number of tasks to divide them among, by key; None leaves them where they are, and so does a table
     without keys. With a sequence column each task writes in its order; it is left out if the table does not have it.
     """
     keys = info.primary_keys or ([*info.partition_keys, *info.bucket_keys] if info.bucket_keys else [])
-    for name in [*keys, *([] if sequence_column is None else [sequence_column])]:
-        if name not in rows.columns:
+
+    def found(name: str) -> str:
+        column = matching_name(name, rows.columns, is_case_sensitive=is_case_sensitive)
+        if column is None:
             raise FlussError(f"The rows have no column '{name}'; columns are {shown_names(rows.columns)}")
+        return column
+
+    keys = [found(key) for key in keys]
+    sequence = None if sequence_column is None else found(sequence_column)
     if tasks is not None and keys:
         rows = rows.repartition(tasks, *(col(quoted_name(key)) for key in keys))
-    if sequence_column is None:
+    if sequence is None:
         return rows
-    rows = _sorted_rows(rows, sequence_column)
-    return rows if sequence_column in info.schema.column_names else rows.drop(col(quoted_name(sequence_column)))
+    rows = _sorted_rows(rows, sequence)
+    is_written = matching_name(sequence, info.schema.column_names, is_case_sensitive=is_case_sensitive) is not None
+    return rows if is_written else rows.drop(col(quoted_name(sequence)))
 
 
 def _sorted_rows(rows: DataFrame, column: str) -> DataFrame:
@@ -136,6 +153,8 @@ def update_writer(rows: DataFrame, options: Mapping[str, str], provider: str) ->
     every_batch = applicable_options(options, Use.BATCH_WRITE)
 
     def write(batch: DataFrame, number: int) -> None:
+        info = await_table(checked.connection, checked.table.path).get_table_info()
+        check_sink_table(checked, SinkTable.of(info))
         of_batch = {"sink.transaction": f"{_TRANSACTIONS}/{number}"} if is_exact else {}
         batch.write.format(provider).mode("append").options(**every_batch, **of_batch).save()
 

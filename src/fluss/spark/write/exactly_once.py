@@ -36,9 +36,10 @@ from fluss.spark.naming import format_bucket
 from fluss.spark.write.keyed_write import KeyedWrite
 from fluss.spark.write.log_write import LogWrite
 from fluss.spark.write.sink import SinkPlan, SinkRows, WriteSummary
+from fluss.spark.write.task_failure import refusing_rows
 from fluss.spark.write.writer_record import Attempt, DriverRecord, RecordStore, WriterRecord
 
-_ROOT: Final = "fluss-sink"
+SINK_DIRECTORY: Final = "fluss-sink"
 _MARK: Final = "directory"
 # Names that Hadoop, and so Spark, has for stores which pyarrow knows by another one. Keys, region and endpoint are
 # those of the environment of a process (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL): it does not see what Hadoop was told.
@@ -51,7 +52,8 @@ def write_at_least_once(table: FlussTable, plan: SinkPlan, rows: Iterable[SinkRo
     """Write rows, and return when they are stored. If the task is tried again, all of them are written again."""
     writer = CountedWriter(table, target_columns=plan.target_columns)
     for batch in rows:
-        writer.write(batch.rows, batch.is_delete)
+        with refusing_rows():
+            writer.write(batch.rows, batch.is_delete)
     writer.flush()
     counts = writer.row_counts
     summary = WriteSummary(rows=counts.total())
@@ -64,7 +66,12 @@ def write_exactly_once(
     table: FlussTable, plan: SinkPlan, rows: Iterable[SinkRows], records: RecordStore
 ) -> WriteSummary:
     """Write the rows that no attempt of the task has written before, and return when all of them are stored."""
-    return ExactlyOnceWrite(table, records, target_columns=plan.target_columns).write_rows(rows)
+    return ExactlyOnceWrite(
+        table,
+        records,
+        target_columns=plan.target_columns,
+        accepts_new_table=plan.options.on_table_change == "accept",
+    ).write_rows(rows)
 
 
 class ExactlyOnceWrite:
@@ -72,7 +79,8 @@ class ExactlyOnceWrite:
 
     The record of the task is kept in a store, or was made by the driver, which gives the same one to all attempts;
     ``is_fresh`` says that this is the first of them, which need not look for what others have written. With
-    ``target_columns``, for a primary-key table, only these columns are written.
+    ``target_columns``, for a primary-key table, only these columns are written. ``accepts_new_table`` says what to do
+    if the table was created again since: all rows are written to it.
     """
 
     def __init__(
@@ -82,11 +90,12 @@ class ExactlyOnceWrite:
         *,
         is_fresh: bool = False,
         target_columns: Sequence[str] | None = None,
+        accepts_new_table: bool = False,
     ) -> None:
         self._table = table
         self._target_columns = target_columns
         store = DriverRecord(record) if isinstance(record, WriterRecord) else record
-        self._attempt = Attempt(table, store, is_resumed=not is_fresh)
+        self._attempt = Attempt(table, store, is_resumed=not is_fresh, accepts_new_table=accepts_new_table)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
         """Append or upsert all rows, which have the form of the table, and return when they are stored.
@@ -124,7 +133,7 @@ class SinkState:
             )
         location = _absolute_location(location)
         files = state_files(location)
-        path = f"{_ROOT}/{_MARK}"
+        path = f"{SINK_DIRECTORY}/{_MARK}"
         mark = files.read(path)
         if mark is None:
             files.create(path, new_mark().encode())
@@ -136,24 +145,24 @@ class SinkState:
     def task(self, query: str, batch: int, partition: int) -> TaskRecords:
         """Return where one task of a micro-batch keeps its record."""
         files = state_files(self.location)
-        mark = files.read(f"{_ROOT}/{_MARK}")
+        mark = files.read(f"{SINK_DIRECTORY}/{_MARK}")
         if mark is None or mark.decode(errors="replace") != self.mark:
             raise FlussError(
                 f"The checkpoint location {shown_location(self.location)} is not the same directory here as on the "
                 "driver. Exactly-once writes need one that all executors share, such as an hdfs: or s3: URI"
             )
-        return TaskRecords(files, f"{_ROOT}/{query}/{batch}/{partition}")
+        return TaskRecords(files, f"{SINK_DIRECTORY}/{query}/{batch}/{partition}")
 
     def forget_before(self, query: str, batch: int) -> None:
         """Delete the records of the micro-batches before this one: Spark does not repeat them any more."""
         files = state_files(self.location)
-        for name in files.directories(f"{_ROOT}/{query}"):
+        for name in files.directories(f"{SINK_DIRECTORY}/{query}"):
             if name.isdecimal() and int(name) < batch:
-                files.delete(f"{_ROOT}/{query}/{name}")
+                files.delete(f"{SINK_DIRECTORY}/{query}/{name}")
 
     def forget(self, query: str) -> None:
         """Delete all records of a query."""
-        state_files(self.location).delete(f"{_ROOT}/{query}")
+        state_files(self.location).delete(f"{SINK_DIRECTORY}/{query}")
 
 
 class TaskRecords:

@@ -36,6 +36,7 @@ from fluss.schema.types import DataType
 from fluss.spark.naming import format_bucket
 from fluss.spark.write.row_hashes import RowCounts
 from fluss.spark.write.sink import WriteSummary
+from fluss.spark.write.task_failure import refusing_rows
 from fluss.spark.write.writer_record import LOST_TRACK, NOT_REPEATABLE, Attempt, concurrent_attempt
 
 # Rows of a bucket wait until there are so many times the bytes of a batch, most of which compression will save; and
@@ -85,7 +86,8 @@ class LogWrite:
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Refuse rows that belong nowhere."""
-        self._encoder.check_keys(batch)
+        with refusing_rows():
+            self._encoder.check_keys(batch)
         return batch
 
     def _missing(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -13,8 +13,9 @@ Rows of a DataFrame with a change type (``sink.change-type-column``) are applied
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -22,17 +23,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from fluss import FlussTable
 from fluss.errors import FlussError
 from fluss.options import suggestion
 from fluss.row.arrow_arrays import bool_array, string_array
+from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import Schema, schema_from_columns, shown_names
 from fluss.schema.table import TableInfo
 from fluss.spark.connections import await_table
 from fluss.spark.conversion import FromSpark
 from fluss.spark.query_options import WriteOptions
+from fluss.spark.write.task_failure import refusing_rows
 
 _WRITE, _DELETE, _IGNORE = range(3)
 _CHANGES: Final = {
@@ -90,14 +93,18 @@ class SinkPlan:
     # The columns of the table that are written, and whether others keep their values.
     columns: tuple[str, ...]
     is_partial: bool
+    # Columns of the DataFrame that the table has in other upper and lower case, and how it calls them.
+    renames: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: WriteOptions, struct: StructType) -> SinkPlan:
         """Check that rows with these columns can be written; a FlussError says what is wrong with them."""
         info = await_table(options.connection, options.table.path).get_table_info()
+        options, renames = _resolved(options, struct, info)
+        struct = StructType([StructField(renames.get(f.name, f.name), f.dataType, f.nullable) for f in struct])
         _check_change_types(options, struct, info)
         columns, is_partial = _written_columns(options, struct, info)
-        plan = cls(options, info.table_id, columns, is_partial)
+        plan = cls(options, info.table_id, columns, is_partial, renames)
         FromSpark(plan._schema(info), columns).check(
             StructType([field for field in struct if field.name in plan._given(info, struct.names)])
         )
@@ -141,6 +148,22 @@ class SinkPlan:
             for column in schema.columns
         ]
         return schema_from_columns(columns, keys)
+
+
+def _resolved(options: WriteOptions, struct: StructType, info: TableInfo) -> tuple[WriteOptions, dict[str, str]]:
+    """Return options with the names that columns have, and how those of the DataFrame are called in the table."""
+    find = partial(matching_name, is_case_sensitive=options.is_case_sensitive)
+    change_types, targets = options.change_type_column, options.target_columns
+    if change_types is not None:
+        change_types = find(change_types, struct.names) or change_types
+    if targets is not None:
+        targets = tuple(find(name, info.schema.column_names) or name for name in targets)
+    renames = {}
+    for name in struct.names:
+        found = None if name == change_types else find(name, info.schema.column_names)
+        if found is not None and found != name:
+            renames[name] = found
+    return replace(options, change_type_column=change_types, target_columns=targets), renames
 
 
 def _check_change_types(options: WriteOptions, struct: StructType, info: TableInfo) -> None:
@@ -214,12 +237,23 @@ class _Conversion:
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[SinkRows]:
         for batch in batches:
-            is_delete = None
-            if self._change_types is not None:
-                batch, is_delete = self._changes(batch, batch.column(self._change_types))
-            if batch.num_rows:
-                given = self._plan._given(self._info, batch.schema.names)
-                yield SinkRows(self._convert(batch.select(given)), is_delete)
+            with refusing_rows():
+                converted = self._converted(batch)
+            if converted is not None:
+                yield converted
+
+    def _converted(self, batch: pa.RecordBatch) -> SinkRows | None:
+        """Return the rows of a batch in the form of the table, None if there are none."""
+        renames = self._plan.renames
+        if renames:
+            batch = batch.rename_columns([renames.get(name, name) for name in batch.schema.names])
+        is_delete = None
+        if self._change_types is not None:
+            batch, is_delete = self._changes(batch, batch.column(self._change_types))
+        if not batch.num_rows:
+            return None
+        given = self._plan._given(self._info, batch.schema.names)
+        return SinkRows(self._convert(batch.select(given)), is_delete)
 
     def _changes(
         self, batch: pa.RecordBatch, change_types: pa.Array

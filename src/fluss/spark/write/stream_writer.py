@@ -22,6 +22,8 @@ from fluss.spark.session.noise import ShortTracebacks
 from fluss.spark.write.exactly_once import SinkState, write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import check_complete_output
 from fluss.spark.write.sink import SinkPlan, WriteSummary
+from fluss.spark.write.sink_table import SinkTable, check_sink_table
+from fluss.spark.write.task_failure import TaskFailure, raise_first
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -35,6 +37,7 @@ class StreamTaskCommit(WriterCommitMessage):
 
     query: str
     summary: WriteSummary
+    failure: TaskFailure | None = None
 
 
 class FlussStreamWriter(DataSourceStreamArrowWriter):
@@ -43,6 +46,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         # Spark asks for another one at each commit.
         self._plan = SinkPlan.of(options, schema)
+        check_sink_table(options, SinkTable(str(options.table.path), self._plan.table_id))
         if overwrite:
             check_complete_output(self._plan)
         self._state: SinkState | None = None
@@ -52,16 +56,29 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamTaskCommit:
         with ShortTracebacks():
             query, batch, partition = _identity()
-            table = self._plan.open_table()
-            rows = self._plan.rows(table, iterator)
-            if self._state is None:
-                return StreamTaskCommit(query, write_at_least_once(table, self._plan, rows))
-            records = self._state.task(query, batch, partition)
-            return StreamTaskCommit(query, write_exactly_once(table, self._plan, rows, records))
+            try:
+                summary = self._write(iterator, query, batch, partition)
+            except FlussError as error:
+                failure = TaskFailure.of(error)
+                if failure is None:
+                    raise
+                return StreamTaskCommit(query, WriteSummary(), failure)
+            logger.info(
+                "a task of micro-batch %d has written %d rows to %s", batch, summary.rows, self._plan.options.table
+            )
+            return StreamTaskCommit(query, summary)
+
+    def _write(self, iterator: Iterator[pa.RecordBatch], query: str, batch: int, partition: int) -> WriteSummary:
+        table = self._plan.open_table()
+        rows = self._plan.rows(table, iterator)
+        if self._state is None:
+            return write_at_least_once(table, self._plan, rows)
+        return write_exactly_once(table, self._plan, rows, self._state.task(query, batch, partition))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         with ShortTracebacks():
             written = [message for message in messages if isinstance(message, StreamTaskCommit)]
+            raise_first(message.failure for message in written)
             total = WriteSummary.total(message.summary for message in written)
             logger.info(
                 "micro-batch %d wrote %d rows to %s, %d of them before it was tried again",

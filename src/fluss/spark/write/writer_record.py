@@ -138,6 +138,8 @@ class Attempt:
     store: RecordStore
     # Whether an attempt before this one may have written something.
     is_resumed: bool = True
+    # Whether a table that was created again since an attempt is written to from the beginning, or refused.
+    accepts_new_table: bool = False
     _record: WriterRecord | None = field(default=None, init=False)
     _suitable_rows: int = field(default=ROWS_PER_BATCH, init=False)
 
@@ -153,12 +155,19 @@ class Attempt:
 
     def is_begun(self) -> bool:
         """Whether an attempt before this one had rows, as far as the record tells."""
-        return self.is_resumed and self.store.load() is not None
+        return self.is_resumed and self._load() is not None
+
+    def _load(self) -> WriterRecord | None:
+        """Return the record of the attempts before this one; None if they wrote to a table that is not there now."""
+        record = self.store.load()
+        if record is None or not self.accepts_new_table:
+            return record
+        return record if record.table_id == self.table.get_table_info().table_id else None
 
     def open(self, partition_ids: Collection[int | None], *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
         """Get the record, or make it, for rows of these partitions, of which so many suit a batch."""
         self._suitable_rows = rows_per_batch
-        self._record = self.store.load()
+        self._record = self._load()
         if self._record is None:
             made = WriterRecord.begin(self.table, partition_ids, rows_per_batch=rows_per_batch)
             if self.store.put(made):
@@ -169,7 +178,8 @@ class Attempt:
         if self.record.table_id != table_id:
             raise FlussError(
                 f"Table {self.table.table_path} was dropped and created again since the query wrote to it (its id was "
-                f"{self.record.table_id} and is {table_id}); start the query with a new checkpoint location"
+                f"{self.record.table_id} and is {table_id}); begin with a new checkpoint to write all rows, or set "
+                "'sink.on-table-change'=accept to go on with new ones"
             )
         self.cover(partition_ids)
 

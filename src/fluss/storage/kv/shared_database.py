@@ -105,6 +105,11 @@ class SharedDatabase:
         with self as database:
             database.flush(True)
 
+    def size_bytes(self) -> int:
+        """Return what its SST files take on the disk."""
+        with self as database:
+            return rocks.number_of(database, "total-sst-files-size")
+
     @property
     def has_failed(self) -> bool:
         """Whether RocksDB could not bring something to the disk."""
@@ -192,6 +197,10 @@ class SharedDatabases:
         """Return the database in a directory, None if there is none."""
         numbers = [number for number in range(DATABASES_COUNT) if self._path(number) == directory]
         return self._opened(numbers[0]) if numbers and rocks.DISK.exists(directory) else None
+
+    def open_ones(self) -> list[SharedDatabase]:
+        """Return those that are open and not given up."""
+        return [shared for shared in list(self._open.values()) if not shared.is_given_up]
 
     def damaged(self, table_id: int) -> SharedDatabase | None:
         """Return the database of a table if it is open, and known to be damaged."""

@@ -143,14 +143,16 @@ class StoreLookups:
 
     def _group_of(self, numbers: Int64Array, values: list[bytes | None]) -> list[FoundGroup]:
         """Return the values of those keys that have one; an empty list if none has."""
-        is_found = np.fromiter((value is not None for value in values), np.bool_, len(values))
-        if not is_found.any():
+        found = [value for value in values if value is not None]
+        if not found:
             return []
+        if len(found) < len(values):
+            numbers = numbers[np.fromiter((value is not None for value in values), np.bool_, len(values))]
         try:
-            stored = StoredValues.from_list([value for value in values if value is not None])
+            stored = StoredValues.from_list(found)
         except CorruptRecordError as error:
             raise KvDamagedError(f"The key-value store {self.directory} is damaged: {error.message}") from error
-        return [(numbers[is_found], stored)]
+        return [(numbers, stored)]
 
 
 def find_in_stores(

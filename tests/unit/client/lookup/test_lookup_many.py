@@ -35,7 +35,7 @@ ORDERS = Schema(
 
 
 def look_up_many(
-    server: LookupServer, keys: Any, request_timeout: int = 5000, limits: BulkLimits | None = None, **arguments: Any
+    server: LookupServer, keys: Any, request_timeout: int = 300_000, limits: BulkLimits | None = None, **arguments: Any
 ) -> pa.Table:
     async def main() -> pa.Table:
         async with await FlussConnection.create(server.config(request_timeout=request_timeout)) as connection:

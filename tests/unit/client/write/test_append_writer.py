@@ -244,9 +244,10 @@ def test_arrow_data_in_every_form_is_written(server: WriteServer) -> None:
         writer.write_arrow_batch(table_of([10]).to_batches()[0])
         writer.append_arrow_batch(table_of([11]).to_batches()[0])
         writer.write_arrow_batch(table_of([12, 13]))
-        writer.write_pandas(pd.DataFrame({"name": ["x"], "more": [1], "id": [14.0]}, index=["a"]))
+        writer.write_pandas(pd.DataFrame({"name": ["x"], "id": [14.0]}, index=["a"]))
+        writer.write_arrow(pd.DataFrame({"id": [15]}))
         client.flush(writer)
-    assert server.ids() == list(range(15))
+    assert server.ids() == list(range(16))
 
 
 def test_nothing_is_sent_for_no_rows(server: WriteServer) -> None:
@@ -295,8 +296,34 @@ def test_rows_and_arrow_of_one_thread_stay_in_order(server: WriteServer) -> None
     ("data", "message"),
     [
         (pa.table({"id": [1]}), "RecordBatch has 1 columns but the table has 2"),
+        (pa.table({"name": ["x"], "id": [1]}), "Column 0 is named 'name' but the table declares 'id'"),
         (pa.table({"id": [1], "nme": ["x"]}), "Column 1 is named 'nme' but the table declares 'name'"),
         (pa.table({"id": pa.array([1], pa.int32()), "name": ["x"]}), "Column 'id' has Arrow type int32"),
+    ],
+)
+def test_nothing_is_fitted_if_that_is_said(server: WriteServer, data: pa.Table, message: str) -> None:
+    server.add_table()
+    with client_of(server) as client:
+        writer = client.writer()
+        for write, value in (
+            (writer.write_arrow, data),
+            (writer.write_arrow, data.to_reader()),
+            (writer.write_arrow_batch, data.to_batches()[0]),
+            (writer.append_arrow_batch, data.to_batches()[0]),
+        ):
+            with pytest.raises(FlussError, match=message):
+                write(value, strict=True)
+        client.flush(writer)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (pa.table({"id": [1], "nme": ["x"]}), "a column 'nme', which the table does not have; did you mean 'name'"),
+        (pa.table({"id": ["x"], "name": ["x"]}), "Row 0 has 'x' in column 'id', which does not fit bigint"),
+        (pa.table({"id": [True], "name": ["x"]}), "Column 'id' is bigint and takes no bool"),
+        (pa.table([[1], [2]], names=["id", "id"]), "The data has two columns named 'id'"),
     ],
 )
 def test_arrow_data_that_does_not_fit_is_refused_before_anything_is_written(
@@ -324,11 +351,11 @@ def test_a_table_is_checked_as_a_whole_and_a_stream_batch_by_batch(server: Write
     bad = pa.record_batch([[None], ["x"]], schema=nullable)
     with client_of(server) as client:
         writer = client.writer()
-        with pytest.raises(FlussError, match="Column 'id' is non-nullable but contains null"):
+        with pytest.raises(FlussError, match="Column 'id' is non-nullable but contains null in row 1;"):
             writer.write_arrow(pa.Table.from_batches([good, bad]))
         client.flush(writer)
         assert server.requests == []
-        with pytest.raises(FlussError, match="Column 'id' is non-nullable but contains null"):
+        with pytest.raises(FlussError, match="Column 'id' is non-nullable but contains null in row 1;"):
             writer.write_arrow(pa.RecordBatchReader.from_batches(nullable, [good, bad]))
         client.flush(writer)
     assert server.ids() == [1]
@@ -345,15 +372,22 @@ def test_what_is_no_arrow_data_is_refused(server: WriteServer, value: Any) -> No
             writer.write_arrow_batch(value)
 
 
-def test_pandas_frames_that_do_not_fit_raise_what_pyarrow_says(server: WriteServer) -> None:
+def test_pandas_frames_that_do_not_fit_are_refused(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
-        with pytest.raises(KeyError):
-            writer.write_pandas(pd.DataFrame({"name": ["x"]}))
-        with pytest.raises(pa.ArrowInvalid):
-            writer.write_pandas(pd.DataFrame({"id": [1.5], "name": ["x"]}))
-        with pytest.raises(AttributeError):
+        for frame, problem in [
+            ({"id": [1, 2], "more": [1, 2]}, "a column 'more', which the table does not have"),
+            ({"id": [1.0, 1.5], "name": ["x", "y"]}, "Row 1 has 1.5 in column 'id', which does not fit bigint"),
+            ({"id": [1, 2], "name": ["x", 5]}, "Row 1 has 5 in column 'name', which does not fit string"),
+            ({"id": [1], 5: ["x"]}, "need names that are str, got 5"),
+        ]:
+            with pytest.raises(FlussError, match=problem):
+                writer.write_pandas(pd.DataFrame(frame))
+        for strict_frame in ({"name": ["x"]}, {"id": [1.5], "name": ["x"]}):
+            with pytest.raises(FlussError, match="The data frame does not fit the table"):
+                writer.write_pandas(pd.DataFrame(strict_frame), strict=True)
+        with pytest.raises(TypeError, match="expected a pandas DataFrame, got list"):
             writer.write_pandas([1])
         client.flush(writer)
     assert server.requests == []

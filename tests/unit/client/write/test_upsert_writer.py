@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from typing import Any
@@ -227,6 +228,10 @@ def test_tables_of_the_indexed_format_are_written_like_others(server: WriteServe
 # Arrow and pandas
 
 
+def strictly(write: Callable[..., Any]) -> Callable[[Any], Any]:
+    return lambda data: write(data, strict=True)
+
+
 def test_arrow_data_is_checked_as_a_whole_before_the_first_row_is_written(server: WriteServer) -> None:
     server.add_kv_table()
     with client_of(server) as client:
@@ -238,7 +243,7 @@ def test_arrow_data_is_checked_as_a_whole_before_the_first_row_is_written(server
             (
                 writer.upsert_arrow,
                 users([1]).append_column("more", [[1]]),
-                "RecordBatch has 4 columns but the table has 3",
+                "a column 'more', which the table does not have; columns are 'id', 'name', 'age'",
             ),
             # The first batch would fit.
             (
@@ -247,19 +252,30 @@ def test_arrow_data_is_checked_as_a_whole_before_the_first_row_is_written(server
                 "Column 'id' is non-nullable but contains null",
             ),
             (writer.upsert_arrow, no_key, "Column 'id' is non-nullable but contains null"),
+            (writer.upsert_arrow, users([1]).select(["age", "name"]), "The data has no column 'id'"),
             (
-                writer.upsert_arrow,
+                strictly(writer.upsert_arrow),
                 users([1]).select(["id", "age", "name"]),
                 "Column 1 is named 'age' but the table declares 'name'",
             ),
             (
-                writer.upsert_arrow_batch,
+                strictly(writer.upsert_arrow_batch),
                 pa.record_batch({"id": [1], "name": ["a"], "age": [1]}),
                 "Column 'age' has Arrow type int64",
             ),
-            (partial.upsert_arrow, users([1]), "RecordBatch has 3 columns but the partial update has 2: 'age', 'id'"),
             (
-                partial.upsert_arrow,
+                writer.upsert_arrow_batch,
+                pa.record_batch({"id": [1, 2], "name": ["a", "b"], "age": [1, 2**31]}),
+                "Row 1 has 2147483648 in column 'age', which does not fit int",
+            ),
+            (partial.upsert_arrow, users([1]), "a column 'name', which the partial update does not have"),
+            (
+                strictly(partial.upsert_arrow),
+                users([1]),
+                "RecordBatch has 3 columns but the partial update has 2: 'age', 'id'",
+            ),
+            (
+                strictly(partial.upsert_arrow),
                 users([1]).select(["id", "age"]),
                 "Column 0 is named 'id' but the partial update declares 'age'",
             ),
@@ -269,11 +285,16 @@ def test_arrow_data_is_checked_as_a_whole_before_the_first_row_is_written(server
                 "exactly the primary-key columns 'id', in any order; the data has 'id', 'name', 'age'",
             ),
             (writer.delete_arrow_batch, pa.record_batch({"ID": [1]}), "Select the key columns"),
-            (writer.delete_arrow, pa.table({"id": pa.array([1], pa.int32())}), "Column 'id' has Arrow type int32"),
+            (
+                strictly(writer.delete_arrow),
+                pa.table({"id": pa.array([1], pa.int32())}),
+                "Column 'id' has Arrow type int32",
+            ),
+            (writer.delete_arrow, pa.table({"id": [1.5]}), "Row 0 has 1.5 in column 'id'"),
             (
                 writer.delete_arrow,
                 pa.table({"id": pa.array([1, None])}),
-                "Column 'id' is non-nullable but contains null",
+                "Column 'id' is non-nullable but contains null in row 1",
             ),
         ]
         for call, argument, message in refused:
@@ -314,15 +335,22 @@ def test_data_frames_are_taken_by_column_name(server: WriteServer) -> None:
     server.add_kv_table()
     with client_of(server) as client:
         writer = writer_of(client)
-        writer.write_pandas(pd.DataFrame({"age": [1.0, None], "more": [0, 0], "name": ["a", "b"], "id": [1, 2]}))
+        writer.write_pandas(pd.DataFrame({"age": [1.0, None], "name": ["a", "b"], "id": [1, 2]}))
         writer_of(client, columns=["id", "age"]).write_pandas(pd.DataFrame({"age": [7], "id": [2]}))
-        with pytest.raises(pa.ArrowInvalid):
-            writer.write_pandas(pd.DataFrame({"id": [3], "name": ["c"], "age": [1.5]}))
-        with pytest.raises(KeyError):
-            writer.write_pandas(pd.DataFrame({"id": [3]}))
+        writer.upsert_arrow(pd.DataFrame({"name": ["c"]}, index=pd.Index([3], name="id")))
+        with pytest.raises(FlussError, match=r"Row 0 has 1.5 in column 'age'"):
+            writer.write_pandas(pd.DataFrame({"id": [4], "name": ["d"], "age": [1.5]}))
+        with pytest.raises(FlussError, match="no column 'id', which is bigint NOT NULL; it has 'age'"):
+            writer.write_pandas(pd.DataFrame({"age": [3]}))
+        with pytest.raises(FlussError, match="a column 'more', which the table does not have"):
+            writer.write_pandas(pd.DataFrame({"id": [4], "more": [1]}))
         writer.write_pandas(pd.DataFrame({"id": [], "name": [], "age": []}))
         client.flush(writer)
-    assert list(server.state().values()) == [{"id": 1, "name": "a", "age": 1}, {"id": 2, "name": "b", "age": 7}]
+    assert list(server.state().values()) == [
+        {"id": 1, "name": "a", "age": 1},
+        {"id": 2, "name": "b", "age": 7},
+        {"id": 3, "name": "c", "age": None},
+    ]
 
 
 def test_the_last_row_of_a_key_wins_within_arrow_data(server: WriteServer) -> None:

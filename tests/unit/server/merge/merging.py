@@ -31,7 +31,7 @@ from fluss.schema.table import TablePath
 from fluss.schema.table_options import KV_FORMAT_VERSION, LAKE_FORMAT, KvFormat
 from fluss.schema.types import DataType
 from fluss.server.merge import decoded_batch
-from fluss.server.merge.changelog import decode_changelog, encode_changelog, store_entries
+from fluss.server.merge.changelog import ChangelogEncoder, decode_changelog, store_entries
 from fluss.server.merge.changes import Changes, MergeInput
 from fluss.server.merge.engines import check_targets, merger_of
 from fluss.server.merge.key_fold import KeyFold
@@ -161,7 +161,8 @@ class Merging:
     def put_batch(self, data: bytes, *, targets: Sequence[int] = (), overwrite: bool = False) -> list[Change]:
         """Write a KV batch. Nothing has happened if this raises."""
         changes = self.merge(data, targets=targets, overwrite=overwrite)
-        log_batch = bytes(encode_changelog(self.table, changes, writer_id=WRITER_ID, batch_sequence=len(self.log)))
+        encoder = ChangelogEncoder(self.table)
+        log_batch = bytes(encoder.encode(changes, writer_id=WRITER_ID, batch_sequence=len(self.log)))
         self.log.append(log_batch)
         apply_changes(self.store, changes.changed)
         if self.row_count is not None:

@@ -18,7 +18,7 @@ from fluss.row.values import Timestamp
 from fluss.schema.offsets import ChangeType
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import BigIntType, DataType, IntType, StringType, TimestampType
-from fluss.server.merge.changelog import decode_changelog, encode_changelog, store_entries
+from fluss.server.merge.changelog import ChangelogEncoder, decode_changelog, store_entries
 from fluss.server.merge.changes import Changes
 from fluss.server.model import Table
 from tests.unit.server.merge.merging import (
@@ -55,7 +55,7 @@ def no_changes(table: Table) -> Changes:
 @pytest.mark.parametrize("log_format", ["arrow", "compacted"])
 def test_a_batch_without_changes_is_a_header(log_format: str) -> None:
     table = make_table(SCHEMA, log_format=log_format)
-    batch = encode_changelog(table, no_changes(table), writer_id=77, batch_sequence=3)
+    batch = ChangelogEncoder(table).encode(no_changes(table), writer_id=77, batch_sequence=3)
     assert batch.hex() == (
         "0000000000000000240000000000000000000000007ae2e10c010000000000004d000000000000000300000000000000"
     )
@@ -164,7 +164,7 @@ def test_a_changelog_that_readers_would_not_take_is_refused() -> None:
     merging.put(row)
     changes = merging.merge(kv_batch(merging.table, [(key_of(merging.table, row), row)]))
     with pytest.raises(FlussError, match="at most 20 at once; write or delete fewer rows") as caught:
-        encode_changelog(merging.table, changes, writer_id=1, batch_sequence=0, bytes_max=20)
+        ChangelogEncoder(merging.table).encode(changes, writer_id=1, batch_sequence=0, bytes_max=20)
     assert caught.value.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
 
 

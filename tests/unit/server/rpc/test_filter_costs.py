@@ -38,6 +38,8 @@ from tests.unit.server.tablet.support import (
 LONG_MS = 3_600_000
 # A segment takes one batch: every look at the log is a read of its own.
 SMALL_SEGMENTS = LogSettings(segment_bytes_max=100)
+# What is not in the newest segment is read in threads.
+OLD = TabletSettings(log=SMALL_SEGMENTS)
 NOTHING = col("id") > 1_000_000
 
 
@@ -131,6 +133,51 @@ async def test_a_fetch_looks_at_so_many_batches_and_says_how_far_it_came(tmp_pat
         assert reached == [0, 70, 140, 200]
 
 
+async def test_the_newest_batches_are_filtered_without_a_thread(tmp_path: Path) -> None:
+    async with serving(tmp_path, make_table()) as server:
+        await _write(server, 3)
+        turns = server.service.filter_turns
+        # Whoever needs a thread waits for a turn.
+        async with turns.turn("another"), turns.turn("yet another"):
+            assert ids((await _fetch(server, 10, col("id") >= 0)).records_view) == list(range(10, 30))
+            assert (await _fetch(server, 10, NOTHING)).filtered_end_offset == 30
+            # It waits for more, and is woken by it.
+            channel = await server.connect()
+            request = fetch_request(
+                (0, 20), predicate=_message(col("id") >= 30), filter_schema_id=1, min_bytes=1, max_wait_ms=LONG_MS
+            )
+            waiting = asyncio.create_task(channel.request(apis.FETCH_LOG, request, timeout_s=TIMEOUT_S))
+            await eventually_async(lambda: server.service.delayed_fetch_count == 1)
+            await server.produce(batch_with_statistics(rows(30, 10)))
+            assert ids((await waiting).tables[0].buckets[0].records_view) == list(range(30, 40))
+
+
+async def test_more_than_the_event_loop_has_time_for_is_filtered_in_a_thread(tmp_path: Path) -> None:
+    async with serving(tmp_path, make_table()) as server:
+        await _write(server, 100)
+        assert (await _fetch(server, 0, NOTHING)).filtered_end_offset == 1000
+        assert ids((await _fetch(server, 0, col("id") >= 0)).records_view) == list(range(1000))
+        await eventually_async(lambda: server.service.fetch_memory.used_bytes == 0)
+
+
+async def test_a_filter_that_is_known_counts_like_a_new_one(tmp_path: Path) -> None:
+    tables = [make_table(table_id, f"t{table_id}") for table_id in (1, 2)]
+    settings = TabletSettings(filters=FilterLimits(conditions_max=15))
+    async with serving(tmp_path, *tables, settings=settings) as server:
+        requests = []
+        for table_id in (1, 2):
+            await _write(server, 1, table_id=table_id)
+            requests.append(
+                fetch_request((0, 0), table_id=table_id, predicate=_message(_any_of(9)), filter_schema_id=1)
+            )
+            for _ in range(2):
+                answer = await server.request(apis.FETCH_LOG, requests[-1])
+                assert answer.tables[0].buckets[0].filtered_end_offset == 10
+        requests[0].tables_req.extend(requests[1].tables_req)
+        answer = await server.request(apis.FETCH_LOG, requests[0])
+        assert [table.buckets[0].error_code for table in answer.tables] == [None, ErrorCode.RECORD_TOO_LARGE_EXCEPTION]
+
+
 # Turns
 
 
@@ -172,7 +219,7 @@ async def _in_flight(server: Server, count: int, predicate: Predicate, connectio
 async def test_filters_leave_threads_to_fetches_without_one(tmp_path: Path, predicate: Predicate) -> None:
     files = WaitingFiles("/greedy-1/")
     tables = [make_table(1, "greedy"), make_table(2, "modest")]
-    async with serving(tmp_path, *tables, files=files) as server:
+    async with serving(tmp_path, *tables, files=files, settings=OLD) as server:
         await _write(server, 2, table_id=1)
         await _write(server, 2, table_id=2)
         files.may_read.clear()
@@ -191,7 +238,7 @@ async def test_filters_leave_threads_to_fetches_without_one(tmp_path: Path, pred
 
 async def test_a_connection_with_many_filters_waits_for_itself(tmp_path: Path) -> None:
     files = WaitingFiles("/t-1/")
-    settings = TabletSettings(filter_threads=1)
+    settings = TabletSettings(filter_threads=1, log=SMALL_SEGMENTS)
     async with serving(tmp_path, make_table(), files=files, settings=settings) as server:
         await _write(server, 2)
         files.may_read.clear()
@@ -212,8 +259,7 @@ async def test_a_connection_with_many_filters_waits_for_itself(tmp_path: Path) -
 
 async def test_work_stops_when_the_connection_is_gone(tmp_path: Path) -> None:
     files = WaitingFiles("/t-1/")
-    settings = TabletSettings(log=SMALL_SEGMENTS)
-    async with serving(tmp_path, make_table(), files=files, settings=settings) as server:
+    async with serving(tmp_path, make_table(), files=files, settings=OLD) as server:
         await _write(server, 12)
         turns = server.service.filter_turns
         assert (await _fetch(server, 0, NOTHING)).filtered_end_offset == 120
@@ -233,7 +279,7 @@ async def test_work_stops_when_the_connection_is_gone(tmp_path: Path) -> None:
 
 async def test_filters_that_wait_are_answered_without_work_when_the_server_stops(tmp_path: Path) -> None:
     files = WaitingFiles("/t-1/")
-    async with serving(tmp_path, make_table(), files=files) as server:
+    async with serving(tmp_path, make_table(), files=files, settings=OLD) as server:
         await _write(server, 2)
         files.may_read.clear()
         greedy = await _in_flight(server, 50, NOTHING, connections=5)

@@ -14,7 +14,7 @@ ME, YOU = "127.0.0.1:1", "127.0.0.1:2"
 
 
 async def test_a_fetch_gets_what_is_left(tmp_path):
-    memory = FetchMemory(100, turn_timeout_s=5)
+    memory = FetchMemory(100, turn_timeout_s=120)
     assert await memory.take(60, ME) == 60
     assert memory.try_take(60, ME) == 40
     assert memory.try_take(1, ME) is None
@@ -23,7 +23,7 @@ async def test_a_fetch_gets_what_is_left(tmp_path):
 
 
 async def test_fetches_that_wait_are_served_in_order(tmp_path):
-    memory = FetchMemory(10, turn_timeout_s=5)
+    memory = FetchMemory(10, turn_timeout_s=120)
     served = []
 
     async def fetch(number: int) -> None:
@@ -38,7 +38,7 @@ async def test_fetches_that_wait_are_served_in_order(tmp_path):
 
 
 async def test_no_fetch_overtakes_those_that_wait(tmp_path):
-    memory = FetchMemory(10, turn_timeout_s=5)
+    memory = FetchMemory(10, turn_timeout_s=120)
     await memory.take(10, ME)
     waiting = asyncio.create_task(memory.take(10, ME))
     await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def test_loans_are_few_and_end_at_twice_the_budget(tmp_path):
 
 
 async def test_a_waiter_that_is_cancelled_passes_its_turn_on(tmp_path):
-    memory = FetchMemory(10, turn_timeout_s=5)
+    memory = FetchMemory(10, turn_timeout_s=120)
     await memory.take(10, ME)
     first, second = asyncio.create_task(memory.take(4, ME)), asyncio.create_task(memory.take(4, ME))
     await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def test_a_waiter_that_is_cancelled_passes_its_turn_on(tmp_path):
 
 
 async def test_one_large_gift_serves_all_who_fit_into_it(tmp_path):
-    memory = FetchMemory(100, turn_timeout_s=5)
+    memory = FetchMemory(100, turn_timeout_s=120)
     await memory.take(100, ME)
     waiting = [asyncio.create_task(memory.take(20, ME)) for _ in range(5)]
     await asyncio.sleep(0)
@@ -95,7 +95,7 @@ async def test_one_large_gift_serves_all_who_fit_into_it(tmp_path):
 
 
 async def test_more_than_the_budget_holds_back_the_next_one_only(tmp_path):
-    memory = FetchMemory(10, turn_timeout_s=5)
+    memory = FetchMemory(10, turn_timeout_s=120)
     memory.count(25, ME)
     waiting = asyncio.create_task(memory.take(10, ME))
     await asyncio.sleep(0)

@@ -4,6 +4,7 @@ Shown with real files in directories that are named as a server names them, and 
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from fluss.errors import KvDamagedError
 from fluss.metrics import Metrics
+from fluss.record.log_batch import build_batch
 from fluss.schema.table import TableBucket
 from fluss.server.tablet.scrubber import Scrubber, ScrubSettings, _tablets
 from fluss.storage.background_reads import BackgroundReads
@@ -119,3 +121,36 @@ async def test_a_damaged_progress_file_begins_anew(tmp_path: Path) -> None:
     await eventually_async(lambda: scrubber.counts.passes)
     await scrubber.stop()
     assert json.loads((tmp_path / "scrub.json").read_bytes())["read_until"] == ""
+
+
+async def test_a_file_that_cannot_be_opened_for_a_while_is_not_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = f"db/t-7/log-0/{0:020d}.log", f"db/t-8/log-0/{0:020d}.log"
+    put(tmp_path / bad, b"no batch")
+    put_log(tmp_path / "db/t-7/log-0", 10)
+    # The file is in order by now.
+    batch = build_batch([b"row"], schema_id=1, record_count=10, append_only=True)
+    put(tmp_path / good, bytes(batch))
+    put_log(tmp_path / "db/t-8/log-0", 10)
+    put(
+        tmp_path / "scrub.json",
+        json.dumps({"pass_began_ms": 0, "read_until": "", "damaged": {good: "was damaged"}}).encode(),
+    )
+    settings = ScrubSettings(bytes_per_second=1 << 40, interval_ms=1)
+    scrubber = Scrubber(tmp_path, settings, Host(), OsFiles(), clock=lambda: 1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for turn in range(2):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            if turn == 0:
+                scrubber.start()
+            waits, passes = caplog.text.count("scrubbing waits"), scrubber.counts.passes
+            await eventually_async(lambda: caplog.text.count("scrubbing waits") >= waits + 2)  # noqa: B023
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await eventually_async(lambda: scrubber.counts.passes > passes + 1)  # noqa: B023
+    await scrubber.stop()
+    assert list(scrubber.damaged_files) == [bad]
+    assert "open files" not in scrubber.damaged_files[bad]
+    assert f"{good} is good again" in caplog.text, "what was known before was not forgotten"

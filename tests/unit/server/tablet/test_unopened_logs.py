@@ -6,6 +6,7 @@ Real directories and a real server; a crash is a copy of the data directory take
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,9 +21,11 @@ from fluss.protocol import bulk_messages
 from fluss.schema.table import TableBucket
 from fluss.server.model import BucketHealth, Partition
 from fluss.server.server_options import ServerOptions
+from fluss.server.tablet.buckets import HostedBucket
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.storage.log.checkpoint_file import decode_checkpoint
 from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.vfs import OsFiles
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.tablet.support import (
@@ -468,3 +471,26 @@ async def test_all_partitions_of_a_table_can_be_dropped_at_once(tmp_path):
         assert server.manager.health() == BucketHealth(0, 0)
         assert (await waiting)[0].error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
         await eventually_async(lambda: not (tmp_path / "db").exists())
+
+
+async def test_open_logs_of_a_dropped_table_are_freed_without_a_garbage_collection(tmp_path):
+    """Collections need not look at them, then."""
+    table = make_table(buckets=20)
+    catalog = MemoryCatalog(table)
+
+    def log_count() -> int:
+        return sum(type(each) in (LogTablet, HostedBucket) for each in gc.get_objects())
+
+    async with serving(tmp_path, catalog=catalog, settings=QUICK) as server:
+        gc.collect()
+        gc.disable()
+        try:
+            before = log_count()
+            for bucket_id in range(20):
+                await server.append(rows(0, 1), bucket_id)
+            assert log_count() == before + 40
+            catalog.remove(table)
+            await server.manager.drop_buckets(table, None)
+            await eventually_async(lambda: log_count() == before)
+        finally:
+            gc.enable()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from fluss.schema.types import DataTypes
 from fluss.spark.query_options import ReadOptions, read_options
 from fluss.spark.read import planner
 from fluss.spark.read.planner import Split, TablePlan, matching_buckets, plan_batch, planned_buckets, read_view
+from fluss.spark.read.snapshot import Snapshot
 from tests.integration.keyed_tables import Tables, upsert
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("region", pa.string())])
@@ -404,3 +406,58 @@ def test_types_tell_how_large_rows_may_be() -> None:
     sizes = [estimated_row_bytes(schema, [name]) for name in ("id", "text", "list", "map")]
     assert sizes == sorted(sizes)
     assert estimated_row_bytes(schema, []) == 1
+
+
+# What Spark has told
+
+
+def test_a_hint_leaves_out_tasks_and_not_what_the_snapshot_has(tables: PlannedTables) -> None:
+    table = by_partition(tables)
+    info = table.get_table_info()
+    columns = info.schema.column_names
+    read = replace(tables.options(table), hinted_filter="`region` = 'eu' AND `day` > '2026-01-01' AND `no` = 1")
+    hint = read.row_hint(info.schema)
+    first = plan_batch(table, read, columns, hint=hint)
+    assert {split.partition_name for split in splits(first)} == {"2026-01-02$eu"}
+    assert first.row_count is None
+    # Another read of the same DataFrame, after more was written: other partitions, the same moment.
+    append(table, [[each, "2026-01-01", "us"] for each in range(100)])
+    again = Snapshot.from_text(first.snapshot.to_text(), info)
+    assert again == first.snapshot
+    second = plan_batch(table, tables.options(table), columns, snapshot=again)
+    assert sum(split.weight for split in splits(second)) == second.row_count == 40
+    assert tables.plan(table).row_count == 140
+
+
+def test_a_hint_of_a_key_leaves_one_bucket_of_the_snapshot(tables: PlannedTables) -> None:
+    table = tables.create(keys=("id",), bucket_count=8)
+    upsert(table, [[each, "d", "r"] for each in range(100)])
+    info = table.get_table_info()
+    read = replace(tables.options(table), hinted_filter="`id` = 7")
+    plan = plan_batch(table, read, info.schema.column_names, hint=read.row_hint(info.schema))
+    assert {split.bucket_id for split in splits(plan)} == set(matching_buckets(info, read.row_hint(info.schema)))
+    assert len(plan.snapshot.ranges) == 8
+    # Offsets are changes, not rows.
+    assert plan.row_count is None
+
+
+def test_a_limit_leaves_the_beginning_of_a_log_if_every_record_is_a_row(tables: PlannedTables) -> None:
+    table = tables.create(bucket_count=3)
+    append(table, [[each, "d", "r"] for each in range(30)])
+    columns = table.get_table_info().schema.column_names
+
+    def rows(limit: int, **options: str) -> int:
+        read = replace(tables.options(table, **options), hinted_limit=limit)
+        info = table.get_table_info()
+        return sum(split.weight for split in splits(plan_batch(table, read, columns, read.row_filter(info.schema))))
+
+    assert (rows(0), rows(7), rows(29), rows(1000)) == (0, 7, 29, 30)
+    # How many records it takes for seven rows that a filter keeps is not known.
+    assert rows(7, scan__filter="id >= 0") == 30
+
+
+def test_a_snapshot_is_of_one_table_and_not_of_the_next_with_its_name(tables: PlannedTables) -> None:
+    table, other = tables.create(bucket_count=1), tables.create(bucket_count=1)
+    text = tables.plan(table).snapshot.to_text()
+    with pytest.raises(FlussError, match="was dropped and created again since the read was planned"):
+        Snapshot.from_text(text, other.get_table_info())
