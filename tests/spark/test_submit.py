@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pyspark
 import pytest
 
 from fluss import blocking
+from tests.spark.sessions import make_home
 
 ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 1800
@@ -60,12 +62,15 @@ def test_executors_use_the_environment_that_a_program_brings_along(
 ) -> None:
     (packed_environment / "program.py").write_text(PROGRAM)
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK", "PYTHON", "SPARK"))}
-    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    # A home of its own, because executors leave their directories in it.
+    home = make_home(Path(tempfile.mkdtemp(dir=packed_environment)))
+    (home / "python").symlink_to(Path(pyspark.__file__).parent / "python")
+    submit = str(home / "bin" / "spark-submit")
     options = ["--master", "local-cluster[2,1,1024]", "--driver-memory", "1g"]
     done = subprocess.run(
         [submit, *options, "--archives", "environment.tar.gz#environment", "program.py", bootstrap_servers, database],
         cwd=packed_environment,
-        env={**variables, "PYSPARK_PYTHON": "./environment/bin/python"},
+        env={**variables, "SPARK_HOME": str(home), "PYSPARK_PYTHON": "./environment/bin/python"},
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,
