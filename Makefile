@@ -30,8 +30,8 @@ story: $(STAMP) ## A server, two tables, rows in and out, without Spark: a short
 serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
 	@$(PY) -m fluss.server --data-dir $(or $(DATA),data)
 
-test: $(STAMP) ## Run the default tests in four processes (a few minutes; `pytest` runs the same in one)
-	@$(PY) -m pytest -n 4 -q --durations=10
+test: $(STAMP) ## Run the default tests in five processes (a few minutes; `pytest` runs the same in one)
+	@$(PY) -m pytest -n 5 -q --durations=10
 
 test-repeat: $(STAMP) ## Run `make test` from clean clones, beside busy loops every second time (COUNT=10, BUSY=2)
 	@$(PY) tools/repeat_tests.py --count $(or $(COUNT),10) --busy $(or $(BUSY),2)
@@ -46,7 +46,7 @@ test-oldest: ## Run the tests with the oldest supported versions of the librarie
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
 		--editable '.[server,spark]' duckdb hypothesis polars psutil pytest pytest-timeout pytest-xdist
-	@.venv-oldest/bin/python -m pytest -n 4 -q --durations=10 --ignore=tests/unit/protocol/test_generated.py
+	@.venv-oldest/bin/python -m pytest -n 5 -q --durations=10 --ignore=tests/unit/protocol/test_generated.py
 
 check: $(STAMP) ## Lint, types, and the rule that imports go downwards
 	@$(PY) -m ruff check .
@@ -76,7 +76,7 @@ soak: $(STAMP) ## Everything at once for MINUTES=10, with restarts: is what the 
 	@$(PY) tools/soak.py --minutes $(or $(MINUTES),10)
 
 model: $(STAMP) ## Random lives of tables and stores against models, and all properties, 200 examples each (EXAMPLES=n)
-	@EXAMPLES=$(or $(EXAMPLES),200) $(PY) -m pytest -n 4 -q --durations=10 -m hypothesis
+	@EXAMPLES=$(or $(EXAMPLES),200) $(PY) -m pytest -n 3 -q --durations=10 -m hypothesis
 
 bench: $(STAMP) ## Measure the hot paths and whole journeys (SUITES="throughput latency" for some)
 	@test -n "$(SUITES)" || $(PY) -m benchmarks.micro

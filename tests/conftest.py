@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import inspect
 import os
@@ -52,12 +51,6 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, name in enumerate(_FIRST) if item.nodeid.startswith(name)), len(_FIRST)))
-
-
-def pytest_collection_finish() -> None:
-    """Spare the collector of garbage what stays to the end: thousands of tests, and the modules they import."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

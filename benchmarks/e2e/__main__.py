@@ -29,6 +29,7 @@ if __name__ == "__main__":
                 "scrubbing",
                 "tls",
                 "spark",
+                "spark_errors",
                 "spark_plan",
             ),
             __doc__,

@@ -74,19 +74,18 @@ def test_a_stream_waits_for_a_server_that_is_restarting(tmp_path: Path, monkeypa
         admin = open_connection(settings).get_admin()
         schema = fluss.Schema(pa.schema([("id", pa.int64())]))
         wait_for(admin.create_table(TablePath("fluss", "t"), fluss.TableDescriptor(schema)))
-        options = write_options(
-            {
-                "bootstrap.servers": server.bootstrap_servers,
-                "table": "fluss.t",
-                "sink.delivery-guarantee": "at-least-once",
-            },
-            is_stream=True,
-        )
+        given = {
+            "bootstrap.servers": server.bootstrap_servers,
+            "table": "fluss.t",
+            "sink.delivery-guarantee": "at-least-once",
+        }
+        options = write_options(given, is_stream=True)
+        hurried = write_options({**given, "request-timeout": "100"}, is_stream=True)
         struct = StructType([StructField("id", LongType())])
         server.kill()
-        # Whoever begins is told at once.
+        # Whoever begins waits for it, too, but only so long.
         with pytest.raises(FlussError):
-            SinkPlan.of(options, struct)
+            SinkPlan.of(hurried, struct)
         # Spark makes a writer for each commit, in a process that knows no connection.
         monkeypatch.setattr(connections, "_connections", {})
         attempts = iter([server.start])

@@ -258,9 +258,13 @@ def test_complete_output_needs_rows_that_replace_each_other(tables: Tables, tmp_
         options = {**options_of(tables, table), "checkpointlocation": str(tmp_path)}
         return FlussStreamWriter(write_options(options, is_stream=True), columns("id", "name"), True)
 
-    writer(tables.create(COLUMNS, ("id",)))
     with pytest.raises(FlussError, match="every micro-batch would append all rows again"):
         writer(tables.create(COLUMNS, ()))
     first_row = tables.create(COLUMNS, ("id",), properties={"table.merge-engine": "first_row"})
     with pytest.raises(FlussError, match="merge engine first_row"):
         writer(first_row)
+    # What was refused has left no trace in the checkpoint.
+    first, other = (tables.create(COLUMNS, ("id",)) for _ in range(2))
+    writer(first)
+    with pytest.raises(FlussError, match=f"that of a stream into {first.table_path}"):
+        writer(other)

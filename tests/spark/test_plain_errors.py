@@ -54,6 +54,17 @@ def test_rows_that_do_not_fit_end_a_write_with_a_sentence_and_no_second_attempt(
     assert sorted(row.id for row in fs.read(table).collect()) == [0, 1]
 
 
+@pytest.mark.slow
+def test_a_task_that_gives_up_at_its_first_row_leaves_the_others_unread(fs: FlussSpark, database: str) -> None:
+    table = f"{database}.t"
+    fs.catalog.create_table(table, "id BIGINT NOT NULL, s STRING NOT NULL", bucket_count=1)
+    rows = fs.spark.sql("SELECT id, IF(id = 0, NULL, repeat('x', 100)) AS s FROM range(0, 2000000, 1, 1)")
+    error, failures = failed_tasks(fs.spark, lambda: fs.write(rows, table))
+    assert "Column 's' is non-nullable but contains null" in error.message
+    assert failures == 0
+    assert fs.read(table).count() == 0
+
+
 def test_a_missing_partition_ends_a_write_at_once(fs: FlussSpark, database: str) -> None:
     table = f"{database}.t"
     fs.catalog.create_table(table, "id BIGINT, day STRING", partition_keys=["day"], bucket_count=1)
@@ -181,3 +192,26 @@ def test_what_waiting_does_not_help_against_is_told_at_once(spark: SparkSession,
     nowhere = FlussSpark(spark, bootstrap_servers="no-such-host.invalid:9123", request_timeout=3_600_000)
     with pytest.raises(FlussError, match="no-such-host"):
         nowhere.read("a.b")
+
+
+def test_texts_are_no_longer_than_their_columns(fs: FlussSpark, database: str) -> None:
+    fs.attach(database)
+    fs.sql(f"CREATE TABLE {database}.t (id INT, v VARCHAR(3), c CHAR(2))")
+    fs.sql(f"INSERT INTO {database}.t VALUES (1, 'abc', 'x'), (2, 'äöü   ', NULL), (3, '', 'xy   ')")
+    stored = fs.sql(f"SELECT v, c FROM {database}.t ORDER BY id")
+    assert [tuple(row) for row in stored.collect()] == [("abc", "x"), ("äöü", None), ("", "xy")]
+    for values, complaint in (
+        ("(4, 'abcdef', 'x')", "Column 'v' takes texts of at most 3 characters, and there is one of 6"),
+        ("(4, 'abc', 'xyz')", "Column 'c' takes texts of at most 2 characters, and there is one of 3"),
+    ):
+        with pytest.raises(FlussError, match=complaint):
+            fs.sql(f"INSERT INTO {database}.t VALUES {values}")
+    assert [row.data_type for row in fs.sql(f"DESCRIBE {database}.t").collect()] == ["int", "varchar(3)", "string"]
+    (created,) = fs.sql(f"SHOW CREATE TABLE {database}.t").first()
+    assert "v VARCHAR(3)" in created
+    fs.sql(f"ALTER TABLE {database}.t ADD COLUMNS (w VARCHAR(1))")
+    with pytest.raises(FlussError, match="Column 'w' takes texts of at most 1 characters"):
+        fs.write(fs.spark.sql("SELECT 5 AS id, 'ab' AS w"), f"{database}.t")
+    with pytest.raises(FlussError, match="use STRING inside of other types"):
+        fs.sql(f"CREATE TABLE {database}.u (a ARRAY<VARCHAR(3)>)")
+    fs.detach(database)

@@ -74,6 +74,8 @@ SCHEMA_ID_MAX = 2**15 - 1
 
 ATTRIBUTE_APPEND_ONLY = 0x01
 CHANGE_TYPE_BYTES = 1
+# As a number: numpy takes long to find out what a member of an enum is.
+_CHANGE_TYPE_MAX = int(ChangeType.Delete)
 
 # Field name, struct code, first magic that has the field. Everything else about the layout follows from this table.
 _FIELDS = (
@@ -216,11 +218,11 @@ class LogBatch:
         if self.header.is_append_only:
             return None
         change_types = byte_array(self.change_type_bytes)
-        if change_types.max(initial=0) > ChangeType.Delete:
-            index = int(np.argmax(change_types > ChangeType.Delete))
+        if change_types.max(initial=0) > _CHANGE_TYPE_MAX:
+            index = int(np.argmax(change_types > _CHANGE_TYPE_MAX))
             raise CorruptRecordError(
                 f"Record {index} of the log batch at offset {self.header.base_offset} has the change type "
-                f"{change_types[index]}, only 0 to {int(ChangeType.Delete)} exist"
+                f"{change_types[index]}, only 0 to {_CHANGE_TYPE_MAX} exist"
             )
         return change_types
 
@@ -355,7 +357,7 @@ def build_batch(
         assert not append_only, "append-only batches have no change types"
         assert len(change_types) == record_count, "every record needs a change type"
         assert change_types.dtype == np.uint8, "change types are bytes"
-        assert change_types.max(initial=0) <= ChangeType.Delete, "change types are 0 to 4"
+        assert change_types.max(initial=0) <= _CHANGE_TYPE_MAX, "change types are 0 to 4"
         parts.insert(1, byte_view(change_types))
     assert record_count or not any(parts), "a batch without records has no body"
     header = LogBatchHeader(
@@ -446,7 +448,7 @@ def encode_row_body(rows: EncodedRows, change_types: UInt8Array) -> memoryview:
     """Frame the rows, each behind its change type."""
     assert len(rows) == len(change_types), "every row needs a change type"
     assert change_types.dtype == np.uint8, "change types are bytes"
-    assert change_types.max(initial=0) <= ChangeType.Delete, "change types are 0 to 4"
+    assert change_types.max(initial=0) <= _CHANGE_TYPE_MAX, "change types are 0 to 4"
     return byte_view(join_length_prefixed(fixed_width_rows(change_types), rows).data)
 
 
@@ -455,11 +457,11 @@ def decode_row_body(body: BytesLike, record_count: int) -> tuple[EncodedRows, UI
     data = byte_array(body)
     starts, ends = split_length_prefixed(data, record_count, what="log record", payload_bytes_min=CHANGE_TYPE_BYTES)
     change_types = data[starts]
-    unknown = np.flatnonzero(change_types > ChangeType.Delete)
+    unknown = np.flatnonzero(change_types > _CHANGE_TYPE_MAX)
     if len(unknown):
         index = int(unknown[0])
         raise CorruptRecordError(
             f"The log record {index} of {record_count}, at byte {starts[index] - LENGTH_PREFIX_BYTES}, has the change "
-            f"type {change_types[index]}, only 0 to {int(ChangeType.Delete)} exist"
+            f"type {change_types[index]}, only 0 to {_CHANGE_TYPE_MAX} exist"
         )
     return EncodedRows(data, starts + CHANGE_TYPE_BYTES, ends), change_types

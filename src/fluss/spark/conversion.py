@@ -11,11 +11,12 @@ column. A column that fits already is not copied.
     bytes of a fixed length           bytes                               as many as the column has, or an error
     numbers                           as they are                         into any number type that holds the value
     columns and fields of structs     found by name                       found by name; a missing one becomes null
+    texts of CHAR(n), VARCHAR(n)      as they are                         at most n characters, or an error
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -32,6 +33,7 @@ from fluss.schema.arrow import TIMESTAMP_LTZ_ZONE, arrow_type
 from fluss.schema.normalize import list_array, list_parts, normalize_batch, struct_array
 from fluss.schema.schema import Schema, schema_from_columns, shown_names
 from fluss.schema.types import ArrayType, DataType, MapType, RowType, TimestampLtzType, TimestampType, TimeType
+from fluss.spark.text_limits import char_limits, within_limit
 from fluss.spark.type_mapping import SPARK_DIGITS_MAX
 
 # Makes an array of a type out of one of another; None where nothing is to be done.
@@ -149,12 +151,20 @@ class FromSpark:
     """Brings batches of Spark into the form of a table, or of some of its columns in this order.
 
     Columns are found by name. Those that are missing become null; a NOT NULL one must be there, and have no nulls.
+    ``text_limits`` are the lengths of columns that take no longer texts; by default those of CHAR columns.
     """
 
-    def __init__(self, schema: Schema, columns: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        columns: Sequence[str] | None = None,
+        text_limits: Mapping[str, int] | None = None,
+    ) -> None:
+        limits = char_limits(schema) if text_limits is None else text_limits
         chosen = schema.columns if columns is None else [schema.column(name) for name in columns]
         self._target = schema_from_columns(chosen)
         self._arrow = self._target.to_arrow()
+        self._limits = [(index, limits[c.name], c.name) for index, c in enumerate(chosen) if c.name in limits]
         self._forms = [_fluss_form(column.data_type) for column in chosen]
         self._parts: Sequence[_Part] = ()
         self._source: pa.Schema | None = None
@@ -170,6 +180,8 @@ class FromSpark:
         if self._source is None or not self._source.equals(batch.schema):
             self._prepare(batch.schema)
         arrays = [part.converted(batch.columns, batch.num_rows) for part in self._parts]
+        for index, length, name in self._limits:
+            arrays[index] = within_limit(arrays[index], length, name)
         return normalize_batch(pa.RecordBatch.from_arrays(arrays, names=self._arrow.names), self._target)
 
     def _prepare(self, source: pa.Schema) -> None:

@@ -9,6 +9,7 @@ The columns of a new table may be given in several forms (``ColumnsLike``). Its 
 | ``fields.<column>.agg`` | the aggregate function of a column, for ``table.merge-engine = aggregation`` |
 | ``fields.<column>.<function>.<parameter>`` | a parameter of that function, such as the delimiter of ``listagg`` |
 | ``auto-increment.fields`` | the column whose values the server makes up |
+| ``varchar.<column>`` | how many characters the texts of a column have at most; VARCHAR(n) sets it |
 | ``table.*`` | the options of the table |
 | anything else | kept with the table, without a meaning |
 """
@@ -36,6 +37,7 @@ from fluss.schema.table_options import TABLE_PREFIX
 from fluss.schema.value_objects import string_list
 from fluss.spark.connections import await_answer, open_connection
 from fluss.spark.naming import table_path
+from fluss.spark.text_limits import limit_properties
 from fluss.spark.type_mapping import fluss_schema, spark_schema
 
 T = TypeVar("T")
@@ -156,7 +158,7 @@ class FlussCatalog:
                 schema.get_auto_increment_columns() if auto_increment_column is None else [auto_increment_column]
             ),
             comment=comment,
-        ).with_properties(properties or {})
+        ).with_properties({**limit_properties_of(columns), **(properties or {})})
         path = table_path(table)
         descriptor = shape.descriptor(schema)
         self._change(lambda admin: admin.create_table(path, descriptor, if_not_exists))
@@ -184,6 +186,7 @@ class FlussCatalog:
         path = table_path(table)
         if add_columns is not None:
             new_columns = added_columns(add_columns)
+            set_properties = {**limit_properties_of(add_columns), **(set_properties or {})}
             self._change(lambda admin: admin.alter_table(path, add_columns=new_columns))
             self._changed(path.database_name, path.table_name)
         if set_properties or reset_properties:
@@ -269,6 +272,16 @@ def schema_of(columns: ColumnsLike) -> Schema:
         "columns are a Spark schema, its text such as 'id BIGINT, name STRING', a DataFrame or a pyarrow.Schema, "
         f"got {type(columns).__name__}"
     )
+
+
+def limit_properties_of(columns: ColumnsLike | Sequence[Column | pa.Field]) -> dict[str, str]:
+    """Return the properties that keep what the types of Fluss do not say: the lengths of VARCHAR columns."""
+    match columns:
+        case str():
+            return limit_properties(struct_of_text(columns))
+        case spark.StructType():
+            return limit_properties(columns)
+    return {}
 
 
 def added_columns(columns: ColumnsLike | Sequence[Column | pa.Field]) -> list[Column | pa.Field]:

@@ -301,7 +301,8 @@ class FlussSpark:
         ordered = ordered_for(
             rows, info, sequence_column=sequence_column, tasks=tasks, is_case_sensitive=checked.is_case_sensitive
         )
-        check_sink_table(checked, SinkTable(str(path), SinkPlan.of(checked, ordered.schema).table_id))
+        plan = SinkPlan.of(checked, ordered.schema)
+        check_sink_table(checked, SinkTable(str(path), plan.table_id), is_noted=False)
         if output_mode == "update":
             writer = update_writer(ordered, merged, self._format)
         else:

@@ -3,7 +3,8 @@
     Fluss                                  Spark
     BOOLEAN, TINYINT .. BIGINT             the same (byte, short, int, long)
     FLOAT, DOUBLE, DATE, DECIMAL(p,s)      the same
-    CHAR(n), STRING                        StringType. Spark's varchar(n) is a STRING, its char(n) a CHAR(n)
+    CHAR(n), STRING                        StringType. Spark's varchar(n) is a STRING with a limit (text_limits), its
+                                           char(n) a CHAR(n)
     BINARY(n), BYTES                       BinaryType, which is BYTES on the way back
     TIME(p)                                TimeType(p), at most TimeType(6)
     TIMESTAMP(p)                           TimestampNTZType, which has 6 digits

@@ -239,7 +239,7 @@ def test_fields_of_structs_are_found_by_name() -> None:
         (DataTypes.decimal(5, 2), pa.array([12], pa.int64()), Decimal("12.00")),
         (DataTypes.decimal(5, 2), pa.array([Decimal("1.5")], pa.decimal128(38, 1)), Decimal("1.50")),
         (DataTypes.binary(2), pa.array([b"ab"]), b"ab"),
-        (DataTypes.char(2), pa.array(["longer than declared"]), "longer than declared"),
+        (DataTypes.char(2), pa.array(["ab  "]), "ab"),
         (DataTypes.date(), pa.array([dt.date(1969, 12, 31)]), dt.date(1969, 12, 31)),
         (DataTypes.string(), pa.array([None]), None),
         (DataTypes.array(DataTypes.int()), pa.array([None]), None),

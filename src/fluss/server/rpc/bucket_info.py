@@ -85,7 +85,8 @@ class OffsetLister:
                 try:
                     log = find_bucket(table, table_id, wanted_partition, bucket_id).log()
                 except FlussError as error:
-                    found.append(error)
+                    # There may be very many of them, and the traceback would keep everything that was looked at.
+                    found.append(error.with_traceback(None))
                 else:
                     found.append(_find(log, request))
         return found
@@ -221,7 +222,7 @@ class RowCounter:
             try:
                 self._begin(table, request.table_id, count)
             except FlussError as error:
-                count.failure = error
+                count.failure = error.with_traceback(None)
         return counts
 
     def _countable_table(self, context: RequestContext, table_id: int) -> HostedTable | None:

@@ -139,8 +139,9 @@ def _target_of(name: str, wanted: Sequence[str], choice: ColumnChoice, names: Se
 class RowFitter:
     """Brings the rows of one file into the form of a table. A row that does not fit is named in the error."""
 
-    def __init__(self, schema: Schema, fit: ColumnFit) -> None:
-        self._convert = FromSpark(schema)
+    def __init__(self, schema: Schema, fit: ColumnFit, text_limits: Mapping[str, int] | None = None) -> None:
+        """``text_limits`` are the lengths of columns that take no longer texts."""
+        self._convert = FromSpark(schema, text_limits=text_limits)
         self._stated = [
             (name, _stated_value(text, schema.column(name).data_type, name)[0])
             for name, text in fit.path_values.items()

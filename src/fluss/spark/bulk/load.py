@@ -53,6 +53,7 @@ from fluss.spark.bulk.states import LoadPlan, LoadState, LoadTask, LoadTaskResul
 from fluss.spark.connections import await_table, open_connection
 from fluss.spark.naming import table_path
 from fluss.spark.query_options import client_settings
+from fluss.spark.text_limits import text_limits
 from fluss.spark.write.exactly_once import ExactlyOnceWrite
 from fluss.spark.write.writer_record import WriterRecord, latest_offsets
 
@@ -116,7 +117,7 @@ def load(
     plan = None if state is None else state.plan(info, files, chosen)
     is_continued = plan is not None
     if plan is None:
-        facts = FileReading(info.schema, choice, csv_format).examine(files)
+        facts = FileReading(info.schema, choice, csv_format, text_limits(info)).examine(files)
         plan = _planned(target, facts, context_of(fs.spark).defaultParallelism, task_bytes)
         if state is not None:
             state.save(plan, info, files, chosen)
@@ -221,7 +222,7 @@ class LoadWork:
         info = table.get_table_info()
         if info.table_id != self.table_id:
             raise UnfitInputError(f"{self.path} was dropped and created again while files were loaded; begin anew")
-        reading = FileReading(info.schema, self.choice, self.csv_format)
+        reading = FileReading(info.schema, self.choice, self.csv_format, text_limits(info))
         batches: Iterable[pa.RecordBatch] = (batch for piece in task.pieces for batch in reading.read(piece))
         if info.is_partitioned() and self.creates_partitions:
             batches = self._with_partitions(table, batches)
@@ -260,6 +261,7 @@ class FileReading:
     schema: Schema
     choice: ColumnChoice
     csv_format: CsvFormat
+    text_limits: Mapping[str, int] | None = None
 
     def examine(self, files: Sequence[DataFile]) -> list[FileFacts]:
         """Look at every file, and refuse those whose columns can never fit. Files without any bytes are left out."""
@@ -280,7 +282,7 @@ class FileReading:
         fit = self._fit(file, facts.names)
         if facts.schema is not None:
             fields = [facts.schema.field(source).with_name(name) for name, source in fit.sources.items()]
-            RowFitter(self.schema, fit).check(file, pa.schema(fields))
+            RowFitter(self.schema, fit, self.text_limits).check(file, pa.schema(fields))
         elif file.format is FileFormat.CSV:
             check_csv_types(self.schema, fit.targets)
         else:
@@ -290,7 +292,7 @@ class FileReading:
     def read(self, piece: FilePiece) -> Iterator[pa.RecordBatch]:
         """Read a piece in the form of the table: the same batches each time. A row that does not fit ends it."""
         fit = self._fit(piece.file, piece.names)
-        fitted = RowFitter(self.schema, fit)
+        fitted = RowFitter(self.schema, fit, self.text_limits)
         for placed in self._placed(piece, fit):
             yield fitted(placed)
 

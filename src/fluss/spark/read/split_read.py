@@ -21,6 +21,8 @@ begins between them leaves its first record out.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -76,6 +78,8 @@ _EVENT_NAMES: Final = ("insert", "update", "delete")
 _EVENTS: Final = {ChangeType.Insert: _INSERT, ChangeType.UpdateAfter: _UPDATE, ChangeType.Delete: _DELETE}
 _NOTHING: Final = -1
 _TIMESTAMP: Final = pa.timestamp("ms", "UTC")
+logger = logging.getLogger(__name__)
+
 # Reads the record at an offset of a bucket; None if there is no such record (any more).
 ReadRecord = Callable[[int], "RecordRun | None"]
 
@@ -107,13 +111,34 @@ class SplitRead:
                 ErrorCode.TABLE_NOT_EXIST,
             )
         try:
-            yield from _TaskRead(self, table, info).batches(splits)
+            yield from _counted(_TaskRead(self, table, info).batches(splits), f"{path}, {len(splits)} splits")
         except RequestTimeoutError as error:
             raise RequestTimeoutError(f"{error.message}; 'scan.poll.timeout' says how long a task waits") from error
         except FlussError as error:
             if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
                 raise
             raise FlussError(_dropped(table, splits) or error.message, error.error_code) from error
+
+
+def _counted(batches: Generator[pa.RecordBatch, None, None], what: str) -> Iterator[pa.RecordBatch]:
+    """Pass batches on, and say in the end how much that was, and how long a task has waited for it."""
+    rows = byte_count = batch_count = 0
+    waited_s = 0.0
+    with closing(batches):
+        try:
+            while True:
+                begun_s = time.perf_counter()
+                batch = next(batches, None)
+                waited_s += time.perf_counter() - begun_s
+                if batch is None:
+                    return
+                rows += batch.num_rows
+                byte_count += batch.nbytes
+                batch_count += 1
+                yield batch
+        finally:
+            figures = f"{byte_count} bytes in {batch_count} batches, waited for {waited_s:.3f} s"
+            logger.info("read %d rows of %s: %s", rows, what, figures)
 
 
 def _dropped(table: FlussTable, splits: Sequence[Split]) -> str | None:
@@ -207,7 +232,7 @@ class _TaskRead:
         self._to_spark = ToSpark(read.schema)
         self._names = None if read.names is None or list(read.names) == read.schema.names else list(read.names)
 
-    def batches(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+    def batches(self, splits: Sequence[Split]) -> Generator[pa.RecordBatch, None, None]:
         # A stream plans its splits without knowing what Spark will tell.
         left = [split for split in splits if partition_may_match(self._info, split.partition_name, self._hint)]
         for batch in _resized(self._limited(self._filtered(self._rows(left)))):

@@ -197,6 +197,8 @@ class StreamTable:
 
     def _log_ends(self, start: StreamOffset) -> dict[TableBucket, int | None]:
         """Return where logs of dropped partitions ended that a stream has read, or would have."""
+        if not self._dropped:
+            return {}
         ends = {
             bucket: self._dropped[bucket.partition_id].log_end(bucket.bucket_id)
             for bucket in start.positions

@@ -54,6 +54,12 @@ logger.task.name = org.apache.spark.executor.Executor
 logger.task.level = off
 logger.write.name = org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask
 logger.write.level = off
+logger.abort.name = org.apache.spark.util.Utils
+logger.abort.level = off
+logger.append.name = org.apache.spark.sql.execution.datasources.v2.AppendDataExec
+logger.append.level = off
+logger.overwrite.name = org.apache.spark.sql.execution.datasources.v2.OverwriteByExpressionExec
+logger.overwrite.level = off
 # A query that is stopped in the middle of a micro-batch.
 logger.broadcast.name = org.apache.spark.broadcast.TorrentBroadcast
 logger.broadcast.level = off

@@ -62,6 +62,7 @@ from fluss.spark.sql.statements import (
     UnsetProperties,
 )
 from fluss.spark.sql.tokens import fail, statement_tokens
+from fluss.spark.text_limits import declared_schema
 from fluss.spark.type_mapping import spark_schema
 
 # Statements that change nothing.
@@ -426,7 +427,7 @@ def _show_properties(info: TableInfo, key: str | None) -> pa.Table:
 def _show_create_table(info: TableInfo) -> pa.Table:
     """Return the statement that creates such a table again; types are as exact as Spark can say them."""
     path = info.table_path
-    lines = [StructType([field]).toDDL() for field in spark_schema(info.schema)]
+    lines = [StructType([field]).toDDL() for field in declared_schema(info, spark_schema(info.schema))]
     if info.primary_keys:
         lines.append(f"PRIMARY KEY ({_shown_names(info.primary_keys)})")
     statement = (
@@ -457,7 +458,7 @@ def _describe_table(info: TableInfo, *, is_extended: bool) -> pa.Table:
     """Return columns and keys, and if asked everything else that is known of a table."""
     columns = {
         field.name: (field.name, field.dataType.simpleString(), _comment(field.metadata))
-        for field in spark_schema(info.schema)
+        for field in declared_schema(info, spark_schema(info.schema))
     }
     rows: list[_DescribeRow] = list(columns.values())
     for title, names in (("# Primary Key", info.primary_keys), ("# Partition Information", info.partition_keys)):

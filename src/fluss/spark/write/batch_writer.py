@@ -9,6 +9,7 @@ written stays, and Spark tries the task again: rows of a log table may be there 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class FlussBatchWriter(DataSourceArrowWriter):
                 return BatchTaskCommit(WriteSummary(), failure=failure)
 
     def _write(self, iterator: Iterator[pa.RecordBatch]) -> BatchTaskCommit:
+        begun_s = time.perf_counter()
         table = self._plan.open_table()
         rows = self._plan.rows(table, iterator)
         notes = None
@@ -75,7 +77,7 @@ class FlussBatchWriter(DataSourceArrowWriter):
         else:
             records = self._state.task(*self._job, _task().partitionId())
             summary = write_exactly_once(table, self._plan, rows, records)
-        logger.info("a task has written %d rows to %s", summary.rows, self._plan.options.table)
+        logger.info("wrote %s", summary.described(self._plan.options.table, time.perf_counter() - begun_s))
         return BatchTaskCommit(summary, None if notes is None else notes.hashes())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

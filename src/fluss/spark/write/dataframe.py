@@ -29,7 +29,7 @@ from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
 from fluss.spark.connections import await_table
 from fluss.spark.query_options import applicable_options, write_options
-from fluss.spark.session.noise import ignored_pandas_warning
+from fluss.spark.session.noise import ignored_pandas_warning, plain_errors
 from fluss.spark.source_options import Use
 from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
@@ -156,6 +156,7 @@ def update_writer(rows: DataFrame, options: Mapping[str, str], provider: str) ->
         info = await_table(checked.connection, checked.table.path).get_table_info()
         check_sink_table(checked, SinkTable.of(info))
         of_batch = {"sink.transaction": f"{_TRANSACTIONS}/{number}"} if is_exact else {}
-        batch.write.format(provider).mode("append").options(**every_batch, **of_batch).save()
+        with plain_errors():
+            batch.write.format(provider).mode("append").options(**every_batch, **of_batch).save()
 
     return rows.writeStream.outputMode("update").option(_CHECKPOINT_LOCATION, location).foreachBatch(write)

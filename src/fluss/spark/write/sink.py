@@ -35,6 +35,7 @@ from fluss.schema.table import TableInfo
 from fluss.spark.connections import await_table
 from fluss.spark.conversion import FromSpark
 from fluss.spark.query_options import WriteOptions
+from fluss.spark.text_limits import text_limits
 from fluss.spark.write.task_failure import refusing_rows
 
 _WRITE, _DELETE, _IGNORE = range(3)
@@ -73,6 +74,11 @@ class WriteSummary:
     rows_found: int = 0
     rows_by_bucket: Counter[str] = field(default_factory=Counter)
 
+    def described(self, table: object, took_s: float) -> str:
+        """Return the summary of a task for its line in the log."""
+        found = f" ({self.rows_found} of them by an earlier attempt)" if self.rows_found else ""
+        return f"{self.rows} rows{found} to {len(self.rows_by_bucket)} buckets of {table} in {took_s:.3f} s"
+
     @classmethod
     def total(cls, summaries: Iterable[WriteSummary]) -> WriteSummary:
         """Put the summaries of tasks together."""
@@ -105,7 +111,7 @@ class SinkPlan:
         _check_change_types(options, struct, info)
         columns, is_partial = _written_columns(options, struct, info)
         plan = cls(options, info.table_id, columns, is_partial, renames)
-        FromSpark(plan._schema(info), columns).check(
+        FromSpark(plan._schema(info), columns, text_limits(info)).check(
             StructType([field for field in struct if field.name in plan._given(info, struct.names)])
         )
         return plan
@@ -229,7 +235,7 @@ class _Conversion:
         self._plan = plan
         self._info = info
         self._change_types = plan.options.change_type_column
-        self._convert = FromSpark(plan._schema(info), plan.columns)
+        self._convert = FromSpark(plan._schema(info), plan.columns, text_limits(info))
         ignored = {_IGNORE, _DELETE} if plan.options.ignore_delete else {_IGNORE}
         self._is_ignored = np.array([change in ignored for change in _CHANGES.values()])
         self._is_delete = np.array([change == _DELETE for change in _CHANGES.values()])

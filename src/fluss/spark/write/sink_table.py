@@ -55,10 +55,11 @@ class SinkTable(NamedTuple):
             ) from None
 
 
-def check_sink_table(options: WriteOptions, now: SinkTable) -> None:
-    """Make sure that a stream with a checkpoint writes to the table that it wrote to before; note the first one.
+def check_sink_table(options: WriteOptions, now: SinkTable, *, is_noted: bool = True) -> None:
+    """Make sure that a stream with a checkpoint writes to the table that it wrote to before.
 
-    Without a checkpoint, or with one that only Spark can read, there is nothing to compare with.
+    The first one is noted, unless it is not certain yet that the stream begins. Without a checkpoint, or with one that
+    only Spark can read, there is nothing to compare with.
     """
     if options.checkpoint_location is None:
         return
@@ -73,8 +74,9 @@ def check_sink_table(options: WriteOptions, now: SinkTable) -> None:
         return
     if before is not None and options.on_table_change == "fail":
         raise FlussError(_complaint(before, now), ErrorCode.TABLE_NOT_EXIST)
-    # If another process has noted something at the same time, the next micro-batch sees it.
-    files.create(_name(count), now.to_json())
+    if is_noted:
+        # If another process has noted something at the same time, the next micro-batch sees it.
+        files.create(_name(count), now.to_json())
 
 
 def _last_noted(files: StateFiles) -> tuple[SinkTable | None, int]:

@@ -7,6 +7,7 @@ find their records below the checkpoint, and go on where their predecessors ende
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -46,15 +47,16 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         # Spark asks for another one at each commit.
         self._plan = SinkPlan.of(options, schema)
-        check_sink_table(options, SinkTable(str(options.table.path), self._plan.table_id))
         if overwrite:
             check_complete_output(self._plan)
         self._state: SinkState | None = None
         if options.delivery_guarantee == "exactly-once":
             self._state = SinkState.open(options.checkpoint_location)
+        check_sink_table(options, SinkTable(str(options.table.path), self._plan.table_id))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamTaskCommit:
         with ShortTracebacks():
+            begun_s = time.perf_counter()
             query, batch, partition = _identity()
             try:
                 summary = self._write(iterator, query, batch, partition)
@@ -63,9 +65,8 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
                 if failure is None:
                     raise
                 return StreamTaskCommit(query, WriteSummary(), failure)
-            logger.info(
-                "a task of micro-batch %d has written %d rows to %s", batch, summary.rows, self._plan.options.table
-            )
+            described = summary.described(self._plan.options.table, time.perf_counter() - begun_s)
+            logger.info("wrote %s, micro-batch %d", described, batch)
             return StreamTaskCommit(query, summary)
 
     def _write(self, iterator: Iterator[pa.RecordBatch], query: str, batch: int, partition: int) -> WriteSummary:

@@ -21,7 +21,7 @@ from fluss.protocol import bulk_messages
 from fluss.schema.table import TableBucket
 from fluss.server.model import BucketHealth, Partition
 from fluss.server.server_options import ServerOptions
-from fluss.server.tablet.buckets import HostedBucket
+from fluss.server.tablet.buckets import HostedBucket, NotOpenError
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.storage.log.checkpoint_file import decode_checkpoint
 from fluss.storage.log.log_settings import LogSettings
@@ -475,20 +475,23 @@ async def test_all_partitions_of_a_table_can_be_dropped_at_once(tmp_path):
 
 async def test_open_logs_of_a_dropped_table_are_freed_without_a_garbage_collection(tmp_path):
     """Collections need not look at them, then."""
-    table = make_table(buckets=20)
+    table = make_table(buckets=320)
     catalog = MemoryCatalog(table)
 
     def log_count() -> int:
-        return sum(type(each) in (LogTablet, HostedBucket) for each in gc.get_objects())
+        return sum(type(each) in (LogTablet, HostedBucket, NotOpenError) for each in gc.get_objects())
 
     async with serving(tmp_path, catalog=catalog, settings=QUICK) as server:
         gc.collect()
         gc.disable()
         try:
             before = log_count()
-            for bucket_id in range(20):
+            # Not all of them can be opened at once.
+            await server.offsets(*range(300), type=1)
+            await eventually_async(lambda: log_count() == before + 600)
+            for bucket_id in range(300, 320):
                 await server.append(rows(0, 1), bucket_id)
-            assert log_count() == before + 40
+            await eventually_async(lambda: log_count() == before + 640)
             catalog.remove(table)
             await server.manager.drop_buckets(table, None)
             await eventually_async(lambda: log_count() == before)

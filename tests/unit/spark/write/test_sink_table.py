@@ -24,6 +24,13 @@ def test_the_first_table_is_noted_and_the_same_one_is_welcome(tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "fluss-sink").iterdir()] == ["table.json"]
 
 
+def test_a_stream_that_may_not_begin_leaves_no_note(tmp_path: Path) -> None:
+    check_sink_table(_options(tmp_path), SinkTable("a.b", 7), is_noted=False)
+    check_sink_table(_options(tmp_path), SinkTable("a.c", 8))
+    with pytest.raises(FlussError, match=r"writes to a\.b"):
+        check_sink_table(_options(tmp_path), SinkTable("a.b", 7), is_noted=False)
+
+
 def test_a_table_that_was_created_again_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
     check_sink_table(_options(tmp_path), SinkTable("a.b", 7))
     for _ in range(2):

@@ -67,7 +67,7 @@ def test_a_store_finds_its_rows_with_and_without_a_filter(tmp_path: Path, filter
     resources = KvResources(settings)
     model: dict[bytes, bytes] = {}
     with open_store(tmp_path, resources) as store:
-        for number in range(1, 25):
+        for number in range(1, 13):
             keys = [b"%06d" % rng.randrange(300_000) for _ in range(rng.choice((1, 50, 9000, 20_000)))]
             values = [None if rng.random() < 0.1 else b"%d %d" % (number, index) for index in range(len(keys))]
             write(store, keys, values, KvState(number, None))

@@ -4,6 +4,7 @@ Every cut and every flipped bit of every file of a small log, after a clean shut
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -182,13 +183,16 @@ def test_the_log_without_damage_is_as_it_was(original: Original, start: Start) -
     assert found.times_ms == original.times_ms
 
 
+@pytest.mark.hypothesis
 def test_a_flipped_bit_of_a_segment_is_refused_unless_it_looks_like_an_interrupted_write(
     original: Original, start: Start
 ) -> None:
     with quiet_logs():
         for path in original.paths(".log"):
             content = original.content(path)
-            for index, damaged in enumerate(bit_flips(content)):
+            # Each start has bits of its own; all of them have all bits by `make model`.
+            part = (None,) if "EXAMPLES" in os.environ else (STARTS.index(start) % 3, None, 3)
+            for index, damaged in islice(enumerate(bit_flips(content)), *part):
                 found = look(original, start, path, damaged)
                 if found.refusal is None and found.times_ms == original.times_ms:
                     pytest.fail(f"bit {index} of {path.name} went unnoticed")
