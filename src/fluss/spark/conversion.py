@@ -9,7 +9,8 @@ column. A column that fits already is not copied.
                                       towards the past                    towards the past
     instants                          zone UTC                            zone UTC, from any
     bytes of a fixed length           bytes                               as many as the column has, or an error
-    numbers                           as they are                         into any number type that holds the value
+    numbers                           as they are                         into any number type that holds the value;
+                                                                          the nearest one of FLOAT and DOUBLE
     columns and fields of structs     found by name                       found by name; a missing one becomes null
     texts of CHAR(n), VARCHAR(n)      as they are                         at most n characters, or an error
 """
@@ -30,6 +31,7 @@ from fluss.errors import FlussError
 from fluss.options import suggestion
 from fluss.row.arrow_arrays import number_array
 from fluss.schema.arrow import TIMESTAMP_LTZ_ZONE, arrow_type
+from fluss.schema.fitting import decimals_to_floats, floats_to_decimals
 from fluss.schema.normalize import list_array, list_parts, normalize_batch, struct_array
 from fluss.schema.schema import Schema, schema_from_columns, shown_names
 from fluss.schema.types import ArrayType, DataType, MapType, RowType, TimestampLtzType, TimestampType, TimeType
@@ -41,9 +43,8 @@ Conversion: TypeAlias = Callable[[pa.Array], pa.Array] | None
 
 _DIGITS_BY_UNIT: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _LIST_CHILD: Final = "element"
-# How many decimal digits integers have.
-_INTEGER_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
-_DECIMAL_DIGITS_MAX: Final = 38
+# What a decimal256 holds.
+_WIDE_DIGITS: Final = 76
 
 _SPARK_ARROW_TYPES: Final[dict[type[spark.DataType], pa.DataType]] = {
     spark.BooleanType: pa.bool_(),
@@ -257,7 +258,14 @@ def _conversion(source: pa.DataType, form: Form, path: str) -> Conversion:
     if source.equals(target):
         return None
     if pat.is_integer(source) and pat.is_decimal(target):
-        return _integer_to_decimal(source, target, path)
+        return _integer_to_decimal(target)
+    if pat.is_floating(source) and pat.is_decimal(target):
+        return lambda array: floats_to_decimals(array, target)
+    if pat.is_decimal(source) and pat.is_floating(target):
+        return lambda array: decimals_to_floats(array, target)
+    if pat.is_integer(source) and pat.is_floating(target):
+        # pyarrow refuses large integers unless told that the nearest number will do, as it does in Spark.
+        return lambda array: array.cast(target, safe=False)
     if not any(is_source(source) and is_target(target) for is_source, is_target in _CASTS):
         raise _misfit(source, target, path)
     return lambda array: array.cast(target)
@@ -285,19 +293,18 @@ _CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType],
     (_is_text, _is_text),
     (_is_bytes, _is_bytes),
     (pat.is_integer, pat.is_integer),
-    (pat.is_integer, pat.is_floating),
     (pat.is_floating, pat.is_floating),
+    (pat.is_floating, pat.is_integer),
     (pat.is_decimal, pat.is_decimal),
+    (pat.is_decimal, pat.is_integer),
     (pat.is_date, pat.is_date),
 )
 
 
-def _integer_to_decimal(source: pa.DataType, target: pa.DataType, path: str) -> Conversion:
+def _integer_to_decimal(target: pa.DataType) -> Conversion:
     # pyarrow refuses the cast unless the decimal has room for every integer of the type.
-    roomy = _INTEGER_DIGITS[source.bit_width] + target.scale
-    if roomy > _DECIMAL_DIGITS_MAX:
-        raise _misfit(source, target, path)
-    return lambda array: array.cast(pa.decimal128(roomy, target.scale)).cast(target)
+    roomy = pa.decimal256(_WIDE_DIGITS, target.scale)
+    return lambda array: array.cast(roomy).cast(target)
 
 
 def _is_time(data_type: pa.DataType) -> bool:

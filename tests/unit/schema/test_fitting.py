@@ -48,6 +48,7 @@ def row(**fields: DataType) -> DataType:
         (pa.array([0.5], pa.float32()), DataTypes.double(), [0.5]),
         (pa.array([0.1, math.inf, None]), DataTypes.float(), [np.float32(0.1), math.inf, None]),
         (pa.array([Decimal("0.10"), Decimal("-2.50")]), DataTypes.double(), [0.1, -2.5]),
+        (pa.array([Decimal("0.25")], pa.decimal128(24, 13)), DataTypes.double(), [0.25]),
         (pa.array(["1.5", "-inf"]), DataTypes.double(), [1.5, -math.inf]),
         # Decimals
         (pa.array([Decimal("1.50")], pa.decimal128(20, 10)), DataTypes.decimal(3, 2), [Decimal("1.50")]),
@@ -55,6 +56,7 @@ def row(**fields: DataType) -> DataType:
         (pa.array([5, -3]), DataTypes.decimal(3, 2), [Decimal("5.00"), Decimal("-3.00")]),
         (pa.array([7], pa.int8()), DataTypes.decimal(38, 30), [Decimal(7)]),
         (pa.array([0.1, 2.25]), DataTypes.decimal(5, 2), [Decimal("0.10"), Decimal("2.25")]),
+        (pa.array([0.1, 1e-7, 1e17]), DataTypes.decimal(38, 18), [Decimal("0.1"), Decimal("1e-7"), Decimal("1e17")]),
         (pa.array(["1.5"], pa.string_view()), DataTypes.decimal(5, 2), [Decimal("1.50")]),
         # Texts and bytes
         (pa.array(["true", "FALSE", None]), DataTypes.boolean(), [True, False, None]),
@@ -270,6 +272,7 @@ SOURCES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "double": (pa.float64(), st.one_of(st.floats(), st.integers(-(2**40), 2**40).map(float))),
     "float": (pa.float32(), st.floats(width=32)),
     "decimal": (pa.decimal128(20, 4), st.decimals(-(10**15), 10**15, places=4)),
+    "long decimal": (pa.decimal128(38, 13), st.decimals(-1000, 1000, places=13)),
     "date64": (pa.date64(), st.dates()),
     "date32": (pa.date32(), st.dates()),
     "timestamp ns": (pa.timestamp("ns"), st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1))),
@@ -305,7 +308,7 @@ def _same(before: Any, after: Any) -> bool:
         return isinstance(after, float) and math.isnan(after)
     # A float stands for the shortest decimal that it is the nearest to.
     if isinstance(before, float) and isinstance(after, Decimal):
-        return float(after) == before
+        return float(after) == before or float(np.float32(after)) == before
     if isinstance(before, Decimal) and isinstance(after, float):
         return Decimal(repr(after)) == before
     return bool(before == after)

@@ -20,6 +20,7 @@ from fluss.row.arrow_arrays import empty_batch
 from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
 from fluss.schema.arrow import arrow_type
+from fluss.schema.fitting import fit_column
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.types import DataType
 from fluss.spark.bulk.files import DataFile, PlacedBatch
@@ -146,7 +147,8 @@ class RowFitter:
             (name, _stated_value(text, schema.column(name).data_type, name)[0])
             for name, text in fit.path_values.items()
         ]
-        self._types = {column.name: arrow_type(column.data_type) for column in schema.columns}
+        self._data_types = {column.name: column.data_type for column in schema.columns}
+        self._types = {name: arrow_type(data_type) for name, data_type in self._data_types.items()}
 
     def check(self, file: DataFile, source: pa.Schema) -> None:
         """Refuse columns whose types can never become those of the table; ``source`` has the table's names."""
@@ -176,10 +178,13 @@ class RowFitter:
         return self._convert(pa.RecordBatch.from_arrays(arrays, names=names))
 
     def _plain(self, name: str, array: pa.Array) -> pa.Array:
-        """Decode dictionaries, and let no digits of a second get lost."""
+        """Decode dictionaries, and let no digits of a second get lost, nor any of a number."""
         if pat.is_dictionary(array.type):
             array = array.dictionary_decode()
         source, target = array.type, self._types[name]
+        if pat.is_floating(target) and (pat.is_integer(source) or pat.is_decimal(source)):
+            # What Spark writes may be rounded here; a file is loaded as it is.
+            return fit_column(array, self._data_types[name], name)
         is_time = (pat.is_timestamp(source) and pat.is_timestamp(target)) or (
             pat.is_time(source) and pat.is_time(target)
         )
