@@ -8,10 +8,10 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-spark test-oldest check fmt interop crash chaos chaos-spark soak model bench bench-compare measure-buckets fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-spark test-spark-versions test-oldest check fmt interop crash chaos chaos-spark soak model bench bench-compare measure-buckets fuzz proto docs clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -38,6 +38,9 @@ test-repeat: $(STAMP) ## Run `make test` from clean clones, beside busy loops ev
 
 test-spark: $(STAMP) ## Run all tests with Spark, the long ones too: matrices, kills, local clusters (about 20 minutes)
 	@$(PY) -m pytest tests/spark tests/unit/spark -m "slow or not slow"
+
+test-spark-versions: $(STAMP) ## Run tests with every supported version of Spark (VERSIONS="4.1.4", ALL=1 for the long ones)
+	@$(PY) tools/test_spark_versions.py $(VERSIONS) $(if $(ALL),--all)
 
 test-oldest: ## Run the tests with the oldest supported versions of the libraries
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
@@ -97,4 +100,4 @@ proto: $(STAMP) ## Regenerate the protobuf module from fluss.proto
 	@$(PY) tools/generate_messages.py
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .venv-oldest .interop build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .spark-versions .interop build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -46,6 +46,9 @@ class DefaultSource(DataSource):
         return self._source().streamWriter(schema, overwrite)
 
     def _source(self) -> FlussDataSource:
+        from fluss.spark.session import check_pyspark
+
+        check_pyspark()
         from fluss.spark.data_source import FlussDataSource
 
         return FlussDataSource(self.options)

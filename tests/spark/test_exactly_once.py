@@ -13,9 +13,11 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -352,36 +354,46 @@ def commits(arguments: dict[str, Any]) -> int:
     return sum(path.name.isdecimal() for path in directory.iterdir()) if directory.exists() else 0
 
 
+@contextmanager
+def driver(arguments: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
+    """Run a driver, as far as its query; it is killed, with all its processes, if it has not ended by itself."""
+    log = Path(arguments["warehouse"]).with_name("driver.log")
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, json.dumps(arguments)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        )
+    with process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().strip() == "running"
+            yield process
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{log.read_text()}") from error
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 def run_until_done(arguments: dict[str, Any], kills: int, rng: random.Random) -> None:
     """Run drivers and kill so many of them, each some micro-batches further; then let one come to its end."""
     for life in range(kills + 1):
         # Spark does not start again from a checkpoint in which it was killed while it began with the first micro-batch.
         commits_max = max(commits(arguments) + rng.randrange(3), 1)
-        log = Path(arguments["warehouse"]).with_name("driver.log")
-        with log.open("w") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-c", DRIVER, json.dumps(arguments)],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-            )
-        with process:
+        with driver(arguments) as process:
             assert process.stdout is not None
-            try:
-                assert process.stdout.readline().strip() == "running", log.read_text()
-                if life == kills:
-                    assert process.stdout.readline().strip() == "done", log.read_text()
-                    return
-                while commits(arguments) < commits_max:
-                    assert process.poll() is None, log.read_text()
-                    time.sleep(0.02)
-                time.sleep(rng.uniform(0.0, 0.6))
-                assert process.poll() is None, log.read_text()
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+            if life == kills:
+                assert process.stdout.readline().strip() == "done"
+                return
+            while commits(arguments) < commits_max:
+                assert process.poll() is None
+                time.sleep(0.02)
+            time.sleep(rng.uniform(0.0, 0.6))
+            assert process.poll() is None
 
 
 @pytest.mark.slow
@@ -448,3 +460,40 @@ def test_executors_of_their_own_write_exactly_once_too(
     }
     run_until_done(arguments, 0, random.Random())
     assert ids_of(table) == Counter(range(8000))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_executors_that_are_killed_change_nothing(
+    connection: blocking.FlussConnection, bootstrap_servers: str, database: str, tmp_path: Path
+) -> None:
+    kills = int(os.environ.get("KILLS", "3"))
+    table = create(connection, database, bucket_count=2)
+    files = write_files(tmp_path / "files", 2 * kills + 2, 4000)
+    options = {
+        "bootstrap.servers": bootstrap_servers,
+        "table": f"{database}.t",
+        "checkpointLocation": str(tmp_path / "checkpoint"),
+        **SMALL_BATCHES,
+    }
+    arguments = {
+        "master": "local-cluster[2,1,1024]",
+        "files": str(files),
+        "columns": ["id", "noise"],
+        "options": options,
+        "warehouse": str(tmp_path / "warehouse"),
+    }
+    with driver(arguments) as process:
+        assert process.stdout is not None
+        for number in range(kills):
+            while commits(arguments) <= number:
+                assert process.poll() is None
+                time.sleep(0.02)
+            executors = [
+                child
+                for child in psutil.Process(process.pid).children(recursive=True)
+                if any("CoarseGrainedExecutorBackend" in part for part in child.cmdline())
+            ]
+            executors[number % len(executors)].kill()
+        assert process.stdout.readline().strip() == "done"
+    assert ids_of(table) == Counter(range((2 * kills + 2) * 4000))

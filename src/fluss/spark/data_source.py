@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import ClassVar
 
 from pyspark.sql.datasource import (
@@ -25,6 +24,7 @@ from fluss.schema.naming_rules import matching_name
 from fluss.spark.connections import await_table
 from fluss.spark.pushdown.hints import SHARED_KEY, Hints, without_hints
 from fluss.spark.query_options import ReadOptions, applicable_options, read_options, schema_options, write_options
+from fluss.spark.session import has_read_limits
 from fluss.spark.session.noise import ShortTracebacks
 from fluss.spark.source_options import Use
 from fluss.spark.type_mapping import check_projection, view_schema
@@ -95,7 +95,7 @@ class FlussDataSource(DataSource):
 
 def _stream_reader(options: ReadOptions, schema: StructType, names: Sequence[str]) -> DataSourceStreamReader:
     """Return the reader that this version of Spark knows how to ask."""
-    if find_spec("pyspark.sql.streaming.datasource") is None:
+    if not has_read_limits():
         from fluss.spark.read.stream_reader import LatestStreamReader
 
         return LatestStreamReader(options, schema, names)

@@ -26,6 +26,7 @@ from fluss.schema.schema import Schema
 from fluss.schema.table import PartitionSpec
 from fluss.schema.types import DataType, TimestampLtzType, TimestampType, TimeType
 from fluss.spark.naming import TableName, TableView
+from fluss.spark.session import has_read_limits
 from fluss.spark.source_options import (
     OPTION_BY_KEY,
     SPARK_OPTIONS,
@@ -179,7 +180,14 @@ class WriteOptions:
 def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """Check the options of a read; the first that cannot be is a FlussError."""
     use = Use.STREAM_READ if is_stream else Use.BATCH_READ
-    return _read_options(_GivenOptions(options, use), use)
+    checked = _read_options(_GivenOptions(options, use), use)
+    has_limits = checked.max_rows_per_trigger is not None or checked.max_bytes_per_trigger is not None
+    if has_limits and not has_read_limits():
+        raise FlussError(
+            "'maxRowsPerTrigger' and 'maxBytesPerTrigger' need Spark 4.2 or newer: before, a micro-batch has all that "
+            "there is; leave them out"
+        )
+    return checked
 
 
 def schema_options(options: Mapping[str, str]) -> ReadOptions:

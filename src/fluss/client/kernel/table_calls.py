@@ -29,10 +29,13 @@ from fluss.schema.table import DroppedPartition, PartitionInfo, PartitionSpec, T
 # The server id of a request that does not come from a replica.
 _NO_FOLLOWER: Final = -1
 _OFFSET_TYPES: Final = {OffsetType.EARLIEST: 0, OffsetType.LATEST: 1, OffsetType.TIMESTAMP: 2}
-# So many questions about offsets are asked at once, each about so many buckets at most: a server answers them in a few
-# milliseconds, in which it answers nobody else.
-_QUESTIONS_MAX: Final = 16
-_BUCKETS_PER_REQUEST: Final = 2048
+# So many questions about offsets are asked at once, each about so many buckets at most. A server answers one in a few
+# milliseconds, in which it answers nobody else; if it has to open the logs first, which takes a hundred times as long,
+# all that it is asked at once still has to be answered in time.
+_REQUESTS_MAX: Final = 4
+_BUCKETS_PER_REQUEST: Final = 512
+# The same where a question is about one partition.
+_PARTITIONS_MAX: Final = 16
 
 # Buckets by partition.
 _BucketGroups: TypeAlias = list[tuple[int | None, list[int]]]
@@ -96,18 +99,20 @@ async def leader_offsets(
     by_partition: dict[int | None, list[int]] = {}
     for bucket in buckets:
         by_partition.setdefault(bucket.partition_id, []).append(bucket.bucket_id)
-    limit = asyncio.Semaphore(_QUESTIONS_MAX)
+    limit, limit_of_partitions = asyncio.Semaphore(_REQUESTS_MAX), asyncio.Semaphore(_PARTITIONS_MAX)
     offsets: dict[TableBucket, int] = {}
 
-    async def ask(groups: _BucketGroups) -> None:
+    async def ask(groups: _BucketGroups, limit: asyncio.Semaphore) -> _BucketGroups:
+        """Ask about buckets, and return those about which the server said nothing."""
         async with limit:
             response = await cluster.request(leader_id, apis.LIST_OFFSETS, _offsets_request(table_id, groups, spec))
         offsets.update(_offsets_answer(table_id, groups, response))
-        answered = 1 + len(response.more_partitions)
-        # Servers of Apache Fluss answer about one partition at a time.
-        await asyncio.gather(*(ask([group]) for group in groups[answered:]))
+        return groups[1 + len(response.more_partitions) :]
 
-    await asyncio.gather(*(ask(groups) for groups in _few_buckets(by_partition)))
+    unanswered = await asyncio.gather(*(ask(groups, limit) for groups in _few_buckets(by_partition)))
+    # Servers of Apache Fluss answer about one partition at a time.
+    left = [group for groups in unanswered for group in groups]
+    await asyncio.gather(*(ask([group], limit_of_partitions) for group in left))
     return offsets
 
 

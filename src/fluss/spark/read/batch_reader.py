@@ -61,7 +61,7 @@ class FlussBatchReader(DataSourceReader):
         return self._partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # For a plan without tasks Spark runs one task with nothing in its partition.
+        # For a plan without tasks Spark runs one task with nothing in its partition, before 4.2 without a partition.
         if isinstance(partition, FlussPartition):
             with ShortTracebacks():
                 yield from self._read.read(partition.value)

@@ -128,11 +128,6 @@ class LatestStreamReader(FlussStreamReader):
 
     def __init__(self, options: ReadOptions, schema: StructType, names: Sequence[str] | None = None) -> None:
         super().__init__(options, schema, names)
-        if options.max_rows_per_trigger is not None or options.max_bytes_per_trigger is not None:
-            raise FlussError(
-                "'maxRowsPerTrigger' and 'maxBytesPerTrigger' need Spark 4.2 or newer: before, a micro-batch has all "
-                "that there is; leave them out"
-            )
         self._reached: StreamOffset | None = None
 
     def latestOffset(self) -> Json:  # type: ignore[override]  # noqa: N802 - as it was before Spark 4.2

@@ -5,11 +5,15 @@ Importing this costs nothing: PySpark and everything else is imported when a ses
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_VERSION_MIN: Final = (4, 1)
 
 
 def session(
@@ -51,12 +55,24 @@ def session(
 
 
 def check_pyspark() -> None:
-    """Raise an ImportError that says how to install PySpark if it is not there."""
+    """Raise an ImportError that says how to install PySpark if it is not there, or too old."""
     try:
-        import pyspark  # noqa: F401 - only whether it is there
+        import pyspark
     except ImportError as error:
         if error.name != "pyspark":
             raise
         raise ImportError(
             'Fluss tables in Spark need PySpark. Install it with: pip install "flussbett[spark]"'
         ) from None
+    version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
+    if version < _VERSION_MIN:
+        raise ImportError(
+            f"Fluss tables need PySpark {'.'.join(map(str, _VERSION_MIN))} or newer, and this is "
+            f"{pyspark.__version__}, which has neither the type TIME nor streams that Python writes as Arrow batches. "
+            'Install a newer one with: pip install --upgrade "flussbett[spark]"'
+        )
+
+
+def has_read_limits() -> bool:
+    """Whether Spark asks Python data sources for micro-batches of a limited size: since 4.2."""
+    return find_spec("pyspark.sql.streaming.datasource") is not None

@@ -21,6 +21,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -40,6 +41,9 @@ from fluss.spark.write.writer_record import Attempt, DriverRecord, RecordStore, 
 
 SINK_DIRECTORY: Final = "fluss-sink"
 _MARK: Final = "directory"
+# Names that Hadoop, and so Spark, has for stores which pyarrow knows by another one. Keys, region and endpoint are
+# those of the environment of a process (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL): it does not see what Hadoop was told.
+_HADOOP_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
 # Records of one task. Each of them is there because of new partitions or a forgotten writer.
 _RECORDS_MAX: Final = 100_000
 
@@ -292,15 +296,30 @@ def state_files(location: str) -> StateFiles:
         return LocalFiles(Path(location))
     if parts.scheme == "file":
         return LocalFiles(Path(unquote(parts.path)))
+    if parts.scheme in _HADOOP_SCHEMES:
+        location = urlunsplit(parts._replace(scheme=_HADOOP_SCHEMES[parts.scheme]))
     try:
         files, path = pafs.FileSystem.from_uri(location)
     except (pa.ArrowException, OSError, ValueError):
+        found = _fsspec_files(location)
+        if found is not None:
+            return found
         # The error of pyarrow shows the location, which may contain access keys.
         raise FlussError(
             f"pyarrow cannot open the checkpoint location {shown_location(location)}, which exactly-once writes need. "
-            "Use a path, or a file:, hdfs:, s3: or gs: URI, or set sink.delivery-guarantee to at-least-once"
+            "Use a path, or a file:, hdfs:, s3:, s3a:, gs: or abfss: URI, or one of an installed fsspec; "
+            "or set sink.delivery-guarantee to at-least-once"
         ) from None
     return ArrowFiles(files, path.rstrip("/"))
+
+
+def _fsspec_files(location: str) -> ArrowFiles | None:
+    """Return the files of a store that fsspec knows, None if there is no fsspec or it knows no such store."""
+    try:
+        files, path = import_module("fsspec.core").url_to_fs(location)
+    except (ImportError, OSError, ValueError):
+        return None
+    return ArrowFiles(pafs.PyFileSystem(pafs.FSSpecHandler(files)), str(path).rstrip("/"))
 
 
 def _absolute_location(location: str) -> str:

@@ -18,18 +18,25 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from fluss import FlussError, blocking, embedded
 from fluss.server.coordinator.metadata_store import FILE_NAME
 from fluss.spark.query_options import read_options
-from fluss.spark.read.limited_stream_reader import LimitedStreamReader
 from fluss.spark.read.offset_json import parse_offset
 from fluss.spark.read.stream_lag import backlog, lags
+from fluss.spark.read.stream_reader import LatestStreamReader
+from fluss.spark.session import has_read_limits
 from fluss.spark.type_mapping import view_schema
 from fluss.testing.cluster import ServerProcess
 from tests.unit.spark.read.day_table import DayTable
 from tests.unit.spark.read.earlier_offsets import version_1
+
+if not has_read_limits():
+    pytest.skip("Spark before 4.2 asks readers for nothing but the latest offset", allow_module_level=True)
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from fluss.spark.read.limited_stream_reader import LimitedStreamReader
 
 Row = dict[str, Any]
 
@@ -109,6 +116,38 @@ class _Query:
         self.restart()
         self.reader.prepareForTriggerAvailableNow()
         return self.drain(limit)
+
+
+class _EarlierQuery:
+    """Does with readers what Spark does before 4.2: asks for the end of a batch without saying where it begins."""
+
+    def __init__(self, query: _Query) -> None:
+        self._query = query
+        self.planned: list[str] = []
+        self.done_count = 0
+        self.restart()
+
+    def restart(self) -> None:
+        self._query.restart()
+        self.reader = LatestStreamReader(self._query.reader._options, self._query.reader._schema)
+        if self.planned:
+            # This is how Spark shows a source that has been made anew the offset that it has seen last.
+            assert self.reader.partitions(json.loads(self.planned[-1]), json.loads(self.planned[-1])) == []
+
+    def plan(self) -> bool:
+        end = json.dumps(self.reader.latestOffset())
+        if self.planned and end == self.planned[-1]:
+            return False
+        self.planned.append(end)
+        return True
+
+    def run(self) -> list[int]:
+        """Read the batch that is planned and not done."""
+        start = self.planned[self.done_count - 1] if self.done_count else json.dumps(self.reader.initialOffset())
+        parts = self.reader.partitions(json.loads(start), json.loads(self.planned[self.done_count]))
+        batches = [batch for part in parts for batch in self.reader.read(part)]
+        self.done_count += 1
+        return sorted(row["id"] for batch in batches for row in batch.to_pylist())
 
 
 @pytest.fixture
@@ -654,6 +693,41 @@ def test_new_partitions_of_a_table_with_keys_are_read_as_a_whole(make: Make) -> 
     table.write([2], "new", day="b")
     query.restart()
     assert sorted((row["id"], row["text"], row["day"]) for row in query.trigger()) == [(1, "old", "b"), (2, "new", "b")]
+
+
+# Before Spark 4.2
+
+
+def test_a_reader_that_is_not_told_where_a_batch_begins_misses_and_repeats_nothing(make: Make) -> None:
+    table, start = make(days=["a"])
+    table.write(range(5), day="a")
+    query = _EarlierQuery(start(scan_partition_discovery_interval="0 s"))
+    assert query.plan()
+    table.write([5], day="a")
+    query.restart()
+    assert query.run() == list(range(5)), "the first batch, whatever the initial offset is now"
+    assert query.plan()
+    assert query.run() == [5]
+    assert not query.plan()
+    query.restart()
+    assert not query.plan(), "started again with nothing new"
+    table.add_day("b")
+    table.write([6, 7], day="b")
+    assert query.plan()
+    table.write([8], day="b")
+    query.restart()
+    assert query.run() == [6, 7]
+    query.restart()
+    assert query.plan()
+    assert query.run() == [8]
+
+
+def test_limits_need_a_newer_spark(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, start = make()
+    monkeypatch.setattr("fluss.spark.query_options.has_read_limits", lambda: False)
+    start()
+    with pytest.raises(FlussError, match=r"need Spark 4\.2 or newer"):
+        start(maxRowsPerTrigger="4")
 
 
 # Reports and waiting

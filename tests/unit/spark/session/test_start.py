@@ -10,7 +10,7 @@ import pytest
 
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
-from fluss.spark.session import running
+from fluss.spark.session import check_pyspark, running
 from fluss.spark.session.noise import without_noise
 from fluss.spark.session.start import (
     format_settings,
@@ -30,6 +30,18 @@ def settings(tmp_path: Path, master: str | None = "local[3,4]", **config: str) -
 def test_tasks_of_a_local_session_are_tried_again(tmp_path: Path) -> None:
     assert local_master(3) == "local[3,4]"
     assert local_master(None).endswith(",4]")
+
+
+@pytest.mark.parametrize(("version", "is_enough"), [("4.0.5", False), ("4.1.0", True), ("4.10.0.dev1", True)])
+def test_a_version_of_spark_that_is_too_old_is_named(
+    version: str, is_enough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", version)
+    if is_enough:
+        check_pyspark()
+        return
+    with pytest.raises(ImportError, match=rf"need PySpark 4\.1 or newer, and this is {version}"):
+        check_pyspark()
 
 
 @pytest.mark.parametrize("cores", [0, -1])
