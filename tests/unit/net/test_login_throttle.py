@@ -151,9 +151,12 @@ async def test_a_guess_whose_connection_is_gone_is_never_checked_and_costs_nothi
         _, writer = await asyncio.open_connection(LOCALHOST, listener.port)
         writer.write(_guess_bytes(ClientSession(), "guess"))
         await eventually_async(lambda: any(c._login_task is not None for c in listener._connections))
-        for connection in tuple(listener._connections):
+        connections = tuple(listener._connections)
+        logins = [connection._login_task for connection in connections]
+        for connection in connections:
             connection.abort()
         await eventually_async(lambda: listener.connection_count == 0)
+        await eventually_async(lambda: all(login is None or login.done() for login in logins))
         assert listener.shared.throttle.begin(LOCALHOST, "eve").wait_s == 2
         clock.now_s += 100
         await asyncio.sleep(0.3)
