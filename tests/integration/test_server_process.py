@@ -107,6 +107,26 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         assert server.wait() == 128 + signal.SIGTERM
 
 
+def test_a_stop_that_takes_too_long_says_what_it_waited_for() -> None:
+    program = """
+import asyncio
+from fluss.server.process import request_stop
+
+async def serve_for_ever():
+    stop = asyncio.Event()
+    request_stop(stop, timeout_s=0.1)
+    await stop.wait()
+    await asyncio.Event().wait()
+
+asyncio.run(serve_for_ever())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert ended.returncode == 1
+    assert "the server did not stop within 0.1 s and is ended" in ended.stderr
+    assert " in serve_for_ever:9 > Event.wait:" in ended.stderr
+    assert "most recent call first" in ended.stderr
+
+
 def test_tables_are_there_again_after_stop_and_after_kill(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         create_table(server.port, "before_stop")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import sys
@@ -495,19 +496,33 @@ def prepare_process(options: ServerOptions) -> None:
     raise_limit()
 
 
-def request_stop(stop: asyncio.Event) -> None:
+def request_stop(stop: asyncio.Event, timeout_s: float = STOP_TIMEOUT_S) -> None:
     """Set the event that ``serve`` waits for; if the stop then takes too long, end the process by force.
 
     For processes that are nothing but a server. Called on its event loop.
     """
     stop.set()
-    watchdog = threading.Timer(STOP_TIMEOUT_S, _give_up_stopping)
+    watchdog = threading.Timer(timeout_s, _give_up_stopping, (asyncio.get_running_loop(), timeout_s))
     watchdog.daemon = True
     watchdog.start()
 
 
-def _give_up_stopping() -> None:
+def _give_up_stopping(loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+    waits = "; ".join(sorted(map(_where, asyncio.all_tasks(loop))))
     logger.error(
-        "the server did not stop within %g s and is ended; the next start will look through the logs", STOP_TIMEOUT_S
+        "the server did not stop within %g s and is ended; the next start will look through the logs. It waited for: "
+        "%s. The threads follow",
+        *(timeout_s, waits),
     )
+    faulthandler.dump_traceback()
     os._exit(1)
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """Return where a task waits: the functions that it is in, the innermost last."""
+    functions: list[str] = []
+    waiting: Any = task.get_coro()
+    while (frame := getattr(waiting, "cr_frame", None)) is not None:
+        functions.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+        waiting = waiting.cr_await
+    return f"{task.get_name()} in {' > '.join(functions) or waiting}"
