@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -146,6 +147,15 @@ def test_work_that_outlives_the_loop_of_its_caller_disturbs_nobody() -> None:
     gc.collect()
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Take interrupts as a program in the foreground does: shells have those in the background ignore them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_a_blocking_call_and_cancels_its_work() -> None:
     cancelled = threading.Event()
     started = threading.Event()
