@@ -198,8 +198,12 @@ def test_without_the_inner_classes_of_spark_a_session_is_as_it_was(
         raise RuntimeError("An error occurred\norg.codehaus.commons.compiler.CompileException: no such class\n\tat x")
 
     monkeypatch.setattr(installation, "_loaded", compile_error)
+    monkeypatch.setattr(installation, "_missing", set())
     with caplog.at_level(logging.WARNING, logger=installation.__name__):
         assert not installation.install_pushdown(fs.spark)
+        # Once is enough, and what the catalog is made of is missing, too.
+        assert not installation.install_pushdown(fs.spark)
+        assert not installation.install_catalog(fs.spark, object())
     (line,) = caplog.messages
     assert line.endswith(
         "read all columns in this session of Spark: org.codehaus.commons.compiler.CompileException: no such class"

@@ -18,6 +18,8 @@ SESSION_KEY: Final = "spark.sql.fluss.scan.pushdown"
 # Interfaces of Spark have static methods, which older class files cannot refer to.
 _CLASS_FILE_VERSION: Final = 8
 
+# What this Spark does not have, so that it is tried, and said, once.
+_missing: set[str] = set()
 logger = logging.getLogger(__name__)
 
 
@@ -27,7 +29,7 @@ def install_pushdown(spark: SparkSession) -> bool:
     On a Spark whose inner classes are not those that the rule was written for, and where there is no Java to reach, as
     with Spark Connect, nothing is different but one line in the log: queries give the same rows and read more.
     """
-    if (spark.conf.get(SESSION_KEY, "true") or "true").lower() != "true":
+    if "rule" in _missing or (spark.conf.get(SESSION_KEY, "true") or "true").lower() != "true":
         return False
     try:
         # Not before: the text is of use only here.
@@ -36,6 +38,7 @@ def install_pushdown(spark: SparkSession) -> bool:
         _loaded(spark, RULE_CLASS).install(spark._jsparkSession)
     except Exception as error:
         # Errors of Py4J and of Java's compiler alike. Whatever it is, a session without the rule works.
+        _missing.add("rule")
         logger.warning("queries on Fluss tables read all columns in this session of Spark: %s", _first_line(error))
         return False
     return True
@@ -48,7 +51,7 @@ def install_catalog(spark: SparkSession, answers: object) -> bool:
     left as it was; so is a catalog of this name that somebody else has set up.
     """
     key = f"{_CATALOGS}.{CATALOG}"
-    if not hasattr(spark, "_jsparkSession"):
+    if _missing or not hasattr(spark, "_jsparkSession"):
         return False
     try:
         from pyspark.java_gateway import ensure_callback_server_started
@@ -65,6 +68,7 @@ def install_catalog(spark: SparkSession, answers: object) -> bool:
         spark.conf.set(key, CATALOG_CLASS)
     except Exception as error:
         # As above.
+        _missing.add("catalog")
         logger.warning("there is no catalog 'fluss' in this session of Spark: %s", _first_line(error))
         return False
     return True
