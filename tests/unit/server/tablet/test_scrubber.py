@@ -141,7 +141,7 @@ async def test_a_file_that_cannot_be_opened_for_a_while_is_not_damaged(
     scrubber = Scrubber(tmp_path, settings, Host(), OsFiles(), clock=lambda: 1)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     for turn in range(2):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
         try:
             if turn == 0:
                 scrubber.start()
