@@ -13,7 +13,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from fluss import blocking
 from fluss.spark.data_source import FlussDataSource
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
+from fluss.testing.waiting import eventually
 
 ROWS = pa.schema([("id", pa.int64()), ("noise", pa.string())])
 # Many small batches, so that there is something between them.
@@ -462,6 +463,17 @@ def test_executors_of_their_own_write_exactly_once_too(
     assert ids_of(table) == Counter(range(8000))
 
 
+def executors_of(driver_id: int) -> list[psutil.Process]:
+    """Return the executors of a driver that are alive."""
+    found = []
+    for child in psutil.Process(driver_id).children(recursive=True):
+        # Processes end while they are looked at, and those that were killed stay for a while.
+        with suppress(psutil.Error):
+            if any("CoarseGrainedExecutorBackend" in part for part in child.cmdline()):
+                found.append(child)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_executors_that_are_killed_change_nothing(
@@ -489,11 +501,7 @@ def test_executors_that_are_killed_change_nothing(
             while commits(arguments) <= number:
                 assert process.poll() is None
                 time.sleep(0.02)
-            executors = [
-                child
-                for child in psutil.Process(process.pid).children(recursive=True)
-                if any("CoarseGrainedExecutorBackend" in part for part in child.cmdline())
-            ]
-            executors[number % len(executors)].kill()
+            eventually(lambda: bool(executors_of(process.pid)))
+            executors_of(process.pid)[0].kill()
         assert process.stdout.readline().strip() == "done"
     assert ids_of(table) == Counter(range((2 * kills + 2) * 4000))
