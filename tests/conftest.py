@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import inspect
 import os
@@ -57,6 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     """Make the event loop of a test that is a coroutine function. Folders may have another one."""
     return new_event_loop
+
+
+def pytest_sessionfinish() -> None:
+    """Let the collector have everything again that a server in this process set aside: libraries call it a leak."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)
