@@ -439,6 +439,23 @@ def test_a_driver_that_is_killed_again_and_again_leaves_nothing_out_and_nothing_
         assert ids_of(table) == Counter(range(count))
 
 
+def of_executors(bootstrap_servers: str, database: str, files: Path, directory: Path) -> dict[str, Any]:
+    """Return the arguments of a driver with executors of their own."""
+    options = {
+        "bootstrap.servers": bootstrap_servers,
+        "table": f"{database}.t",
+        "checkpointLocation": str(directory / "checkpoint"),
+        **SMALL_BATCHES,
+    }
+    return {
+        "master": "local-cluster[2,1,1024]",
+        "files": str(files),
+        "columns": ["id", "noise"],
+        "options": options,
+        "warehouse": str(directory / "warehouse"),
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_executors_of_their_own_write_exactly_once_too(
@@ -446,19 +463,7 @@ def test_executors_of_their_own_write_exactly_once_too(
 ) -> None:
     table = create(connection, database, bucket_count=2)
     files = write_files(tmp_path / "files", 4, 2000)
-    options = {
-        "bootstrap.servers": bootstrap_servers,
-        "table": f"{database}.t",
-        "checkpointLocation": str(tmp_path / "checkpoint"),
-        **SMALL_BATCHES,
-    }
-    arguments = {
-        "master": "local-cluster[2,1,1024]",
-        "files": str(files),
-        "columns": ["id", "noise"],
-        "options": options,
-        "warehouse": str(tmp_path / "warehouse"),
-    }
+    arguments = of_executors(bootstrap_servers, database, files, tmp_path)
     run_until_done(arguments, 0, random.Random())
     assert ids_of(table) == Counter(range(8000))
 
@@ -482,19 +487,7 @@ def test_executors_that_are_killed_change_nothing(
     kills = int(os.environ.get("KILLS", "3"))
     table = create(connection, database, bucket_count=2)
     files = write_files(tmp_path / "files", 2 * kills + 2, 4000)
-    options = {
-        "bootstrap.servers": bootstrap_servers,
-        "table": f"{database}.t",
-        "checkpointLocation": str(tmp_path / "checkpoint"),
-        **SMALL_BATCHES,
-    }
-    arguments = {
-        "master": "local-cluster[2,1,1024]",
-        "files": str(files),
-        "columns": ["id", "noise"],
-        "options": options,
-        "warehouse": str(tmp_path / "warehouse"),
-    }
+    arguments = of_executors(bootstrap_servers, database, files, tmp_path)
     with driver(arguments) as process:
         assert process.stdout is not None
         for number in range(kills):

@@ -24,6 +24,7 @@ from fluss.client.bulk.sequenced_writer import (
 )
 from fluss.client.bulk.table_facts import (
     lake_snapshot_of,
+    named_buckets_of,
     offsets_of,
     partitions_and_dropped_of,
     partitions_of,
@@ -61,6 +62,7 @@ __all__ = [
     "gathered",
     "lake_format",
     "lake_snapshot_of",
+    "named_buckets_of",
     "new_writer_id",
     "offsets_of",
     "partitions_and_dropped_of",

@@ -48,6 +48,19 @@ def partitions_and_dropped_of(
     return context.runtime.run(partitions_and_dropped(context.cluster, table.table_path, keys, first_dropped_id))
 
 
+def named_buckets_of(table: FlussTable) -> dict[TableBucket, str | None]:
+    """Return all buckets that a table has now, partition by partition, with the name of theirs."""
+    info = table.get_table_info()
+    names: dict[int | None, str | None] = {None: None}
+    if info.is_partitioned():
+        names = {partition.partition_id: partition.partition_name for partition in partitions_of(table)}
+    return {
+        TableBucket.new_with_partition(info.table_id, partition_id, bucket_id): name
+        for partition_id, name in names.items()
+        for bucket_id in range(info.num_buckets)
+    }
+
+
 def offsets_of(table: FlussTable, buckets: Collection[TableBucket], spec: OffsetSpec) -> dict[TableBucket, int]:
     """Look up an offset in each of these buckets, in their order.
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from fluss import FlussTable
-from fluss.client.bulk import new_writer_id, offsets_of, partitions_of, row_counts_of, wait_for
+from fluss.client.bulk import named_buckets_of, new_writer_id, offsets_of, partitions_of, row_counts_of, wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
-from fluss.schema.table import TableBucket, TableInfo, TablePath, spec_of_partition_name
+from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
 from fluss.schema.table_options import REPLICATION_FACTOR, TABLE_PREFIX
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
 from fluss.spark.bulk.files import piece_bytes_for
@@ -321,21 +321,14 @@ def check_can_be_copied(info: TableInfo) -> None:
 def _ranges(source: FlussTable) -> dict[str, tuple[tuple[int, int], ...]]:
     """Fix what is copied: the offsets of all buckets, by partition."""
     info = source.get_table_info()
-    names: dict[int | None, str] = {None: ""}
-    if info.is_partitioned():
-        names = {partition.partition_id: partition.partition_name for partition in partitions_of(source)}
-    buckets = [
-        TableBucket.new_with_partition(info.table_id, partition_id, number)
-        for partition_id in names
-        for number in range(info.num_buckets)
-    ]
+    buckets = {bucket: name or "" for bucket, name in named_buckets_of(source).items()}
     stops = offsets_of(source, buckets, OffsetSpec.latest())
     starts = offsets_of(source, buckets, OffsetSpec.earliest())
-    ranges: dict[str, list[tuple[int, int]]] = {name: [] for name in names.values()}
+    ranges: dict[str, list[tuple[int, int]]] = {name: [] for name in buckets.values()}
     for bucket, stop in stops.items():
         # Rows of a primary-key table do not depend on how much of its changelog is left.
         start = 0 if info.has_primary_key() else min(starts[bucket], stop)
-        ranges[names[bucket.partition_id]].append((start, stop))
+        ranges[buckets[bucket]].append((start, stop))
     return {name: tuple(found) for name, found in ranges.items()}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import closing
 
 from fluss import FlussTable
-from fluss.client.bulk import LogRange, offsets_of, partitions_of, read_ranges
+from fluss.client.bulk import LogRange, named_buckets_of, offsets_of, read_ranges
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.offsets import OffsetSpec
@@ -72,15 +72,7 @@ def given_stops(
 
 def version_of(table: FlussTable) -> str:
     """Return where the logs of a table end now, as VERSION AS OF takes it."""
-    info = table.get_table_info()
-    names: dict[int | None, str | None] = {None: None}
-    if info.is_partitioned():
-        names = {partition.partition_id: partition.partition_name for partition in partitions_of(table)}
-    buckets = [
-        TableBucket.new_with_partition(info.table_id, partition_id, bucket_id)
-        for partition_id in names
-        for bucket_id in range(info.num_buckets)
-    ]
-    ends = offsets_of(table, buckets, OffsetSpec.latest())
-    shown = {format_bucket(names[bucket.partition_id], bucket.bucket_id): end for bucket, end in ends.items() if end}
+    names = named_buckets_of(table)
+    ends = offsets_of(table, names, OffsetSpec.latest())
+    shown = {format_bucket(names[bucket], bucket.bucket_id): end for bucket, end in ends.items() if end}
     return json.dumps(shown)
