@@ -56,7 +56,7 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 async def test_three_names_of_the_same_beginning(server: embedded.EmbeddedServer) -> None:
     for create in (fluss.FlussConnection.create, fluss.FlussConnection.connect, fluss.FlussConnection.new):
         connection = await create(server.config())
-        assert repr(connection) == "FlussConnection()"
+        assert repr(connection) == f"FlussConnection({server.bootstrap_servers!r}, open)"
         await connection.close()
 
 

@@ -67,6 +67,8 @@ CLIENT = {
     "writer.kv-backpressure.max-throttle-ms": _SENDER + "test_backpressure_of_the_server_pauses_its_bucket",
     "client.bucket-hash": _WRITER + "test_the_hash_of_bucket_keys_is_an_option",
     "scanner.log.max-poll-records": _SCANNER + "test_one_poll_returns_at_most_so_many_records_and_the_next_goes_on",
+    "client.scanner.partition.discovery.interval": "tests/integration/test_less_ceremony.py::"
+    "test_partitions_are_not_looked_for_when_that_is_turned_off",
     "scanner.log.fetch.max-bytes": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.max-bytes-for-bucket": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.min-bytes": _FETCH + "test_requests_say_everything",
