@@ -278,6 +278,14 @@ class Config:
         3000,
         "The longest pause before the next write to a bucket whose server says that it is overloaded.",
     )
+    writer_create_missing_partitions = ConfigOption(
+        "client.writer.create-missing-partitions",
+        _BOOLEAN,
+        False,
+        "Create the partitions that rows belong to and that do not exist. Otherwise writing such rows fails at once "
+        "with code 36.",
+        aliases=("writer.create-missing-partitions",),
+    )
     client_bucket_hash = ConfigOption(
         "client.bucket-hash",
         word_of("java", "rust"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
 
 from fluss.client.admin.base import AdminCalls, also_named, checked, checked_path, checked_text
 from fluss.client.kernel.leaders import ask_leaders
+from fluss.client.kernel.missing_partitions import check_possible, create_partition
 from fluss.client.kernel.table_calls import leader_row_counts, partition_infos
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int32
@@ -222,13 +224,31 @@ class CatalogAdmin(AdminCalls):
         partition_spec: PartitionSpec | Mapping[str, str],
         ignore_if_exists: bool = False,
     ) -> None:
-        """Create a partition; code 42 if it exists, 43 if the spec does not fit, 37 if the table has no partitions."""
-        request = pb.CreatePartitionRequest(
-            table_path=pb_table_path(checked_path(table_path)),
-            partition_spec=pb_partition_spec(PartitionSpec.of(partition_spec)),
-            ignore_if_not_exists=checked("ignore_if_exists", ignore_if_exists, bool),
-        )
-        await self._ask(apis.CREATE_PARTITION, request)
+        """Create a partition; code 42 if it exists, 43 if the spec does not fit, 37 if the table has no partitions.
+
+        Values are texts, such as ``{"day": "2026-11-16"}``. One that no row can have in its column is refused with
+        code 43.
+        """
+        path, spec = checked_path(table_path), PartitionSpec.of(partition_spec)
+        await self._run(self._create_partition(path, spec, checked("ignore_if_exists", ignore_if_exists, bool)))
+
+    async def _create_partition(self, path: TablePath, spec: PartitionSpec, ignore_if_exists: bool) -> None:
+        # Not every server looks at the types of values.
+        known = self._cluster.table_info(path)
+        try:
+            self._check_possible(known, spec)
+        except FlussError:
+            # Another table may have the name by now.
+            known = None
+        if known is None:
+            with suppress(FlussError):
+                await self._cluster.refresh([path])
+            self._check_possible(self._cluster.table_info(path), spec)
+        await create_partition(self._cluster, path, spec, ignore_if_exists=ignore_if_exists)
+
+    def _check_possible(self, info: TableInfo | None, spec: PartitionSpec) -> None:
+        if info is not None and info.is_partitioned():
+            check_possible(info, spec)
 
     async def drop_partition(
         self,
