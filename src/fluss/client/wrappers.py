@@ -118,7 +118,9 @@ class ScanWrapper(Wrapper[TableScan]):
     with_fixed_schema = chained(TableScan.with_fixed_schema)
     to_arrow_async = same(TableScan.to_arrow_async)
     to_pandas_async = same(TableScan.to_pandas_async)
+    to_polars_async = same(TableScan.to_polars_async)
     to_arrow_batch_reader = same(TableScan.to_arrow_batch_reader)
+    __arrow_c_stream__ = same(TableScan.__arrow_c_stream__)
 
 
 class TableWrapper(Wrapper[FlussTable]):
@@ -129,6 +131,11 @@ class TableWrapper(Wrapper[FlussTable]):
     has_primary_key = same(FlussTable.has_primary_key)
     to_arrow_async = same(FlussTable.to_arrow_async)
     to_pandas_async = same(FlussTable.to_pandas_async)
+    to_polars_async = same(FlussTable.to_polars_async)
+    to_arrow_batch_reader = same(FlussTable.to_arrow_batch_reader)
+    scan_polars = same(FlussTable.scan_polars)
+    to_duckdb = same(FlussTable.to_duckdb)
+    __arrow_c_stream__ = same(FlussTable.__arrow_c_stream__)
 
     @property
     def table_path(self) -> TablePath:
