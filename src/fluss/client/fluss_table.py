@@ -208,7 +208,7 @@ class FlussTable(ServerMade):
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Read as ``to_arrow_batch_reader`` does, for everything that takes Arrow data.
 
-        So ``pa.table(orders)`` and ``pl.from_arrow(orders)`` work, and ``duckdb.sql("select ... from orders")``, where
+        So ``pa.table(orders)`` and ``pl.DataFrame(orders)`` work, and ``duckdb.sql("select ... from orders")``, where
         ``orders`` is the variable that holds this table.
         """
         return self.new_scan().__arrow_c_stream__(requested_schema)
