@@ -255,6 +255,9 @@ class FlussTable(ServerMade):
     def __repr__(self) -> str:
         return f"FlussTable(path={self.table_path})"
 
+    def _repr_html_(self) -> str:
+        return self._info._repr_html_()
+
 
 def context_of(table: FlussTable) -> TableContext:
     """Return what a table works with, for the bulk operations of the library."""
