@@ -276,7 +276,7 @@ def _create_tables(bootstrap_servers: str) -> None:
         keys = np.arange(KEYS)
         rows = {"k": keys, "n": np.full(KEYS, _UNTOUCHED), "rest": keys * 10}
         with connection.get_table(_path(target("partial"))).new_upsert().create_writer() as writer:
-            writer.write_arrow(pa.table(rows))
+            writer.upsert_arrow(pa.table(rows))
 
 
 def _differences(bootstrap_servers: str, count: int) -> list[str]:
