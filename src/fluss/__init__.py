@@ -3,7 +3,7 @@
 # ruff: noqa: F403, F405 - the plain values have a list of their own, which three modules offer
 
 from fluss.client.admin.admin import FlussAdmin
-from fluss.client.connection import FlussConnection
+from fluss.client.connection import FlussConnection, connect
 from fluss.client.fluss_table import FlussTable
 from fluss.client.lookup.lookupers import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
 from fluss.client.scan.batch_scanner import BatchScanner
@@ -83,6 +83,7 @@ __all__ = [
     "WriteResultHandle",
     "__version__",
     "col",
+    "connect",
 ]
 
 # Users meet these classes as fluss.Schema, not by the file they live in: in reprs, tracebacks and pickles.

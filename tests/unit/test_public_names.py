@@ -79,6 +79,7 @@ PUBLIC = {
     "WriteResultHandle",
     "__version__",
     "col",
+    "connect",
 }
 # The same thing under the name it has in another language.
 ALIASES = {"RecordBatchLogScanner": "LogScanner", "ScanBatch": "RecordBatch"}
