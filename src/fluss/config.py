@@ -324,6 +324,38 @@ class Config:
         "remote-file.download-thread-num", _UNSIGNED, 3, "How many threads download tiered log segments."
     )
 
+    consumer_table = ConfigOption(
+        "consumer.table",
+        TEXT,
+        "fluss.consumers",
+        "The table in which consumers keep their positions, as database.table. It is created when it is first needed.",
+    )
+    consumer_lease_ms = ConfigOption(
+        "consumer.lease-ms",
+        integer_between(100, INT32_MAX),
+        15_000,
+        "How long a member of a consumer may show no sign of life, in ms, before others read its buckets. It shows "
+        "five of them in that time, whatever the program does.",
+    )
+    consumer_commit_interval_ms = ConfigOption(
+        "consumer.commit-interval-ms",
+        integer_between(0, INT32_MAX),
+        1000,
+        "How often polls of a consumer commit what earlier ones returned, in ms; 0 for each poll.",
+    )
+    consumer_max_poll_interval_ms = ConfigOption(
+        "consumer.max-poll-interval-ms",
+        integer_between(100, INT32_MAX),
+        300_000,
+        "How long a program may take between two polls of a consumer, in ms, before others read its buckets.",
+    )
+    consumer_discovery_interval_ms = ConfigOption(
+        "consumer.discovery-interval-ms",
+        integer_between(10, INT32_MAX),
+        10_000,
+        "How often a consumer looks for new and dropped partitions, in ms, and whether the table is still the same.",
+    )
+
     lookup_queue_size = ConfigOption(
         "lookup.queue-size",
         _UNSIGNED,
