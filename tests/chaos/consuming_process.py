@@ -20,9 +20,11 @@ from types import FrameType
 
 import fluss
 from fluss import blocking
+from fluss.client.kernel.retry import JOBS, retried
 from fluss.errors import ConsumerFencedError
 
 POLL_MS = 100
+CONNECT_S = 300.0
 
 
 class Sink:
@@ -76,6 +78,11 @@ def copy_plainly(consumer: fluss.Consumer, file: int) -> None:
     os.write(file, lines.encode())
 
 
+def connected(options: dict[str, str]) -> blocking.FlussConnection:
+    """Connect as soon as there is a server."""
+    return retried(lambda: blocking.FlussConnection.create(fluss.Config(options)), JOBS, CONNECT_S)
+
+
 def unless_fenced(step: Callable[[], None]) -> None:
     try:
         step()
@@ -94,8 +101,8 @@ def main(config_text: str, directory: Path) -> None:
         is_stopping = True
 
     signal.signal(signal.SIGTERM, stop)
-    with blocking.FlussConnection.create(fluss.Config(given["options"])) as connection:
-        table = connection.get_table(fluss.TablePath(*given["table"]))
+    with connected(given["options"]) as connection:
+        table = retried(lambda: connection.get_table(fluss.TablePath(*given["table"])), JOBS, CONNECT_S)
         with (
             table.consumer("exact", auto_commit=False, on_assign=sink.claim) as exact,
             table.consumer("plain") as plain,

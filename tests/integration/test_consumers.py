@@ -393,8 +393,7 @@ def test_a_consumer_that_was_dropped_without_closing_leaves_its_group(desk: Desk
 
 
 def test_a_table_that_was_created_again_is_read_from_its_beginning(server: embedded.EmbeddedServer) -> None:
-    # consumer.discovery-interval-ms
-    with desk_of(server.bootstrap_servers, consumer_discovery_interval_ms=50) as desk:
+    with desk_of(server.bootstrap_servers, scanner_partition_discovery_interval_ms=50) as desk:
         desk.append(10)
         old = desk.table.consumer("billing")
         read(old, 10)
@@ -414,7 +413,7 @@ def test_a_table_that_was_created_again_is_read_from_its_beginning(server: embed
 
 
 def test_partitions_that_come_and_go(server: embedded.EmbeddedServer) -> None:
-    with desk_of(server.bootstrap_servers, partitioned=True, consumer_discovery_interval_ms=50) as desk:
+    with desk_of(server.bootstrap_servers, partitioned=True, scanner_partition_discovery_interval_ms=50) as desk:
         admin, path = desk.connection.get_admin(), desk.table.table_path
         desk.append(4)
         with desk.table.consumer("billing", start="latest") as consumer:

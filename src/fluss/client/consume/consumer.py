@@ -7,6 +7,7 @@ commit     positions -> the log of the group -> there, whether this member was t
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import threading
@@ -88,7 +89,7 @@ class Consumer(ServerMade):
     # One poll at a time.
     _turn: threading.Lock
     _is_closed: bool
-    _scanner: LogScanner | None
+    _scanner: LogScanner[Any] | None
     _membership: Membership | None
     _forget: weakref.finalize[..., Any] | None
     # The version of the group that has been acted upon.
@@ -170,7 +171,7 @@ class Consumer(ServerMade):
         return self._get_scanner(is_batch=True)._arrow_schema.empty_table() if polled is None else polled
 
     async def _poll(
-        self, read: Callable[[LogScanner, int], Awaitable[T]], timeout_ms: int, *, is_batch: bool
+        self, read: Callable[[LogScanner[Any], int], Awaitable[T]], timeout_ms: int, *, is_batch: bool
     ) -> T | None:
         timeout = int64("timeout_ms", timeout_ms)
         if timeout < 0:
@@ -180,22 +181,28 @@ class Consumer(ServerMade):
             scanner = self._get_scanner(is_batch=is_batch)
             self._give_back_rest()
             while True:
-                membership = await self._current_membership()
-                await self._commit_now_and_then(membership)
-                await self._follow_group(membership, scanner)
                 remaining_s = max(deadline_s - time.monotonic(), 0.0)
-                polled = await self._read(membership, scanner, read, min(remaining_s, _SLICE_S))
+                try:
+                    polled = await self._step(scanner, read, deadline_s)
+                except FlussError as error:
+                    if not error.is_retriable:
+                        raise
+                    # The server is away. Scanners wait for it, and so does this.
+                    logger.info("%r waits: %s", self, error.message)
+                    await self._runtime.bridge(asyncio.sleep(min(remaining_s, _SLICE_S)))
+                    polled = None
                 if polled is not None or remaining_s <= 0:
                     return polled
                 self._check_open()
 
-    async def _read(
-        self,
-        membership: Membership,
-        scanner: LogScanner,
-        read: Callable[[LogScanner, int], Awaitable[T]],
-        timeout_s: float,
+    async def _step(
+        self, scanner: LogScanner[Any], read: Callable[[LogScanner[Any], int], Awaitable[T]], deadline_s: float
     ) -> T | None:
+        """Do what the group wants, and read for a moment."""
+        membership = await self._current_membership()
+        await self._commit_now_and_then(membership)
+        await self._follow_group(membership, scanner)
+        timeout_s = min(max(deadline_s - time.monotonic(), 0.0), _SLICE_S)
         if not self._epochs or not membership.is_sure():
             await self._runtime.bridge(membership.wait_for_news(timeout_s))
             return None
@@ -211,7 +218,7 @@ class Consumer(ServerMade):
             return None
         return polled if len(polled) else None  # type: ignore[arg-type]  # Everything that is polled has a length.
 
-    def _get_scanner(self, *, is_batch: bool) -> LogScanner:
+    def _get_scanner(self, *, is_batch: bool) -> LogScanner[Any]:
         self._check_open()
         if self._scanner is None:
             is_changelog = is_batch and self._info.has_primary_key()
@@ -266,7 +273,7 @@ class Consumer(ServerMade):
             self._forget.detach()
         await self._runtime.bridge(membership.leave())
 
-    async def _follow_group(self, membership: Membership, scanner: LogScanner) -> None:
+    async def _follow_group(self, membership: Membership, scanner: LogScanner[Any]) -> None:
         """Release and begin with buckets, if the group has changed."""
         while membership.failure is None and membership.version != self._version:
             assignment = await self._runtime.bridge(membership.assignment())
@@ -288,7 +295,7 @@ class Consumer(ServerMade):
         released = {key: (assignment.owned[key], positions.get(self._table_bucket(key))) for key in assignment.excess}
         await self._runtime.bridge(membership.commit(released, is_release=True))
 
-    async def _begin(self, membership: Membership, scanner: LogScanner, assignment: Assignment) -> None:
+    async def _begin(self, membership: Membership, scanner: LogScanner[Any], assignment: Assignment) -> None:
         new = {
             bucket: epoch
             for key, epoch in assignment.owned.items()
@@ -470,7 +477,7 @@ class Consumer(ServerMade):
 
     # What is no longer there
 
-    async def _find_lost(self, scanner: LogScanner, error: OffsetOutOfRangeError) -> None:
+    async def _find_lost(self, scanner: LogScanner[Any], error: OffsetOutOfRangeError) -> None:
         """Go on where there are records, as far as the user wants that."""
         positions = {bucket: at for bucket, at in self._all_positions().items() if at >= 0 and bucket in self._epochs}
         starts = await self._offsets(list(positions), OffsetSpec.earliest())
@@ -490,7 +497,7 @@ class Consumer(ServerMade):
         logger.warning("the consumer '%s' goes on at %s: records before it are gone", self._name, self._options.if_lost)
         scanner._begin({bucket: found[bucket] for bucket in lost})
 
-    async def _forget_dropped_partitions(self, scanner: LogScanner) -> None:
+    async def _forget_dropped_partitions(self, scanner: LogScanner[Any]) -> None:
         """Read no more of partitions that are gone. The group will notice, too."""
         existing = await self._runtime.bridge(partition_infos(self._cluster, self._info.table_path))
         ids = {partition.partition_id for partition in existing}

@@ -44,6 +44,8 @@ _BEATS_PER_LEASE: Final = 5
 _RECORDS_PER_STATE: Final = 2000
 # How long one look at the log waits for records, unless something else is due earlier.
 _TAIL_POLL_S: Final = 1.0
+# How often a member that does not look for partitions looks whether the table is still the same.
+_TABLE_CHECK_S: Final = 10.0
 # How long leaving waits until the log says so.
 _LEAVE_TIMEOUT_S: Final = 5.0
 
@@ -57,6 +59,7 @@ class MembershipSettings:
     table_path: TablePath
     lease_s: float
     poll_interval_s_max: float
+    # 0 if partitions stay as they are when the consumer begins.
     discovery_interval_s: float
     request_timeout_s: float
 
@@ -66,7 +69,7 @@ class MembershipSettings:
             table_path=group_table_path(config),
             lease_s=config.consumer_lease_ms / 1000,
             poll_interval_s_max=config.consumer_max_poll_interval_ms / 1000,
-            discovery_interval_s=config.consumer_discovery_interval_ms / 1000,
+            discovery_interval_s=config.scanner_partition_discovery_interval_ms / 1000,
             request_timeout_s=config.request_timeout_ms / 1000,
         )
 
@@ -308,10 +311,11 @@ class Membership:
     async def _watch(self) -> None:
         """Notice that the table is another one, and new and dropped partitions."""
         while True:
-            await asyncio.sleep(self._settings.discovery_interval_s)
+            discovery_s = self._settings.discovery_interval_s
+            await asyncio.sleep(discovery_s or _TABLE_CHECK_S)
             try:
                 await self._check_table()
-                if self._info.is_partitioned() and self._group.leader == self.member:
+                if discovery_s and self._info.is_partitioned() and self._group.leader == self.member:
                     await self._discover()
             except FlussError as error:
                 if not error.is_retriable:
