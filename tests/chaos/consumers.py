@@ -133,7 +133,8 @@ class Run:
         member.send_signal(number)
         output, _ = member.communicate(timeout=120)
         self.report.fenced_count += output.count("fenced")
-        if member.returncode not in (0, -signal.SIGKILL):
+        # A member that was stopped while Python was starting had no time to say how it wants to end.
+        if member.returncode not in (0, -signal.SIGKILL, -signal.SIGTERM):
             self.report.problems.append(f"a member ended with {member.returncode}: see errors.txt\n{self._errors()}")
 
     def _errors(self) -> str:

@@ -259,9 +259,7 @@ class Membership:
             await self._rows.check()
             if self.member not in self._group.members:
                 raise self._fenced("it was not heard of for longer than its lease (consumer.lease-ms)")
-            for member, beats in list(self._silence.items()):
-                if beats > _BEATS_PER_LEASE:
-                    self._expel(member)
+            self._expel_silent()
             if self._clock() >= self._beat_due_s():
                 self._send_beat(is_join=False)
                 self._write_state()
@@ -270,6 +268,13 @@ class Membership:
                 raise self._fenced(
                     f"it was not polled for {self._settings.poll_interval_s_max:g} s (consumer.max-poll-interval-ms)"
                 )
+
+    def _expel_silent(self) -> None:
+        silent = [member for member, beats in self._silence.items() if beats > _BEATS_PER_LEASE]
+        # One is enough to do it: the oldest that lives.
+        if silent and self.member == next(member for member in self._group.members if member not in silent):
+            for member in silent:
+                self._expel(member)
 
     def _expel(self, member: str) -> None:
         assert self._rows is not None
