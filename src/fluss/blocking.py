@@ -164,6 +164,7 @@ class TableScan(ScanWrapper):
     create_changelog_scanner = blocking(fluss.TableScan.create_changelog_scanner)
     to_arrow = same(fluss.TableScan.to_arrow)
     to_pandas = same(fluss.TableScan.to_pandas)
+    to_polars = same(fluss.TableScan.to_polars)
     create_bucket_batch_scanner = wrapping(fluss.TableScan.create_bucket_batch_scanner, BatchScanner._of)
 
 
@@ -180,6 +181,7 @@ class FlussTable(TableWrapper):
     drop_consumer = blocking(fluss.FlussTable.drop_consumer)
     to_arrow = same(fluss.FlussTable.to_arrow)
     to_pandas = same(fluss.FlussTable.to_pandas)
+    to_polars = same(fluss.FlussTable.to_polars)
 
 
 class FlussAdmin(Wrapper[fluss.FlussAdmin]):
