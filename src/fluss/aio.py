@@ -83,6 +83,7 @@ class TableScan(ScanWrapper):
     create_bucket_batch_scanner = same(fluss.TableScan.create_bucket_batch_scanner)
     to_arrow = same(fluss.TableScan.to_arrow_async)
     to_pandas = same(fluss.TableScan.to_pandas_async)
+    to_polars = same(fluss.TableScan.to_polars_async)
     create_log_scanner = wrapping_async(fluss.TableScan.create_log_scanner, LogScanner[ScanRecord]._of)
     create_record_batch_log_scanner = wrapping_async(
         fluss.TableScan.create_record_batch_log_scanner, LogScanner[RecordBatch]._of
@@ -101,6 +102,7 @@ class FlussTable(TableWrapper):
     new_lookup = same(fluss.FlussTable.new_lookup)
     to_arrow = same(fluss.FlussTable.to_arrow_async)
     to_pandas = same(fluss.FlussTable.to_pandas_async)
+    to_polars = same(fluss.FlussTable.to_polars_async)
 
 
 class FlussConnection(ContextWrapper[fluss.FlussConnection]):

@@ -163,6 +163,7 @@ class TableScan(ScanWrapper):
     create_changelog_scanner = blocking(fluss.TableScan.create_changelog_scanner)
     to_arrow = same(fluss.TableScan.to_arrow)
     to_pandas = same(fluss.TableScan.to_pandas)
+    to_polars = same(fluss.TableScan.to_polars)
     create_bucket_batch_scanner = wrapping(fluss.TableScan.create_bucket_batch_scanner, BatchScanner._of)
 
 
@@ -176,6 +177,7 @@ class FlussTable(TableWrapper):
     new_lookup = wrapping(fluss.FlussTable.new_lookup, TableLookup._of)
     to_arrow = same(fluss.FlussTable.to_arrow)
     to_pandas = same(fluss.FlussTable.to_pandas)
+    to_polars = same(fluss.FlussTable.to_polars)
 
 
 class FlussAdmin(Wrapper[fluss.FlussAdmin]):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,7 +13,8 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.lookup.lookupers import TableLookup
-from fluss.client.scan.table_buckets import PartitionChoices
+from fluss.client.scan.frames import duckdb_relation, lazy_polars_frame
+from fluss.client.scan.table_buckets import PartitionChoices, checked_choices
 from fluss.client.scan.table_scan import TableScan
 from fluss.client.write.writer_client import WriterClient
 from fluss.client.write.writers import AppendWriter, TableAppend, TableUpsert
@@ -22,7 +24,9 @@ from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.value_objects import ServerMade
 
 if TYPE_CHECKING:
+    import duckdb
     import pandas as pd
+    import polars as pl
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,14 +119,16 @@ class FlussTable(ServerMade):
         filter: Filter | None = None,
         partitions: PartitionChoices = None,
         limit: int | None = None,
+        progress: bool = False,
     ) -> pa.Table:
         """Read the whole table: the rows it has now, or all that a log table holds up to now.
 
         ``columns`` are the columns to return, by default all; ``filter`` is a condition on the rows, such as
         ``col("price") > 10`` or ``"price > 10"`` (see ``TableScan.filter``). ``partitions`` and ``limit`` are those of
-        ``TableScan.to_arrow``, which also says what is consistent.
+        ``TableScan.to_arrow``, which also says what is consistent. ``progress`` shows how far the read is, if there is
+        a terminal or a notebook.
         """
-        return self._scan(columns, filter, limit).to_arrow(partitions)
+        return self._scan(columns, filter, limit).to_arrow(partitions, progress=progress)
 
     async def to_arrow_async(
         self,
@@ -131,9 +137,10 @@ class FlussTable(ServerMade):
         filter: Filter | None = None,
         partitions: PartitionChoices = None,
         limit: int | None = None,
+        progress: bool = False,
     ) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
-        return await self._scan(columns, filter, limit).to_arrow_async(partitions)
+        return await self._scan(columns, filter, limit).to_arrow_async(partitions, progress=progress)
 
     def to_pandas(
         self,
@@ -142,9 +149,10 @@ class FlussTable(ServerMade):
         filter: Filter | None = None,
         partitions: PartitionChoices = None,
         limit: int | None = None,
+        progress: bool = False,
     ) -> pd.DataFrame:
         """Read as ``to_arrow`` does, and return a pandas DataFrame."""
-        return self._scan(columns, filter, limit).to_pandas(partitions)
+        return self._scan(columns, filter, limit).to_pandas(partitions, progress=progress)
 
     async def to_pandas_async(
         self,
@@ -153,9 +161,88 @@ class FlussTable(ServerMade):
         filter: Filter | None = None,
         partitions: PartitionChoices = None,
         limit: int | None = None,
+        progress: bool = False,
     ) -> pd.DataFrame:
         """Like ``to_pandas``, without blocking the event loop."""
-        return await self._scan(columns, filter, limit).to_pandas_async(partitions)
+        return await self._scan(columns, filter, limit).to_pandas_async(partitions, progress=progress)
+
+    def to_polars(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: Filter | None = None,
+        partitions: PartitionChoices = None,
+        limit: int | None = None,
+        progress: bool = False,
+    ) -> pl.DataFrame:
+        """Read as ``to_arrow`` does, and return a polars DataFrame; ``scan_polars`` is the lazy way."""
+        return self._scan(columns, filter, limit).to_polars(partitions, progress=progress)
+
+    async def to_polars_async(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: Filter | None = None,
+        partitions: PartitionChoices = None,
+        limit: int | None = None,
+        progress: bool = False,
+    ) -> pl.DataFrame:
+        """Like ``to_polars``, without blocking the event loop."""
+        return await self._scan(columns, filter, limit).to_polars_async(partitions, progress=progress)
+
+    def to_arrow_batch_reader(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: Filter | None = None,
+        partitions: PartitionChoices = None,
+        limit: int | None = None,
+        progress: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Return a reader over what ``to_arrow`` returns, for tables that do not fit into memory.
+
+        Rows are fetched as they are read; ``TableScan.to_arrow_batch_reader`` says more.
+        """
+        return self._scan(columns, filter, limit).to_arrow_batch_reader(partitions, progress=progress)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Read as ``to_arrow_batch_reader`` does, for everything that takes Arrow data.
+
+        So ``pa.table(orders)`` and ``pl.DataFrame(orders)`` work, and ``duckdb.sql("select ... from orders")``, where
+        ``orders`` is the variable that holds this table.
+        """
+        return self.new_scan().__arrow_c_stream__(requested_schema)
+
+    # Lazily
+
+    def scan_polars(self, *, partitions: PartitionChoices = None) -> pl.LazyFrame:
+        """Return a lazy frame of polars: only columns and rows that a query needs are read, when it is collected.
+
+        Conditions that compare columns with values are applied while reading, the others by polars. ``partitions``
+        chooses some; conditions on partition columns leave out the others, too. Every ``collect`` reads anew.
+        """
+        checked_choices(self._info, partitions)
+        return lazy_polars_frame(self._info.schema, partial(self._batches, partitions))
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None, *, partitions: PartitionChoices = None
+    ) -> duckdb.DuckDBPyRelation:
+        """Return a relation of duckdb: only columns and rows that a query needs are read, each time that it runs.
+
+        It belongs to ``connection``, or to duckdb's default one. In SQL it goes by the name of its variable, or by
+        that of ``relation.create_view("name")``. ``partitions`` chooses some of them.
+        """
+        checked_choices(self._info, partitions)
+        return duckdb_relation(self._info.schema, partial(self._batches, partitions), connection)
+
+    def _batches(
+        self,
+        partitions: PartitionChoices,
+        columns: Sequence[str] | None,
+        condition: Filter | None,
+        limit: int | None,
+    ) -> Iterator[pa.RecordBatch]:
+        return self._scan(columns, condition, limit)._batches(partitions)
 
     def _scan(self, columns: Sequence[str] | None, condition: Filter | None, limit: int | None) -> TableScan:
         scan = self.new_scan()
@@ -167,6 +254,9 @@ class FlussTable(ServerMade):
 
     def __repr__(self) -> str:
         return f"FlussTable(path={self.table_path})"
+
+    def _repr_html_(self) -> str:
+        return self._info._repr_html_()
 
 
 def context_of(table: FlussTable) -> TableContext:

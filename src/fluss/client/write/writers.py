@@ -206,7 +206,11 @@ class WriterBase:
         )
 
     def _append_any(self, pack_any: Callable[[Any], tuple[bytes, str | None]], row: Any) -> WriteResultHandle:
-        packed_row, partition_name = pack_any(row)
+        try:
+            packed_row, partition_name = pack_any(row)
+        except FlussError as error:
+            # What is wrong is in the message, and in the line of the user.
+            raise error.with_traceback(None) from error.__cause__
         destination = self._destination if partition_name is None else self._destination_of(partition_name)
         assert destination is not None, "a row has a partition, or the table has none"
         return self._append_packed(destination, packed_row, destination.block)
