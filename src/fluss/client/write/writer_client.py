@@ -103,6 +103,8 @@ class WriterClient:
         self._sender: Sender | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._failures: dict[int, deque[Block]] = {}
+        # How many blocks have failed.
+        self.failure_count = 0
         # When the next failure of a table and an error code is worth a warning.
         self._warning_due_at_s: dict[tuple[int, int], float] = {}
         self._is_closed = False
@@ -351,6 +353,7 @@ class WriterClient:
         self.accumulator.forget(block)
         if block.error is not None:
             self._log_failure(block, block.error)
+            self.failure_count += 1
             self._failures.setdefault(block.table.table_id, deque(maxlen=_FAILURES_MAX)).append(block)
 
     def _log_failure(self, block: Block, error: FlussError) -> None:
