@@ -35,6 +35,8 @@ _KV = "tests/unit/server/kv/test_kv_options.py::"
 _PASSWORDS = "tests/integration/test_hashed_passwords.py::"
 _TLS = "tests/integration/test_tls.py::"
 _SAFE = "tests/integration/test_safe_listeners.py::"
+_MISSING = "tests/integration/test_missing_partitions.py::"
+_CONSUMERS = "tests/integration/test_consumers.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 _REMOTE = "tests/integration/test_remote_log.py::"
 _STORES = "tests/unit/storage/remote/test_store.py::"
@@ -70,8 +72,11 @@ CLIENT = {
     "writer.buffer.wait-timeout-ms": _WRITER_CLIENT + "test_waiting_for_memory_has_a_limit",
     "writer.bucket.no-key-assigner": _SENDER + "test_one_request_carries_a_batch_of_every_bucket_that_is_ready",
     "writer.kv-backpressure.max-throttle-ms": _SENDER + "test_backpressure_of_the_server_pauses_its_bucket",
+    "client.writer.create-missing-partitions": _MISSING + "test_writers_create_what_is_missing_if_they_are_told_to",
     "client.bucket-hash": _WRITER + "test_the_hash_of_bucket_keys_is_an_option",
     "scanner.log.max-poll-records": _SCANNER + "test_one_poll_returns_at_most_so_many_records_and_the_next_goes_on",
+    "client.scanner.partition.discovery.interval": "tests/integration/test_less_ceremony.py::"
+    "test_partitions_are_not_looked_for_when_that_is_turned_off",
     "scanner.log.fetch.max-bytes": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.max-bytes-for-bucket": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.min-bytes": _FETCH + "test_requests_say_everything",
@@ -79,6 +84,10 @@ CLIENT = {
     "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
     "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
     "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
+    "consumer.table": _CONSUMERS + "test_a_table_for_positions_that_is_another_one_is_refused",
+    "consumer.lease-ms": "tests/chaos/test_consumers.py::test_a_paused_member_is_told_and_a_killed_one_is_replaced",
+    "consumer.commit-interval-ms": _CONSUMERS + "test_polls_commit_at_intervals",
+    "consumer.max-poll-interval-ms": _CONSUMERS + "test_a_consumer_that_is_not_polled_loses_its_buckets_and_is_told",
     "lookup.queue-size": _LOOKUP + "test_callers_wait_when_too_many_lookups_wait_to_be_sent",
     "lookup.max-batch-size": _LOOKUP + "test_full_requests_do_not_wait",
     "lookup.batch-timeout-ms": _LOOKUP + "test_a_lookup_waits_for_company_only_so_long",

@@ -43,6 +43,18 @@ class TablePath:
         object.__setattr__(self, "database_name", _one_name("database_name", database_name, database))
         object.__setattr__(self, "table_name", _one_name("table_name", table_name, table))
 
+    @classmethod
+    def of(cls, path: TablePath | str) -> TablePath:
+        """Return a path that is given as such, or as a text, ``"database.table"``."""
+        if isinstance(path, TablePath):
+            return path
+        if not isinstance(path, str):
+            raise TypeError(f"table_path must be a TablePath or a text 'database.table', got {type(path).__name__}")
+        database_name, dot, table_name = path.partition(".")
+        if not (database_name and dot and table_name) or "." in table_name:
+            raise FlussError(f"A table is named 'database.table', such as 'fluss.orders', got {path!r}")
+        return cls(database_name, table_name)
+
     @property
     def database(self) -> str:
         """The name of the database."""
@@ -310,10 +322,20 @@ class TableInfo(ServerMade):
         return self._descriptor.is_partitioned()
 
     def __repr__(self) -> str:
+        columns = ", ".join(f"{name} {type_text}" for name, type_text in self.schema.get_columns())
+        keys = f", primary_keys={self.primary_keys}" if self.primary_keys else ""
+        partitions = f", partition_keys={self.partition_keys}" if self.partition_keys else ""
         return (
             f"TableInfo(table_path={self.table_path!r}, table_id={self.table_id}, schema_id={self.schema_id}, "
-            f"num_buckets={self.num_buckets})"
+            f"num_buckets={self.num_buckets}, columns=[{columns}]{keys}{partitions})"
         )
+
+    def _repr_html_(self) -> str:
+        kind = "table with a primary key" if self.has_primary_key() else "log table"
+        caption = f"{self.table_path}: {kind}, {self.num_buckets} buckets"
+        if self.is_partitioned():
+            caption += f" in each partition by {', '.join(self.partition_keys)}"
+        return self.schema._html(caption, self.partition_keys)
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from fluss.client.kernel.retry import checked_timeout_s
 from fluss.client.kernel.runtime import AwaitsItself
 from fluss.client.write import arrow_input
 from fluss.client.write.blocks import Block, RowDestination
 from fluss.client.write.encoders import BY_KEY, TableEncoder
-from fluss.client.write.result import CompletedWrite, JoinedWrites, WriteResultHandle
+from fluss.client.write.result import CompletedWrite, JoinedWrites, PendingWrite, WriteResultHandle
 from fluss.client.write.row_compiler import RowSink, append_function, delete_function
 from fluss.client.write.row_layout import DELETE_MARK
 from fluss.client.write.writer_client import WriterClient
@@ -134,6 +135,14 @@ class TableUpsert:
         """Delete the row of a key; see ``UpsertWriter.delete``."""
         return self._writer().delete(pk)
 
+    def upsert_many(self, rows: Iterable[Any]) -> WriteResultHandle:
+        """Insert or update many rows; see ``UpsertWriter.upsert_many``."""
+        return self._writer().upsert_many(rows)
+
+    def delete_many(self, pks: Iterable[Any]) -> WriteResultHandle:
+        """Delete the rows of many keys; see ``UpsertWriter.delete_many``."""
+        return self._writer().delete_many(pks)
+
     def upsert_arrow_batch(self, batch: pa.RecordBatch, *, strict: bool = False) -> WriteResultHandle:
         """Upsert an Arrow batch; see ``UpsertWriter.upsert_arrow_batch``."""
         return self._writer().upsert_arrow_batch(batch, strict=strict)
@@ -154,9 +163,9 @@ class TableUpsert:
         """Upsert a pandas data frame; see ``UpsertWriter.write_pandas``."""
         self._writer().write_pandas(df, strict=strict)
 
-    async def flush(self) -> None:
-        """Send everything that was written on this connection, and wait until it is stored."""
-        await self._writer().flush()
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send everything that was written, and wait until it is stored; see ``UpsertWriter.flush``."""
+        await self._writer().flush(timeout)
 
     async def __aenter__(self) -> Self:
         self._writer()
@@ -176,13 +185,14 @@ class WriterBase:
         self._client = client
         self._info = info = encoder.info
         self._encoder = encoder
+        # It stands for this writer where rows of several writers are together.
+        self._owner = object()
         # Where rows go: one destination, or one per partition that was written to, by name and by partition values.
-        self._destination = None if info.is_partitioned() else client.destination(encoder, None)
+        self._destination = None if info.is_partitioned() else client.destination(encoder, None, self._owner)
         self._destinations_by_name: dict[str, RowDestination] = {}
         self._destinations_by_values: dict[Any, RowDestination] = {}
         key_roots = [info.schema.column(name).data_type.root for name in info.partition_keys]
         self._values_name_partitions = not any(root in _UNEQUAL_ROOTS for root in key_roots)
-        self._failures_seen = client.failure_count
 
     # Rows
 
@@ -198,7 +208,11 @@ class WriterBase:
         )
 
     def _append_any(self, pack_any: Callable[[Any], tuple[bytes, str | None]], row: Any) -> WriteResultHandle:
-        packed_row, partition_name = pack_any(row)
+        try:
+            packed_row, partition_name = pack_any(row)
+        except FlussError as error:
+            # What is wrong is in the message, and in the line of the user.
+            raise error.with_traceback(None) from error.__cause__
         destination = self._destination if partition_name is None else self._destination_of(partition_name)
         assert destination is not None, "a row has a partition, or the table has none"
         return self._append_packed(destination, packed_row, destination.block)
@@ -227,9 +241,24 @@ class WriterBase:
             if len(self._destinations_by_name) >= _DESTINATIONS_MAX:
                 self._destinations_by_name.clear()
             destination = self._destinations_by_name[partition_name] = self._client.destination(
-                self._encoder, partition_name
+                self._encoder, partition_name, self._owner
             )
         return destination
+
+    def _append_many(self, append: Callable[[Any], WriteResultHandle], rows: Iterable[Any]) -> WriteResultHandle:
+        """Write rows one by one, and return the handle of all of them."""
+        writes: dict[int, PendingWrite] = {}
+        count = 0
+        try:
+            for row in rows:
+                write = append(row)._write
+                writes[id(write)] = write
+                count += 1
+        except FlussError as error:
+            raise type(error)(
+                f"Row {count} was not written, the {count} before it were: {error.message}", error.error_code
+            ) from None
+        return WriteResultHandle(JoinedWrites(list(writes.values())))
 
     # Arrow
 
@@ -259,19 +288,21 @@ class WriterBase:
     def _write(self, batches: Sequence[pa.RecordBatch]) -> list[Block]:
         for batch in batches:
             self._client.check_sizes(batch)
-        return [block for batch in batches for block in self._client.write_arrow(self._encoder, batch)]
+        return [block for batch in batches for block in self._client.write_arrow(self._encoder, batch, self._owner)]
 
     # The end
 
-    async def flush(self) -> None:
-        """Send everything that was written on this connection, and wait until it is stored.
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send everything that was written on this connection, and wait until the rows of this writer are stored.
 
-        Raises the first failure, also of rows of this table whose handles were not waited for; it waits for all rows
-        even so. Rows that are written in the meantime are not waited for.
+        Raises the first failure of its rows, also of those whose handles were not waited for; it waits for all of them
+        even so. Rows of other writers, and rows that are written in the meantime, are not waited for.
+
+        After ``timeout`` seconds it raises RequestTimeoutError (code 25), which says what is not stored and why. The
+        rows are sent even so: another flush waits for them.
         """
-        flush = self._client.flush(self._info.table_id, self._failures_seen)
-        self._failures_seen = self._client.failure_count
-        await self._client.runtime.bridge(flush)
+        timeout_s = checked_timeout_s("timeout", timeout)
+        await self._client.runtime.bridge(self._client.flush(self._owner, self._info.table_id, timeout_s))
 
     async def __aenter__(self) -> Self:
         return self
@@ -338,6 +369,14 @@ class AppendWriter(AwaitsItself, WriterBase):
         written.
         """
         return self._append(row)
+
+    def append_many(self, rows: Iterable[Any]) -> WriteResultHandle:
+        """Append any number of rows, each as ``append`` takes it; one handle waits for all of them.
+
+        The rows may come from a generator; when the memory for unsent rows is full, it waits. A row that does not fit
+        is a FlussError with its number, counted from 0; those before it are written.
+        """
+        return self._append_many(self._append, rows)
 
     def write_arrow_batch(self, batch: pa.RecordBatch, *, strict: bool = False) -> WriteResultHandle:
         """Append an Arrow batch; its columns are brought into form as by ``write_arrow``.
@@ -420,6 +459,17 @@ class UpsertWriter(WriterBase):
         FlussError, and nothing is written.
         """
         return self._upsert(row)
+
+    def upsert_many(self, rows: Iterable[Any]) -> WriteResultHandle:
+        """Insert or update any number of rows, each as ``upsert`` takes it; one handle waits for all of them.
+
+        A row that does not fit is a FlussError with its number, counted from 0; those before it are written.
+        """
+        return self._append_many(self._upsert, rows)
+
+    def delete_many(self, pks: Iterable[Any]) -> WriteResultHandle:
+        """Delete the rows of any number of keys, each as ``delete`` takes it; as ``upsert_many``."""
+        return self._append_many(self._delete, pks)
 
     def delete(self, pk: Any) -> WriteResultHandle:
         """Delete the row of a key: a dict with exactly the key columns, or a list or tuple in the order of the key.
