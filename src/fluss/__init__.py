@@ -1,92 +1,23 @@
 """Streaming tables for Python."""
 
-# ruff: noqa: F403, F405 - the plain values have a list of their own, which three modules offer
+import importlib as _importlib
+import typing as _typing
 
-from fluss.client.admin.admin import FlussAdmin
-from fluss.client.connection import FlussConnection
-from fluss.client.fluss_table import FlussTable
-from fluss.client.lookup.lookupers import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
-from fluss.client.scan.batch_scanner import BatchScanner
-from fluss.client.scan.log_scanner import LogScanner
-from fluss.client.scan.table_scan import TableScan
-from fluss.client.write.result import WriteResultHandle
-from fluss.client.write.writers import AppendWriter, TableAppend, TableUpsert, UpsertWriter
-from fluss.public_names import *
+if _typing.TYPE_CHECKING:
+    from fluss.names import *  # noqa: F403 - the list of names is there
+    from fluss.names import __all__ as __all__
+else:
 
-# The name of the same thing in another language.
-RecordBatchLogScanner = LogScanner
+    def __getattr__(name):
+        """Load the client when its first name is taken: servers, and commands that do not need it, start sooner."""
+        # Of every module Python asks for names like __path__.
+        if not name.startswith("__") or name in ("__all__", "__version__"):
+            names = _importlib.import_module("fluss.names")
+            globals().update({public: getattr(names, public) for public in names.__all__}, __all__=names.__all__)
+        if name not in globals():
+            raise AttributeError(f"module 'fluss' has no attribute {name!r}")
+        return globals()[name]
 
-__all__ = [
-    "EARLIEST_OFFSET",
-    "LATEST_OFFSET",
-    "AclBinding",
-    "AclFilter",
-    "AclOperation",
-    "AclResource",
-    "AclResourceType",
-    "AggFunction",
-    "AppendWriter",
-    "BatchScanner",
-    "ChangeType",
-    "ClusterConfigEntry",
-    "ClusterHealth",
-    "Column",
-    "ColumnRef",
-    "Config",
-    "DataField",
-    "DataType",
-    "DataTypes",
-    "DatabaseDescriptor",
-    "DatabaseInfo",
-    "DatabaseSummary",
-    "ErrorCode",
-    "FlussAdmin",
-    "FlussConnection",
-    "FlussError",
-    "FlussTable",
-    "GenericRow",
-    "HealthStatus",
-    "InternalRow",
-    "KvFormat",
-    "LakeSnapshot",
-    "LogFormat",
-    "LogScanner",
-    "Lookuper",
-    "OffsetSpec",
-    "OffsetType",
-    "PartitionInfo",
-    "PartitionSpec",
-    "Predicate",
-    "PrefixLookuper",
-    "ProducerOffsets",
-    "RecordBatch",
-    "RecordBatchLogScanner",
-    "ScanBatch",
-    "ScanRecord",
-    "ScanRecords",
-    "Schema",
-    "SchemaInfo",
-    "ServerNode",
-    "ServerTag",
-    "ServerType",
-    "TableAppend",
-    "TableBucket",
-    "TableDescriptor",
-    "TableInfo",
-    "TableLookup",
-    "TablePath",
-    "TablePrefixLookup",
-    "TableScan",
-    "TableStats",
-    "TableUpsert",
-    "UpsertWriter",
-    "WriteResultHandle",
-    "__version__",
-    "col",
-]
-
-# Users meet these classes as fluss.Schema, not by the file they live in: in reprs, tracebacks and pickles.
-for _name in __all__:
-    if isinstance(globals()[_name], type):
-        globals()[_name].__module__ = __name__
-del _name
+    def __dir__():
+        """List the names that are there when the client is loaded."""
+        return sorted({"__all__", *globals(), *__getattr__("__all__")})

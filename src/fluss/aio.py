@@ -2,8 +2,8 @@
 
     from fluss import aio
 
-    async with await aio.FlussConnection.create(aio.Config({"bootstrap.servers": "localhost:9123"})) as connection:
-        table = await connection.get_table(aio.TablePath("fluss", "events"))
+    async with aio.connect("localhost:9123") as connection:
+        table = await connection.get_table("fluss.events")
         scanner = await table.new_scan().create_log_scanner()
         scanner.subscribe(bucket_id=0, start_offset=aio.EARLIEST_OFFSET)
         records = await scanner.poll(1000)
@@ -16,8 +16,8 @@ here, and block in ``fluss``. Subscribing is a plain call in both; it may ask th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Generic, Self
 
 import fluss
 from fluss import AppendWriter as AppendWriter
@@ -26,6 +26,8 @@ from fluss import Config as Config
 from fluss import FlussAdmin as FlussAdmin
 from fluss import Lookuper as Lookuper
 from fluss import PrefixLookuper as PrefixLookuper
+from fluss import RecordBatch as RecordBatch
+from fluss import ScanRecord as ScanRecord
 from fluss import TableAppend as TableAppend
 from fluss import TableLookup as TableLookup
 from fluss import TablePath as TablePath
@@ -33,20 +35,24 @@ from fluss import TablePrefixLookup as TablePrefixLookup
 from fluss import TableUpsert as TableUpsert
 from fluss import UpsertWriter as UpsertWriter
 from fluss import WriteResultHandle as WriteResultHandle
+from fluss.client.connecting import Connecting
+from fluss.client.scan.log_scanner import ItemT
 from fluss.client.wrappers import ContextWrapper, ScanWrapper, TableWrapper, same, wrapping, wrapping_async
 from fluss.public_names import *
 
 
-class LogScanner(ContextWrapper[fluss.LogScanner]):
+class LogScanner(ContextWrapper[fluss.LogScanner[ItemT]], Generic[ItemT]):
     """As ``fluss.LogScanner``, with coroutines for everything that waits for records."""
 
     subscribe = same(fluss.LogScanner.subscribe)
     subscribe_buckets = same(fluss.LogScanner.subscribe_buckets)
     subscribe_partition = same(fluss.LogScanner.subscribe_partition)
     subscribe_partition_buckets = same(fluss.LogScanner.subscribe_partition_buckets)
+    subscribe_all = same(fluss.LogScanner.subscribe_all)
     subscribe_from_snapshot = same(fluss.LogScanner.subscribe_from_snapshot)
     unsubscribe = same(fluss.LogScanner.unsubscribe)
     unsubscribe_partition = same(fluss.LogScanner.unsubscribe_partition)
+    position = same(fluss.LogScanner.position)
     get_subscribed_buckets = same(fluss.LogScanner.get_subscribed_buckets)
     is_partitioned = same(fluss.LogScanner.is_partitioned)
     poll = poll_async = same(fluss.LogScanner.poll_async)
@@ -60,10 +66,10 @@ class LogScanner(ContextWrapper[fluss.LogScanner]):
     __exit__ = same(fluss.LogScanner.__exit__)
     __aexit__ = same(fluss.LogScanner.__aexit__)
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncIterator[ItemT]:
         return self._inner.__aiter__()
 
-    async def __aenter__(self) -> LogScanner:
+    async def __aenter__(self) -> Self:
         return self
 
 
@@ -77,10 +83,12 @@ class TableScan(ScanWrapper):
     create_bucket_batch_scanner = same(fluss.TableScan.create_bucket_batch_scanner)
     to_arrow = same(fluss.TableScan.to_arrow_async)
     to_pandas = same(fluss.TableScan.to_pandas_async)
-    create_log_scanner = wrapping_async(fluss.TableScan.create_log_scanner, LogScanner._of)
-    create_record_batch_log_scanner = wrapping_async(fluss.TableScan.create_record_batch_log_scanner, LogScanner._of)
-    create_batch_scanner = wrapping_async(fluss.TableScan.create_batch_scanner, LogScanner._of)
-    create_changelog_scanner = wrapping_async(fluss.TableScan.create_changelog_scanner, LogScanner._of)
+    create_log_scanner = wrapping_async(fluss.TableScan.create_log_scanner, LogScanner[ScanRecord]._of)
+    create_record_batch_log_scanner = wrapping_async(
+        fluss.TableScan.create_record_batch_log_scanner, LogScanner[RecordBatch]._of
+    )
+    create_batch_scanner = wrapping_async(fluss.TableScan.create_batch_scanner, LogScanner[RecordBatch]._of)
+    create_changelog_scanner = wrapping_async(fluss.TableScan.create_changelog_scanner, LogScanner[RecordBatch]._of)
 
 
 class FlussTable(TableWrapper):
@@ -106,10 +114,17 @@ class FlussConnection(ContextWrapper[fluss.FlussConnection]):
     __aexit__ = same(fluss.FlussConnection.__aexit__)
 
     @staticmethod
-    async def create(config: Config) -> FlussConnection:
+    async def create(config: Config | str | Mapping[str, str | int | bool] | None = None) -> FlussConnection:
         return FlussConnection._of(await fluss.FlussConnection.create(config))
 
     connect = new = create
 
     async def __aenter__(self) -> FlussConnection:
         return self
+
+
+def connect(
+    servers: str | Mapping[str, str | int | bool] | Config | None = None, /, **options: str | int | bool
+) -> Connecting[FlussConnection]:
+    """As ``fluss.connect``; the connection is one of this module."""
+    return Connecting(Config.of(servers, **options), FlussConnection.create)

@@ -2,7 +2,7 @@
 
     from fluss import blocking
 
-    with blocking.FlussConnection.create(blocking.Config({"bootstrap.servers": "localhost:9123"})) as connection:
+    with blocking.connect("localhost:9123") as connection:
         print(connection.get_admin().list_databases())
 
 Whatever is awaited in ``fluss`` blocks the calling thread here until it is done, while other threads go on; Ctrl-C
@@ -13,6 +13,7 @@ ends the wait. Everything else is the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import fluss
@@ -48,6 +49,7 @@ class WriteResultHandle(Wrapper[fluss.WriteResultHandle]):
 class AppendWriter(ContextWrapper[fluss.AppendWriter]):
     """As ``fluss.AppendWriter``; ``flush`` blocks. Leaving a ``with`` block flushes."""
 
+    append_many = wrapping(fluss.AppendWriter.append_many, WriteResultHandle._of)
     write_arrow_batch = wrapping(fluss.AppendWriter.write_arrow_batch, WriteResultHandle._of)
     append_arrow_batch = wrapping(fluss.AppendWriter.append_arrow_batch, WriteResultHandle._of)
     write_arrow = same(fluss.AppendWriter.write_arrow)
@@ -68,6 +70,8 @@ class TableAppend(Wrapper[fluss.TableAppend]):
 class UpsertWriter(ContextWrapper[fluss.UpsertWriter]):
     """As ``fluss.UpsertWriter``; ``flush`` blocks. Leaving a ``with`` block flushes."""
 
+    upsert_many = wrapping(fluss.UpsertWriter.upsert_many, WriteResultHandle._of)
+    delete_many = wrapping(fluss.UpsertWriter.delete_many, WriteResultHandle._of)
     upsert_arrow_batch = wrapping(fluss.UpsertWriter.upsert_arrow_batch, WriteResultHandle._of)
     delete_arrow_batch = wrapping(fluss.UpsertWriter.delete_arrow_batch, WriteResultHandle._of)
     upsert_arrow = same(fluss.UpsertWriter.upsert_arrow)
@@ -91,6 +95,8 @@ class TableUpsert(ContextWrapper[fluss.TableUpsert]):
     partial_update = chained(fluss.TableUpsert.partial_update)
     partial_update_with_column_names = chained(fluss.TableUpsert.partial_update_with_column_names)
     create_writer = wrapping(fluss.TableUpsert.create_writer, UpsertWriter._of)
+    upsert_many = wrapping(fluss.TableUpsert.upsert_many, WriteResultHandle._of)
+    delete_many = wrapping(fluss.TableUpsert.delete_many, WriteResultHandle._of)
     upsert_arrow_batch = wrapping(fluss.TableUpsert.upsert_arrow_batch, WriteResultHandle._of)
     delete_arrow_batch = wrapping(fluss.TableUpsert.delete_arrow_batch, WriteResultHandle._of)
     upsert_arrow = same(fluss.TableUpsert.upsert_arrow)
@@ -220,13 +226,20 @@ class FlussConnection(ContextWrapper[fluss.FlussConnection]):
     __exit__ = same(fluss.FlussConnection.__exit__)
 
     @staticmethod
-    def create(config: Config) -> FlussConnection:
+    def create(config: Config | str | Mapping[str, str | int | bool] | None = None) -> FlussConnection:
         return FlussConnection._of(wait_for(fluss.FlussConnection.create(config)))
 
     connect = new = create
 
-    def get_table(self, table_path: TablePath) -> FlussTable:
+    def get_table(self, table_path: TablePath | str) -> FlussTable:
         return FlussTable._of(wait_for(self._inner.get_table(table_path)))
 
     def close(self, timeout_ms: int | None = None) -> None:
         self._inner.close(timeout_ms).wait()
+
+
+def connect(
+    servers: str | Mapping[str, str | int | bool] | Config | None = None, /, **options: str | int | bool
+) -> FlussConnection:
+    """As ``fluss.connect``, blocking: it returns the open connection, for ``with`` or for ``close``."""
+    return FlussConnection.create(Config.of(servers, **options))

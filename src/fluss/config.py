@@ -6,6 +6,7 @@ The class body of ``Config`` is the table of options. Each option is a typed pro
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from fluss.integers import INT32_MAX, INT64_MAX, UINT64_MAX
 from fluss.options import HIDDEN, TEXT, Option, ValueType, format_value, integer_between, suggestion, word_of
 
 T = TypeVar("T", bound=str | int)
+
+# Where clients connect to that are not told.
+BOOTSTRAP_SERVERS_VARIABLE: Final = "FLUSS_BOOTSTRAP_SERVERS"
 
 
 def _read_boolean(text: str) -> bool:
@@ -103,10 +107,10 @@ class _OlderName(Generic[T]):
 
 
 class Config:
-    """Options of a client: ``Config({"bootstrap.servers": "host:9123"})``, or set one by one as properties.
+    """Options of a client, by key or as keywords: ``Config({"request-timeout": 5000}, writer_retries=3)``.
 
-    Values are checked one by one when they are set, and together by ``validate``, which connecting does. A connection
-    keeps a copy: later changes do not reach it.
+    A property can also be set later. Values are checked one by one when they are set, and together by ``validate``,
+    which connecting does. A connection keeps a copy: later changes do not reach it.
     """
 
     __slots__ = ("_values",)
@@ -274,6 +278,14 @@ class Config:
         3000,
         "The longest pause before the next write to a bucket whose server says that it is overloaded.",
     )
+    writer_create_missing_partitions = ConfigOption(
+        "client.writer.create-missing-partitions",
+        _BOOLEAN,
+        False,
+        "Create the partitions that rows belong to and that do not exist. Otherwise writing such rows fails at once "
+        "with code 36.",
+        aliases=("writer.create-missing-partitions",),
+    )
     client_bucket_hash = ConfigOption(
         "client.bucket-hash",
         word_of("java", "rust"),
@@ -286,6 +298,13 @@ class Config:
 
     scanner_log_max_poll_records = ConfigOption(
         "scanner.log.max-poll-records", _UNSIGNED, 500, "The most records that one poll returns."
+    )
+    scanner_partition_discovery_interval_ms = ConfigOption(
+        "client.scanner.partition.discovery.interval",
+        _UNSIGNED,
+        10_000,
+        "How often a scanner that reads a whole table looks for partitions that are new, or gone, in ms. 0 turns it "
+        "off. New partitions are read from their beginning.",
     )
     scanner_log_fetch_max_bytes = ConfigOption(
         "scanner.log.fetch.max-bytes", _INT32, 16 * 1024 * 1024, "The most bytes in one fetch response."
@@ -359,14 +378,48 @@ class Config:
     bootstrap_server = _OlderName(bootstrap_servers)
     request_max_size = _OlderName(writer_request_max_size)
 
-    def __init__(self, properties: Mapping[str, str | int | bool] | None = None) -> None:
+    def __init__(self, properties: Mapping[str, str | int | bool] | None = None, **options: str | int | bool) -> None:
+        """``properties`` are options by their keys, ``options`` by the names of properties; none is in both."""
         self._values: dict[str, str | int | bool] = {}
-        if properties is None:
-            return
-        if not isinstance(properties, dict):
+        if properties is not None and not isinstance(properties, dict):
             raise TypeError(f"properties must be a dict, got {type(properties).__name__}")
-        for key, value in properties.items():
+        for key, value in (properties or {}).items():
             self._set(key, value)
+        for name, value in options.items():
+            self._set_property(name, value)
+
+    @classmethod
+    def of(
+        cls, servers: Config | str | Mapping[str, str | int | bool] | None = None, **options: str | int | bool
+    ) -> Config:
+        """Return a config for ``connect``: of addresses, of options by their keys, or of another config, and of more.
+
+        Unless an address is given in one of these ways, it is that of the environment variable
+        ``FLUSS_BOOTSTRAP_SERVERS``, and without it 127.0.0.1:9123. A config that exists already says everything
+        itself.
+        """
+        if isinstance(servers, Config):
+            config = servers.copy()
+            for name, value in options.items():
+                setattr(config, _checked_name(name).property_name, value)
+            return config
+        if servers is not None and not isinstance(servers, str | dict):
+            raise TypeError(
+                "connect to an address such as 'localhost:9123', or give a dict of options, or a fluss.Config, got "
+                f"{type(servers).__name__}"
+            )
+        address = {Config.bootstrap_servers.key: servers} if isinstance(servers, str) else servers
+        config = cls(address, **options)
+        found = os.environ.get(BOOTSTRAP_SERVERS_VARIABLE)
+        if found and Config.bootstrap_servers.key not in config._values:
+            config.bootstrap_servers = found
+        return config
+
+    def _set_property(self, name: str, value: Any) -> None:
+        option = _checked_name(name)
+        if option.key in self._values:
+            raise FlussError(f"'{option.key}' is given twice, also as {name}; keep one")
+        option.__set__(self, value)
 
     def _set(self, key: str, value: object) -> None:
         if not isinstance(key, str):
@@ -544,6 +597,21 @@ _ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 _OPTION_BY_KEY: Final[dict[str, ConfigOption[Any]]] = {
     key: option for option in Config.options() for key in (option.key, *option.aliases)
 }
+
+
+_OPTION_BY_NAME: Final[dict[str, ConfigOption[Any]]] = {
+    **{option.property_name: option for option in Config.options()},
+    "bootstrap_server": Config.bootstrap_server,
+    "request_max_size": Config.request_max_size,
+}
+
+
+def _checked_name(name: str) -> ConfigOption[Any]:
+    """Return the option of a property; another keyword is a TypeError, as Python has it."""
+    option = _OPTION_BY_NAME.get(name)
+    if option is None:
+        raise TypeError(f"Config has no option {name!r}{suggestion(name, _OPTION_BY_NAME)}")
+    return option
 
 
 def _property_text(key: str, value: object) -> str:

@@ -522,10 +522,10 @@ async def test_arguments_of_the_wrong_class_are_type_errors(admin: fluss.FlussAd
         lambda: admin.create_database(7),  # type: ignore[arg-type]  # the mistake is the point, here and below
         lambda: admin.create_database("d", "comment"),  # type: ignore[arg-type]
         lambda: admin.drop_database("d", "yes"),  # type: ignore[arg-type]
-        lambda: admin.create_table("fluss.t", LOG_TABLE),  # type: ignore[arg-type]
+        lambda: admin.create_table(("fluss", "t"), LOG_TABLE),  # type: ignore[arg-type]
         lambda: admin.create_table(path, ARROW_SCHEMA),
         lambda: admin.create_partition(path, {"region": 7}),  # type: ignore[dict-item]
-        lambda: admin.get_table_info("fluss.t"),  # type: ignore[arg-type]
+        lambda: admin.get_table_info(("fluss", "t")),  # type: ignore[arg-type]
         lambda: admin.list_partition_offsets(path, 7, [0], "latest"),  # type: ignore[arg-type]
         lambda: admin.alter_table(path, add_columns=["name"]),
         lambda: admin.create_acls(["everything"]),  # type: ignore[list-item]

@@ -56,7 +56,7 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 async def test_three_names_of_the_same_beginning(server: embedded.EmbeddedServer) -> None:
     for create in (fluss.FlussConnection.create, fluss.FlussConnection.connect, fluss.FlussConnection.new):
         connection = await create(server.config())
-        assert repr(connection) == "FlussConnection()"
+        assert repr(connection) == f"FlussConnection({server.bootstrap_servers!r}, open)"
         await connection.close()
 
 
@@ -96,9 +96,9 @@ def test_the_config_is_copied_both_ways(server: embedded.EmbeddedServer) -> None
 
 def test_arguments_of_the_wrong_class_are_type_errors(server: embedded.EmbeddedServer) -> None:
     with pytest.raises(TypeError, match="Config"):
-        asyncio.run(fluss.FlussConnection.create({"bootstrap.servers": server.address()}))  # type: ignore[arg-type]
+        asyncio.run(fluss.FlussConnection.create(server.address))  # type: ignore[arg-type]
     with _connect(server) as connection, pytest.raises(TypeError, match="TablePath"):
-        asyncio.run(connection.get_table("fluss.t"))  # type: ignore[arg-type]
+        asyncio.run(connection.get_table(("fluss", "t")))  # type: ignore[arg-type]
 
 
 async def test_a_cancelled_beginning_leaves_nothing_behind() -> None:

@@ -74,6 +74,7 @@ def test_a_missing_partition_ends_a_write_at_once(fs: FlussSpark, database: str)
     assert error.error_code == ErrorCode.PARTITION_NOT_EXISTS
     assert "partition 'monday'" in error.message
     assert "create it first" in error.message
+    assert "The table has no partitions yet" in error.message
     assert failures == 0
 
 

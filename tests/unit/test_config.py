@@ -50,6 +50,8 @@ OPTIONS = [
     ("lookup_batch_timeout_ms", "lookup.batch-timeout-ms", 100),
     ("lookup_max_inflight_requests", "lookup.max-inflight-requests", 128),
     ("lookup_max_retries", "lookup.max-retries", 2147483647),
+    ("writer_create_missing_partitions", "client.writer.create-missing-partitions", False),
+    ("scanner_partition_discovery_interval_ms", "client.scanner.partition.discovery.interval", 10000),
     ("client_bucket_hash", "client.bucket-hash", "java"),
 ]
 UNSIGNED = "scanner.log.max-poll-records"

@@ -35,6 +35,7 @@ _KV = "tests/unit/server/kv/test_kv_options.py::"
 _PASSWORDS = "tests/integration/test_hashed_passwords.py::"
 _TLS = "tests/integration/test_tls.py::"
 _SAFE = "tests/integration/test_safe_listeners.py::"
+_MISSING = "tests/integration/test_missing_partitions.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 
 CLIENT = {
@@ -65,8 +66,11 @@ CLIENT = {
     "writer.buffer.wait-timeout-ms": _WRITER_CLIENT + "test_waiting_for_memory_has_a_limit",
     "writer.bucket.no-key-assigner": _SENDER + "test_one_request_carries_a_batch_of_every_bucket_that_is_ready",
     "writer.kv-backpressure.max-throttle-ms": _SENDER + "test_backpressure_of_the_server_pauses_its_bucket",
+    "client.writer.create-missing-partitions": _MISSING + "test_writers_create_what_is_missing_if_they_are_told_to",
     "client.bucket-hash": _WRITER + "test_the_hash_of_bucket_keys_is_an_option",
     "scanner.log.max-poll-records": _SCANNER + "test_one_poll_returns_at_most_so_many_records_and_the_next_goes_on",
+    "client.scanner.partition.discovery.interval": "tests/integration/test_less_ceremony.py::"
+    "test_partitions_are_not_looked_for_when_that_is_turned_off",
     "scanner.log.fetch.max-bytes": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.max-bytes-for-bucket": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.min-bytes": _FETCH + "test_requests_say_everything",

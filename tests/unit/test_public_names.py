@@ -1,4 +1,4 @@
-"""``import fluss`` offers exactly the documented names, each under the name ``fluss``, and defines nothing itself.
+"""``import fluss`` offers exactly the documented names, each under the name ``fluss``, and loads them when needed.
 Shown by comparing with a list kept here, so that a name neither leaks nor gets lost unnoticed."""
 
 import ast
@@ -79,6 +79,7 @@ PUBLIC = {
     "WriteResultHandle",
     "__version__",
     "col",
+    "connect",
 }
 # The same thing under the name it has in another language.
 ALIASES = {"RecordBatchLogScanner": "LogScanner", "ScanBatch": "RecordBatch"}
@@ -124,24 +125,34 @@ def _own_members(cls: type) -> set[str]:
     }
 
 
-def test_the_package_defines_nothing_itself_and_is_typed() -> None:
+def test_the_package_is_typed_and_accepts_no_name_that_it_does_not_have() -> None:
     assert fluss.__file__ is not None
-    package = Path(fluss.__file__).parent
-    tree = ast.parse((package / "__init__.py").read_text())
-    definitions = [
-        node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    ]
-    assert definitions == []
-    assert (package / "py.typed").exists()
+    assert (Path(fluss.__file__).parent / "py.typed").exists()
+    assert set(dir(fluss)) >= PUBLIC
+    with pytest.raises(AttributeError, match="module 'fluss' has no attribute 'FlussTabel'"):
+        _ = fluss.FlussTabel  # type: ignore[attr-defined]
+    with pytest.raises(ImportError, match="cannot import name 'connect_to'"):
+        exec("from fluss import connect_to")
 
 
-def test_a_submodule_imported_first_still_has_public_classes() -> None:
-    code = "from fluss.schema.table import TablePath; print(TablePath.__module__)"
+def test_values_from_before_the_client_was_loaded_are_those_of_after() -> None:
+    code = (
+        "import pickle, sys; from fluss.schema.table import TablePath; early = pickle.dumps(TablePath('d', 't'));"
+        "assert 'fluss.names' not in sys.modules;"
+        "import fluss; print(pickle.loads(early) == fluss.TablePath('d', 't'), fluss.TablePath is TablePath)"
+    )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout == "fluss\n"
+    assert answer.stdout == "True True\n"
+
+
+def test_a_server_does_not_load_the_client() -> None:
+    code = "import sys, fluss.server.__main__; print([n for n in sys.modules if n.startswith('fluss.client')])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"
 
 
 def test_importing_the_client_does_not_import_the_server_or_pandas() -> None:
-    code = "import sys, fluss; print([n for n in sys.modules if n.startswith(('fluss.server', 'pandas', 'uvloop'))])"
+    others = ("fluss.server", "pandas", "uvloop")
+    code = f"import sys, fluss; fluss.Schema; print([n for n in sys.modules if n.startswith({others})])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "[]\n"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from fluss.client.admin.admin import FlussAdmin
+from fluss.client.connecting import Connecting
 from fluss.client.fluss_table import FlussTable, TableContext
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime, StartedCall, runtime
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class FlussConnection(ServerMade):
-    """A client of one cluster. Get one from ``await FlussConnection.create(config)``.
+    """A client of one cluster. Get one from ``await fluss.connect("localhost:9123")``.
 
     It may be used by any number of threads and event loops at once. All tables, writers, lookupers and scanners made
     from it share its connections and its memory for unsent data. It is a context manager, for ``with`` and
@@ -42,24 +43,25 @@ class FlussConnection(ServerMade):
     _forget_drain: Callable[[], None] | None
 
     @staticmethod
-    async def create(config: Config) -> FlussConnection:
-        """Connect to the cluster that ``bootstrap.servers`` belongs to. The config is copied.
+    async def create(config: Config | str | Mapping[str, str | int | bool] | None = None) -> FlussConnection:
+        """Connect to the cluster that an address belongs to: ``"host:port"``, or several separated by commas.
+
+        Instead of it, there may be options by their keys, or a ``Config``, which is copied. Without an address it is
+        that of the environment variable ``FLUSS_BOOTSTRAP_SERVERS``, or 127.0.0.1:9123.
 
         Raises a FlussError: code -2 for a config or an address that cannot be right, 1 when no server answers, 46 for
         wrong credentials.
         """
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a fluss.Config, got {type(config).__name__}")
         current = runtime()
-        return await current.bridge(FlussConnection._open(config, current), cancels=True)
+        return await current.bridge(FlussConnection._open(Config.of(config), current), cancels=True)
 
     @staticmethod
-    async def connect(config: Config) -> FlussConnection:
+    async def connect(config: Config | str | Mapping[str, str | int | bool] | None = None) -> FlussConnection:
         """Connect: the older name of ``create``."""
         return await FlussConnection.create(config)
 
     @staticmethod
-    async def new(config: Config) -> FlussConnection:
+    async def new(config: Config | str | Mapping[str, str | int | bool] | None = None) -> FlussConnection:
         """Connect: another name of ``create``."""
         return await FlussConnection.create(config)
 
@@ -86,12 +88,14 @@ class FlussConnection(ServerMade):
         self._check_open()
         return self._admin
 
-    async def get_table(self, table_path: TablePath) -> FlussTable:
-        """Return a table for reading and writing, as it is now; code 7 if it does not exist."""
-        if not isinstance(table_path, TablePath):
-            raise TypeError(f"table_path must be a fluss.TablePath, got {type(table_path).__name__}")
+    async def get_table(self, table_path: TablePath | str) -> FlussTable:
+        """Return a table for reading and writing, as it is now; code 7 if it does not exist.
+
+        ``"sales.orders"`` is the same as ``TablePath("sales", "orders")``.
+        """
+        path = TablePath.of(table_path)
         self._check_open()
-        info = await self._runtime.bridge(self._table_info(table_path))
+        info = await self._runtime.bridge(self._table_info(path))
         context = TableContext(self._cluster, self._runtime, info, self._get_writer_client, self._get_lookup_client)
         return FlussTable._create(context)
 
@@ -192,7 +196,21 @@ class FlussConnection(ServerMade):
         return False
 
     def __repr__(self) -> str:
-        return "FlussConnection()"
+        state = "open" if self._closing is None else "closed" if self._closing.done() else "closing"
+        return f"FlussConnection({self._cluster.config.bootstrap_servers!r}, {state})"
+
+
+def connect(
+    servers: str | Mapping[str, str | int | bool] | Config | None = None, /, **options: str | int | bool
+) -> Connecting[FlussConnection]:
+    """Connect to a cluster: ``await fluss.connect("localhost:9123")``, or ``async with`` it, which also closes.
+
+    ``servers`` is the address of a server, or of several separated by commas; or a dict of options by their keys, or a
+    ``Config``. ``options`` are more options, by the names that they have as properties of ``Config``:
+    ``connect("localhost:9123", request_timeout_ms=5000)``. Without an address it is that of the environment variable
+    ``FLUSS_BOOTSTRAP_SERVERS``, or 127.0.0.1:9123.
+    """
+    return Connecting(Config.of(servers, **options), FlussConnection.create)
 
 
 def _is_in_event_loop() -> bool:

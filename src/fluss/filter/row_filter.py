@@ -4,6 +4,7 @@
     "price > 10 AND name LIKE 'a%'"      texts, in the language of ``condition_parser``
     pc.field("price") > 10               expressions of pyarrow, evaluated by pyarrow; servers learn nothing of them
     GreaterThan("price", 10)             expressions of pyiceberg
+    pl.col("price") > 10                 expressions of polars
 
 A row is kept when its condition is true, and not when it is false or unknown.
 """
@@ -23,6 +24,8 @@ from fluss.filter.binder import Binder
 from fluss.filter.condition_parser import Junction, parse_condition
 from fluss.filter.conditions import BoundCondition, Columns, Joined, choices
 from fluss.filter.iceberg_expression import condition_of, is_iceberg_expression
+from fluss.filter.polars_expression import condition_of as condition_of_polars
+from fluss.filter.polars_expression import is_polars_expression, parts_of
 from fluss.filter.predicate_conditions import bound_condition
 from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
@@ -30,7 +33,7 @@ from fluss.schema.predicate import BoundPredicate, Predicate
 from fluss.schema.schema import Schema
 from fluss.schema.types import DataType
 
-# A condition as users give it. Expressions of pyarrow and pyiceberg have no types here that could be named.
+# A condition as users give it. Expressions of other libraries have no types here that could be named.
 Filter: TypeAlias = Predicate | str | Any
 
 
@@ -87,6 +90,21 @@ class RowFilter:
         return cls(Joined(tuple(kept), is_any=False), schema) if kept else None
 
     @classmethod
+    def hint_of_polars(cls, expression: Any, schema: Schema) -> RowFilter | None:
+        """Return a filter that keeps all rows for which an expression of polars holds, and maybe more.
+
+        Parts of the expression are left out that have no counterpart, or do not fit the columns; None if none is left.
+        """
+        binder = Binder(str(expression), schema, dt.UTC)
+        kept = []
+        for part in parts_of(expression):
+            try:
+                kept.append(binder.bound(part))
+            except FlussError:
+                continue
+        return cls(Joined(tuple(kept), is_any=False), schema) if kept else None
+
+    @classmethod
     def both(cls, first: RowFilter | None, second: RowFilter | None) -> RowFilter | None:
         """Return a filter that keeps what two filters keep, either of which may be missing."""
         if first is None or second is None:
@@ -133,11 +151,13 @@ class RowFilter:
 
 def check_filter(condition: object) -> None:
     """Refuse what is no condition; whether it fits the columns of a table is another question."""
-    if isinstance(condition, Predicate | str | pc.Expression) or is_iceberg_expression(condition):
+    if isinstance(condition, Predicate | str | pc.Expression):
+        return
+    if is_iceberg_expression(condition) or is_polars_expression(condition):
         return
     raise TypeError(
         "predicate must be a Predicate such as col('price') > 10, a text such as \"price > 10\", or an expression of "
-        f"pyarrow or pyiceberg, got {type(condition).__name__}"
+        f"pyarrow, polars or pyiceberg, got {type(condition).__name__}"
     )
 
 
@@ -149,4 +169,5 @@ def _bound(condition: Filter, schema: Schema) -> BoundCondition:
         return Binder(condition, schema, dt.UTC).bound(parse_condition(condition))
     if isinstance(condition, pc.Expression):
         return ArrowExpression.of(condition, schema)
-    return Binder(str(condition), schema, dt.UTC).bound(condition_of(condition))
+    parsed = condition_of_polars(condition) if is_polars_expression(condition) else condition_of(condition)
+    return Binder(str(condition), schema, dt.UTC).bound(parsed)

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
@@ -48,7 +48,7 @@ from fluss.row.values import DAY_MS, NANOS_PER_MILLI, Timestamp
 from fluss.schema.naming_rules import new_name_problem
 from fluss.schema.table import VALUE_SEPARATOR
 from fluss.schema.table_options import TimeUnit
-from fluss.schema.types import DataType, TypeRoot
+from fluss.schema.types import BinaryType, DataType, TypeRoot
 
 PartitionStyle: TypeAlias = Literal["java", "rust"]
 _STYLES: Final[tuple[PartitionStyle, ...]] = get_args(PartitionStyle)
@@ -60,6 +60,31 @@ _TIMES: Final = {
     TypeRoot.TIME: re.compile(_TIME),
     TypeRoot.TIMESTAMP: re.compile(f"{_DATE}-{_TIME}"),
     TypeRoot.TIMESTAMP_LTZ: re.compile(f"{_DATE}-{_TIME}"),
+}
+
+_INTEGERS: Final[dict[TypeRoot, type[np.signedinteger[Any]]]] = {
+    TypeRoot.TINYINT: np.int8,
+    TypeRoot.SMALLINT: np.int16,
+    TypeRoot.INTEGER: np.int32,
+    TypeRoot.BIGINT: np.int64,
+}
+# How values are written, for people.
+_FORMS: Final = {
+    TypeRoot.CHAR: "its text",
+    TypeRoot.STRING: "its text",
+    TypeRoot.BOOLEAN: "true or false",
+    TypeRoot.TINYINT: "a decimal number",
+    TypeRoot.SMALLINT: "a decimal number",
+    TypeRoot.INTEGER: "a decimal number",
+    TypeRoot.BIGINT: "a decimal number",
+    TypeRoot.BINARY: "lower-case hex",
+    TypeRoot.BYTES: "lower-case hex",
+    TypeRoot.DATE: "yyyy-MM-dd",
+    TypeRoot.TIME: "HH-mm-ss_SSS",
+    TypeRoot.TIMESTAMP: "yyyy-MM-dd-HH-mm-ss_SSS",
+    TypeRoot.TIMESTAMP_LTZ: "yyyy-MM-dd-HH-mm-ss_SSS in UTC",
+    TypeRoot.FLOAT: "a number with _ for the point",
+    TypeRoot.DOUBLE: "a number with _ for the point",
 }
 
 
@@ -99,14 +124,31 @@ def row_partition_name(types: Sequence[DataType], values: Sequence[Any], *, styl
 
 
 def parse_partition_value(text: str, data_type: DataType) -> Any:
-    """Return the internal value that is formatted so in either style; FlussError if there is none."""
+    """Return the internal value that is formatted so in either style; FlussError with code 43 if there is none."""
     try:
         value = _parse(text, data_type)
     except (ValueError, OverflowError):
         value = None
     if value is None or all(text != format_partition_value(value, data_type, style=style) for style in _STYLES):
-        raise FlussError(f"The partition value {text!r} is no text of a {data_type} value")
+        raise FlussError(
+            f"The partition value {text!r} is no text of a {data_type} value, which is written as {_form(data_type)}",
+            ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+        )
     return value
+
+
+def _form(data_type: DataType) -> str:
+    return _FORMS.get(data_type.root, "no partition value")
+
+
+def partition_form(columns: Mapping[str, DataType], patterns: Mapping[str, str]) -> str:
+    """Say how the names of partitions are written: for each partition column, in order, its value.
+
+    ``patterns`` has the patterns of columns whose values follow the clock.
+    """
+    return f" {VALUE_SEPARATOR} ".join(
+        f"{patterns.get(name) or _form(data_type)} ({name} {data_type})" for name, data_type in columns.items()
+    )
 
 
 def _parse(text: str, data_type: DataType) -> Any:
@@ -117,9 +159,11 @@ def _parse(text: str, data_type: DataType) -> Any:
         case TypeRoot.BOOLEAN:
             return text == "true"
         case TypeRoot.TINYINT | TypeRoot.SMALLINT | TypeRoot.INTEGER | TypeRoot.BIGINT:
-            return int(text)
+            number, limits = int(text), np.iinfo(_INTEGERS[data_type.root])
+            return number if limits.min <= number <= limits.max else None
         case TypeRoot.BINARY | TypeRoot.BYTES:
-            return bytes.fromhex(text)
+            value = bytes.fromhex(text)
+            return None if isinstance(data_type, BinaryType) and len(value) != data_type.length else value
         case TypeRoot.FLOAT:
             return float(np.float32(text.replace("_", ".")))
         case TypeRoot.DOUBLE:

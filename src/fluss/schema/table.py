@@ -43,6 +43,18 @@ class TablePath:
         object.__setattr__(self, "database_name", _one_name("database_name", database_name, database))
         object.__setattr__(self, "table_name", _one_name("table_name", table_name, table))
 
+    @classmethod
+    def of(cls, path: TablePath | str) -> TablePath:
+        """Return a path that is given as such, or as a text, ``"database.table"``."""
+        if isinstance(path, TablePath):
+            return path
+        if not isinstance(path, str):
+            raise TypeError(f"table_path must be a TablePath or a text 'database.table', got {type(path).__name__}")
+        database_name, dot, table_name = path.partition(".")
+        if not (database_name and dot and table_name) or "." in table_name:
+            raise FlussError(f"A table is named 'database.table', such as 'fluss.orders', got {path!r}")
+        return cls(database_name, table_name)
+
     @property
     def database(self) -> str:
         """The name of the database."""

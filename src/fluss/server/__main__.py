@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+# NumPy's algebra would start a thread per core, which a server has no use for. It asks when it is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from fluss._version import __version__
 from fluss.errors import FlussError
 from fluss.net.transport import run

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     # Nothing here is run.
     async def types_of_aio(scan: aio.TableScan, scanner: aio.LogScanner, table: aio.FlussTable) -> None:
         assert_type(scan.project([0]).limit(3), aio.TableScan)
-        assert_type(await scan.create_log_scanner(), aio.LogScanner)
+        assert_type(await scan.create_log_scanner(), aio.LogScanner[fluss.ScanRecord])
         assert_type(await scanner.poll(timeout_ms=10), fluss.ScanRecords)
         assert_type(scanner.subscribe(bucket_id=0, start_offset=1), None)
         assert_type(table.new_scan(), aio.TableScan)

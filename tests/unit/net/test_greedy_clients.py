@@ -101,7 +101,8 @@ async def test_half_requests_are_held_within_a_limit_and_small_ones_pass():
             client.close()
         async with await Channel.connect(LOCALHOST, listener.port) as channel:
             await channel.request(apis.PRODUCE_LOG, _produce(8 * MIB), timeout_s=TIMEOUT_S)
-        assert _arriving_bytes(listener) == 0
+        # The loop may hear of some of the closed connections after that of the request.
+        await eventually_async(lambda: _arriving_bytes(listener) == 0)
 
 
 async def test_writers_that_together_exceed_the_limit_all_get_through():

@@ -103,6 +103,9 @@ def test_floats_are_read_as_the_nearest_of_their_kind() -> None:
     [
         ("INT", "seven"),
         ("INT", "07"),
+        ("INT", "2147483648"),
+        ("TINYINT", "-129"),
+        ("BINARY(2)", "0aff00"),
         ("BOOLEAN", "yes"),
         ("BYTES", "xyz"),
         ("DATE", "20240115"),

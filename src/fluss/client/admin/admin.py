@@ -42,7 +42,7 @@ class FlussAdmin(CatalogAdmin, ClusterAdmin, AwaitsItself):
 
     async def list_offsets(
         self,
-        table_path: TablePath,
+        table_path: TablePath | str,
         bucket_ids: Iterable[int],
         offset_spec: OffsetSpec | str | None = None,
         *,
@@ -59,7 +59,7 @@ class FlussAdmin(CatalogAdmin, ClusterAdmin, AwaitsItself):
 
     async def list_partition_offsets(
         self,
-        table_path: TablePath,
+        table_path: TablePath | str,
         partition_name: str,
         bucket_ids: Iterable[int],
         offset_spec: OffsetSpec | str | None = None,
@@ -89,7 +89,7 @@ class FlussAdmin(CatalogAdmin, ClusterAdmin, AwaitsItself):
         answers = await ask_leaders(self._cluster, path, buckets, ask)
         return {bucket.bucket_id: offset for bucket, offset in answers.items()}
 
-    async def get_latest_lake_snapshot(self, table_path: TablePath) -> LakeSnapshot:
+    async def get_latest_lake_snapshot(self, table_path: TablePath | str) -> LakeSnapshot:
         """Say how far the lake has the records of a table; code 40 if there is no lake, 53 if it has nothing yet."""
         request = pb.GetLakeSnapshotRequest(table_path=pb_table_path(checked_path(table_path)))
         response = await self._ask(apis.GET_LAKE_SNAPSHOT, request)

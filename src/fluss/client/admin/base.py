@@ -69,8 +69,9 @@ def checked_text(what: str, value: object) -> str:
     return text
 
 
-def checked_path(value: object) -> TablePath:
-    path = checked("table_path", value, TablePath)
+def checked_path(value: TablePath | str) -> TablePath:
+    """Return the path of a table that is given as such or as ``"database.table"``, if the protocol can carry it."""
+    path = TablePath.of(value)
     checked_text("database_name", path.database_name)
     checked_text("table_name", path.table_name)
     return path

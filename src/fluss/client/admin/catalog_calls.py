@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
 
 from fluss.client.admin.base import AdminCalls, also_named, checked, checked_path, checked_text
 from fluss.client.kernel.leaders import ask_leaders
+from fluss.client.kernel.missing_partitions import check_possible, create_partition
 from fluss.client.kernel.table_calls import leader_row_counts, partition_infos
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int32
@@ -115,7 +117,7 @@ class CatalogAdmin(AdminCalls):
     # Tables
 
     async def create_table(
-        self, table_path: TablePath, table_descriptor: TableDescriptor, ignore_if_exists: bool | None = None
+        self, table_path: TablePath | str, table_descriptor: TableDescriptor, ignore_if_exists: bool | None = None
     ) -> None:
         """Create a table; code 8 if it exists, 4 if the database is missing, 15, 17 and others if it cannot be."""
         descriptor = checked("table_descriptor", table_descriptor, TableDescriptor)
@@ -126,7 +128,7 @@ class CatalogAdmin(AdminCalls):
         )
         await self._ask(apis.CREATE_TABLE, request)
 
-    async def drop_table(self, table_path: TablePath, ignore_if_not_exists: bool = False) -> None:
+    async def drop_table(self, table_path: TablePath | str, ignore_if_not_exists: bool = False) -> None:
         """Drop a table with all its data; code 7 if it is missing."""
         request = pb.DropTableRequest(
             table_path=pb_table_path(checked_path(table_path)),
@@ -136,7 +138,7 @@ class CatalogAdmin(AdminCalls):
 
     async def alter_table(
         self,
-        table_path: TablePath,
+        table_path: TablePath | str,
         *,
         add_columns: Iterable[Column | pa.Field] = (),
         set_properties: Mapping[str, str] | None = None,
@@ -161,16 +163,16 @@ class CatalogAdmin(AdminCalls):
         request = pb.ListTablesRequest(database_name=checked_text("database_name", database_name))
         return list((await self._ask(apis.LIST_TABLES, request)).table_name)
 
-    async def table_exists(self, table_path: TablePath) -> bool:
+    async def table_exists(self, table_path: TablePath | str) -> bool:
         """Whether there is a table of this name that may be seen."""
         request = pb.TableExistsRequest(table_path=pb_table_path(checked_path(table_path)))
         return (await self._ask(apis.TABLE_EXISTS, request)).exists
 
-    async def get_table_info(self, table_path: TablePath) -> TableInfo:
+    async def get_table_info(self, table_path: TablePath | str) -> TableInfo:
         """Describe a table; code 7 if it is missing."""
         return await self._run(self._table_info(checked_path(table_path)))
 
-    async def get_table(self, table_path: TablePath) -> TableInfo:
+    async def get_table(self, table_path: TablePath | str) -> TableInfo:
         """Describe a table: the older name of ``get_table_info``."""
         return await self.get_table_info(table_path)
 
@@ -182,7 +184,7 @@ class CatalogAdmin(AdminCalls):
         await self._cluster.refresh([path])
         return info
 
-    async def get_table_schema(self, table_path: TablePath, schema_id: int | None = None) -> SchemaInfo:
+    async def get_table_schema(self, table_path: TablePath | str, schema_id: int | None = None) -> SchemaInfo:
         """Return the newest schema of a table, or an older one by its id; code 9 if there is none."""
         request = pb.GetTableSchemaRequest(table_path=pb_table_path(checked_path(table_path)))
         if schema_id is not None:
@@ -190,7 +192,7 @@ class CatalogAdmin(AdminCalls):
         response = await self._ask(apis.GET_TABLE_SCHEMA, request)
         return schema_info(response)
 
-    async def get_table_stats(self, table_path: TablePath, partition_name: str | None = None) -> TableStats:
+    async def get_table_stats(self, table_path: TablePath | str, partition_name: str | None = None) -> TableStats:
         """Count the rows of a table, or of one of its partitions, without reading them; codes 7, 36 and 37."""
         name = None if partition_name is None else checked_text("partition_name", partition_name)
         return await self._run(self._table_stats(checked_path(table_path), name))
@@ -218,21 +220,39 @@ class CatalogAdmin(AdminCalls):
 
     async def create_partition(
         self,
-        table_path: TablePath,
+        table_path: TablePath | str,
         partition_spec: PartitionSpec | Mapping[str, str],
         ignore_if_exists: bool = False,
     ) -> None:
-        """Create a partition; code 42 if it exists, 43 if the spec does not fit, 37 if the table has no partitions."""
-        request = pb.CreatePartitionRequest(
-            table_path=pb_table_path(checked_path(table_path)),
-            partition_spec=pb_partition_spec(PartitionSpec.of(partition_spec)),
-            ignore_if_not_exists=checked("ignore_if_exists", ignore_if_exists, bool),
-        )
-        await self._ask(apis.CREATE_PARTITION, request)
+        """Create a partition; code 42 if it exists, 43 if the spec does not fit, 37 if the table has no partitions.
+
+        Values are texts, such as ``{"day": "2026-11-16"}``. One that no row can have in its column is refused with
+        code 43.
+        """
+        path, spec = checked_path(table_path), PartitionSpec.of(partition_spec)
+        await self._run(self._create_partition(path, spec, checked("ignore_if_exists", ignore_if_exists, bool)))
+
+    async def _create_partition(self, path: TablePath, spec: PartitionSpec, ignore_if_exists: bool) -> None:
+        # Not every server looks at the types of values.
+        known = self._cluster.table_info(path)
+        try:
+            self._check_possible(known, spec)
+        except FlussError:
+            # Another table may have the name by now.
+            known = None
+        if known is None:
+            with suppress(FlussError):
+                await self._cluster.refresh([path])
+            self._check_possible(self._cluster.table_info(path), spec)
+        await create_partition(self._cluster, path, spec, ignore_if_exists=ignore_if_exists)
+
+    def _check_possible(self, info: TableInfo | None, spec: PartitionSpec) -> None:
+        if info is not None and info.is_partitioned():
+            check_possible(info, spec)
 
     async def drop_partition(
         self,
-        table_path: TablePath,
+        table_path: TablePath | str,
         partition_spec: PartitionSpec | Mapping[str, str],
         ignore_if_not_exists: bool = False,
     ) -> None:
@@ -245,14 +265,14 @@ class CatalogAdmin(AdminCalls):
         await self._ask(apis.DROP_PARTITION, request)
 
     async def list_partition_infos(
-        self, table_path: TablePath, partition_spec: PartitionSpec | Mapping[str, str] | None = None
+        self, table_path: TablePath | str, partition_spec: PartitionSpec | Mapping[str, str] | None = None
     ) -> list[PartitionInfo]:
         """List partitions, all or those with the given values; code 37 if the table has no partitions."""
         spec = None if partition_spec is None else PartitionSpec.of(partition_spec)
         return await self._run(partition_infos(self._cluster, checked_path(table_path), spec))
 
     async def list_partition_infos_with_spec(
-        self, table_path: TablePath, partition_spec: PartitionSpec | Mapping[str, str] | None
+        self, table_path: TablePath | str, partition_spec: PartitionSpec | Mapping[str, str] | None
     ) -> list[PartitionInfo]:
         """Another name of ``list_partition_infos`` with a spec."""
         return await self.list_partition_infos(table_path, partition_spec)

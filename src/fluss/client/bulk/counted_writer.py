@@ -41,7 +41,7 @@ class CountedWriter:
         context = context_of(table)
         info = context.info
         self._client = context.writer_client()
-        self._partitions = ExistingPartitions(context.cluster, context.runtime, info.table_path)
+        self._partitions = ExistingPartitions(context.cluster, context.runtime, info)
         self._path = info.table_path
         self._idle_timeout_s = idle_timeout_s
         self._encoder: LogEncoder | KvEncoder

@@ -13,13 +13,14 @@ import pyarrow as pa
 from fluss.buffers import Int64Array
 from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.missing_partitions import MissingPartitions
 from fluss.client.kernel.placement import BucketSplitter, PartitionSplitter, TableKeys, lake_format
 from fluss.client.kernel.runtime import Runtime
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import take_rows
 from fluss.row.bucketing import HashVariant, Int32Array, split_by_bucket
 from fluss.row.encoded import EncodedRows
-from fluss.schema.table import TableBucket, TableInfo, TablePath
+from fluss.schema.table import TableBucket, TableInfo
 
 _MISSING_PAUSE_S: Final = 0.5
 
@@ -44,7 +45,7 @@ class TableSplitter:
         self._runtime = runtime
         self._info = info
         self._partitions = PartitionSplitter(info.schema, info.partition_keys) if info.is_partitioned() else None
-        self._existing = ExistingPartitions(cluster, runtime, info.table_path)
+        self._existing = ExistingPartitions(cluster, runtime, info)
         self._partition_names: dict[int, str] = {}
         self._keys = TableKeys(info, hash_variant) if info.has_primary_key() else None
         self._buckets: BucketSplitter | None = None
@@ -134,13 +135,14 @@ class TableSplitter:
 class ExistingPartitions:
     """The partitions of a table that rows are written to. They are looked up once, and remembered.
 
-    One that is missing is asked for once more a moment later: a new one may not have reached every server yet.
+    One that a server does not know, but the coordinator does, is asked for again a moment later: a new one may not have
+    reached every server yet.
     """
 
-    def __init__(self, cluster: Cluster, runtime: Runtime, path: TablePath) -> None:
+    def __init__(self, cluster: Cluster, runtime: Runtime, info: TableInfo) -> None:
         self._cluster = cluster
         self._runtime = runtime
-        self._path = path
+        self._info = info
         self._ids: dict[str, int] = {}
 
     def check(self, names: Iterable[str]) -> None:
@@ -156,17 +158,18 @@ class ExistingPartitions:
         return partition_id
 
     async def _look_up(self, name: str) -> int:
-        for pause_s in (_MISSING_PAUSE_S, None):
-            try:
-                return await self._cluster.partition_id(self._path, name)
-            except FlussError as error:
-                if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
-                    raise
-                if pause_s is None:
-                    raise FlussError(
-                        f"Rows belong to partition '{name}' of {self._path}, which does not exist; create it first, or "
-                        "let the table create partitions by itself (table.auto-partition.enabled)",
-                        ErrorCode.PARTITION_NOT_EXISTS,
-                    ) from error
-            await asyncio.sleep(pause_s)
-        raise AssertionError("the second answer is returned or raised")
+        try:
+            return await self._cluster.partition_id(self._info.table_path, name)
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+        missing = await MissingPartitions(self._cluster).require(self._info, name)
+        if missing is not None:
+            raise missing
+        try:
+            return await self._cluster.partition_id(self._info.table_path, name)
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+        await asyncio.sleep(_MISSING_PAUSE_S)
+        return await self._cluster.partition_id(self._info.table_path, name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 import pyarrow as pa
 
@@ -14,12 +14,15 @@ from fluss.client.kernel.decode import ScanColumns
 from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.buffer import FROM_SNAPSHOT
+from fluss.client.scan.iteration import Unused
+from fluss.client.scan.partition_discovery import PartitionDiscovery
 from fluss.client.scan.pipeline import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, ScanPipeline, bounds
 from fluss.client.scan.polling import Runs
 from fluss.client.scan.records import (
     RecordBatch,
     RecordBatches,
     RecordRun,
+    ScanRecord,
     ScanRecords,
     changelog_schema,
     require_pandas,
@@ -43,21 +46,31 @@ from fluss.schema.value_objects import ServerMade
 if TYPE_CHECKING:
     import pandas as pd
 
-# How long one poll of an ``async for`` waits; the loop then polls again.
-_ITERATION_POLL_MS: Final = 1000
+    # Known to type checkers, and no library at run time. A plain ``LogScanner`` in an annotation is good enough, too.
+    from typing_extensions import TypeVar
+
+    ItemT = TypeVar("ItemT", default=Any)
+else:
+    from typing import TypeVar
+
+    ItemT = TypeVar("ItemT")
+
+# How long one poll of a loop waits; the loop then polls again.
+_ITERATION_POLL_S: Final = 1.0
 # Batches of which a filter has left nothing, in a row, before a poll looks at its time again.
 _EMPTY_BATCHES_MAX: Final = 100
 
 
-class LogScanner(ServerMade):
+class LogScanner(ServerMade, Generic[ItemT]):
     """Reads the log of a table: records as they come (``poll``), or batches and bounded reads as Arrow.
 
-    A scanner is of one kind, chosen when it is created: for records, for batches, or for batches of a changelog, whose
-    tables have columns that say what each row means (``TableScan.create_changelog_scanner``). It may be used from any
-    thread and any event loop; calls take turns. Records are fetched ahead of the consumer, into a buffer of about
-    ``scanner.log.fetch.max-bytes`` plus one response per server, and one per bucket whose current rows are read.
-    Nothing is fetched before the first poll, nor when there was no poll for a minute. Closing a scanner, or dropping
-    it, stops it.
+    ``for record in scanner`` and ``async for record in scanner`` hand out records, or batches, one by one and without
+    an end; ``position`` says how far the loop is. A scanner is of one kind, chosen when it is created: for records, for
+    batches, or for batches of a changelog, whose tables have columns that say what each row means
+    (``TableScan.create_changelog_scanner``). It may be used from any thread and any event loop; calls take turns.
+    Records are fetched ahead of the consumer, into a buffer of about ``scanner.log.fetch.max-bytes`` plus one response
+    per server, and one per bucket whose current rows are read. Nothing is fetched before the first poll, nor when there
+    was no poll for a minute. Closing a scanner, or dropping it, stops it.
     """
 
     _cluster: Cluster
@@ -76,6 +89,12 @@ class LogScanner(ServerMade):
     # What the scanner is reserved for: a bounded read by its name, or a reader that may have been dropped.
     _bounded_call: str | None
     _open_reader: tuple[weakref.ref[_ReaderBatches], BoundedRead] | None
+    # What loops have polled and not handed out.
+    _unused: Unused
+    # Looks for new partitions of a table that is read as a whole; those that it knows, and where new ones begin.
+    _discovery: PartitionDiscovery | None
+    _partition_ids: set[int]
+    _new_partition_start: int
 
     @classmethod
     def _create(
@@ -89,7 +108,7 @@ class LogScanner(ServerMade):
         is_batch_scanner: bool,
         is_changelog: bool = False,
         is_aligned: bool,
-    ) -> LogScanner:
+    ) -> LogScanner[Any]:
         return cls._with_fields(
             _cluster=cluster,
             _runtime=runtime,
@@ -104,6 +123,10 @@ class LogScanner(ServerMade):
             _bounded_call=None,
             _open_reader=None,
             _repeat_starts=None,
+            _unused=Unused(_batches_of_run if is_batch_scanner else ScanRecord._create_all),
+            _discovery=None,
+            _partition_ids=set(),
+            _new_partition_start=EARLIEST_OFFSET,
         )
 
     # What is read
@@ -138,11 +161,30 @@ class LogScanner(ServerMade):
             offsets[self._bucket(int64("partition_id", key[0]), key[1])] = _start_offset(offset)
         self._subscribe(offsets)
 
+    def subscribe_all(self, start_offset: int = EARLIEST_OFFSET, partitions: PartitionChoices = None) -> None:
+        """Read every bucket from an offset on: EARLIEST_OFFSET, LATEST_OFFSET or a number that is good for all.
+
+        These are the buckets of every partition, too. Partitions that are created later are read from their beginning:
+        the scanner looks for them every ``client.scanner.partition.discovery.interval``, and lets go of those that have
+        been dropped. ``partitions`` chooses some of those that exist, by name or by values of partition columns; then
+        it stays with them.
+        """
+        choices, offset = checked_choices(self._info, partitions), _start_offset(start_offset)
+        self._check_usable()
+        self._begin_all(self._runtime.run(self._all_offsets(choices, offset)), choices, EARLIEST_OFFSET)
+
+    async def _all_offsets(self, choices: list[str | PartitionSpec] | None, offset: int) -> dict[TableBucket, int]:
+        buckets = await table_buckets(self._cluster, self._info, choices)
+        if offset == LATEST_OFFSET:
+            return await bucket_offsets(self._cluster, self._info.table_path, buckets, OffsetSpec.latest())
+        return dict.fromkeys(buckets, offset)
+
     def subscribe_from_snapshot(self, partitions: PartitionChoices = None) -> None:
         """Read the whole table: first the rows it has now, then every change from exactly there.
 
-        This is for every bucket, also of every partition that exists now; ``partitions`` chooses some of them, by name
-        or by values of partition columns. The rows come first in each bucket: they are inserts (``+I``) with offset
+        This is for every bucket, also of every partition, and of those that are created later, as with
+        ``subscribe_all``; ``partitions`` chooses some of those that exist, by name or by values of partition columns.
+        The rows come first in each bucket: they are inserts (``+I``) with offset
         and timestamp -1. No change is left out between them and the changes that follow, and none comes twice:
         applying everything in order gives the table. A log table is read from its beginning.
 
@@ -161,7 +203,8 @@ class LogScanner(ServerMade):
         choices = checked_choices(self._info, partitions)
         self._check_usable()
         self._check_filter_of_snapshot()
-        self._begin(self._runtime.run(self._snapshot_offsets(choices)))
+        offsets = self._runtime.run(self._snapshot_offsets(choices))
+        self._begin_all(offsets, choices, next(iter(offsets.values()), EARLIEST_OFFSET))
 
     def _check_filter_of_snapshot(self) -> None:
         is_filtered = self._is_filtered and self._info.has_primary_key()
@@ -191,18 +234,20 @@ class LogScanner(ServerMade):
         self._check_partitioned(True, "unsubscribe()")
         self._unsubscribe(TableBucket.with_partition(self._info.table_id, partition_id, int32("bucket_id", bucket_id)))
 
-    def get_subscribed_buckets(self) -> list[tuple[TableBucket, int]]:
-        """Return every bucket with the offset of the next record it will give.
+    def position(self) -> dict[TableBucket, int]:
+        """Return the offset of the next record of every bucket that is read: where to subscribe to go on from here.
 
-        EARLIEST_OFFSET stands for itself until the first records have been read. It also stands for rows of a snapshot
-        as long as some are to come.
+        In a loop over the scanner that is the record behind the last one that the loop has had. EARLIEST_OFFSET stands
+        for itself until the first records have been read. It also stands for rows of a snapshot as long as some are to
+        come.
         """
         self._forget_dropped_reader()
-        positions = self._pipeline.subscriptions.positions()
-        return [
-            (bucket, EARLIEST_OFFSET if position == FROM_SNAPSHOT else position)
-            for bucket, position in positions.items()
-        ]
+        positions = self._pipeline.subscriptions.positions() | self._unused.positions()
+        return {bucket: EARLIEST_OFFSET if at == FROM_SNAPSHOT else at for bucket, at in positions.items()}
+
+    def get_subscribed_buckets(self) -> list[tuple[TableBucket, int]]:
+        """Return every bucket with the offset of the next record it will give, as ``position`` does."""
+        return list(self.position().items())
 
     def is_partitioned(self) -> bool:
         """Whether the table has partitions, whose buckets are subscribed to by partition id."""
@@ -221,6 +266,54 @@ class LogScanner(ServerMade):
             self._check_usable()
             self._repeat_starts = None
             self._pipeline.subscriptions.begin(offsets)
+
+    def _begin_all(
+        self, offsets: Mapping[TableBucket, int], choices: list[str | PartitionSpec] | None, new_start: int
+    ) -> None:
+        """Read what is now the whole table, or the partitions that were chosen."""
+        with self._lock:
+            self._check_usable()
+            self._stop_discovery()
+            self._begin(offsets)
+            interval_ms = self._cluster.config.scanner_partition_discovery_interval_ms
+            if choices is None and self.is_partitioned() and interval_ms:
+                self._partition_ids = {bucket.partition_id for bucket in offsets if bucket.partition_id is not None}
+                self._new_partition_start = new_start
+                self._discovery = PartitionDiscovery(
+                    self._cluster, self._runtime, self._info.table_path, interval_ms / 1000, self._follow_partitions
+                )
+
+    def _stop_discovery(self) -> None:
+        if self._discovery is not None:
+            self._discovery.stop()
+            self._discovery = None
+
+    def _follow_partitions(self, existing: Collection[int]) -> None:
+        """Read partitions that are new, and no more those that are gone."""
+        with self._lock:
+            is_reserved = self._bounded_call is not None or self._open_reader is not None
+            if self._discovery is None or is_reserved or self._pipeline.buffer.is_closed:
+                # A read up to now is of the partitions that it began with.
+                return
+            created = [
+                TableBucket.new_with_partition(self._info.table_id, partition_id, bucket_id)
+                for partition_id in sorted(set(existing) - self._partition_ids)
+                for bucket_id in range(self._info.num_buckets)
+            ]
+            starts = dict.fromkeys(created, self._new_partition_start)
+            gone = [
+                bucket
+                for bucket in self._pipeline.subscriptions.positions()
+                if bucket.partition_id in self._partition_ids and bucket.partition_id not in existing
+            ]
+            self._partition_ids = set(existing)
+            if self._repeat_starts is not None:
+                kept = {bucket: at for bucket, at in self._repeat_starts.items() if bucket not in gone}
+                self._repeat_starts = kept | starts
+            if gone:
+                self._pipeline.subscriptions.end(gone)
+            if starts:
+                self._pipeline.subscriptions.begin(starts)
 
     async def _prepare(self, partition_ids: set[int], latest: list[TableBucket]) -> dict[TableBucket, int]:
         """Make sure that partitions exist, and return the latest offsets of buckets."""
@@ -394,6 +487,7 @@ class LogScanner(ServerMade):
         self._check_kind(is_batch=True)
         with self._lock:
             self._check_usable()
+            self._give_back_unused()
             starts = self._repeat_starts or self._pipeline.subscriptions.positions()
             if not starts:
                 raise FlussError("No buckets subscribed; subscribe to what is to be read first")
@@ -430,27 +524,43 @@ class LogScanner(ServerMade):
 
     # The rest
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        """Yield records, or batches, for ever. Leaving the loop drops what the last poll returned and was not used."""
+    def __iter__(self) -> Iterator[ItemT]:
+        """Yield records, or batches, for ever, blocking. What follows after leaving the loop goes on behind it."""
         while True:
-            if self._is_batch_scanner:
-                for batch in await self.poll_record_batch_async(_ITERATION_POLL_MS):
-                    yield batch
-            else:
-                for record in await self.poll_async(_ITERATION_POLL_MS):
-                    yield record
+            yield from self._unused.take()
+            self._unused.add(run_blocking(self._poll_for_loop()))
+
+    async def __aiter__(self) -> AsyncIterator[ItemT]:
+        """Like ``for``, without blocking the event loop."""
+        while True:
+            for item in self._unused.take():
+                yield item
+            self._unused.add(await self._poll_for_loop())
+
+    async def _poll_for_loop(self) -> Runs:
+        with self._lock:
+            self._check_usable()
+            self._repeat_starts = None
+        collect = self._collect_written if self._is_batch_scanner else self._collect_records
+        return await self._pipeline.poller.poll(collect, _ITERATION_POLL_S)
+
+    def _give_back_unused(self) -> None:
+        """Let polls and bounded reads begin where a loop was left."""
+        if self._unused:
+            self._pipeline.poller.give_back(self._unused.give_back())
 
     def close(self) -> None:
         """Stop fetching and let go of what was fetched. Waiting polls end with an error. May be called again."""
+        self._stop_discovery()
         self._pipeline.close()
 
-    def __enter__(self) -> LogScanner:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    async def __aenter__(self) -> LogScanner:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -468,6 +578,7 @@ class LogScanner(ServerMade):
         with self._lock:
             self._check_usable()
             self._repeat_starts = None
+            self._give_back_unused()
         return timeout / 1000
 
     def _check_kind(self, *, is_batch: bool) -> None:
@@ -510,7 +621,7 @@ class LogScanner(ServerMade):
 class _ReaderBatches(Iterator[pa.RecordBatch]):
     """The batches of a reader. The scanner is reserved until they are exhausted, fail or are dropped."""
 
-    def __init__(self, scanner: LogScanner, read: BoundedRead) -> None:
+    def __init__(self, scanner: LogScanner[Any], read: BoundedRead) -> None:
         self._scanner = scanner
         self._read = read
         self._runs = read.runs()
@@ -528,9 +639,15 @@ def _scan_records(runs: Runs) -> ScanRecords:
 
 
 def _record_batches(runs: Runs) -> RecordBatches:
-    return RecordBatches(
-        RecordBatch._create(run.batch, run.bucket, run.base_offset, run.change_types, run.offsets) for _, run in runs
-    )
+    return RecordBatches(_batch_of_run(run) for _, run in runs)
+
+
+def _batch_of_run(run: RecordRun) -> RecordBatch:
+    return RecordBatch._create(run.batch, run.bucket, run.base_offset, run.change_types, run.offsets)
+
+
+def _batches_of_run(run: RecordRun) -> list[RecordBatch]:
+    return [_batch_of_run(run)]
 
 
 def _mapping(what: str, offsets: Mapping[Any, int]) -> Mapping[Any, int]:

@@ -115,6 +115,11 @@ class Poller:
         if failure is not None:
             raise failure
 
+    def give_back(self, runs: Runs) -> None:
+        """Let the next poll read again what an earlier one has returned, if nothing was read since."""
+        with self._turn:
+            self._go_back(runs)
+
     def _go_back(self, runs: Runs) -> None:
         """Let the next poll read again what did not reach the consumer."""
         offsets: dict[TableBucket, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from fluss.client.kernel.decode import ScanColumns
 from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.scan.batch_scanner import BatchScanner
 from fluss.client.scan.log_scanner import LogScanner
-from fluss.client.scan.records import require_pandas
+from fluss.client.scan.records import RecordBatch, ScanRecord, require_pandas
 from fluss.client.scan.table_buckets import PartitionChoices, check_bucket_id, checked_choices
 from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.errors import FlussError
@@ -100,13 +100,13 @@ class TableScan:
         self._is_aligned = fixed_schema
         return self
 
-    async def create_log_scanner(self) -> LogScanner:
+    async def create_log_scanner(self) -> LogScanner[ScanRecord]:
         """Return a scanner for records, one by one. For a table with a primary key it reads the changes."""
         if self._info.has_primary_key() and self._info.log_format is not LogFormat.ARROW:
             self._refuse_format("The changelog")
         return self._log_scanner(is_batch_scanner=False)
 
-    async def create_record_batch_log_scanner(self) -> LogScanner:
+    async def create_record_batch_log_scanner(self) -> LogScanner[RecordBatch]:
         """Return a scanner for batches and tables of Arrow. Only log tables have one."""
         if self._info.has_primary_key():
             raise FlussError(
@@ -115,7 +115,7 @@ class TableScan:
             )
         return self._log_scanner(is_batch_scanner=True)
 
-    async def create_changelog_scanner(self) -> LogScanner:
+    async def create_changelog_scanner(self) -> LogScanner[RecordBatch]:
         """Return a scanner for changes as Arrow: batches and tables of rows, and what each row means.
 
         Tables have three more columns in front: ``_change_type`` (insert, update_before, update_after or delete),
@@ -123,7 +123,7 @@ class TableScan:
         """
         return self._log_scanner(is_batch_scanner=True, is_changelog=True)
 
-    async def create_batch_scanner(self) -> LogScanner:
+    async def create_batch_scanner(self) -> LogScanner[RecordBatch]:
         """Return a scanner for batches: the older name of ``create_record_batch_log_scanner``."""
         return await self.create_record_batch_log_scanner()
 
@@ -196,7 +196,7 @@ class TableScan:
     def __repr__(self) -> str:
         return f"TableScan(table={self._info.table_path})"
 
-    def _log_scanner(self, *, is_batch_scanner: bool, is_changelog: bool = False) -> LogScanner:
+    def _log_scanner(self, *, is_batch_scanner: bool, is_changelog: bool = False) -> LogScanner[Any]:
         if self._limit is not None:
             raise FlussError(
                 "Log scanners do not support limit pushdown; use create_bucket_batch_scanner(), or leave limit() out"

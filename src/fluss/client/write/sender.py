@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import TableLeaders
+from fluss.client.kernel.missing_partitions import MissingPartitions
 from fluss.client.kernel.retry import METADATA, WRITES, Backoff, RetryPolicy
 from fluss.client.write.batch import Batch, BucketQueue, Idempotence, Verdict, allocate_writer_id
 from fluss.client.write.blocks import PhysicalTable
@@ -28,7 +29,7 @@ from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket
 
-# A table or partition that does not exist may be about to be created, or not have reached every server yet.
+# A table or partition that a server does not know may not have reached it yet.
 _MISSING_CODES: Final = frozenset({int(ErrorCode.TABLE_NOT_EXIST), int(ErrorCode.PARTITION_NOT_EXISTS)})
 
 logger = logging.getLogger(__name__)
@@ -317,8 +318,10 @@ class Sender:
             self._look_at(queue)
 
     def _may_wait(self, batch: Batch, search: _LeaderSearch, error: FlussError, now_s: float) -> bool:
+        if search.is_certain:
+            return False
         if error.error_code in _MISSING_CODES:
-            # Time counts, not attempts: what is missing may be created any moment.
+            # Time counts, not attempts: servers hear of what is new one after the other.
             since_s = max(batch.queued_at_s, search.missing_since_s or 0.0)
             return now_s - since_s < self._settings.request_timeout_s
         batch.attempts += 1
@@ -381,7 +384,7 @@ def _outdated(batch: Batch, cause: FlussError | None) -> FlussError:
 class _LeaderSearch:
     """The search for the leaders of one physical table, and the queues that wait for it."""
 
-    __slots__ = ("backoff", "leaders", "missing_since_s", "queues", "task")
+    __slots__ = ("backoff", "is_certain", "leaders", "missing_since_s", "queues", "task")
 
     def __init__(self, leaders: TableLeaders, backoff: Backoff) -> None:
         self.leaders = leaders
@@ -390,6 +393,8 @@ class _LeaderSearch:
         self.task: asyncio.Task[None] | None = None
         # Since when the server says that there is no such table or partition.
         self.missing_since_s: float | None = None
+        # Whether what the last attempt failed with will not pass.
+        self.is_certain = False
 
 
 class _LeaderSearches:
@@ -411,6 +416,7 @@ class _LeaderSearches:
         self._on_found = on_found
         self._on_failed = on_failed
         self._searches: dict[PhysicalTable, _LeaderSearch] = {}
+        self._missing_partitions = MissingPartitions(cluster)
         self._loop = asyncio.get_running_loop()
 
     def leader_of(self, queue: BucketQueue) -> tuple[int, TableBucket] | None:
@@ -434,14 +440,16 @@ class _LeaderSearches:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self._missing_partitions.close()
 
     async def _search(self, table: PhysicalTable, search: _LeaderSearch) -> None:
         pause_s = search.backoff.until_s - self._loop.time()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
         error: FlussError | None = None
+        search.is_certain = False
         try:
-            await search.leaders.find([queue.bucket_id for queue in search.queues])
+            await self._find(table, search)
         except FlussError as failure:
             error = failure
         except Exception as failure:
@@ -459,6 +467,20 @@ class _LeaderSearches:
             else:
                 self._on_failed(queue, search, error or search.leaders.no_leader(queue.bucket_id))
 
+    async def _find(self, table: PhysicalTable, search: _LeaderSearch) -> None:
+        """Find leaders. A partition that does not exist is created, if it is to be, or known to be missing."""
+        bucket_ids = [queue.bucket_id for queue in search.queues]
+        try:
+            await search.leaders.find(bucket_ids)
+        except FlussError as error:
+            if table.partition_name is None or error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            missing = await self._missing_partitions.require(table.info, table.partition_name)
+            if missing is not None:
+                search.is_certain = True
+                raise missing from None
+            await search.leaders.find(bucket_ids)
+
     def _found(self, table: PhysicalTable, search: _LeaderSearch) -> None:
         leaders = search.leaders
         search.missing_since_s = None
@@ -470,6 +492,10 @@ class _LeaderSearches:
             search.backoff.failed(self._loop.time())
 
     def _failed(self, search: _LeaderSearch, error: FlussError) -> None:
+        if search.is_certain:
+            # Writing to it again asks again, at once: it may have been created.
+            search.backoff.succeeded()
+            return
         now_s = self._loop.time()
         search.backoff.failed(now_s)
         if error.error_code not in _MISSING_CODES:

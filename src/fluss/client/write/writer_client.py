@@ -47,6 +47,9 @@ _QUICK_BYTES_MAX: Final = 4 * 1024
 _GROUP_BYTES_MAX: Final = 1024 * 1024
 # Failures that were not reported to any caller; beyond this many per table, the oldest are forgotten.
 _FAILURES_MAX: Final = 1000
+# Failures of one kind are logged so often, and of so many kinds.
+_WARNING_INTERVAL_S: Final = 60.0
+_WARNINGS_MAX: Final = 1000
 # Schemas and choices of columns whose writers share batches.
 _ENCODERS_MAX: Final = 1000
 # Event loops do not like timers that are years away.
@@ -98,6 +101,8 @@ class WriterClient:
         self._sender: Sender | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._failures: dict[int, deque[tuple[int, Block]]] = {}
+        # When the next failure of a table and an error code is worth a warning.
+        self._warning_due_at_s: dict[tuple[int, int], float] = {}
         # How many blocks have failed; read by other threads.
         self.failure_count = 0
         self._is_closed = False
@@ -343,10 +348,23 @@ class WriterClient:
         self._release(block, block.reserved_bytes)
         self.accumulator.forget(block)
         if block.error is not None:
-            logger.warning("rows for %s were not stored: %s", block.table.name, block.error)
+            self._log_failure(block, block.error)
             self.failure_count += 1
             failures = self._failures.setdefault(block.table.table_id, deque(maxlen=_FAILURES_MAX))
             failures.append((self.failure_count, block))
+
+    def _log_failure(self, block: Block, error: FlussError) -> None:
+        """Say what became of rows, once in a while for each kind of failure: every handle and flush says it, too."""
+        kind = block.table.table_id, error.error_code
+        now_s = self._clock()
+        due_at_s = self._warning_due_at_s.get(kind, now_s)
+        if now_s < due_at_s:
+            logger.debug("rows for %s were not stored: %s", block.table.name, error)
+            return
+        if len(self._warning_due_at_s) >= _WARNINGS_MAX:
+            self._warning_due_at_s.clear()
+        self._warning_due_at_s[kind] = now_s + _WARNING_INTERVAL_S
+        logger.warning("rows for %s were not stored: %s", block.table.name, error)
 
     def _release(self, block: Block, byte_count: int) -> None:
         # A batch that grew when it was encoded has more bytes than were reserved.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
@@ -21,7 +21,7 @@ from fluss.client.kernel.runtime import AwaitsItself
 from fluss.client.write import arrow_input
 from fluss.client.write.blocks import Block, RowDestination
 from fluss.client.write.encoders import BY_KEY, TableEncoder
-from fluss.client.write.result import CompletedWrite, JoinedWrites, WriteResultHandle
+from fluss.client.write.result import CompletedWrite, JoinedWrites, PendingWrite, WriteResultHandle
 from fluss.client.write.row_compiler import RowSink, append_function, delete_function
 from fluss.client.write.row_layout import DELETE_MARK
 from fluss.client.write.writer_client import WriterClient
@@ -134,6 +134,14 @@ class TableUpsert:
         """Delete the row of a key; see ``UpsertWriter.delete``."""
         return self._writer().delete(pk)
 
+    def upsert_many(self, rows: Iterable[Any]) -> WriteResultHandle:
+        """Insert or update many rows; see ``UpsertWriter.upsert_many``."""
+        return self._writer().upsert_many(rows)
+
+    def delete_many(self, pks: Iterable[Any]) -> WriteResultHandle:
+        """Delete the rows of many keys; see ``UpsertWriter.delete_many``."""
+        return self._writer().delete_many(pks)
+
     def upsert_arrow_batch(self, batch: pa.RecordBatch, *, strict: bool = False) -> WriteResultHandle:
         """Upsert an Arrow batch; see ``UpsertWriter.upsert_arrow_batch``."""
         return self._writer().upsert_arrow_batch(batch, strict=strict)
@@ -230,6 +238,21 @@ class WriterBase:
                 self._encoder, partition_name
             )
         return destination
+
+    def _append_many(self, append: Callable[[Any], WriteResultHandle], rows: Iterable[Any]) -> WriteResultHandle:
+        """Write rows one by one, and return the handle of all of them."""
+        writes: dict[int, PendingWrite] = {}
+        count = 0
+        try:
+            for row in rows:
+                write = append(row)._write
+                writes[id(write)] = write
+                count += 1
+        except FlussError as error:
+            raise type(error)(
+                f"Row {count} was not written, the {count} before it were: {error.message}", error.error_code
+            ) from None
+        return WriteResultHandle(JoinedWrites(list(writes.values())))
 
     # Arrow
 
@@ -339,6 +362,14 @@ class AppendWriter(AwaitsItself, WriterBase):
         """
         return self._append(row)
 
+    def append_many(self, rows: Iterable[Any]) -> WriteResultHandle:
+        """Append any number of rows, each as ``append`` takes it; one handle waits for all of them.
+
+        The rows may come from a generator; when the memory for unsent rows is full, it waits. A row that does not fit
+        is a FlussError with its number, counted from 0; those before it are written.
+        """
+        return self._append_many(self._append, rows)
+
     def write_arrow_batch(self, batch: pa.RecordBatch, *, strict: bool = False) -> WriteResultHandle:
         """Append an Arrow batch; its columns are brought into form as by ``write_arrow``.
 
@@ -420,6 +451,17 @@ class UpsertWriter(WriterBase):
         FlussError, and nothing is written.
         """
         return self._upsert(row)
+
+    def upsert_many(self, rows: Iterable[Any]) -> WriteResultHandle:
+        """Insert or update any number of rows, each as ``upsert`` takes it; one handle waits for all of them.
+
+        A row that does not fit is a FlussError with its number, counted from 0; those before it are written.
+        """
+        return self._append_many(self._upsert, rows)
+
+    def delete_many(self, pks: Iterable[Any]) -> WriteResultHandle:
+        """Delete the rows of any number of keys, each as ``delete`` takes it; as ``upsert_many``."""
+        return self._append_many(self._delete, pks)
 
     def delete(self, pk: Any) -> WriteResultHandle:
         """Delete the row of a key: a dict with exactly the key columns, or a list or tuple in the order of the key.

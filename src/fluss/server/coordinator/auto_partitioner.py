@@ -74,6 +74,11 @@ class AutoPartitionRule:
             AUTO_PARTITION_NUM_RETENTION.of(properties),
         )
 
+    @property
+    def has_pattern(self) -> bool:
+        """Whether the values of the time column have to follow the pattern."""
+        return self.is_enabled or self.has_own_pattern
+
     def names_to_have(self, now_ms: int, *, count_max: int) -> list[str]:
         """Return the current partition and the next ones, at most ``count_max``. With several keys there are none."""
         if self.has_several_keys:
@@ -97,7 +102,7 @@ class AutoPartitionRule:
 
     def check_new_values(self, values: Sequence[str], now_ms: int) -> None:
         """Refuse a new partition that is none of the table's times, or would be dropped at once (code 43)."""
-        if self.key_index is None or not (self.is_enabled or self.has_own_pattern):
+        if self.key_index is None or not self.has_pattern:
             return
         value = values[self.key_index]
         self.pattern.parse(value)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.row.partition_names import parse_partition_value
 from fluss.schema.cluster_info import ConfigChange
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column
@@ -131,7 +132,11 @@ class TableService:
         keys = table.descriptor.partition_keys
         check_partition_spec(spec, keys, creating=True)
         rule = AutoPartitionRule.of(table.descriptor, self._settings.time_zone)
-        rule.check_new_values(ordered_values(spec, keys), self._clock())
+        values = ordered_values(spec, keys)
+        rule.check_new_values(values, self._clock())
+        for key, value in zip(keys, values, strict=True):
+            if not (rule.has_pattern and keys.index(key) == rule.key_index):
+                parse_partition_value(value, table.descriptor.schema.column(key).data_type)
         name = partition_name(spec, keys)
         if len(name) > _PARTITION_NAME_CHARS_MAX:
             raise FlussError(

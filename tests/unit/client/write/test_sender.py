@@ -280,7 +280,7 @@ def test_a_partition_that_is_created_late_still_gets_its_rows(server: WriteServe
     assert server.ids(partition_id=12) == [2]
 
 
-def test_a_partition_that_does_not_exist_fails_after_the_request_timeout(server: WriteServer) -> None:
+def test_a_partition_that_only_tablet_servers_deny_fails_after_the_request_timeout(server: WriteServer) -> None:
     server.add_table(partition_keys=("name",))
     with client_of(server, request_timeout=1000) as client:
         began_s = time.monotonic()

@@ -1,0 +1,64 @@
+"""New partitions of a table, found while it is read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from functools import partial
+
+from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.runtime import Runtime
+from fluss.client.kernel.table_calls import partition_infos
+from fluss.errors import FlussError
+from fluss.schema.table import TablePath
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionDiscovery:
+    """Looks for partitions again and again, and tells their ids to ``on_partitions``, a method of ``reader``.
+
+    It keeps neither the reader nor itself alive, and stops when the reader is dropped. ``on_partitions`` is called on
+    the event loop of the runtime and must not block.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        runtime: Runtime,
+        path: TablePath,
+        interval_s: float,
+        on_partitions: Callable[[Collection[int]], None],
+    ) -> None:
+        look = partial(_look_again_and_again, cluster, path, interval_s, weakref.WeakMethod(on_partitions))
+        self._stop = weakref.finalize(self, _cancel, runtime.submit(look()))
+        self._stop.atexit = False
+
+    def stop(self) -> None:
+        """Look no more. May be called again."""
+        self._stop()
+
+
+def _cancel(looking: Future[None]) -> None:
+    looking.cancel()
+
+
+async def _look_again_and_again(
+    cluster: Cluster, path: TablePath, interval_s: float, tell: weakref.WeakMethod[Callable[[Collection[int]], None]]
+) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            found = {partition.partition_id for partition in await partition_infos(cluster, path)}
+        except FlussError as error:
+            # The next look may succeed; polls say what is wrong if nothing does.
+            logger.debug("the partitions of %s could not be listed: %s", path, error.message)
+            continue
+        on_partitions = tell()
+        if on_partitions is None:
+            return
+        on_partitions(found)
+        del on_partitions
