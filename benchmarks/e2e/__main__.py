@@ -31,6 +31,7 @@ if __name__ == "__main__":
                 "tls",
                 "spark",
                 "spark_errors",
+                "spark_large",
                 "spark_plan",
             ),
             __doc__,

@@ -123,8 +123,11 @@ def test_columns_are_found_in_any_case_unless_the_session_tells_them_apart(
     fs: FlussSpark, spark: SparkSession, bootstrap_servers: str, database: str
 ) -> None:
     table = f"{database}.t"
-    fs.catalog.create_table(table, "Id BIGINT, Name STRING, v INT", primary_keys=["Id"], bucket_count=1)
-    fs.write(spark.sql("SELECT 1L AS id, 'one' AS NAME, 1 AS v"), table, sequence_column="V")
+    columns = "Id BIGINT, Name STRING, v INT, s STRUCT<City: STRING, Zip: INT>"
+    fs.catalog.create_table(table, columns, primary_keys=["Id"], bucket_count=1)
+    place = "named_struct('zip', 7, 'CITY', 'x') AS S"
+    fs.write(spark.sql(f"SELECT 1L AS id, 'one' AS NAME, 1 AS v, {place}"), table, sequence_column="V")
+    assert fs.read(table).select("s.City", "s.Zip").collect() == [("x", 7)]
     fs.upsert(spark.sql("SELECT 1L AS ID, 'two' AS name"), table, target_columns=["name"])
     fs.write(spark.sql("SELECT 2L AS iD, 'x' AS name, 1 AS V, '-D' AS Kind"), table, change_type_column="kind")
     rows = fs.read(table, columns=["NAME", "ID"], filter="ID = 1 AND nAme LIKE 't%'")

@@ -244,7 +244,7 @@ def test_names_that_spark_cannot_tell_apart_or_has_already_are_refused(
     fs.catalog.create_table(f"{database}.a-b", "id INT")
     fs.catalog.create_table(f"{database}.A_B", "id INT")
     with pytest.raises(FlussError, match=r"would both be db.a_b in Spark"):
-        fs.attach(database)
+        fs.attach(database, name="db")
     with pytest.raises(FlussError, match="has no table 'nobody'"):
         fs.attach(database, ["nobody"])
 

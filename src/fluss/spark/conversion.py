@@ -11,7 +11,8 @@ column. A column that fits already is not copied.
     bytes of a fixed length           bytes                               as many as the column has, or an error
     numbers                           as they are                         into any number type that holds the value;
                                                                           the nearest one of FLOAT and DOUBLE
-    columns and fields of structs     found by name                       found by name; a missing one becomes null
+    columns and fields of structs     found by name                       found by name; a missing one becomes null;
+                                                                          fields in any case if the session is so
     texts of CHAR(n), VARCHAR(n)      as they are                         at most n characters, or an error
 """
 
@@ -32,6 +33,7 @@ from fluss.options import suggestion
 from fluss.row.arrow_arrays import number_array
 from fluss.schema.arrow import TIMESTAMP_LTZ_ZONE, arrow_type
 from fluss.schema.fitting import decimals_to_floats, floats_to_decimals
+from fluss.schema.naming_rules import matching_name
 from fluss.schema.normalize import list_array, list_parts, normalize_batch, struct_array
 from fluss.schema.schema import Schema, schema_from_columns, shown_names
 from fluss.schema.types import ArrayType, DataType, MapType, RowType, TimestampLtzType, TimestampType, TimeType
@@ -70,12 +72,14 @@ _SPARK_ARROW_TYPES: Final[dict[type[spark.DataType], pa.DataType]] = {
 class Form:
     """The form that values are brought into: an Arrow type, and how many digits of a second count.
 
-    ``children`` are the forms of what is inside: of elements, of key and value, of the fields of a struct.
+    ``children`` are the forms of what is inside: of elements, of key and value, of the fields of a struct, which are
+    found in any upper and lower case unless ``is_case_sensitive``.
     """
 
     type: pa.DataType
     digits: int = 9
     children: tuple[Form, ...] = ()
+    is_case_sensitive: bool = True
 
 
 def spark_form(data_type: spark.DataType) -> Form:
@@ -109,18 +113,19 @@ def spark_arrow_schema(struct: spark.StructType) -> pa.Schema:
     return pa.schema(list(spark_form(struct).type))
 
 
-def _fluss_form(data_type: DataType) -> Form:
+def _fluss_form(data_type: DataType, is_case_sensitive: bool) -> Form:
+    inner: Sequence[DataType] = ()
     match data_type:
         case TimeType() | TimestampType() | TimestampLtzType():
             return Form(arrow_type(data_type), data_type.precision)
         case ArrayType():
-            return Form(arrow_type(data_type), children=(_fluss_form(data_type.element_type),))
+            inner = [data_type.element_type]
         case MapType():
-            children = _fluss_form(data_type.key_type), _fluss_form(data_type.value_type)
-            return Form(arrow_type(data_type), children=children)
+            inner = [data_type.key_type, data_type.value_type]
         case RowType():
-            return Form(arrow_type(data_type), children=tuple(map(_fluss_form, data_type.field_types)))
-    return Form(arrow_type(data_type))
+            inner = data_type.field_types
+    children = tuple(_fluss_form(each, is_case_sensitive) for each in inner)
+    return Form(arrow_type(data_type), children=children, is_case_sensitive=is_case_sensitive)
 
 
 class ToSpark:
@@ -152,7 +157,8 @@ class FromSpark:
     """Brings batches of Spark into the form of a table, or of some of its columns in this order.
 
     Columns are found by name. Those that are missing become null; a NOT NULL one must be there, and have no nulls.
-    ``text_limits`` are the lengths of columns that take no longer texts; by default those of CHAR columns.
+    ``text_limits`` are the lengths of columns that take no longer texts; by default those of CHAR columns. Fields
+    inside structs are found in any upper and lower case unless ``is_case_sensitive``.
     """
 
     def __init__(
@@ -160,13 +166,15 @@ class FromSpark:
         schema: Schema,
         columns: Sequence[str] | None = None,
         text_limits: Mapping[str, int] | None = None,
+        *,
+        is_case_sensitive: bool = True,
     ) -> None:
         limits = char_limits(schema) if text_limits is None else text_limits
         chosen = schema.columns if columns is None else [schema.column(name) for name in columns]
         self._target = schema_from_columns(chosen)
         self._arrow = self._target.to_arrow()
         self._limits = [(index, limits[c.name], c.name) for index, c in enumerate(chosen) if c.name in limits]
-        self._forms = [_fluss_form(column.data_type) for column in chosen]
+        self._forms = [_fluss_form(column.data_type, is_case_sensitive) for column in chosen]
         self._parts: Sequence[_Part] = ()
         self._source: pa.Schema | None = None
 
@@ -389,10 +397,16 @@ def _struct_conversion(source: pa.DataType, form: Form, path: str) -> Conversion
     if not pat.is_struct(source):
         raise _misfit(source, form.type, path)
     names = [field.name for field in form.type]
+    found: dict[str, pa.Field] = {}
     for field in source:
-        if field.name not in names:
+        name = matching_name(field.name, names, is_case_sensitive=form.is_case_sensitive)
+        if name is None:
             raise FlussError(f"Column '{path}' has no field '{field.name}'; fields are {shown_names(names)}")
-    parts = _parts(pa.schema(list(source)), form.type, form.children, f"{path}.")
+        if name in found:
+            given = shown_names([each.name for each in source])
+            raise FlussError(f"Two of the fields {given} of column '{path}' are for its field '{name}'")
+        found[name] = field.with_name(name)
+    parts = _parts(pa.schema(list(found.values())), form.type, form.children, f"{path}.")
     if source.equals(form.type) and all(part.conversion is None for part in parts):
         return None
 

@@ -21,7 +21,8 @@ from fluss.errors import FlussError, NetworkError
 from fluss.net.channel import Channel
 from fluss.net.transport import run
 
-_START_TIMEOUT_S: Final = 60.0
+# Ends what hangs, and nothing else: on a machine that others keep busy a start may take minutes.
+_START_TIMEOUT_S: Final = 300.0
 _STOP_TIMEOUT_S: Final = 60.0
 _RETRY_INTERVAL_S: Final = 0.02
 _ADDRESS: Final = re.compile(r"(?P<host>\[[^\]]+\]|[^\s,:]+):(?P<port>[0-9]+) \((?P<name>[^,]+), \w+\)")

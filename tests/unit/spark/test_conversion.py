@@ -229,6 +229,29 @@ def test_fields_of_structs_are_found_by_name() -> None:
         FromSpark(_schema(c=strict))(_batch(c=part))
 
 
+def test_fields_of_structs_are_found_in_any_case_unless_told_apart() -> None:
+    inner = DataTypes.row([DataField("Id", DataTypes.bigint()), DataField("Name", DataTypes.string())])
+    schema = _schema(c=inner, many=DataTypes.array(inner), named=DataTypes.map(DataTypes.string(), inner))
+    sent = pa.struct([("NAME", pa.string()), ("id", pa.int64())])
+    rows = _batch(
+        c=pa.array([{"NAME": "a", "id": 1}, None], sent),
+        many=pa.array([[{"NAME": "b", "id": 2}], []], pa.list_(sent)),
+        named=pa.array([[("k", {"NAME": None, "id": 3})], None], pa.map_(pa.string(), sent)),
+    )
+    assert FromSpark(schema, is_case_sensitive=False)(rows).to_pylist() == [
+        {"c": {"Id": 1, "Name": "a"}, "many": [{"Id": 2, "Name": "b"}], "named": [("k", {"Id": 3, "Name": None})]},
+        {"c": None, "many": [], "named": None},
+    ]
+    with pytest.raises(FlussError, match="Column 'c' has no field 'NAME'; fields are 'Id', 'Name'"):
+        FromSpark(schema)(rows)
+    twice = pa.array([{"id": 1, "ID": 2}], pa.struct([("id", pa.int64()), ("ID", pa.int64())]))
+    with pytest.raises(FlussError, match="Two of the fields 'id', 'ID' of column 'c' are for its field 'Id'"):
+        FromSpark(_schema(c=inner), is_case_sensitive=False)(_batch(c=twice))
+    both = DataTypes.row([DataField("id", DataTypes.bigint()), DataField("ID", DataTypes.bigint())])
+    # Names that are the same come first: both fields are there.
+    assert FromSpark(_schema(c=both), is_case_sensitive=False)(_batch(c=twice))["c"].to_pylist() == [{"id": 1, "ID": 2}]
+
+
 @pytest.mark.parametrize(
     ("data_type", "sent", "expected"),
     [

@@ -142,7 +142,7 @@ class RowFitter:
 
     def __init__(self, schema: Schema, fit: ColumnFit, text_limits: Mapping[str, int] | None = None) -> None:
         """``text_limits`` are the lengths of columns that take no longer texts."""
-        self._convert = FromSpark(schema, text_limits=text_limits)
+        self._convert = FromSpark(schema, text_limits=text_limits, is_case_sensitive=False)
         self._stated = [
             (name, _stated_value(text, schema.column(name).data_type, name)[0])
             for name, text in fit.path_values.items()

@@ -6,7 +6,7 @@ What a table with a primary key had at an offset is what ``rows_at`` finds out; 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 
 from fluss import FlussTable
@@ -56,8 +56,13 @@ def given_stops(
     ranges: Mapping[TableBucket, tuple[int, int]],
     offsets: Mapping[str, int],
 ) -> dict[TableBucket, int]:
-    """Return the buckets of offsets as users write them; a FlussError for one that is not there, or not yet."""
-    by_key = {format_bucket(name, bucket.bucket_id): bucket for bucket, name in names.items()}
+    """Return the buckets of offsets as users write them; a FlussError for one that is not there, or not yet.
+
+    ``names`` are the buckets that are read. Others of the table may be given, too: they are left out.
+    """
+    by_key = _by_key(names)
+    if not offsets.keys() <= by_key.keys():
+        _check_existing(table, offsets)
     stops = {}
     for key, offset in offsets.items():
         bucket = by_key.get(key)
@@ -68,6 +73,25 @@ def given_stops(
             raise FlussError(f"The log of '{key}' of {table.table_path} ends at {latest}, before the offset {offset}")
         stops[bucket] = offset
     return stops
+
+
+def _by_key(names: Mapping[TableBucket, str | None]) -> dict[str, TableBucket]:
+    return {format_bucket(name, bucket.bucket_id): bucket for bucket, name in names.items()}
+
+
+def _check_existing(table: FlussTable, offsets: Iterable[str]) -> None:
+    """Refuse offsets of buckets that a table does not have: what they had cannot be read."""
+    known = _by_key(named_buckets_of(table))
+    for key in offsets:
+        if key not in known:
+            partition, _, _ = key.rpartition(":")
+            info = table.get_table_info()
+            if info.is_partitioned() and format_bucket(partition, 0) not in known:
+                reason = f"it has no partition '{partition}' (any more)"
+            else:
+                named = "'<partition>:<bucket>'" if info.is_partitioned() else "':<bucket>'"
+                reason = f"buckets are written {named} and numbered from 0 to {info.num_buckets - 1}"
+            raise FlussError(f"{table.table_path} has no bucket '{key}' to be read at an offset: {reason}")
 
 
 def version_of(table: FlussTable) -> str:

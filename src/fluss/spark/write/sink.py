@@ -111,7 +111,7 @@ class SinkPlan:
         _check_change_types(options, struct, info)
         columns, is_partial = _written_columns(options, struct, info)
         plan = cls(options, info.table_id, columns, is_partial, renames)
-        FromSpark(plan._schema(info), columns, text_limits(info)).check(
+        plan._conversion(info).check(
             StructType([field for field in struct if field.name in plan._given(info, struct.names)])
         )
         return plan
@@ -142,6 +142,14 @@ class SinkPlan:
         if self.options.target_columns is None:
             left_out = {self.options.change_type_column}
         return [name for name in names if name not in left_out]
+
+    def _conversion(self, info: TableInfo) -> FromSpark:
+        return FromSpark(
+            self._schema(info),
+            self.columns,
+            text_limits(info),
+            is_case_sensitive=self.options.is_case_sensitive,
+        )
 
     def _schema(self, info: TableInfo) -> Schema:
         """Return the schema of what is converted: of rows that may be deletes only the key must be there."""
@@ -235,7 +243,7 @@ class _Conversion:
         self._plan = plan
         self._info = info
         self._change_types = plan.options.change_type_column
-        self._convert = FromSpark(plan._schema(info), plan.columns, text_limits(info))
+        self._convert = plan._conversion(info)
         ignored = {_IGNORE, _DELETE} if plan.options.ignore_delete else {_IGNORE}
         self._is_ignored = np.array([change in ignored for change in _CHANGES.values()])
         self._is_delete = np.array([change == _DELETE for change in _CHANGES.values()])

@@ -486,3 +486,27 @@ def test_a_table_is_planned_as_it_was_at_offsets_and_at_a_time(tables: PlannedTa
         tables.plan(table, scan__as_of__offsets='{":0": 16}')
     with pytest.raises(FlussError, match="is not known yet"):
         tables.plan(table, scan__as_of__timestamp=str(int(time.time() * 1000) + 3_600_000))
+
+
+def test_offsets_of_buckets_that_a_table_does_not_have_are_refused(tables: PlannedTables) -> None:
+    table = by_partition(tables)
+    version = version_of(table)
+    # Buckets that are not read, because of their partition or of the filter, are no mistake.
+    assert tables.plan(table, scan__as_of__offsets=version).row_count == 40
+    chosen = {"scan__partitions": "day=2026-01-01,region=eu", "scan__as_of__offsets": version}
+    assert sum(split.weight for split in splits(tables.plan(table, **chosen))) == 10
+    filtered = {"scan__filter": "region = 'us'", "scan__as_of__offsets": version}
+    assert sum(split.weight for split in splits(tables.plan(table, **filtered))) == 20
+    for offsets, reason in (
+        ('{"2026-01-09$eu:0": 1}', r"no bucket '2026-01-09\$eu:0' .* no partition '2026-01-09\$eu' \(any more\)"),
+        ('{"2026-01-01$eu:2": 1}', "buckets are written '<partition>:<bucket>' and numbered from 0 to 1"),
+        ('{":0": 1}', "no partition '' "),
+    ):
+        with pytest.raises(FlussError, match=reason):
+            tables.plan(table, scan__as_of__offsets=offsets)
+    wait_for(tables.admin.drop_partition(table.table_path, {"day": "2026-01-01", "region": "eu"}))
+    with pytest.raises(FlussError, match=r"no partition '2026-01-01\$eu' \(any more\)"):
+        tables.plan(table, scan__as_of__offsets=version)
+    plain = tables.create(bucket_count=2)
+    with pytest.raises(FlussError, match="no bucket 'p:0' to be read at an offset: buckets are written ':<bucket>'"):
+        tables.plan(plain, scan__as_of__offsets='{"p:0": 1}')

@@ -1,0 +1,117 @@
+"""Twenty million rows through Spark: how little of them a count needs, and that its Python workers do not grow.
+
+The resident memory of every Python process of Spark is looked at while a read and a write run. What counts is the
+largest of them, early and late: workers that kept rows, or leaked them, would be larger at the end than at the
+beginning. ``BENCH_ROWS`` is another number of rows.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.e2e.spark import BUCKETS, SCHEMA, drain, rows
+from fluss import blocking, embedded
+from fluss.spark import FlussSpark, session
+
+Line = tuple[str, float, str, str]
+ROWS: Final = int(os.environ.get("BENCH_ROWS", "20_000_000"))
+ROWS_PER_FILE: Final = 500_000
+DATABASE: Final = "bench"
+SAMPLE_INTERVAL_S: Final = 0.1
+# Larger than this between the first and the second half of a job is no longer flat: about one batch of rows.
+GROWTH_MB_MAX: Final = 32
+
+
+def measure() -> Iterator[Line]:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        embedded.start({"durability": "os"}, process=True) as server,
+        blocking.FlussConnection.create(server.config()) as connection,
+    ):
+        files = _fill(connection, Path(directory) / "files")
+        spark = session("fluss-bench-large")
+        try:
+            fs = FlussSpark(spark, bootstrap_servers=server.bootstrap_servers)
+            # Whatever is started once.
+            fs.read(f"{DATABASE}.source").limit(10).collect()
+            counted_s, _ = _watched(lambda: fs.read(f"{DATABASE}.source").count())
+            read_s, reading = _watched(lambda: drain(fs.read(f"{DATABASE}.source")))
+            share = f"{counted_s / read_s:.4f} of the time of reading 8 columns (target 0.1000)"
+            yield f"Spark count(*) of {ROWS:,} rows", counted_s * 1e3, "ms", share
+            yield f"Spark batch read of {ROWS:,} rows, 8 columns", ROWS / read_s / 1e3, "krows/s", ""
+            yield from reading.lines("read")
+            frame = spark.read.parquet(str(files))
+            write_s, writing = _watched(lambda: fs.write(frame, f"{DATABASE}.target"))
+            yield f"Spark batch write of {ROWS:,} rows", ROWS / write_s / 1e3, "krows/s", ""
+            yield from writing.lines("written")
+        finally:
+            spark.stop()
+
+
+def _fill(connection: blocking.FlussConnection, directory: Path) -> Path:
+    """Write the rows to a table and to Parquet files, and make an empty table."""
+    directory.mkdir()
+    admin = connection.get_admin()
+    admin.create_database(DATABASE)
+    for name in ("source", "target"):
+        descriptor = blocking.TableDescriptor(blocking.Schema(SCHEMA), bucket_count=BUCKETS)
+        admin.create_table(blocking.TablePath(DATABASE, name), descriptor)
+    with connection.get_table(blocking.TablePath(DATABASE, "source")).new_append().create_writer() as writer:
+        for first in range(0, ROWS, ROWS_PER_FILE):
+            batch = rows(first, min(ROWS_PER_FILE, ROWS - first))
+            writer.write_arrow(batch)
+            pq.write_table(pa.table(batch), directory / f"{first:012d}.parquet")
+    return directory
+
+
+class _Workers:
+    """The resident memory of the largest Python worker of Spark, again and again while a job runs."""
+
+    def __init__(self) -> None:
+        self._samples: list[float] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> _Workers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(SAMPLE_INTERVAL_S):
+            sizes = [0]
+            for child in psutil.Process().children(recursive=True):
+                # Processes end while they are looked at.
+                with suppress(psutil.Error):
+                    if "pyspark.daemon" in child.cmdline():
+                        sizes.append(child.memory_info().rss)
+            self._samples.append(max(sizes) / 1e6)
+
+    def lines(self, what: str) -> Iterator[Line]:
+        half = len(self._samples) // 2
+        early, late = (max(part, default=0.0) for part in (self._samples[:half], self._samples[half:]))
+        remark = f"{late - early:+.0f} MB in the second half (target at most +{GROWTH_MB_MAX})"
+        yield f"Spark, largest Python worker over {ROWS:,} rows {what}", max(early, late), "MB", remark
+
+
+def _watched(job: Callable[[], object]) -> tuple[float, _Workers]:
+    """Run a job; return its seconds, and what its workers had of memory."""
+    with _Workers() as workers:
+        began_s = time.perf_counter()
+        job()
+        took_s = time.perf_counter() - began_s
+    return took_s, workers
