@@ -129,9 +129,18 @@ async def incomplete_changelogs(
     cluster: Cluster, path: TablePath, buckets: Collection[TableBucket]
 ) -> dict[TableBucket, int]:
     """Return the buckets whose changelogs no longer begin with the first change, and where they begin."""
-    await await_leaders(cluster, path, buckets, cluster.config.request_timeout_ms / 1000)
-    found = await bucket_offsets(cluster, path, buckets, OffsetSpec.earliest())
-    return {bucket: offset for bucket, offset in found.items() if offset > 0}
+    timeout_s = cluster.config.request_timeout_ms / 1000
+    retries = retries_until(timeout_s)
+    while True:
+        await await_leaders(cluster, path, buckets, timeout_s)
+        try:
+            found = await bucket_offsets(cluster, path, buckets, OffsetSpec.earliest())
+        except FlussError as error:
+            # A leader that has been chosen a moment ago may not know it yet.
+            if not error.stale_metadata or not await anext(retries, False):
+                raise
+        else:
+            return {bucket: offset for bucket, offset in found.items() if offset > 0}
 
 
 async def _offers(cluster: Cluster, server_ids: Collection[int | None]) -> list[bool | None]:
