@@ -9,9 +9,11 @@
         ├── CorruptMessageError   3   frames or protobuf messages that do not follow the protocol
         │   ├── NegativeFrameLengthError  3
         │   └── FrameTooLargeError        3
+        │       └── HttpReceivedError     3
         ├── UnsupportedVersionError   2   the peer does not serve this API, or not in a common version
         ├── NetworkError          1   the connection failed; the request may or may not have been carried out
         ├── RequestTimeoutError  25   no answer in time; the request may or may not have been carried out
+        ├── ConsumerFencedError  -2   a consumer has lost its buckets to others of its group
         └── AuthenticationError  46   wrong or missing credentials
 
 A server's error code always reaches the caller as ``FlussError.error_code``, known to this version or not.
@@ -258,6 +260,10 @@ class FrameTooLargeError(CorruptMessageError):
     """A frame announced more bytes than this side accepts; nothing was allocated for it."""
 
 
+class HttpReceivedError(FrameTooLargeError):
+    """The other side speaks HTTP: its first bytes, read as a length, are a method or a version."""
+
+
 class UnsupportedVersionError(FlussError):
     """The peer does not serve this API, or not in a version this side speaks."""
 
@@ -274,6 +280,13 @@ class RequestTimeoutError(FlussError):
     """No answer in time; the request may or may not have been carried out."""
 
     default_code = ErrorCode.REQUEST_TIME_OUT
+
+
+class ConsumerFencedError(FlussError):
+    """A consumer is no longer a member of its group: others may read its buckets now, and its commits do not count.
+
+    What it has processed since its last commit is processed again. The next poll makes it a member again.
+    """
 
 
 class AuthenticationError(FlussError):

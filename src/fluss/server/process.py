@@ -287,6 +287,7 @@ class FlussServer:
             check_credentials=known_users,
             mechanisms=self._mechanisms,
             certificate=certificate,
+            http_page=_metrics_sentence(options),
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
             connections_per_address_max=options.connection_count_per_address_max or None,
@@ -304,6 +305,13 @@ class FlussServer:
             raise FlussError(f"listener {listener_name}: {error.message}", error.error_code) from None
         self._security_files.add_certificate(listener_name, certificate)
         return certificate
+
+
+def _metrics_sentence(options: ServerOptions) -> str:
+    """Say where metrics are, to those who look for a page on the port of a listener."""
+    if not options.metrics_port:
+        return f"Metrics can be had as a page: start the server with -D {ServerOptions.metrics_port.key}=9249"
+    return f"Metrics are at http://{address_text(options.metrics_host, options.metrics_port)}/metrics"
 
 
 def _refuse_lost_metadata(data_dir: Path) -> None:
