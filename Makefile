@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest check fmt interop crash chaos chaos-spark soak model bench bench-compare measure-buckets fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest check fmt interop crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -74,6 +74,9 @@ chaos: $(STAMP) ## Kills, power loss, full disks, clock jumps, a bad network; hi
 
 chaos-spark: $(STAMP) ## Streams write exactly once while their server is killed and cut off (FAULTS=50 SEED=n)
 	@$(PY) -m tests.spark.chaos_streams --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED))
+
+chaos-consumers: $(STAMP) ## Members of consumers, and their server, are killed and paused; copies checked (FAULTS=50 SEED=n)
+	@$(PY) -m tests.chaos.consumers --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED))
 
 soak: $(STAMP) ## Everything at once for MINUTES=10, with restarts: is what the server holds flat
 	@$(PY) tools/soak.py --minutes $(or $(MINUTES),10)

@@ -18,6 +18,7 @@ from typing import Any
 
 import fluss
 from fluss import Config as Config
+from fluss import Consumer as Consumer
 from fluss import LogScanner as LogScanner
 from fluss import TableBucket as TableBucket
 from fluss import TablePath as TablePath
@@ -175,6 +176,9 @@ class FlussTable(TableWrapper):
     new_append_writer = wrapping(fluss.FlussTable.new_append_writer, AppendWriter._of)
     new_upsert = wrapping(fluss.FlussTable.new_upsert, TableUpsert._of)
     new_lookup = wrapping(fluss.FlussTable.new_lookup, TableLookup._of)
+    consumer = same(fluss.FlussTable.consumer)
+    consumers = blocking(fluss.FlussTable.consumers)
+    drop_consumer = blocking(fluss.FlussTable.drop_consumer)
     to_arrow = same(fluss.FlussTable.to_arrow)
     to_pandas = same(fluss.FlussTable.to_pandas)
     to_polars = same(fluss.FlussTable.to_polars)

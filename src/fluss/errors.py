@@ -12,6 +12,7 @@
         ├── UnsupportedVersionError   2   the peer does not serve this API, or not in a common version
         ├── NetworkError          1   the connection failed; the request may or may not have been carried out
         ├── RequestTimeoutError  25   no answer in time; the request may or may not have been carried out
+        ├── ConsumerFencedError  -2   a consumer has lost its buckets to others of its group
         └── AuthenticationError  46   wrong or missing credentials
 
 A server's error code always reaches the caller as ``FlussError.error_code``, known to this version or not.
@@ -274,6 +275,13 @@ class RequestTimeoutError(FlussError):
     """No answer in time; the request may or may not have been carried out."""
 
     default_code = ErrorCode.REQUEST_TIME_OUT
+
+
+class ConsumerFencedError(FlussError):
+    """A consumer is no longer a member of its group: others may read its buckets now, and its commits do not count.
+
+    What it has processed since its last commit is processed again. The next poll makes it a member again.
+    """
 
 
 class AuthenticationError(FlussError):

@@ -52,6 +52,10 @@ OPTIONS = [
     ("lookup_max_retries", "lookup.max-retries", 2147483647),
     ("writer_create_missing_partitions", "client.writer.create-missing-partitions", False),
     ("scanner_partition_discovery_interval_ms", "client.scanner.partition.discovery.interval", 10000),
+    ("consumer_table", "consumer.table", "fluss.consumers"),
+    ("consumer_lease_ms", "consumer.lease-ms", 15000),
+    ("consumer_commit_interval_ms", "consumer.commit-interval-ms", 1000),
+    ("consumer_max_poll_interval_ms", "consumer.max-poll-interval-ms", 300000),
     ("client_bucket_hash", "client.bucket-hash", "java"),
 ]
 UNSIGNED = "scanner.log.max-poll-records"

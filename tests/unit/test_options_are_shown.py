@@ -36,6 +36,7 @@ _PASSWORDS = "tests/integration/test_hashed_passwords.py::"
 _TLS = "tests/integration/test_tls.py::"
 _SAFE = "tests/integration/test_safe_listeners.py::"
 _MISSING = "tests/integration/test_missing_partitions.py::"
+_CONSUMERS = "tests/integration/test_consumers.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 
 CLIENT = {
@@ -78,6 +79,10 @@ CLIENT = {
     "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
     "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
     "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
+    "consumer.table": _CONSUMERS + "test_a_table_for_positions_that_is_another_one_is_refused",
+    "consumer.lease-ms": "tests/chaos/test_consumers.py::test_a_paused_member_is_told_and_a_killed_one_is_replaced",
+    "consumer.commit-interval-ms": _CONSUMERS + "test_polls_commit_at_intervals",
+    "consumer.max-poll-interval-ms": _CONSUMERS + "test_a_consumer_that_is_not_polled_loses_its_buckets_and_is_told",
     "lookup.queue-size": _LOOKUP + "test_callers_wait_when_too_many_lookups_wait_to_be_sent",
     "lookup.max-batch-size": _LOOKUP + "test_full_requests_do_not_wait",
     "lookup.batch-timeout-ms": _LOOKUP + "test_a_lookup_waits_for_company_only_so_long",

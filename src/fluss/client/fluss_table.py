@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fluss.client.consume.consumer import Consumer, ConsumerOptions, IfLost, OnAssign, OnRevoke
+from fluss.client.consume.consumer_info import ConsumerInfo, consumer_infos, drop_consumer
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.lookup.lookup_client import LookupClient
@@ -20,6 +22,7 @@ from fluss.client.write.writer_client import WriterClient
 from fluss.client.write.writers import AppendWriter, TableAppend, TableUpsert
 from fluss.errors import FlussError
 from fluss.filter.row_filter import Filter
+from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.value_objects import ServerMade
 
@@ -109,6 +112,51 @@ class FlussTable(ServerMade):
             raise FlussError(
                 f"{operation} is only supported for primary key tables, and {self.table_path} is a log table"
             )
+
+    # Consumers
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        start: OffsetSpec | str = "earliest",
+        auto_commit: bool = True,
+        if_lost: IfLost = "fail",
+        on_assign: OnAssign | None = None,
+        on_revoke: OnRevoke | None = None,
+    ) -> Consumer:
+        """Return a consumer of the table's log, or changelog, that goes on where the one of this name has come to.
+
+        Several of the same name, in any processes, share the buckets; see ``Consumer`` for what is promised.
+        ``columns`` and ``filter`` are those of a scan. ``start`` is where a name begins that has no positions yet:
+        ``"earliest"``, ``"latest"``, or ``OffsetSpec.timestamp(ms)``; partitions that come later are read from their
+        beginning.
+        ``auto_commit`` says whether polls commit what earlier ones returned; otherwise ``Consumer.commit`` does.
+        ``if_lost`` says what happens when records are gone that were not read: ``"fail"``, or go on at ``"earliest"``
+        or ``"latest"``.
+
+        ``on_assign(bucket, epoch)`` is called in a poll before a bucket is read; it may return the offset to begin at,
+        which a sink has stored that wants every record exactly once. ``on_revoke(buckets)`` is called in a poll before
+        buckets go to other members, which is the time to commit. Both may be coroutine functions if polls are awaited.
+        """
+        if if_lost not in ("fail", "earliest", "latest"):
+            raise FlussError(f"if_lost must be 'fail', 'earliest' or 'latest', got {if_lost!r}")
+        options = ConsumerOptions(OffsetSpec.of(start), auto_commit, if_lost, on_assign, on_revoke)
+        context = self._context
+        scan = self._scan(columns, filter, None)
+        return Consumer._create(context.cluster, context.runtime, self._info, scan, name, options)
+
+    async def consumers(self) -> list[ConsumerInfo]:
+        """Return all consumers of the table: their members, and where they are in each bucket."""
+        context = self._context
+        return await context.runtime.bridge(consumer_infos(context.cluster, context.runtime, self._info))
+
+    async def drop_consumer(self, name: str, *, force: bool = False) -> None:
+        """Forget the positions of a consumer. One that has members is refused unless ``force``."""
+        context = self._context
+        await context.runtime.bridge(drop_consumer(context.cluster, context.runtime, self._info, name, force=force))
 
     # The whole table at once
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
+from fluss.record.log_batch import BatchOutline, LogBatchHeader
 from fluss.schema.table import TableBucket
 from fluss.storage.log.append_result import AppendResult, History, OffsetWaiters
 from fluss.storage.log.appender import LogAppender, checked_headers
@@ -242,6 +243,19 @@ class LogTablet:
         duplicate = self._appender.writers.find_duplicate(headers)
         if duplicate is not None:
             return self._duplicate_result(duplicate)
+        return self._add(view, headers)
+
+    def append_built(self, batch: bytearray) -> AppendResult:
+        """Take a batch that this server has just built, as ``append`` does, of which ``find_duplicate`` found none.
+
+        It is not read again: its bytes have not left the process.
+        """
+        if len(batch) > self._settings.batch_bytes_max:
+            return self.append(batch)
+        self.check_open()
+        return self._add(memoryview(batch), (BatchOutline.of_built(batch),))
+
+    def _add(self, view: memoryview, headers: Sequence[LogBatchHeader | BatchOutline]) -> AppendResult:
         result = self._appender.add(view, headers, self._history, offset_durable=self._end_durable.offset_next)
         self._committer.submit(self)
         return result
