@@ -1,5 +1,5 @@
 """Type checkers know what the client returns: they find nothing in a program of a user that has everything.
-`make check` has mypy look at the same program; here both look as a user has them, without the settings of this project."""
+`make check` has mypy look at the same program; here both look at it without the settings of this project."""
 
 from __future__ import annotations
 
