@@ -27,6 +27,7 @@ if __name__ == "__main__":
                 "filtered_scans",
                 "bounds",
                 "fitting",
+                "consumers",
                 "scrubbing",
                 "tls",
                 "spark",

@@ -89,6 +89,11 @@ async def group_table_info(cluster: Cluster, runtime: Runtime, path: TablePath, 
     try:
         await cluster.refresh([path])
     except FlussError as error:
+        if error.error_code == ErrorCode.AUTHORIZATION_EXCEPTION:
+            raise FlussError(
+                f"Consumers keep their positions in {path}, which takes READ and WRITE there: {error.message}",
+                error.error_code,
+            ) from error
         if error.error_code not in (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST):
             raise
         if not creates:
