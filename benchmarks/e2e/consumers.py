@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
+from functools import partial
 from typing import TypeAlias
 
 from benchmarks.e2e.workload import BATCH_ROWS, SCHEMA, order_batch
@@ -60,7 +61,7 @@ def _reads(table: blocking.FlussTable) -> Iterator[Line]:
     )
 
 
-def _seconds(poll: Callable[[int], object]) -> float:
+def _seconds(poll: Callable[[int], Sized]) -> float:
     count, started = 0, time.process_time()
     while count < ROWS:
         count += len(poll(1000))
@@ -72,9 +73,9 @@ def _commits(connection: blocking.FlussConnection, table: blocking.FlussTable) -
         while not consumer.positions():
             consumer.poll_arrow(1000)
         bucket = next(iter(consumer.positions()))
-        seconds = [_timed(lambda number=number: consumer.commit({bucket: number})) for number in range(COMMITS)]
+        seconds = [_timed(partial(consumer.commit, {bucket: number})) for number in range(COMMITS)]
     upsert = connection.get_table(blocking.TablePath("fluss", "consumers")).new_upsert().create_writer()
-    base = [_timed(lambda number=number: _upsert(upsert, number)) for number in range(COMMITS)]
+    base = [_timed(partial(_upsert, upsert, number)) for number in range(COMMITS)]
     yield "an upsert, awaited", statistics.median(base) * 1000, "ms", ""
     ratio = statistics.median(seconds) / statistics.median(base)
     yield "a commit", statistics.median(seconds) * 1000, "ms", f"{ratio:.1f} times an upsert"
@@ -89,7 +90,7 @@ def _joins(table: blocking.FlussTable) -> Iterator[Line]:
     seconds = []
     for _ in range(TURNS):
         consumer = table.consumer("joins")
-        seconds.append(_timed(lambda consumer=consumer: consumer.poll_arrow(0)))
+        seconds.append(_timed(partial(consumer.poll_arrow, 0)))
         consumer.close()
     yield "joining a group, alone", statistics.median(seconds) * 1000, "ms", "until the first poll has its buckets"
 
