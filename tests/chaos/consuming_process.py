@@ -10,6 +10,7 @@ and leaves its commits to the polls.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -91,6 +92,7 @@ def unless_fenced(step: Callable[[], None]) -> None:
 
 
 def main(config_text: str, directory: Path) -> None:
+    logging.basicConfig(level=logging.INFO, format=f"{os.getpid()} %(asctime)s %(name)s %(message)s")
     given = json.loads(config_text)
     sink = Sink(directory / "exact.db")
     file = os.open(directory / "plain.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
