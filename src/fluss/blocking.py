@@ -240,8 +240,8 @@ class FlussConnection(ContextWrapper[fluss.FlussConnection]):
     def get_table(self, table_path: TablePath | str) -> FlussTable:
         return FlussTable._of(wait_for(self._inner.get_table(table_path)))
 
-    def close(self, timeout_ms: int | None = None) -> None:
-        self._inner.close(timeout_ms).wait()
+    def close(self, timeout_ms: int | None = None, *, timeout: float | None = None) -> None:
+        self._inner.close(timeout_ms, timeout=timeout).wait()
 
 
 def connect(

@@ -9,6 +9,7 @@
         ├── CorruptMessageError   3   frames or protobuf messages that do not follow the protocol
         │   ├── NegativeFrameLengthError  3
         │   └── FrameTooLargeError        3
+        │       └── HttpReceivedError     3
         ├── UnsupportedVersionError   2   the peer does not serve this API, or not in a common version
         ├── NetworkError          1   the connection failed; the request may or may not have been carried out
         ├── RequestTimeoutError  25   no answer in time; the request may or may not have been carried out
@@ -257,6 +258,10 @@ class NegativeFrameLengthError(CorruptMessageError):
 
 class FrameTooLargeError(CorruptMessageError):
     """A frame announced more bytes than this side accepts; nothing was allocated for it."""
+
+
+class HttpReceivedError(FrameTooLargeError):
+    """The other side speaks HTTP: its first bytes, read as a length, are a method or a version."""
 
 
 class UnsupportedVersionError(FlussError):

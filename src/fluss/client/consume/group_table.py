@@ -272,7 +272,7 @@ class GroupRows:
 
     async def flush(self) -> None:
         """Wait until everything that was written is stored; raises the first failure."""
-        await self._writer_client.flush(self.info.table_id)
+        await self._writer.flush()
 
     async def check(self) -> None:
         """Raise what has kept rows from being stored, if anything has. While a server is away, nothing has yet."""

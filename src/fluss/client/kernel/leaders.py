@@ -230,6 +230,13 @@ class TableLeaders:
         """Return the error of a bucket without a known leader; trying again later can help."""
         partition = "" if self.partition_name is None else f" partition '{self.partition_name}'"
         return FlussError(
-            f"bucket {bucket_id} of {self._info.table_path}{partition} has no leader at the moment",
+            f"bucket {bucket_id} of {self._info.table_path}{partition} has no leader at the moment: "
+            f"{self._why(bucket_id)}",
             ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
         )
+
+    def _why(self, bucket_id: int) -> str:
+        named_id = self._cluster.named_leader_of(self.buckets[bucket_id]) if self.buckets else None
+        if named_id is None:
+            return "the cluster names none, its replicas may be starting or away"
+        return f"it would be tablet server {named_id}, which is not among the servers of the cluster"

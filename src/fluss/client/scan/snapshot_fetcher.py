@@ -208,7 +208,7 @@ class SnapshotFetcher:
     async def _back_off(self, subscription: Subscription, error: FlussError) -> None:
         """Note what went wrong, and wait for a while, longer each time."""
         bucket = subscription.bucket
-        logger.info("the rows of %s cannot be read now: %s", bucket, error.message)
+        logger.debug("the rows of %s cannot be read now: %s", bucket, error.message)
         if error.stale_metadata or error.error_code == ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION:
             self._cluster.forget_leaders(bucket.table_id, bucket.partition_id)
         self._host.note_error(subscription, error)
