@@ -289,7 +289,10 @@ class LogScanner(ServerMade, Generic[ItemT]):
 
     def _follow_partitions(self, existing: Collection[int]) -> None:
         """Read partitions that are new, and no more those that are gone."""
-        with self._lock:
+        # The event loop must not wait for a thread that may wait for it. There will be another look.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             is_reserved = self._bounded_call is not None or self._open_reader is not None
             if self._discovery is None or is_reserved or self._pipeline.buffer.is_closed:
                 # A read up to now is of the partitions that it began with.
@@ -313,6 +316,8 @@ class LogScanner(ServerMade, Generic[ItemT]):
                 self._pipeline.subscriptions.end(gone)
             if starts:
                 self._pipeline.subscriptions.begin(starts)
+        finally:
+            self._lock.release()
 
     async def _prepare(self, partition_ids: set[int], latest: list[TableBucket]) -> dict[TableBucket, int]:
         """Make sure that partitions exist, and return the latest offsets of buckets."""
