@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ S3_SCHEMES: Final = ("s3", "s3a")
 _AZURE_SCHEMES: Final = ("abfs", "abfss")
 SCHEMES: Final = ("file", *S3_SCHEMES, "gs", *_AZURE_SCHEMES, "hdfs", "oss")
 _REGION_DEFAULT: Final = "us-east-1"
+_S3_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 class FileSystemOptions:
@@ -114,7 +116,8 @@ def arrow_file_system(location: str, options: FileSystemOptions) -> Any:
 def _s3(options: FileSystemOptions) -> Any:
     from pyarrow import fs
 
-    endpoint = options.get("s3.endpoint")
+    # The variables are those that tools for S3 agree on.
+    endpoint = options.get("s3.endpoint") or next(filter(None, map(os.environ.get, _S3_ENDPOINT_VARIABLES)), None)
     scheme = urlsplit(endpoint).scheme if endpoint and "://" in endpoint else "https"
     # With an endpoint of one's own the bucket is part of the path, unless that is switched off; without, of the host.
     path_style = options.get("s3.path.style.access")
