@@ -31,8 +31,8 @@ from fluss.client.scan.table_buckets import (
     PartitionChoices,
     can_scan_rows,
     check_bucket_id,
-    check_complete_changelogs,
     checked_choices,
+    incomplete_changelogs,
     table_buckets,
 )
 from fluss.errors import ErrorCode, FlussError
@@ -192,8 +192,9 @@ class LogScanner(ServerMade, Generic[ItemT]):
         some minutes without polls. If it is gone before its end, because of that or of a restart, polls raise
         code 66, and it takes another call of this method to begin again.
 
-        Servers before 1.0 have no snapshots. There, all changes come instead, from the first one on; if the oldest
-        changes are no longer there, that is an error.
+        Servers before 1.0 cannot return the rows of now. There, all changes come instead, from the first one on; if
+        the oldest changes of a bucket are no longer there, the rows of its last snapshot in remote storage come first,
+        which this machine has to be able to read and which takes RocksDB (``pip install "flussbett[server]"``).
 
         A filter is applied to rows and changes alike, each change being judged by its own row: a row that no longer
         matches comes as ``-U`` without its ``+U``. So the changelog must have rows before an update, which it has
@@ -220,8 +221,8 @@ class LogScanner(ServerMade, Generic[ItemT]):
             return dict.fromkeys(buckets, EARLIEST_OFFSET)
         if await can_scan_rows(self._cluster, self._info.table_path, buckets):
             return dict.fromkeys(buckets, FROM_SNAPSHOT)
-        await check_complete_changelogs(self._cluster, self._info.table_path, buckets)
-        return dict.fromkeys(buckets, 0)
+        incomplete = await incomplete_changelogs(self._cluster, self._info.table_path, buckets)
+        return dict.fromkeys(buckets, 0) | dict.fromkeys(incomplete, FROM_SNAPSHOT)
 
     def unsubscribe(self, bucket_id: int) -> None:
         """Stop reading a bucket, if it is read at all."""
