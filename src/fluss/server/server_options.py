@@ -19,13 +19,21 @@ from fluss.options import HIDDEN, format_value, is_secret_key, suggestion
 from fluss.server.listener_options import ListenerOptions, OwnOptions, own_option, own_settings
 from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
 from fluss.server.process_options import ProcessOptions
-from fluss.server.server_option import OptionFamily, ServerOption, invalid_config, variable_name
+from fluss.server.server_option import ENVIRONMENT_PREFIX, OptionFamily, ServerOption, invalid_config, variable_name
 from fluss.server.storage_options import StorageOptions
 
 T = TypeVar("T")
 
 # In the order in which they are documented.
 _FAMILIES: Final[tuple[type[OptionFamily], ...]] = (ListenerOptions, ProcessOptions, StorageOptions)
+
+# Variables of clients and of the scripts of Apache Fluss, and those that Kubernetes makes of services of this name.
+_OTHER_VARIABLES: Final = frozenset(
+    {"FLUSS_BOOTSTRAP_SERVERS", "FLUSS_HOME", "FLUSS_CONF_DIR", "FLUSS_LOG_DIR", "FLUSS_PID_DIR"}
+)
+_SERVICE_LINK: Final = re.compile(r"FLUSS_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP)\w*)")
+# What is wanted by these is an option of another name.
+_USUAL_MISTAKES: Final = {"FLUSS_PORT": "FLUSS_BIND_LISTENERS", "FLUSS_HOST": "FLUSS_BIND_LISTENERS"}
 
 
 class ServerOptions(ListenerOptions, ProcessOptions, StorageOptions):
@@ -195,6 +203,19 @@ def _environment_settings(environment: Mapping[str, str]) -> dict[str, Setting]:
         if text is not None:
             settings[option.key] = Setting(text, f"environment {option.environment_variable}")
     return settings | own_settings(environment)
+
+
+def meaningless_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that look like options and are none, each with the end of a sentence about it."""
+    known = [option.environment_variable for option in ServerOptions.options()]
+    taken = {*known, *(setting.origin.split()[-1] for setting in own_settings(environment).values()), *_OTHER_VARIABLES}
+    return {
+        name: suggestion(_USUAL_MISTAKES.get(name, name), known)
+        for name, text in sorted(environment.items())
+        if name.startswith(ENVIRONMENT_PREFIX)
+        and name not in taken
+        and not (_SERVICE_LINK.fullmatch(name) or text.startswith("tcp://"))
+    }
 
 
 def _yaml_scalar(text: str) -> str:
