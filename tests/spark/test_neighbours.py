@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.functions import pandas_udf
 
 from fluss import embedded
@@ -50,7 +51,10 @@ def test_workers_find_the_package_in_an_environment_that_is_not_activated(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas", "ignore:.*The copy keyword")
-def test_data_frames_of_the_installed_pandas_go_both_ways(fs: FlussSpark, database: str) -> None:
+def test_data_frames_of_the_installed_pandas_go_both_ways(
+    spark: SparkSession, bootstrap_servers: str, database: str
+) -> None:
+    fs = FlussSpark(spark, bootstrap_servers=bootstrap_servers)
     table = f"{database}.t"
     columns = "id BIGINT, name STRING, at TIMESTAMP"
     fs.catalog.create_table(table, columns, bucket_count=1)
