@@ -95,7 +95,7 @@ def test_where_pyfluss_has_replaced_the_package_nothing_half_works(tmp_path: Pat
 def test_variables_that_mean_nothing_to_a_server_are_told(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "fluss.server", "--print-config"],
-        env={**os.environ, "FLUSS_DATADIR": str(tmp_path), "FLUSS_DURABILITY": "os", "FLUSS_FAVOURITE_COLOUR": "blue"},
+        env={**os.environ, "FLUSS_DATADIR": str(tmp_path), "FLUSS_DURABILITY": "os", "FLUSS_XYZZY": "blue"},
         capture_output=True,
         text=True,
         timeout=600,
@@ -104,7 +104,7 @@ def test_variables_that_mean_nothing_to_a_server_are_told(tmp_path: Path) -> Non
     told = [line.partition("the environment")[2] for line in answer.stderr.splitlines()]
     assert told == [
         " variable FLUSS_DATADIR is no option of the server; did you mean 'FLUSS_DATA_DIR'?",
-        " variable FLUSS_FAVOURITE_COLOUR is no option of the server",
+        " variable FLUSS_XYZZY is no option of the server",
     ]
 
 

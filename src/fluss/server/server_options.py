@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -237,12 +237,20 @@ def meaningless_variables(environment: Mapping[str, str]) -> dict[str, str]:
     known = [option.environment_variable for option in ServerOptions.options()]
     taken = {*known, *(setting.origin.split()[-1] for setting in own_settings(environment).values()), *_OTHER_VARIABLES}
     return {
-        name: suggestion(_USUAL_MISTAKES.get(name, name), known)
+        name: _variable_suggestion(_USUAL_MISTAKES.get(name, name), known)
         for name, text in sorted(environment.items())
         if name.startswith(ENVIRONMENT_PREFIX)
         and name not in taken
         and not (_SERVICE_LINK.fullmatch(name) or text.startswith("tcp://"))
     }
+
+
+def _variable_suggestion(name: str, known: Iterable[str]) -> str:
+    # What all of them begin with would make everything look similar.
+    prefix = ENVIRONMENT_PREFIX
+    return suggestion(name.removeprefix(prefix), (each.removeprefix(prefix) for each in known)).replace(
+        "'", f"'{prefix}", 1
+    )
 
 
 def _yaml_scalar(text: str) -> str:
