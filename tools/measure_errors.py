@@ -3,8 +3,8 @@
     python tools/measure_errors.py
 
 Rows of partitions that do not exist: seconds until the flush of their writer raises, and lines of the log. A server
-that is killed while a writer and a scanner need it: lines of the log, by level. With the installed package, or another one
-that PYTHONPATH leads to.
+that is killed while a writer and a scanner need it: lines of the log, by level. With the installed package, or another
+one that PYTHONPATH leads to.
 """
 
 from __future__ import annotations
