@@ -28,6 +28,7 @@ if __name__ == "__main__":
                 "bounds",
                 "fitting",
                 "scrubbing",
+                "remote",
                 "tls",
                 "spark",
                 "spark_errors",

@@ -42,11 +42,11 @@ def connect(libraries: Libraries, tiered: tuple[str, Path]) -> Callable[[str], C
 
 
 def wait_until_remote(data_dir: Path, table: str, buckets: int = 1) -> None:
-    """Wait until every log has no more than its two newest segments on the disk."""
+    """Wait until every log has no more than its two newest segments on the disk, and not its first one."""
 
     def is_remote() -> bool:
-        logs = list(data_dir.glob(f"fluss/{table}-*/**/log-*"))
-        return len(logs) == buckets and all(len(list(log.glob("*.log"))) <= 2 for log in logs)
+        logs = [sorted(log.glob("*.log")) for log in data_dir.glob(f"fluss/{table}-*/**/log-*")]
+        return len(logs) == buckets and all(0 < len(log) <= 2 and int(log[0].stem) > 0 for log in logs)
 
     eventually(is_remote)
 
