@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-remote check fmt interop crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-remote check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with fa
 	@$(PY) -m pytest -q -m "slow or not slow" tests/unit/storage/remote tests/unit/server/tablet/test_remote_copier.py \
 		tests/integration/test_remote_log.py tests/integration/test_object_stores.py tests/interop/test_remote_log.py \
 		tests/interop/test_remote_s3.py
+
+interop-java: $(STAMP) ## A cluster of Apache Fluss 0.9.1, three servers: our client, the Java client, crashes (Java 17 and Maven)
+	@$(PY) -m pytest tests/java -m "slow or not slow" --durations=10
 
 crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer): chaos with nothing but kills
 	@$(PY) -m tests.chaos --kills $(or $(CYCLES),1000) --disk plain --no-proxy \
