@@ -19,7 +19,7 @@ from tests.interop.conftest import Libraries
 from tests.interop.samples import EVENTS, event_batch, events
 
 # With 120 bytes every batch has a segment of its own.
-SIZES = {"120b": "tiny", "64kb": "large"}
+SIZES = {"120b": "tiny", "16kb": "large"}
 
 
 @pytest.fixture(scope="module", params=SIZES)
@@ -73,6 +73,7 @@ def test_a_scan_goes_through_remote_storage_to_the_disk(
     assert client.admin.list_offsets(client.path(table), [0], spec.earliest()) == {0: 0}
 
 
+@pytest.mark.parametrize("tiered", ["120b"], indirect=True)
 def test_partitions_are_read_from_remote_storage(
     connect: Callable[[str], Client], any_name: str, table: str, tiered: tuple[str, Path]
 ) -> None:

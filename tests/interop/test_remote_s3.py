@@ -28,7 +28,7 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
             **KEYS,
             "remote.data.dir": f"s3://{new_bucket(endpoint)}/fluss",
             "s3.endpoint": endpoint,
-            "log.segment.file-size": "64kb",
+            "log.segment.file-size": "16kb",
             "remote.log.task-interval-duration": "100 ms",
         }
         with embedded.start(options, data_dir=data_dir / "data", process=True) as running:
