@@ -530,16 +530,26 @@ class LogScanner(ServerMade, Generic[ItemT]):
 
     def __iter__(self) -> Iterator[ItemT]:
         """Yield records, or batches, for ever, blocking. What follows after leaving the loop goes on behind it."""
+        # As below, without a generator for both: it would cost every record another call.
+        unused = self._unused
         while True:
-            yield from self._unused.take()
-            self._unused.add(run_blocking(self._poll_for_loop()))
+            while (polled := unused.first()) is not None:
+                for item in polled.items:
+                    if not polled.subscription.is_active:
+                        break
+                    yield item
+            unused.add(run_blocking(self._poll_for_loop()))
 
     async def __aiter__(self) -> AsyncIterator[ItemT]:
         """Like ``for``, without blocking the event loop."""
+        unused = self._unused
         while True:
-            for item in self._unused.take():
-                yield item
-            self._unused.add(await self._poll_for_loop())
+            while (polled := unused.first()) is not None:
+                for item in polled.items:
+                    if not polled.subscription.is_active:
+                        break
+                    yield item
+            unused.add(await self._poll_for_loop())
 
     async def _poll_for_loop(self) -> Runs:
         with self._lock:
