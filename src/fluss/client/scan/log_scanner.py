@@ -186,8 +186,9 @@ class LogScanner(ServerMade, Generic[ItemT]):
         some minutes without polls. If it is gone before its end, because of that or of a restart, polls raise
         code 66, and it takes another call of this method to begin again.
 
-        Servers before 1.0 have no snapshots. There, all changes come instead, from the first one on; if the oldest
-        changes are no longer there, that is an error.
+        Servers before 1.0 cannot return the rows of now. There, all changes come instead, from the first one on; if
+        the oldest changes of a bucket are no longer there, the rows of its last snapshot in remote storage come first,
+        which this machine has to be able to read and which takes RocksDB (``pip install "flussbett[server]"``).
 
         A filter is applied to rows and changes alike, each change being judged by its own row: a row that no longer
         matches comes as ``-U`` without its ``+U``. So the changelog must have rows before an update, which it has
@@ -197,7 +198,8 @@ class LogScanner(ServerMade, Generic[ItemT]):
         self._check_usable()
         self._check_filter_of_snapshot()
         offsets = self._runtime.run(snapshot_offsets(self._cluster, self._info, choices))
-        self._begin_all(offsets, choices, next(iter(offsets.values()), EARLIEST_OFFSET))
+        # A new partition has all of its changes, if rows cannot be scanned.
+        self._begin_all(offsets, choices, max(offsets.values(), default=EARLIEST_OFFSET))
 
     def _check_filter_of_snapshot(self) -> None:
         is_filtered = self._is_filtered and self._info.has_primary_key()

@@ -8,7 +8,7 @@ from typing import Any
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.buffer import FROM_SNAPSHOT
-from fluss.client.scan.table_buckets import can_scan_rows, check_complete_changelogs, table_buckets
+from fluss.client.scan.table_buckets import can_scan_rows, incomplete_changelogs, table_buckets
 from fluss.errors import FlussError
 from fluss.integers import int64
 from fluss.schema.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
@@ -54,8 +54,8 @@ async def snapshot_offsets(
         return dict.fromkeys(buckets, EARLIEST_OFFSET)
     if await can_scan_rows(cluster, info.table_path, buckets):
         return dict.fromkeys(buckets, FROM_SNAPSHOT)
-    await check_complete_changelogs(cluster, info.table_path, buckets)
-    return dict.fromkeys(buckets, 0)
+    incomplete = await incomplete_changelogs(cluster, info.table_path, buckets)
+    return dict.fromkeys(buckets, 0) | dict.fromkeys(incomplete, FROM_SNAPSHOT)
 
 
 class FollowedPartitions:
