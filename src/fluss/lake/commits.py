@@ -188,7 +188,7 @@ class _SnapshotCommit:
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Merge small manifests when there are many, so that plans and commits of long-lived tables stay quick.
 
-        One that was merged before has many files and is not taken again: the cost of a merge does not grow with the table.
+        One that was merged before has many files, and is not taken again: a merge costs the same in a large table.
         """
         count = int(self.table.properties.get(_MERGE_COUNT_KEY, _MERGE_COUNT))
         target_bytes = int(self.table.properties.get(_MANIFEST_BYTES_KEY, _MANIFEST_BYTES))
