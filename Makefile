@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-spark test-spark-versions test-oldest check fmt interop crash chaos chaos-spark soak model bench bench-compare measure-buckets fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -30,11 +30,14 @@ story: $(STAMP) ## A server, two tables, rows in and out, without Spark: a short
 serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
 	@$(PY) -m fluss.server --data-dir $(or $(DATA),data)
 
-test: $(STAMP) ## Run the default tests in five processes (a few minutes; `pytest` runs the same in one)
-	@$(PY) -m pytest -n 5 -q --durations=10
+test: $(STAMP) ## Run the default tests in six processes (a few minutes; `pytest` runs the same in one)
+	@$(PY) -m pytest -n 6 -q --durations=10
 
 test-repeat: $(STAMP) ## Run `make test` from clean clones, beside busy loops every second time (COUNT=10, BUSY=2)
 	@$(PY) tools/repeat_tests.py --count $(or $(COUNT),10) --busy $(or $(BUSY),2)
+
+test-slow: $(STAMP) ## Run what takes too long for `make test`: kills of many processes, large tables (Spark has its own)
+	@$(PY) -m pytest -n 2 -m slow --ignore=tests/spark --ignore=tests/unit/spark
 
 test-spark: $(STAMP) ## Run all tests with Spark, the long ones too: matrices, kills, local clusters (about 20 minutes)
 	@$(PY) -m pytest tests/spark tests/unit/spark -m "slow or not slow"
@@ -61,6 +64,9 @@ fmt: $(STAMP) ## Format the code
 interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this server (part of make test)
 	@$(PY) -m pytest tests/interop
 
+interop-java: $(STAMP) ## A cluster of Apache Fluss 0.9.1, three servers: our client, the Java client, crashes (Java 17 and Maven)
+	@$(PY) -m pytest tests/java -m "slow or not slow" --durations=10
+
 crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer): chaos with nothing but kills
 	@$(PY) -m tests.chaos --kills $(or $(CYCLES),1000) --disk plain --no-proxy \
 		--faults kill,kill-in-recovery,kill-while-paused,store-damage
@@ -71,6 +77,9 @@ chaos: $(STAMP) ## Kills, power loss, full disks, clock jumps, a bad network; hi
 
 chaos-spark: $(STAMP) ## Five streams write exactly once while drivers, workers and server are killed (FAULTS=50 SEED=n KILLS=1)
 	@$(PY) -m tests.spark.chaos_streams --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills)
+
+chaos-consumers: $(STAMP) ## Members of consumers, and their server, are killed and paused; copies checked (FAULTS=50 SEED=n)
+	@$(PY) -m tests.chaos.consumers --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED))
 
 soak: $(STAMP) ## Everything at once for MINUTES=10, with restarts: is what the server holds flat
 	@$(PY) tools/soak.py --minutes $(or $(MINUTES),10)

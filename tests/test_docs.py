@@ -6,6 +6,7 @@ The Python blocks of a page are one program, with await allowed anywhere; what c
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -36,6 +37,27 @@ def test_programs_of_a_page_print_what_their_comments_say(page: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == promised
     assert ast.parse(program).body, "an empty program shows nothing"
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_a_page_is_a_plain_script_or_says_how_to_make_one_of_it(page: Path) -> None:
+    if _awaits_at_the_top(program_of(page), page.name):
+        assert "In a script it belongs into a coroutine" in page.read_text(encoding="utf-8")
+    else:
+        compile(program_of(page), page.name, "exec")
+
+
+def _awaits_at_the_top(program: str, name: str) -> bool:
+    code = compile(program, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    return bool(code.co_flags & inspect.CO_COROUTINE)
+
+
+def test_the_guide_begins_without_asyncio() -> None:
+    first = ROOT / "docs" / "guide" / "first-steps.md"
+    assert "blocking.connect(" in program_of(first)
+    assert "await" not in program_of(first)
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\(guide/(.*?)\.md\)", index)[0] == "first-steps"
 
 
 def test_option_pages_are_those_of_the_code() -> None:

@@ -24,7 +24,11 @@ def test_there_are_examples() -> None:
     assert EXAMPLES
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example",
+    # The story reads and writes millions of rows.
+    [pytest.param(path, marks=[pytest.mark.slow] if path.stem == "story" else [], id=path.stem) for path in EXAMPLES],
+)
 def test_example_runs(example: Path) -> None:
     command = [sys.executable, "-W", "error", str(example)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

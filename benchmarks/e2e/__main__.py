@@ -25,6 +25,7 @@ if __name__ == "__main__":
                 "keys",
                 "filters",
                 "filtered_scans",
+                "frames",
                 "bounds",
                 "fitting",
                 "scrubbing",

@@ -77,12 +77,40 @@ class LogScanner(ContextWrapper[fluss.LogScanner[ItemT]], Generic[ItemT]):
 RecordBatchLogScanner = LogScanner
 
 
+class Consumer(ContextWrapper[fluss.Consumer]):
+    """As ``fluss.Consumer``, with coroutines for everything that waits."""
+
+    poll = poll_async = same(fluss.Consumer.poll_async)
+    poll_record_batch = poll_record_batch_async = same(fluss.Consumer.poll_record_batch_async)
+    poll_arrow = poll_arrow_async = same(fluss.Consumer.poll_arrow_async)
+    commit = commit_async = same(fluss.Consumer.commit_async)
+    lag = lag_async = same(fluss.Consumer.lag_async)
+    close = close_async = same(fluss.Consumer.close_async)
+    positions = same(fluss.Consumer.positions)
+    epochs = same(fluss.Consumer.epochs)
+    committed = same(fluss.Consumer.committed)
+    seek = same(fluss.Consumer.seek)
+    __exit__ = same(fluss.Consumer.__exit__)
+    __aexit__ = same(fluss.Consumer.__aexit__)
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def __aiter__(self) -> AsyncIterator[ScanRecord]:
+        return self._inner.__aiter__()
+
+    async def __aenter__(self) -> Consumer:
+        return self
+
+
 class TableScan(ScanWrapper):
     """As ``fluss.TableScan``; the scanners it creates wait with coroutines."""
 
     create_bucket_batch_scanner = same(fluss.TableScan.create_bucket_batch_scanner)
     to_arrow = same(fluss.TableScan.to_arrow_async)
     to_pandas = same(fluss.TableScan.to_pandas_async)
+    to_polars = same(fluss.TableScan.to_polars_async)
     create_log_scanner = wrapping_async(fluss.TableScan.create_log_scanner, LogScanner[ScanRecord]._of)
     create_record_batch_log_scanner = wrapping_async(
         fluss.TableScan.create_record_batch_log_scanner, LogScanner[RecordBatch]._of
@@ -99,8 +127,12 @@ class FlussTable(TableWrapper):
     new_append_writer = same(fluss.FlussTable.new_append_writer)
     new_upsert = same(fluss.FlussTable.new_upsert)
     new_lookup = same(fluss.FlussTable.new_lookup)
+    consumer = wrapping(fluss.FlussTable.consumer, Consumer._of)
+    consumers = same(fluss.FlussTable.consumers)
+    drop_consumer = same(fluss.FlussTable.drop_consumer)
     to_arrow = same(fluss.FlussTable.to_arrow_async)
     to_pandas = same(fluss.FlussTable.to_pandas_async)
+    to_polars = same(fluss.FlussTable.to_polars_async)
 
 
 class FlussConnection(ContextWrapper[fluss.FlussConnection]):

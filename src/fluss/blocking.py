@@ -18,6 +18,7 @@ from typing import Any
 
 import fluss
 from fluss import Config as Config
+from fluss import Consumer as Consumer
 from fluss import LogScanner as LogScanner
 from fluss import TableBucket as TableBucket
 from fluss import TablePath as TablePath
@@ -163,6 +164,7 @@ class TableScan(ScanWrapper):
     create_changelog_scanner = blocking(fluss.TableScan.create_changelog_scanner)
     to_arrow = same(fluss.TableScan.to_arrow)
     to_pandas = same(fluss.TableScan.to_pandas)
+    to_polars = same(fluss.TableScan.to_polars)
     create_bucket_batch_scanner = wrapping(fluss.TableScan.create_bucket_batch_scanner, BatchScanner._of)
 
 
@@ -174,8 +176,12 @@ class FlussTable(TableWrapper):
     new_append_writer = wrapping(fluss.FlussTable.new_append_writer, AppendWriter._of)
     new_upsert = wrapping(fluss.FlussTable.new_upsert, TableUpsert._of)
     new_lookup = wrapping(fluss.FlussTable.new_lookup, TableLookup._of)
+    consumer = same(fluss.FlussTable.consumer)
+    consumers = blocking(fluss.FlussTable.consumers)
+    drop_consumer = blocking(fluss.FlussTable.drop_consumer)
     to_arrow = same(fluss.FlussTable.to_arrow)
     to_pandas = same(fluss.FlussTable.to_pandas)
+    to_polars = same(fluss.FlussTable.to_polars)
 
 
 class FlussAdmin(Wrapper[fluss.FlussAdmin]):
@@ -234,8 +240,8 @@ class FlussConnection(ContextWrapper[fluss.FlussConnection]):
     def get_table(self, table_path: TablePath | str) -> FlussTable:
         return FlussTable._of(wait_for(self._inner.get_table(table_path)))
 
-    def close(self, timeout_ms: int | None = None) -> None:
-        self._inner.close(timeout_ms).wait()
+    def close(self, timeout_ms: int | None = None, *, timeout: float | None = None) -> None:
+        self._inner.close(timeout_ms, timeout=timeout).wait()
 
 
 def connect(

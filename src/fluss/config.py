@@ -134,6 +134,14 @@ class Config:
         30_000,
         "How long to wait for the answer to a request once it is sent, in ms.",
     )
+    job_wait_timeout_ms = ConfigOption(
+        "job.wait-timeout",
+        _UNSIGNED,
+        600_000,
+        "How long queries of Spark, loads, exports and copies wait for servers that are away, in ms, with a line in "
+        "the log every ten seconds: a large server needs minutes to start after a crash. If it is not given and "
+        "`request-timeout` is, that is the limit.",
+    )
     security_protocol = ConfigOption(
         "security.protocol",
         TEXT,
@@ -303,8 +311,8 @@ class Config:
         "client.scanner.partition.discovery.interval",
         _UNSIGNED,
         10_000,
-        "How often a scanner that reads a whole table looks for partitions that are new, or gone, in ms. 0 turns it "
-        "off. New partitions are read from their beginning.",
+        "How often a scanner that reads a whole table, or a consumer, looks for partitions that are new, or gone, in "
+        "ms. 0 turns it off. New partitions are read from their beginning.",
     )
     scanner_log_fetch_max_bytes = ConfigOption(
         "scanner.log.fetch.max-bytes", _INT32, 16 * 1024 * 1024, "The most bytes in one fetch response."
@@ -341,6 +349,32 @@ class Config:
     )
     remote_file_download_thread_num = ConfigOption(
         "remote-file.download-thread-num", _UNSIGNED, 3, "How many threads download tiered log segments."
+    )
+
+    consumer_table = ConfigOption(
+        "consumer.table",
+        TEXT,
+        "fluss.consumers",
+        "The table in which consumers keep their positions, as database.table. It is created when it is first needed.",
+    )
+    consumer_lease_ms = ConfigOption(
+        "consumer.lease-ms",
+        integer_between(100, INT32_MAX),
+        15_000,
+        "How long a member of a consumer may show no sign of life, in ms, before others read its buckets. It shows "
+        "five of them in that time, whatever the program does.",
+    )
+    consumer_commit_interval_ms = ConfigOption(
+        "consumer.commit-interval-ms",
+        integer_between(0, INT32_MAX),
+        1000,
+        "How often polls of a consumer commit what earlier ones returned, in ms; 0 for each poll.",
+    )
+    consumer_max_poll_interval_ms = ConfigOption(
+        "consumer.max-poll-interval-ms",
+        integer_between(100, INT32_MAX),
+        300_000,
+        "How long a program may take between two polls of a consumer, in ms, before others read its buckets.",
     )
 
     lookup_queue_size = ConfigOption(
@@ -507,6 +541,7 @@ class Config:
     def _validate_timeouts(self) -> None:
         self._require_positive(Config.connect_timeout_ms)
         self._require_positive(Config.request_timeout_ms)
+        self._require_positive(Config.job_wait_timeout_ms)
 
     def _validate_scanner(self) -> None:
         self._require_positive(Config.scanner_log_fetch_min_bytes)

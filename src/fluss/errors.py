@@ -9,9 +9,11 @@
         ├── CorruptMessageError   3   frames or protobuf messages that do not follow the protocol
         │   ├── NegativeFrameLengthError  3
         │   └── FrameTooLargeError        3
+        │       └── HttpReceivedError     3
         ├── UnsupportedVersionError   2   the peer does not serve this API, or not in a common version
         ├── NetworkError          1   the connection failed; the request may or may not have been carried out
         ├── RequestTimeoutError  25   no answer in time; the request may or may not have been carried out
+        ├── ConsumerFencedError  -2   a consumer has lost its buckets to others of its group
         └── AuthenticationError  46   wrong or missing credentials
 
 A server's error code always reaches the caller as ``FlussError.error_code``, known to this version or not.
@@ -258,6 +260,10 @@ class FrameTooLargeError(CorruptMessageError):
     """A frame announced more bytes than this side accepts; nothing was allocated for it."""
 
 
+class HttpReceivedError(FrameTooLargeError):
+    """The other side speaks HTTP: its first bytes, read as a length, are a method or a version."""
+
+
 class UnsupportedVersionError(FlussError):
     """The peer does not serve this API, or not in a version this side speaks."""
 
@@ -274,6 +280,13 @@ class RequestTimeoutError(FlussError):
     """No answer in time; the request may or may not have been carried out."""
 
     default_code = ErrorCode.REQUEST_TIME_OUT
+
+
+class ConsumerFencedError(FlussError):
+    """A consumer is no longer a member of its group: others may read its buckets now, and its commits do not count.
+
+    What it has processed since its last commit is processed again. The next poll makes it a member again.
+    """
 
 
 class AuthenticationError(FlussError):
@@ -295,8 +308,45 @@ _CLASS_BY_CODE: dict[int, type[FlussError]] = {
 }
 
 
+# Answers of Apache Fluss servers that nobody there has expected: a stack trace with code -1.
+_TRACE_LINE = re.compile(r"^\s+at [\w.$/<>]+\(.*\)$", re.MULTILINE)
+_THROWN = re.compile(r"^(?:Caused by: )?(?P<package>[\w.$]+\.)(?P<name>\w+)(?:: (?P<text>.*))?$", re.MULTILINE)
+_FLUSS_EXCEPTIONS = "org.apache.fluss.exception."
+# Exceptions that are not called as their code is.
+_CODE_BY_EXCEPTION: dict[str, ErrorCode] = {
+    "PartitionNotExistException": ErrorCode.PARTITION_NOT_EXISTS,
+    "PartitionAlreadyExistsException": ErrorCode.PARTITION_ALREADY_EXISTS,
+    "TimeoutException": ErrorCode.REQUEST_TIME_OUT,
+    "TooManyBucketsException": ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+    "TooManyPartitionsException": ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
+}
+
+
+def _told_by_trace(trace: str) -> tuple[int, str]:
+    """Return the code and the sentence that are hidden in a Java stack trace: of the cause that has a code, or all."""
+    thrown = list(_THROWN.finditer(trace))
+    for cause in reversed(thrown):
+        code = _code_of_exception(cause["name"]) if cause["package"] == _FLUSS_EXCEPTIONS else None
+        if code is not None:
+            return code, cause["text"] or cause["name"]
+    told = dict.fromkeys(f"{cause['name']}: {cause['text']}" if cause["text"] else cause["name"] for cause in thrown)
+    return ErrorCode.UNKNOWN_SERVER_ERROR, " <- ".join(told) or trace.strip().partition("\n")[0]
+
+
+def _code_of_exception(name: str) -> ErrorCode | None:
+    if name in _CODE_BY_EXCEPTION:
+        return _CODE_BY_EXCEPTION[name]
+    words = re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()
+    return next((code for code in ErrorCode if code.name in (words, words.removesuffix("_EXCEPTION"))), None)
+
+
 def error_for_code(code: int, message: str | None) -> FlussError:
-    """Build the exception for an error answer; a missing text is replaced by the name of the code."""
+    """Build the exception for an error answer; a missing text is replaced by the name of the code.
+
+    Where an Apache Fluss server answers with a stack trace instead of a code, the trace says what the code is.
+    """
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR and message and _TRACE_LINE.search(message):
+        code, message = _told_by_trace(message)
     if not message:
         try:
             message = ErrorCode(code).name.replace("_", " ").lower()

@@ -4,6 +4,7 @@
 
 from fluss.client.admin.admin import FlussAdmin
 from fluss.client.connection import FlussConnection, connect
+from fluss.client.consume.consumer import Consumer
 from fluss.client.fluss_table import FlussTable
 from fluss.client.lookup.lookupers import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
 from fluss.client.scan.batch_scanner import BatchScanner
@@ -33,6 +34,10 @@ __all__ = [
     "Column",
     "ColumnRef",
     "Config",
+    "Consumer",
+    "ConsumerBucket",
+    "ConsumerFencedError",
+    "ConsumerInfo",
     "DataField",
     "DataType",
     "DataTypes",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fluss._version import __version__
+from fluss.client.consume.consumer_info import ConsumerBucket, ConsumerInfo
 from fluss.client.kernel.input_rows import GenericRow, InternalRow
 from fluss.client.scan.records import RecordBatch, ScanBatch, ScanRecord, ScanRecords
 from fluss.config import Config
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import ConsumerFencedError, ErrorCode, FlussError
 from fluss.schema.acl import AclBinding, AclFilter, AclOperation, AclResource, AclResourceType
 from fluss.schema.cluster_info import ClusterConfigEntry, ClusterHealth, HealthStatus, ServerNode, ServerTag, ServerType
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
@@ -41,6 +42,9 @@ __all__ = [
     "Column",
     "ColumnRef",
     "Config",
+    "ConsumerBucket",
+    "ConsumerFencedError",
+    "ConsumerInfo",
     "DataField",
     "DataType",
     "DataTypes",

@@ -41,6 +41,7 @@ def test_the_three_modules_offer_the_same_names() -> None:
         "PrefixLookuper",
         "LogScanner",
         "BatchScanner",
+        "Consumer",
     ],
 )
 def test_a_wrapper_has_every_method_of_what_it_wraps(module: object, name: str) -> None:

@@ -69,7 +69,7 @@ def come_back(server: ServerProcess, caplog: pytest.LogCaptureFixture, attempts:
 def test_the_first_write_of_a_writer_waits_for_its_server(
     server: ServerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="fluss.client")
+    caplog.set_level(logging.DEBUG, logger="fluss.client")
     with blocking.FlussConnection.create(config_of(server)) as connection:
         append = connection.get_table(EVENTS).new_append().create_writer()
         upsert = connection.get_table(USERS).new_upsert().create_writer()
@@ -84,7 +84,7 @@ def test_the_first_write_of_a_writer_waits_for_its_server(
 
 
 async def test_the_first_write_waits_in_coroutines_too(server: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="fluss.client")
+    caplog.set_level(logging.DEBUG, logger="fluss.client")
     async with (
         await fluss.FlussConnection.create(config_of(server)) as plain,
         await aio.FlussConnection.create(config_of(server)) as awaited,
@@ -199,3 +199,31 @@ def test_on_a_full_disk_writer_ids_are_refused_with_the_code_of_writes(
         rest.unlink()
         handle.wait()
         assert ids_of(server, EVENTS) == [2]
+
+
+# What is in the log
+
+
+def test_a_lost_server_is_one_warning_and_its_return_another(
+    server: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="fluss.client")
+    with blocking.FlussConnection.create(config_of(server)) as connection:
+        append = connection.get_table(EVENTS).new_append().create_writer()
+        lookuper = connection.get_table(USERS).new_lookup().create_lookuper()
+        scanner = connection.get_table(EVENTS).new_scan().create_log_scanner()
+        scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+        append.append([1, "x"]).wait()
+        server.kill()
+        # All who ask find nobody there, again and again: a writer, a scanner, lookups.
+        handle = append.append([2, "x"])
+        starting = come_back(server, caplog, ATTEMPTS)
+        scanner.poll(100)
+        assert lookuper.lookup([7]) is not None
+        handle.wait()
+        starting.join()
+    loud = [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG]
+    assert len(loud) == 2, loud
+    assert loud[0].startswith(f"lost the server at 127.0.0.1:{server.port}: no connection to 127.0.0.1:{server.port}: ")
+    assert loud[1].startswith(f"the server at 127.0.0.1:{server.port} is back, after ")
+    assert {record.levelno for record in caplog.records} == {logging.DEBUG, logging.WARNING}

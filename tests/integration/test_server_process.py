@@ -184,7 +184,8 @@ def test_a_port_that_is_in_use_is_refused_and_leaves_the_directory_in_order(tmp_
         port = taken.getsockname()[1]
         answer = run_server("--data-dir", str(tmp_path / "data"), "--port", str(port), "--log-level", "error")
     assert answer.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in only_line(answer.stderr)
+    assert f"cannot listen on 127.0.0.1:{port}: the port is in use" in only_line(answer.stderr)
+    assert "choose another port with --port (0 takes a free one)" in only_line(answer.stderr)
     assert (tmp_path / "data" / CLEAN_SHUTDOWN_MARKER).exists()
     DataDirectory.acquire(tmp_path / "data").release()
 

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PIPELINE = Path(__file__).parents[2] / "examples" / "pipeline.py"
 
 
+@pytest.mark.slow
 def test_the_pipeline_runs_to_its_report_and_everything_is_right() -> None:
     command = [sys.executable, str(PIPELINE), "--orders", "30000"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

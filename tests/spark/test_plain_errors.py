@@ -163,6 +163,7 @@ def test_comments_are_set_or_refused(fs: FlussSpark, database: str) -> None:
     fs.detach(database)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_at_the_start_of_queries_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "server", "-D", "durability=os") as server:
         fs = FlussSpark(spark, bootstrap_servers=f"127.0.0.1:{server.port}", request_timeout=600_000)

@@ -197,7 +197,9 @@ def test_without_the_inner_classes_of_spark_a_session_is_as_it_was(
     fs: FlussSpark, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def compile_error(spark: SparkSession, class_name: str) -> Any:
-        raise RuntimeError("An error occurred:\n: org.codehaus.commons.compiler.CompileException: no such class\n\tat x")
+        raise RuntimeError(
+            "An error occurred:\n: org.codehaus.commons.compiler.CompileException: no such class\n\tat x"
+        )
 
     monkeypatch.setattr(installation, "_loaded", compile_error)
     monkeypatch.setattr(installation, "_missing", set())

@@ -28,6 +28,7 @@ OPTIONS = [
     ("scanner_log_fetch_max_bytes_for_bucket", "scanner.log.fetch.max-bytes-for-bucket", 1048576),
     ("connect_timeout_ms", "connect-timeout", 120000),
     ("request_timeout_ms", "request-timeout", 30000),
+    ("job_wait_timeout_ms", "job.wait-timeout", 600000),
     ("security_protocol", "security.protocol", "PLAINTEXT"),
     ("security_sasl_mechanism", "security.sasl.mechanism", "PLAIN"),
     ("security_sasl_username", "security.sasl.username", ""),
@@ -52,6 +53,10 @@ OPTIONS = [
     ("lookup_max_retries", "lookup.max-retries", 2147483647),
     ("writer_create_missing_partitions", "client.writer.create-missing-partitions", False),
     ("scanner_partition_discovery_interval_ms", "client.scanner.partition.discovery.interval", 10000),
+    ("consumer_table", "consumer.table", "fluss.consumers"),
+    ("consumer_lease_ms", "consumer.lease-ms", 15000),
+    ("consumer_commit_interval_ms", "consumer.commit-interval-ms", 1000),
+    ("consumer_max_poll_interval_ms", "consumer.max-poll-interval-ms", 300000),
     ("client_bucket_hash", "client.bucket-hash", "java"),
 ]
 UNSIGNED = "scanner.log.max-poll-records"

@@ -36,12 +36,20 @@ _PASSWORDS = "tests/integration/test_hashed_passwords.py::"
 _TLS = "tests/integration/test_tls.py::"
 _SAFE = "tests/integration/test_safe_listeners.py::"
 _MISSING = "tests/integration/test_missing_partitions.py::"
+_CONSUMERS = "tests/integration/test_consumers.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
+_REMOTE = "tests/integration/test_remote_log.py::"
+_STORES = "tests/unit/storage/remote/test_store.py::"
+_TOKENS = "tests/unit/storage/remote/test_security_tokens.py::"
+_PLACES = _FILES + "test_places_of_remote_storage_are_checked_and_spread_as_they_are_weighted"
+_TO_PYARROW = _STORES + "test_options_become_those_of_pyarrow_and_secrets_are_not_shown"
 
 CLIENT = {
     "bootstrap.servers": _BOOTSTRAP + "test_the_first_server_that_answers_is_enough",
     "connect-timeout": _EFFECTS + "test_connecting_takes_no_longer_than_the_connect_timeout",
     "request-timeout": _BOOTSTRAP + "test_a_server_that_says_nothing_is_given_up_after_the_request_timeout",
+    "job.wait-timeout": "tests/unit/spark/read/test_retry.py::"
+    + "test_jobs_wait_for_minutes_unless_an_option_says_otherwise",
     "security.protocol": _BOOTSTRAP + "test_right_credentials_open_every_connection",
     "security.sasl.mechanism": _CONFIG + "test_contradictions_are_found_by_validate_only",
     "security.sasl.username": _BOOTSTRAP + "test_right_credentials_open_every_connection",
@@ -78,6 +86,10 @@ CLIENT = {
     "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
     "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
     "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
+    "consumer.table": _CONSUMERS + "test_a_table_for_positions_that_is_another_one_is_refused",
+    "consumer.lease-ms": "tests/chaos/test_consumers.py::test_a_paused_member_is_told_and_a_killed_one_is_replaced",
+    "consumer.commit-interval-ms": _CONSUMERS + "test_polls_commit_at_intervals",
+    "consumer.max-poll-interval-ms": _CONSUMERS + "test_a_consumer_that_is_not_polled_loses_its_buckets_and_is_told",
     "lookup.queue-size": _LOOKUP + "test_callers_wait_when_too_many_lookups_wait_to_be_sent",
     "lookup.max-batch-size": _LOOKUP + "test_full_requests_do_not_wait",
     "lookup.batch-timeout-ms": _LOOKUP + "test_a_lookup_waits_for_company_only_so_long",
@@ -170,6 +182,27 @@ SERVER = {
     "kv.scanner.max-per-bucket": _KV + "test_options_reach_the_settings",
     "kv.scanner.max-per-server": _KV + "test_options_reach_the_settings",
     "kv.scanner.max-batch-size": _KV + "test_options_reach_the_settings",
+    "remote.data.dir": _REMOTE + "test_a_table_is_read_as_a_whole_through_remote_storage_and_the_disk",
+    "remote.data.dirs": _PLACES,
+    "remote.data.dirs.strategy": _PLACES,
+    "remote.data.dirs.weights": _PLACES,
+    "remote.log.task-interval-duration": _REMOTE + "test_nothing_is_copied_without_an_interval_and_copies_stay",
+    "remote.log.task-max-upload-segments": _REMOTE + "test_how_much_is_copied_at_a_time_and_how_fast_are_options",
+    "remote.log.upload.max-bytes-per-second": _REMOTE + "test_how_much_is_copied_at_a_time_and_how_fast_are_options",
+    "remote.log.index-file-cache-size": _REMOTE + "test_indexes_of_remote_segments_are_kept_up_to_a_size",
+    "s3.endpoint": _TO_PYARROW,
+    "s3.region": _TO_PYARROW,
+    "s3.access-key": _TO_PYARROW,
+    "s3.secret-key": _TO_PYARROW,
+    "s3.path.style.access": _TO_PYARROW,
+    "s3.assumed.role.arn": _TOKENS + "test_a_role_is_assumed_where_one_is_named",
+    "s3.assumed.role.sts.endpoint": _TOKENS + "test_a_role_is_assumed_where_one_is_named",
+    "fs.azure.account.key": _TO_PYARROW,
+    "fs.azure.account.oauth2.client.id": _TO_PYARROW,
+    "fs.azure.account.oauth2.client.secret": _TO_PYARROW,
+    "fs.oss.endpoint": _STORES + "test_a_library_that_is_missing_is_named",
+    "fs.oss.accessKeyId": _STORES + "test_a_library_that_is_missing_is_named",
+    "fs.oss.accessKeySecret": _STORES + "test_a_library_that_is_missing_is_named",
     "server.scrub.interval": _SCRUB + "test_how_often_and_how_fast_files_are_read_again_are_options",
     "server.scrub.max-bytes-per-second": _SCRUB + "test_how_often_and_how_fast_files_are_read_again_are_options",
     "server.data-disk.write-limit-ratio": _OPTIONS + "test_writes_depend_on_how_full_the_disk_is",

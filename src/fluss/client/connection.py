@@ -12,6 +12,7 @@ from fluss.client.admin.admin import FlussAdmin
 from fluss.client.connecting import Connecting
 from fluss.client.fluss_table import FlussTable, TableContext
 from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.retry import checked_timeout_s
 from fluss.client.kernel.runtime import Runtime, StartedCall, runtime
 from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.write.writer_client import WriterClient
@@ -126,14 +127,18 @@ class FlussConnection(ServerMade):
 
     # The end
 
-    def close(self, timeout_ms: int | None = None) -> StartedCall[None]:
+    def close(self, timeout_ms: int | None = None, *, timeout: float | None = None) -> StartedCall[None]:
         """Send what was written, then close. From now on everything on this connection raises, also what is waiting.
 
         It begins at the call. Inside a running event loop the result may be awaited, or not; elsewhere the call
-        blocks until the connection is closed. Writes that are not done after ``timeout_ms``, by default
-        ``request-timeout``, fail. May be called again.
+        blocks until the connection is closed. Writes that are not done after ``timeout`` seconds, or ``timeout_ms``, by
+        default ``request-timeout``, fail, and ``close`` raises what is not stored and why. May be called again.
         """
-        timeout_s = self._cluster.config.request_timeout_ms / 1000
+        timeout_s = checked_timeout_s("timeout", timeout)
+        if timeout_s is not None and timeout_ms is not None:
+            raise TypeError("close() takes timeout, in seconds, or timeout_ms, not both")
+        if timeout_s is None:
+            timeout_s = self._cluster.config.request_timeout_ms / 1000
         if timeout_ms is not None:
             timeout_s = int64("timeout_ms", timeout_ms) / 1000
             if timeout_s < 0:

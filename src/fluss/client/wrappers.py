@@ -7,6 +7,8 @@ different about it. Signature, types and docstring are those of the method.
     blocking    the calling thread waits for the coroutine
     wrapping    what is returned is wrapped, too; ``wrapping_async`` awaits it first
     chained     the object that is returned is of the same class, often the same one; so is its wrapper
+
+Errors are raised as if the wrapper had found them: what is below it means nothing to users.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import pyarrow as pa
 from fluss.client.fluss_table import FlussTable
 from fluss.client.kernel import runtime
 from fluss.client.scan.table_scan import TableScan
+from fluss.errors import FlussError
 from fluss.schema.table import TablePath
 
 InnerT = TypeVar("InnerT")
@@ -58,7 +61,11 @@ def same(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, 
 
     @wraps(method)
     def call(wrapper: Wrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return method(wrapper._inner, *args, **kwargs)
+        __tracebackhide__ = True
+        try:
+            return method(wrapper._inner, *args, **kwargs)
+        except FlussError as error:
+            raise error.with_traceback(None) from error.__cause__
 
     return call
 
@@ -68,7 +75,11 @@ def blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Co
 
     @wraps(method)
     def call(wrapper: Wrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return runtime.wait_for(method(wrapper._inner, *args, **kwargs))
+        __tracebackhide__ = True
+        try:
+            return runtime.wait_for(method(wrapper._inner, *args, **kwargs))
+        except FlussError as error:
+            raise error.with_traceback(None) from error.__cause__
 
     return call
 
@@ -80,7 +91,11 @@ def wrapping(
 
     @wraps(method)
     def call(wrapper: Wrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> WrapperT:
-        return wrap(method(wrapper._inner, *args, **kwargs))
+        __tracebackhide__ = True
+        try:
+            return wrap(method(wrapper._inner, *args, **kwargs))
+        except FlussError as error:
+            raise error.with_traceback(None) from error.__cause__
 
     return call
 
@@ -92,7 +107,11 @@ def wrapping_async(
 
     @wraps(method)
     async def call(wrapper: Wrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> WrapperT:
-        return wrap(await method(wrapper._inner, *args, **kwargs))
+        __tracebackhide__ = True
+        try:
+            return wrap(await method(wrapper._inner, *args, **kwargs))
+        except FlussError as error:
+            raise error.with_traceback(None) from error.__cause__
 
     return call
 
@@ -118,7 +137,9 @@ class ScanWrapper(Wrapper[TableScan]):
     with_fixed_schema = chained(TableScan.with_fixed_schema)
     to_arrow_async = same(TableScan.to_arrow_async)
     to_pandas_async = same(TableScan.to_pandas_async)
+    to_polars_async = same(TableScan.to_polars_async)
     to_arrow_batch_reader = same(TableScan.to_arrow_batch_reader)
+    __arrow_c_stream__ = same(TableScan.__arrow_c_stream__)
 
 
 class TableWrapper(Wrapper[FlussTable]):
@@ -129,6 +150,12 @@ class TableWrapper(Wrapper[FlussTable]):
     has_primary_key = same(FlussTable.has_primary_key)
     to_arrow_async = same(FlussTable.to_arrow_async)
     to_pandas_async = same(FlussTable.to_pandas_async)
+    to_polars_async = same(FlussTable.to_polars_async)
+    to_arrow_batch_reader = same(FlussTable.to_arrow_batch_reader)
+    scan_polars = same(FlussTable.scan_polars)
+    to_duckdb = same(FlussTable.to_duckdb)
+    __arrow_c_stream__ = same(FlussTable.__arrow_c_stream__)
+    _repr_html_ = same(FlussTable._repr_html_)
 
     @property
     def table_path(self) -> TablePath:

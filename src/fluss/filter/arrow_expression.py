@@ -1,13 +1,14 @@
 """Expressions of pyarrow as filters. pyarrow evaluates them, by its own rules: a comparison with NaN is false.
 
 An expression does not say what it is made of, so servers learn nothing of it. Which columns it needs is found out by
-trying.
+trying, and which partitions it leaves out by asking the datasets of pyarrow, which simplify expressions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,8 @@ from fluss.row.arrow_arrays import bool_array, buffer_numbers, empty_batch, numb
 from fluss.schema.predicate import Predicate
 from fluss.schema.schema import Schema, shown_names
 
+_NEVER_TRUE: Final[Outcomes] = frozenset({False, None})
+
 
 @dataclass(frozen=True, slots=True)
 class ArrowExpression(BoundCondition):
@@ -26,6 +29,7 @@ class ArrowExpression(BoundCondition):
 
     expression: pc.Expression
     names: frozenset[str]
+    table_schema: pa.Schema
 
     @classmethod
     def of(cls, expression: pc.Expression, schema: Schema) -> ArrowExpression:
@@ -37,7 +41,8 @@ class ArrowExpression(BoundCondition):
             raise FlussError(
                 f"The filter {expression} does not fit the columns {shown_names(schema.column_names)}: {error}"
             ) from error
-        return cls(expression, frozenset(name for name in schema.column_names if _needs(expression, nothing, name)))
+        names = frozenset(name for name in schema.column_names if _needs(expression, nothing, name))
+        return cls(expression, names, nothing.schema)
 
     def columns(self) -> frozenset[str]:
         return self.names
@@ -53,10 +58,33 @@ class ArrowExpression(BoundCondition):
         return bool_array(kept)
 
     def outcomes(self, known: Mapping[str, pa.Array]) -> Outcomes:
-        return ANY_OUTCOME
+        # Not by floats: what equals NaN is another question for pyarrow than for names of partitions.
+        exact = [name for name in self.names & known.keys() if not pa.types.is_floating(known[name].type)]
+        if not exact or _may_hold(self.expression, self.table_schema, {name: known[name][0] for name in exact}):
+            return ANY_OUTCOME
+        return _NEVER_TRUE
 
     def predicate(self, is_negated: bool) -> Predicate | None:
         return None
+
+
+def _may_hold(expression: pc.Expression, schema: pa.Schema, known: Mapping[str, pa.Scalar]) -> bool:
+    """Whether an expression can hold in a row that has these values in some columns."""
+    # Takes its time to load, and is rarely needed.
+    import pyarrow.dataset as ds
+    import pyarrow.fs
+
+    guarantee = pc.scalar(True)
+    for name, value in known.items():
+        guarantee &= pc.field(name) == value
+    file_format, file_system = ds.IpcFileFormat(), pyarrow.fs.LocalFileSystem()
+    # There is no such file, and nothing looks for it.
+    fragment = file_format.make_fragment("partition", file_system, partition_expression=guarantee)
+    dataset = ds.FileSystemDataset([fragment], schema, file_format, file_system)
+    try:
+        return any(True for _ in dataset.get_fragments(expression))
+    except (pa.ArrowException, NotImplementedError):
+        return True
 
 
 def _needs(expression: pc.Expression, nothing: pa.RecordBatch, name: str) -> bool:

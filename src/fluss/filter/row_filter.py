@@ -151,7 +151,7 @@ class RowFilter:
 
 def check_filter(condition: object) -> None:
     """Refuse what is no condition; whether it fits the columns of a table is another question."""
-    if isinstance(condition, Predicate | str | pc.Expression):
+    if isinstance(condition, Predicate | str | pc.Expression | RowFilter):
         return
     if is_iceberg_expression(condition) or is_polars_expression(condition):
         return
@@ -163,6 +163,8 @@ def check_filter(condition: object) -> None:
 
 def _bound(condition: Filter, schema: Schema) -> BoundCondition:
     check_filter(condition)
+    if isinstance(condition, RowFilter):
+        return condition._condition
     if isinstance(condition, Predicate):
         return bound_condition(condition, schema)
     if isinstance(condition, str):

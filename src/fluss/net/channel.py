@@ -39,6 +39,8 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 CLIENT_NAME = "flussbett"
+# A larger answer to the first question is none: the bytes of another protocol, read as a length, are far above it.
+_FIRST_FRAME_BYTES_MAX = 16 * 1024 * 1024
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +79,10 @@ class Channel:
         self._name = name
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._session = ClientSession(frame_bytes_max=settings.response_frame_bytes_max)
+        self._session = ClientSession(
+            frame_bytes_max=settings.response_frame_bytes_max,
+            first_frame_bytes_max=min(settings.response_frame_bytes_max, _FIRST_FRAME_BYTES_MAX),
+        )
         self._protocol = _ChannelProtocol(self)
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
@@ -183,12 +188,24 @@ class Channel:
         timeout_s = self._settings.connect_timeout_s
         options: dict[str, Any] = {}
         if tls is not None:
-            options = {"ssl": tls.context, "server_hostname": tls.server_name or host}
+            options = {
+                "ssl": tls.context,
+                "server_hostname": tls.server_name or host,
+                "ssl_handshake_timeout": self._settings.handshake_timeout_s,
+            }
         try:
             async with asyncio.timeout(timeout_s):
                 await self._connect_to_first(await self._resolve(host, port), port, options)
         except TimeoutError:
             raise NetworkError(f"no connection to {self._name} within {timeout_s:g} s") from None
+        except ConnectionRefusedError as error:
+            raise NetworkError(
+                f"no connection to {self._name}: connection refused. Does a server run there? This starts one: "
+                f"python -m fluss.server --data-dir ./data --port {port}"
+            ) from error
+        except ConnectionAbortedError as error:
+            # What asyncio raises when the handshake of TLS takes too long.
+            raise self._silence() from error
         except (ssl.SSLError, ConnectionResetError, BrokenPipeError) as error:
             raise connect_failure(self._name, error) from error
         except (OSError, UnicodeError) as error:
@@ -212,13 +229,23 @@ class Channel:
 
     async def _agree_on_versions(self, expected_server_type: ServerRole | None) -> None:
         request = pb.ApiVersionsRequest(client_software_name=CLIENT_NAME, client_software_version=__version__)
-        response = await self.request(apis.API_VERSIONS, request, timeout_s=self._settings.handshake_timeout_s)
+        try:
+            response = await self.request(apis.API_VERSIONS, request, timeout_s=self._settings.handshake_timeout_s)
+        except RequestTimeoutError as error:
+            raise self._silence() from error
         self._server_type = self._session.accept_api_versions(response)
         if None not in (expected_server_type, self._server_type) and expected_server_type != self._server_type:
             raise NetworkError(
                 f"the server at {self._name} is a {_spoken(self._server_type)}, not a {_spoken(expected_server_type)}; "
                 "the address is out of date or belongs to another server"
             )
+
+    def _silence(self) -> RequestTimeoutError:
+        return RequestTimeoutError(
+            f"{self._name} took the connection and has said nothing for {self._settings.handshake_timeout_s:g} s. "
+            "It is probably not a Fluss server but another program, a forwarded port with nothing behind it, or a "
+            "server that hangs; look what listens there"
+        )
 
     async def _authenticate(
         self, credentials: sasl.Credentials, rng: random.Random, sleep: Callable[[float], Awaitable[None]]

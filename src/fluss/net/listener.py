@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -149,7 +150,8 @@ class Listener:
             else:
                 self._server = await self._accept_tls(self._settings.certificate)
         except (OSError, OverflowError, UnicodeError) as error:
-            raise FlussError(f"listener {self._settings.name} cannot listen on {host}:{port}: {error}") from error
+            problem = bind_problem(error, "--port (0 takes a free one) or bind.listeners")
+            raise FlussError(f"listener {self._settings.name} cannot listen on {host}:{port}: {problem}") from error
         self._port = self._server.sockets[0].getsockname()[1]
         self._schedule_check(loop)
 
@@ -236,3 +238,10 @@ class Listener:
         for connection in list(self._connections):
             connection.check_time()
         self._schedule_check(loop)
+
+
+def bind_problem(error: Exception, option: str) -> str:
+    """Say why an address cannot be listened on; ``option`` chooses another port."""
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"the port is in use, perhaps by another server; stop it, or choose another port with {option}"
+    return str(error)

@@ -159,6 +159,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
             server_type=self._settings.server_type,
             needs_login=self._login is not None,
             frame_bytes_max=self._settings.frame_bytes_max,
+            http_page=self._settings.http_page,
         )
         refusal = self._identify()
         if refusal is not None:
@@ -227,7 +228,8 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
             elif isinstance(event, TokenReceived):
                 self._login_task = self._loop.create_task(self._log_in(event))
             else:
-                logger.warning("gave up the connection of %s: %s", self._peer_address, event.error)
+                text = f"gave up the connection of {self._peer_address}: {event.error}"
+                self._shared.bursts.log("connections given up", logging.WARNING, text)
                 self._end_with(event.parts)
 
     def pause_writing(self) -> None:

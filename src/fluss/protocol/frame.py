@@ -19,7 +19,13 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from fluss.buffers import BytesLike, byte_view, new_memory
-from fluss.errors import CorruptMessageError, FlussError, FrameTooLargeError, NegativeFrameLengthError
+from fluss.errors import (
+    CorruptMessageError,
+    FlussError,
+    FrameTooLargeError,
+    HttpReceivedError,
+    NegativeFrameLengthError,
+)
 from fluss.protocol.codec import Parts
 
 _LENGTH = struct.Struct(">i")
@@ -57,6 +63,8 @@ class ResponseType(IntEnum):
 
 # The first two bytes of a TLS record that is a handshake or an alert; a frame that begins so has 350 million bytes.
 _TLS_RECORDS = frozenset({0x1603, 0x1503})
+# How requests and answers of HTTP begin; as the length of a frame it is more than a billion bytes.
+_HTTP_BEGINNINGS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"HTTP"})
 
 
 class RequestFrame(NamedTuple):
@@ -281,6 +289,8 @@ class FrameReader:
         if LENGTH_BYTES + length > self.frame_bytes_max:
             if length >> 16 in _TLS_RECORDS:
                 raise FrameTooLargeError("the other side speaks TLS, and this side does not; both have to")
+            if length.to_bytes(LENGTH_BYTES, "big") in _HTTP_BEGINNINGS:
+                raise HttpReceivedError("the other side speaks HTTP, and not the protocol of Apache Fluss")
             raise FrameTooLargeError(
                 f"a frame announces {LENGTH_BYTES + length} bytes, more than the limit of {self.frame_bytes_max}"
             )

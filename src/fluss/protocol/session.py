@@ -40,6 +40,7 @@ from fluss.errors import (
     CorruptMessageError,
     ErrorCode,
     FlussError,
+    HttpReceivedError,
     UnsupportedVersionError,
     error_for_code,
 )
@@ -48,6 +49,7 @@ from fluss.protocol import frame as frames
 from fluss.protocol import sasl
 from fluss.protocol.api import Api, ApiKey, ServerRole, VersionRange
 from fluss.protocol.codec import MESSAGE_BYTES_MAX, MessageCodec, Parts
+from fluss.protocol.http_answer import http_answer
 from fluss.protocol.messages import fluss_pb2 as pb
 
 RequestT = TypeVar("RequestT")
@@ -149,9 +151,14 @@ class ClientSession:
     Without ``accept_api_versions`` every request is sent in its lowest version, as clients without a handshake do.
     """
 
-    def __init__(self, *, frame_bytes_max: int = frames.FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self, *, frame_bytes_max: int = frames.FRAME_BYTES_MAX, first_frame_bytes_max: int | None = None
+    ) -> None:
+        """Before versions are agreed on, frames have at most ``first_frame_bytes_max`` bytes, if it is given."""
+        self._frame_bytes_max = frame_bytes_max
         self._reader = frames.FrameReader(
-            frame_bytes_max=frame_bytes_max, fields_bytes_min=frames.RESPONSE_FIELDS_BYTES_MIN
+            frame_bytes_max=frame_bytes_max if first_frame_bytes_max is None else first_frame_bytes_max,
+            fields_bytes_min=frames.RESPONSE_FIELDS_BYTES_MIN,
         )
         self._pending: dict[int, Api[Any, Any]] = {}
         self._request_id_next = 0
@@ -164,6 +171,7 @@ class ClientSession:
 
     def accept_api_versions(self, response: pb.ApiVersionsResponse) -> ServerRole | None:
         """Remember what the server speaks; return what it says to be, or None if it does not say."""
+        self._reader.frame_bytes_max = self._frame_bytes_max
         self._server_versions = {
             entry.api_key: VersionRange(entry.min_version, entry.max_version) for entry in response.api_versions
         }
@@ -240,7 +248,8 @@ class ServerSession:
 
     ``served`` are the APIs that have handlers; ApiVersions and Authenticate need not be among them.
     ``server_type`` is None on an endpoint that serves both roles. Where users have to log in, the connection has to
-    authenticate, and may send only small frames until then; elsewhere it is anonymous.
+    authenticate, and may send only small frames until then; elsewhere it is anonymous. ``http_page`` is told to a
+    client that speaks HTTP.
     """
 
     def __init__(
@@ -250,8 +259,10 @@ class ServerSession:
         server_type: ServerRole | None = None,
         needs_login: bool = False,
         frame_bytes_max: int = frames.REQUEST_FRAME_BYTES_MAX,
+        http_page: str = "",
     ) -> None:
         self._frame_bytes_max = frame_bytes_max
+        self._http_page = http_page
         first_bytes_max = frame_bytes_max
         self._state = SessionState.OPEN
         if needs_login:
@@ -360,7 +371,9 @@ class ServerSession:
         if self._reader.failure is not None:
             # Not the code of a corrupt message: clients repeat such requests, and this one would fail forever.
             last_word = FlussError(self._reader.failure.message, ErrorCode.UNKNOWN_SERVER_ERROR)
-            events.append(ConnectionFailed(self._reader.failure, self.failure(last_word)))
+            is_http = isinstance(self._reader.failure, HttpReceivedError)
+            parts = http_answer(self._http_page) if is_http else self.failure(last_word)
+            events.append(ConnectionFailed(self._reader.failure, parts))
             self._state = SessionState.FINISHED
         return events
 

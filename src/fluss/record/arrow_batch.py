@@ -71,14 +71,17 @@ def encode_arrow_batch(
     change_types: UInt8Array | None = None,
     base_offset: int = 0,
     commit_timestamp: int = 0,
+    is_layout_known: bool = False,
 ) -> bytearray:
     """Encode a record batch as a log batch. Without ``change_types`` it is append-only.
 
     The columns must have the Arrow types of the table's columns, in their order. A batch without rows becomes a
     batch without records, which has no body. A message of fewer than ``compressed_bytes_min`` bytes is left as it is:
-    every message says by itself how its body is compressed.
+    every message says by itself how its body is compressed. ``is_layout_known`` is for a caller that has asked
+    ``column_layout`` about these columns before.
     """
-    column_layout(batch.schema)  # Refuses types that no log batch can hold.
+    if not is_layout_known:
+        column_layout(batch.schema)  # Refuses types that no log batch can hold.
     body: list[pa.Buffer | bytes] = []
     if batch.num_rows:
         try:

@@ -104,6 +104,9 @@ class HeaderLayout:
     offsets: Mapping[str, int]
     # Returns the fields of a header, in their order.
     fields_of: Callable[[LogBatchHeader], tuple[int, ...]]
+    # Where the checksum is, and where what it covers begins.
+    crc_start: int
+    crc_end: int
 
     @classmethod
     def of(cls, magic: int) -> HeaderLayout:
@@ -112,7 +115,7 @@ class HeaderLayout:
             if first_magic <= magic:
                 offsets[name] = packer.size
                 packer = struct.Struct(packer.format + code)
-        return cls(magic, packer, MappingProxyType(offsets), attrgetter(*offsets))
+        return cls(magic, packer, MappingProxyType(offsets), attrgetter(*offsets), offsets["crc"], offsets["schema_id"])
 
     @property
     def size(self) -> int:
@@ -129,6 +132,8 @@ HEADER_BYTES_MAX = HEADER_LAYOUTS[MAGIC_NEWEST].size
 _LENGTH = struct.Struct("<i")
 _CRC = struct.Struct("<I")
 _INT64 = struct.Struct("<q")
+# Fields that lie side by side in every layout: last_offset_delta, writer_id, batch_sequence.
+_OUTLINE = struct.Struct("<iqi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +356,7 @@ def build_batch(
     """
     if not 0 <= schema_id <= SCHEMA_ID_MAX:
         raise FlussError(f"The schema id {schema_id} does not fit a log batch, ids go from 0 to {SCHEMA_ID_MAX}")
-    parts = [byte_view(statistics), *(byte_view(part) for part in body)]
+    parts = [byte_view(part) for part in (statistics, *body)]
     assert magic >= MAGIC_V1 or not parts[0], "V0 batches have no statistics"
     if change_types is not None:
         assert not append_only, "append-only batches have no change types"
@@ -360,20 +365,35 @@ def build_batch(
         assert change_types.max(initial=0) <= _CHANGE_TYPE_MAX, "change types are 0 to 4"
         parts.insert(1, byte_view(change_types))
     assert record_count or not any(parts), "a batch without records has no body"
-    header = LogBatchHeader(
-        base_offset=base_offset,
-        magic=magic,
-        commit_timestamp=commit_timestamp,
-        leader_epoch=leader_epoch,
-        schema_id=schema_id,
-        attributes=ATTRIBUTE_APPEND_ONLY if append_only else 0,
-        last_offset_delta=max(record_count - 1, 0),
-        writer_id=writer_id,
-        batch_sequence=batch_sequence,
-        record_count=record_count,
-        statistics_length=len(parts[0]),
+    layout = HEADER_LAYOUTS[magic]
+    size = layout.size + sum(map(len, parts))
+    _check_size(size, record_count)
+    # In the order of the fields; packed here, because a header object costs as much as all the rest of a small batch.
+    packed = layout.packer.pack(
+        *(base_offset, size - LENGTH_END, magic, commit_timestamp),
+        *((leader_epoch, 0) if magic >= MAGIC_V2 else (0,)),
+        *(schema_id, ATTRIBUTE_APPEND_ONLY if append_only else 0, record_count - 1 if record_count else 0),
+        *(writer_id, batch_sequence, record_count),
+        *((len(parts[0]),) if magic >= MAGIC_V1 else ()),
     )
-    return bytearray().join((sealed_header(header, parts), *parts))
+    batch = bytearray().join((packed, *parts))
+    _CRC.pack_into(batch, layout.crc_start, crc32c(memoryview(batch)[layout.crc_end :]))
+    return batch
+
+
+class BatchOutline(NamedTuple):
+    """What a log has to know of a batch, named as in a header."""
+
+    size: int
+    last_offset_delta: int
+    writer_id: int
+    batch_sequence: int
+
+    @classmethod
+    def of_built(cls, batch: bytearray) -> BatchOutline:
+        """Return the outline of what ``build_batch`` has returned. Nothing is checked."""
+        layout = HEADER_LAYOUTS[batch[_V0_OFFSETS["magic"]]]
+        return cls(len(batch), *_OUTLINE.unpack_from(batch, layout.offsets["last_offset_delta"]))
 
 
 def sealed_header(header: LogBatchHeader, parts: Sequence[BytesLike], *, keep_crc: bool = False) -> bytes:
@@ -383,17 +403,21 @@ def sealed_header(header: LogBatchHeader, parts: Sequence[BytesLike], *, keep_cr
     """
     layout = HEADER_LAYOUTS[header.magic]
     size = layout.size + sum(map(len, parts))
-    if size > BATCH_BYTES_MAX:
-        raise FlussError(
-            f"A log batch of {header.record_count} records needs {size} bytes, the format allows {BATCH_BYTES_MAX}: "
-            f"write fewer records at a time"
-        )
+    _check_size(size, header.record_count)
     packed = bytearray(layout.packer.pack(*layout.fields_of(header)))
     offsets = layout.offsets
     _LENGTH.pack_into(packed, offsets["length"], size - LENGTH_END)
     if not keep_crc:
         _CRC.pack_into(packed, offsets["crc"], crc32c_chain((packed[offsets["schema_id"] :], *parts)))
     return bytes(packed)
+
+
+def _check_size(size: int, record_count: int) -> None:
+    if size > BATCH_BYTES_MAX:
+        raise FlussError(
+            f"A log batch of {record_count} records needs {size} bytes, the format allows {BATCH_BYTES_MAX}: "
+            f"write fewer records at a time"
+        )
 
 
 def downgrade_to_v0(batch: LogBatch) -> BytesLike:

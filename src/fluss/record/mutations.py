@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fluss.buffers import Int64Array
 from fluss.record.value_batch import SCHEMA_ID_BYTES, encode_value, split_values
-from fluss.row.encoded import EncodedRows
+from fluss.row.encoded import EncodedRows, offsets_of
 from fluss.row.hashed_keys import HashedKeys
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class MutationSizes(NamedTuple):
+    """How large keys and rows are."""
+
+    # What keys and rows have.
+    byte_count: int
+    # Of the longest row; 0 if there is none.
+    row_bytes_max: int
+    # Of the shortest key; None if there is none.
+    key_bytes_min: int | None
+
+
+_NO_SIZES = MutationSizes(0, 0, None)
+
+
+@dataclass(slots=True, eq=False)
 class Mutations:
-    """The new rows of different keys, all of one schema. An empty row is a tombstone: it removes its key."""
+    """The new rows of different keys, all of one schema. An empty row is a tombstone: it removes its key.
+
+    They never change. They are measured when that is first asked for, if it was not done before.
+    """
 
     keys: HashedKeys
     rows: EncodedRows
     schema_id: int
+    _sizes: MutationSizes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        assert len(self.keys) == len(self.rows), f"{len(self.keys)} keys and {len(self.rows)} rows"
+        assert len(self.keys.hashes) == len(self.rows.starts), f"{len(self.keys)} keys and {len(self.rows)} rows"
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -35,9 +53,41 @@ class Mutations:
         return _values(self.schema_id, self.rows)
 
     @property
+    def sizes(self) -> MutationSizes:
+        if self._sizes is None:
+            self._sizes = self._measure(np.array([len(self)]))[0]
+        return self._sizes
+
+    @property
     def byte_count(self) -> int:
         """What keys and rows have."""
-        return int(self.keys.keys.lengths.sum()) + int(self.rows.lengths.sum())
+        return self.sizes.byte_count
+
+    def split(self, ends: Int64Array) -> list[Mutations]:
+        """Return pieces that end where the numbers say, the last one at the end, and none of them copied."""
+        pieces, first = [], 0
+        for end, sizes in zip(ends.tolist(), self._measure(ends), strict=True):
+            some = slice(first, end)
+            pieces.append(Mutations(self.keys.some(some), self.rows.some(some), self.schema_id, sizes))
+            first = end
+        return pieces
+
+    def _measure(self, ends: Int64Array) -> list[MutationSizes]:
+        """Measure pieces, all at once: for a few rows every operation on arrays costs as much as for thousands."""
+        key_lengths, row_lengths = self.keys.keys.lengths, self.rows.lengths
+        starts = np.append(0, ends[:-1])
+        byte_counts = np.diff(offsets_of(key_lengths + row_lengths)[ends], prepend=0).tolist()
+        is_there = ends > starts
+        sizes = [_NO_SIZES] * len(ends)
+        # What belongs to nothing would be taken from the piece behind it.
+        firsts = starts[is_there]
+        if len(firsts):
+            rows_max = np.maximum.reduceat(row_lengths, firsts).tolist()
+            keys_min = np.minimum.reduceat(key_lengths, firsts).tolist()
+            numbers = np.flatnonzero(is_there).tolist()
+            for number, row_max, key_min in zip(numbers, rows_max, keys_min, strict=True):
+                sizes[number] = MutationSizes(byte_counts[number], row_max, key_min)
+        return sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,8 @@ _NOTHING: Final = pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffe
 _BLOCK_BYTES: Final = 1 << 18
 # Up to so many ranges, copying one by one is faster than setting up one operation for all.
 _FEW_RANGES_MAX: Final = 64
+# Up to so many, the smallest of some numbers is found faster in a list than in an array.
+_FEW_ROWS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +71,11 @@ class EncodedRows:
         if not len(self):
             return []
         # Slices of bytes are made several times faster than slices of an array or of a view.
+        if len(self) <= _FEW_ROWS_MAX:
+            starts, ends = self.starts.tolist(), self.ends.tolist()
+            first = min(starts)
+            data = self.data[first : max(ends)].tobytes()
+            return [data[start - first : end - first] for start, end in zip(starts, ends, strict=True)]
         first = int(self.starts.min())
         data = self.data[first : int(self.ends.max())].tobytes()
         bounds = zip((self.starts - first).tolist(), (self.ends - first).tolist(), strict=True)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT32_MAX
+from fluss.notebook import html_table
 from fluss.schema.arrow import arrow_field, data_type_from_arrow
 from fluss.schema.types import (
     FIELD_ID_UNASSIGNED,
@@ -259,6 +260,17 @@ class Schema:
     def __repr__(self) -> str:
         key = f", primary_keys={list(self._primary_key)}" if self._primary_key else ""
         return f"Schema(columns=[{self._columns_text()}]{key})"
+
+    def _repr_html_(self) -> str:
+        return self._html("Schema")
+
+    def _html(self, caption: str, partition_keys: Sequence[str] = ()) -> str:
+        """Return a table of the columns, for notebooks."""
+        keys = {name: f"partition {number}" for number, name in enumerate(partition_keys, start=1)}
+        for number, name in enumerate(self._primary_key, start=1):
+            keys[name] = f"primary {number}, {keys[name]}" if name in keys else f"primary {number}"
+        rows = [(each.name, str(each.data_type), keys.get(each.name), each.comment) for each in self._columns]
+        return html_table(("column", "type", "key", "comment"), rows, caption)
 
     def _columns_text(self) -> str:
         return ", ".join(f"({_quoted(name)}, {_quoted(type_text)})" for name, type_text in self.get_columns())

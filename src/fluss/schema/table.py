@@ -322,10 +322,20 @@ class TableInfo(ServerMade):
         return self._descriptor.is_partitioned()
 
     def __repr__(self) -> str:
+        columns = ", ".join(f"{name} {type_text}" for name, type_text in self.schema.get_columns())
+        keys = f", primary_keys={self.primary_keys}" if self.primary_keys else ""
+        partitions = f", partition_keys={self.partition_keys}" if self.partition_keys else ""
         return (
             f"TableInfo(table_path={self.table_path!r}, table_id={self.table_id}, schema_id={self.schema_id}, "
-            f"num_buckets={self.num_buckets})"
+            f"num_buckets={self.num_buckets}, columns=[{columns}]{keys}{partitions})"
         )
+
+    def _repr_html_(self) -> str:
+        kind = "table with a primary key" if self.has_primary_key() else "log table"
+        caption = f"{self.table_path}: {kind}, {self.num_buckets} buckets"
+        if self.is_partitioned():
+            caption += f" in each partition by {', '.join(self.partition_keys)}"
+        return self.schema._html(caption, self.partition_keys)
 
 
 @dataclass(frozen=True, slots=True, init=False)

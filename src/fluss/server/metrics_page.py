@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.net.listener import bind_problem
 
 _PATH: Final = b"/metrics"
 # A monitoring system asks now and then, one connection at a time; who is slow or says too much is hung up on.
@@ -42,7 +43,9 @@ class MetricsPage:
             )
         except (OSError, OverflowError, UnicodeError) as error:
             raise FlussError(
-                f"metrics cannot be shown on {self._host}:{self._port}: {error}", ErrorCode.INVALID_CONFIG_EXCEPTION
+                f"metrics cannot be shown on {self._host}:{self._port}: "
+                f"{bind_problem(error, 'metrics.reporter.prometheus.port')}",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
             ) from error
         logger.info("metrics on http://%s:%d%s", self._host, self.port, _PATH.decode())
 

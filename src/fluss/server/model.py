@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
@@ -115,6 +115,68 @@ class BucketHost(Protocol):
         ...
 
     def health(self) -> BucketHealth: ...
+
+
+class LogArchive(Protocol):
+    """Older records of a log than it has itself. Methods block, and may be called from any thread but the loop's."""
+
+    def offset_start(self) -> int:
+        """Return the first offset from which on there is no gap until the log itself begins."""
+        ...
+
+    def read(self, offset: int, bytes_max: int) -> memoryview:
+        """Return bytes from the batch with an offset on, at least one batch; the last one may be cut off."""
+        ...
+
+
+class RemoteLogEntry(NamedTuple):
+    """What is registered of the remote log of a bucket."""
+
+    bucket: TableBucket
+    # The directory of remote storage, and that of the log below it.
+    root: str
+    directory: str
+    # The current manifest, below the root; None as long as nothing was committed.
+    manifest_path: str | None = None
+    # Which offsets it has; both are equal if all that was copied has expired.
+    start_offset: int = 0
+    end_offset: int = 0
+    # The largest commit time in its first segment; -1 if there is none.
+    first_time_ms: int = -1
+    size_bytes: int = 0
+    segment_count: int = 0
+    # Whether there may be objects that the manifest does not name.
+    is_dirty: bool = False
+
+
+class RemoteLogRegistry(Protocol):
+    """Where the coordinator keeps which manifest counts. Each method is one durable step."""
+
+    async def load(self) -> list[RemoteLogEntry]:
+        """Return all entries."""
+        ...
+
+    async def find(self, bucket: TableBucket) -> RemoteLogEntry | None: ...
+
+    async def begin(self, entries: Collection[RemoteLogEntry]) -> None:
+        """Note that objects are about to be written or removed; those of dropped tables are left out."""
+        ...
+
+    async def commit(self, entry: RemoteLogEntry) -> bool:
+        """Make a manifest the current one. False if the table or partition is gone: then nothing has changed."""
+        ...
+
+    async def finish(self, buckets: Collection[TableBucket]) -> None:
+        """Note that there are no objects any more that the manifests do not name."""
+        ...
+
+    async def dropped(self) -> list[tuple[str, str]]:
+        """Return root and directory of the remote logs of tables and partitions that were dropped."""
+        ...
+
+    async def forget_dropped(self, removed: Collection[tuple[str, str]]) -> None:
+        """Note that such directories are gone."""
+        ...
 
 
 def format_bucket(bucket: TableBucket) -> str:

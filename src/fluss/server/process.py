@@ -52,12 +52,15 @@ from fluss.server.server_option import ServerOption
 from fluss.server.server_options import ServerOptions
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.manager import TabletManager, TabletSettings
+from fluss.server.tablet.remote_logs import RemoteSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrubber import ScrubSettings
 from fluss.server.tablet.tablet_files import find_tablet
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.log_settings import LogSettings
+from fluss.storage.remote.file_systems import FileSystemOptions
+from fluss.storage.remote.security_tokens import SecurityTokens
 from fluss.storage.vfs import Files
 
 T = TypeVar("T")
@@ -160,6 +163,10 @@ class FlussServer:
             authorizer,
             self._options.as_written(),
             clock=self._clock,
+            tokens=SecurityTokens(
+                next(iter(self._options.remote_locations), None),
+                FileSystemOptions(self._options.file_system_properties),
+            ),
         )
         self._running.push_async_callback(coordinator.close)
         manager = TabletManager(
@@ -168,6 +175,7 @@ class FlussServer:
             _tablet_settings(self._options),
             clock=self._clock,
             ids=coordinator.row_ids,
+            remote_registry=coordinator.store.remote_logs,
             files=self._files,
         )
         self._running.push_async_callback(manager.stop)
@@ -287,6 +295,7 @@ class FlussServer:
             check_credentials=known_users,
             mechanisms=self._mechanisms,
             certificate=certificate,
+            http_page=_metrics_sentence(options),
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
             connections_per_address_max=options.connection_count_per_address_max or None,
@@ -304,6 +313,13 @@ class FlussServer:
             raise FlussError(f"listener {listener_name}: {error.message}", error.error_code) from None
         self._security_files.add_certificate(listener_name, certificate)
         return certificate
+
+
+def _metrics_sentence(options: ServerOptions) -> str:
+    """Say where metrics are, to those who look for a page on the port of a listener."""
+    if not options.metrics_port:
+        return f"Metrics can be had as a page: start the server with -D {ServerOptions.metrics_port.key}=9249"
+    return f"Metrics are at http://{address_text(options.metrics_host, options.metrics_port)}/metrics"
 
 
 def _refuse_lost_metadata(data_dir: Path) -> None:
@@ -430,6 +446,14 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
             bytes_max=options.filter_bytes_max,
         ),
         filter_batches_max=options.filter_batches_max,
+        remote=RemoteSettings(
+            locations=options.remote_locations,
+            file_systems=FileSystemOptions(options.file_system_properties),
+            task_interval_ms=options.remote_log_task_interval_ms,
+            segments_per_task=options.remote_log_segments_per_task,
+            index_cache_bytes=options.remote_log_index_cache_bytes,
+            upload_bytes_per_second=options.remote_upload_bytes_per_second,
+        ),
     )
 
 

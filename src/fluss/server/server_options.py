@@ -1,8 +1,8 @@
 """Server options: every key with its default and its meaning, and the ``ServerOptions`` that hold the values.
 
-The tables of options are ``ListenerOptions``, ``ProcessOptions`` and ``StorageOptions``. A value comes from the first
-of: an argument, the environment (``FLUSS_`` and the key in capitals with underscores), a configuration file, the
-default.
+The tables of options are ``ListenerOptions``, ``ProcessOptions``, ``StorageOptions`` and ``RemoteOptions``. A value
+comes from the first of: an argument, the environment (``FLUSS_`` and the key in capitals with underscores), a
+configuration file, the default.
 """
 
 from __future__ import annotations
@@ -19,16 +19,23 @@ from fluss.options import HIDDEN, format_value, is_secret_key, suggestion
 from fluss.server.listener_options import ListenerOptions, OwnOptions, own_option, own_settings
 from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
 from fluss.server.process_options import ProcessOptions
+from fluss.server.remote_options import DirStrategy, RemoteOptions
 from fluss.server.server_option import OptionFamily, ServerOption, invalid_config, variable_name
 from fluss.server.storage_options import StorageOptions
+from fluss.storage.remote.file_systems import check_location
 
 T = TypeVar("T")
 
 # In the order in which they are documented.
-_FAMILIES: Final[tuple[type[OptionFamily], ...]] = (ListenerOptions, ProcessOptions, StorageOptions)
+_FAMILIES: Final[tuple[type[OptionFamily], ...]] = (
+    ListenerOptions,
+    ProcessOptions,
+    StorageOptions,
+    RemoteOptions,
+)
 
 
-class ServerOptions(ListenerOptions, ProcessOptions, StorageOptions):
+class ServerOptions(ListenerOptions, ProcessOptions, StorageOptions, RemoteOptions):
     """The options of a server, checked one by one and together. They do not change.
 
     ``ServerOptions({"data.dir": "/data"})`` takes its values from a mapping and from nowhere else; ``load`` looks into
@@ -150,6 +157,26 @@ class ServerOptions(ListenerOptions, ProcessOptions, StorageOptions):
         if self.disk_write_recover_ratio >= self.disk_write_limit_ratio:
             limit = ServerOptions.disk_write_limit_ratio.key
             raise self._contradiction(ServerOptions.disk_write_recover_ratio, f"it must be below '{limit}'")
+
+        self._validate_remote()
+
+    def _validate_remote(self) -> None:
+        for option, locations in (
+            (ServerOptions.remote_data_dir, (self.remote_data_dir,) if self.remote_data_dir else ()),
+            (ServerOptions.remote_data_dirs, self.remote_data_dirs),
+        ):
+            for location in locations:
+                try:
+                    check_location(location)
+                except FlussError as error:
+                    raise self._contradiction(option, error.message) from None
+        is_weighted = self.remote_data_dirs_strategy is DirStrategy.WEIGHTED_ROUND_ROBIN
+        if is_weighted and len(self.remote_data_dirs_weights) != len(self.remote_data_dirs):
+            raise self._contradiction(
+                ServerOptions.remote_data_dirs_weights,
+                f"there must be one weight for each of the {len(self.remote_data_dirs)} locations of "
+                f"'{ServerOptions.remote_data_dirs.key}'",
+            )
 
     def _contradiction(self, option: ServerOption[Any], reason: str) -> FlussError:
         setting = self.setting(option)

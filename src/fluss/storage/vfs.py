@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Final, Protocol
 
 from fluss.buffers import BytesLike, byte_view, new_memory
@@ -129,6 +130,24 @@ class _Descriptor:
         self.is_dropped = False
 
 
+class _Lent:
+    """A descriptor that is lent: ``with lent as number``."""
+
+    __slots__ = ("_descriptor", "_files")
+
+    def __init__(self, files: OsFiles, descriptor: _Descriptor) -> None:
+        self._files = files
+        self._descriptor = descriptor
+
+    def __enter__(self) -> int:
+        return self._descriptor.number
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files._give_back(self._descriptor)
+
+
 class OsFiles:
     """The file system of the machine, with the descriptors used last kept open."""
 
@@ -173,7 +192,7 @@ class OsFiles:
             return memory[:read_bytes].toreadonly()
 
     def write(self, path: Path, parts: Sequence[BytesLike], position: int) -> None:
-        with self._open(path, os.O_RDWR | os.O_CREAT) as descriptor:
+        with self._open_to_write(path, position) as descriptor:
             for first in range(0, len(parts), _PARTS_PER_WRITE):
                 position = _write_all(descriptor, list(parts[first : first + _PARTS_PER_WRITE]), position)
 
@@ -248,8 +267,14 @@ class OsFiles:
             for known in [known for known in self._descriptors if known == text or known.startswith(below)]:
                 self._drop(self._descriptors.pop(known))
 
-    @contextmanager
-    def _open(self, path: Path, flags: int) -> Iterator[int]:
+    def _open_to_write(self, path: Path, position: int) -> _Lent:
+        if position:
+            # It is there, unless it was removed: what a new file would be allowed need not be found out.
+            with suppress(FileNotFoundError):
+                return self._open(path, os.O_RDWR)
+        return self._open(path, os.O_RDWR | os.O_CREAT)
+
+    def _open(self, path: Path, flags: int) -> _Lent:
         """Lend a descriptor. It stays open while it is lent, even if others push it out meanwhile."""
         text = os.fspath(path)
         with self._lock:
@@ -263,12 +288,12 @@ class OsFiles:
             mode = _mode_in(os.path.dirname(text)) & _FILE_MODE if flags & os.O_CREAT else 0
             opened = _Descriptor(self._opened(text, flags, mode))
             descriptor = self._keep(text, opened, forget_count)
-        try:
-            yield descriptor.number
-        finally:
-            with self._lock:
-                descriptor.user_count -= 1
-                self._close_if_unused(descriptor)
+        return _Lent(self, descriptor)
+
+    def _give_back(self, descriptor: _Descriptor) -> None:
+        with self._lock:
+            descriptor.user_count -= 1
+            self._close_if_unused(descriptor)
 
     @contextmanager
     def _names_in(self, directory: Path, *, durably: bool) -> Iterator[None]:

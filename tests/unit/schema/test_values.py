@@ -54,7 +54,11 @@ REPRS = [
     (OffsetSpec.latest(), "OffsetSpec.latest()"),
     (OffsetSpec.timestamp(5), "OffsetSpec.timestamp(5)"),
     (ChangeType.Insert, "ChangeType.Insert"),
-    (TABLE_INFO, "TableInfo(table_path=TablePath('db', 't'), table_id=7, schema_id=1, num_buckets=3)"),
+    (
+        TABLE_INFO,
+        "TableInfo(table_path=TablePath('db', 't'), table_id=7, schema_id=1, num_buckets=3, "
+        "columns=[id int NOT NULL, region string NOT NULL], primary_keys=['id', 'region'], partition_keys=['region'])",
+    ),
 ]
 VALUES = [
     *(value for value, _ in REPRS),

@@ -151,13 +151,13 @@ def test_several_data_directories_are_not_taken_for_one(tmp_path: Path) -> None:
 def test_keys_of_other_servers_are_accepted_and_named(tmp_path: Path) -> None:
     options = load(
         tmp_path,
-        "zookeeper.address: localhost:2181\nremote.data.dir: /tmp/x\nkv.snapshot.num-retained: 2\n"
+        "zookeeper.address: localhost:2181\nremote.fs.write-buffer-size: 4kb\nkv.snapshot.num-retained: 2\n"
         "log.replica.max-lag-time: 1s\nserver.io-pool.size: 3\nmax.bucket.num: 7",
     )
     assert options.bucket_count_max == 7
     assert set(options.ignored_keys) == {
         "zookeeper.address",
-        "remote.data.dir",
+        "remote.fs.write-buffer-size",
         "kv.snapshot.num-retained",
         "log.replica.max-lag-time",
         "server.io-pool.size",
@@ -263,3 +263,37 @@ def test_what_is_printed_can_be_used_as_a_file(tmp_path: Path) -> None:
     )
     again = load(tmp_path, options.explained())
     assert [(key, text) for key, text, _ in again.shown()] == [(key, text) for key, text, _ in options.shown()]
+
+
+# Remote storage
+
+
+def test_places_of_remote_storage_are_checked_and_spread_as_they_are_weighted() -> None:
+    assert ServerOptions().remote_locations == ()
+    assert ServerOptions({"remote.data.dir": "/a"}).remote_locations == ("/a",)
+    both = {"remote.data.dir": "/a", "remote.data.dirs": "/b, s3://bucket/c"}
+    assert ServerOptions(both).remote_locations == ("/b", "s3://bucket/c")
+    weighted = both | {"remote.data.dirs.strategy": "weighted_round_robin", "remote.data.dirs.weights": "2,1"}
+    assert ServerOptions(weighted).remote_locations == ("/b", "/b", "s3://bucket/c")
+    for wrong, part in (
+        ({"remote.data.dir": "relative"}, "give an absolute path"),
+        ({"remote.data.dirs": "/a,ftp://b"}, "remote storage cannot be at 'ftp://b'"),
+        (weighted | {"remote.data.dirs.weights": "1"}, "one weight for each of the 2 locations"),
+        (weighted | {"remote.data.dirs.weights": "0,0"}, "not all 0"),
+    ):
+        with pytest.raises(FlussError, match=part):
+            ServerOptions(wrong)
+
+
+def test_keys_of_remote_storage_are_not_shown() -> None:
+    secrets = {
+        "s3.access-key": "hush-1",
+        "s3.secret-key": "hush-2",
+        "fs.azure.account.key": "hush-3",
+        "fs.azure.account.oauth2.client.secret": "hush-4",
+        "fs.oss.accessKeyId": "hush-5",
+        "fs.oss.accessKeySecret": "hush-6",
+    }
+    options = ServerOptions(secrets)
+    assert "hush" not in options.explained() + repr(options)
+    assert secrets.items() <= options.file_system_properties.items()

@@ -57,6 +57,17 @@ def test_what_was_written_is_read_from_any_position(files: OsFiles, tmp_path: Pa
     files.forget(tmp_path)
 
 
+def test_a_write_behind_the_beginning_makes_a_file_that_is_missing(files: OsFiles, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / "file"
+    files.write(path, [b"abc"], 2)
+    assert files.read(path, 0, 10) == b"\0\0abc"
+    assert path.stat().st_mode & 0o777 == 0o600
+    files.remove(path)
+    files.write(path, [b"d"], 1)
+    assert files.read(path, 0, 10) == b"\0d"
+
+
 def test_more_parts_than_one_call_takes_arrive_in_order(files: OsFiles, tmp_path: Path) -> None:
     parts = [str(index).encode() for index in range(5000)]
     files.write(tmp_path / "a", parts, 3)

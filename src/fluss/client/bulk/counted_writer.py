@@ -50,6 +50,8 @@ class CountedWriter:
             self._encoder = self._client.kv_encoder(info, targets)
         else:
             self._encoder = self._client.log_encoder(info)
+        # It stands for this writer.
+        self._owner = object()
         # Blocks that are not known to be stored, each with its part of the bytes.
         self._under_way: deque[tuple[Block, int]] = deque()
         self._bytes_under_way = 0
@@ -71,7 +73,7 @@ class CountedWriter:
             checked = normalize_batch(rows, self._encoder.info.schema)
             self._encoder.check_keys(checked)
         self._client.check_sizes(checked)
-        blocks = self._client.write_arrow(self._encoder, checked, self._partitions.check)
+        blocks = self._client.write_arrow(self._encoder, checked, self._owner, self._partitions.check)
         for block in blocks:
             byte_count = checked.nbytes // len(blocks)
             self._under_way.append((block, byte_count))

@@ -195,7 +195,7 @@ class Cluster:
             try:
                 return await self._request(node, api, message)
             except NetworkError as error:
-                logger.info("%s cannot be asked for %s: %s", node.uid, api.name, error.message)
+                logger.debug("%s cannot be asked for %s: %s", node.uid, api.name, error.message)
                 self.forget_server(node.id)
         node = self._random_tablet_server()
         if node is None:
@@ -217,14 +217,14 @@ class Cluster:
             try:
                 channel = await self._pool.channel(node)
             except NetworkError as error:
-                logger.info("the coordinator %s cannot be reached: %s", node.uid, error.message)
+                logger.debug("the coordinator %s cannot be reached: %s", node.uid, error.message)
             else:
                 try:
                     return await channel.request(api, message, timeout_s=self._request_timeout_s)
                 except FlussError as error:
                     if not _may_be_repeated(api, error):
                         raise
-                    logger.info("the coordinator %s cannot be asked: %s", node.uid, error.message)
+                    logger.debug("the coordinator %s cannot be asked: %s", node.uid, error.message)
         await self.rebootstrap()
         node = self._metadata.coordinator
         if node is None:
@@ -252,6 +252,10 @@ class Cluster:
     def leader_of(self, bucket: TableBucket) -> int | None:
         """Return the tablet server that leads a bucket, or None if that is not known."""
         return self._metadata.leader_of(bucket)
+
+    def named_leader_of(self, bucket: TableBucket) -> int | None:
+        """Return the tablet server that was last said to lead a bucket, whether or not it is there."""
+        return self._metadata.named_leader_of(bucket)
 
     def partition_name(self, partition_id: int) -> str | None:
         return self._metadata.partition_name(partition_id)
@@ -351,7 +355,7 @@ class Cluster:
             try:
                 return await self._request(node, apis.GET_METADATA, request)
             except (NetworkError, RequestTimeoutError) as error:
-                logger.info("%s cannot be asked for metadata: %s", node.uid, error.message)
+                logger.debug("%s cannot be asked for metadata: %s", node.uid, error.message)
                 self.forget_server(node.id)
         return await self._bootstrap.ask(request)
 

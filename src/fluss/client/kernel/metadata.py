@@ -105,9 +105,13 @@ class Metadata:
 
     def leader_of(self, bucket: TableBucket) -> int | None:
         """Return the id of a living tablet server; a leader that is not in the server list counts as unknown."""
-        known = self._table_by_id(bucket.table_id)
-        leader_id = None if known is None else known.leaders.get(bucket.partition_id, {}).get(bucket.bucket_id)
+        leader_id = self.named_leader_of(bucket)
         return leader_id if leader_id in self.tablet_servers else None
+
+    def named_leader_of(self, bucket: TableBucket) -> int | None:
+        """Return the id of the leader that was last named, also if no such server is known."""
+        known = self._table_by_id(bucket.table_id)
+        return None if known is None else known.leaders.get(bucket.partition_id, {}).get(bucket.bucket_id)
 
     def has_all_leaders(self, path: TablePath, partition_id: int | None) -> bool:
         """Whether the leader of every bucket of a table, or of one of its partitions, is known."""

@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 # Beyond this many doublings every policy has reached its longest pause by far.
 _DOUBLINGS_MAX: Final = 30
+_TIMEOUT_S_MAX: Final = 10 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,18 @@ DOWNLOADS: Final = RetryPolicy(0.1, 5.0)
 LOOKUPS: Final = RetryPolicy(0.02, 1.0)
 # Questions of long-running jobs, which wait while servers are away; ``request-timeout`` is their limit.
 JOBS: Final = RetryPolicy(0.1, 1.0, is_first_immediate=True)
+
+
+def checked_timeout_s(what: str, timeout: float | None) -> float | None:
+    """Return the seconds that a caller wants to wait at most; None is for ever. Negative ones are a FlussError."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"{what} must be a number of seconds, got {type(timeout).__name__}")
+    if not timeout >= 0:
+        raise FlussError(f"{what} must be non-negative, got: {timeout}")
+    # Event loops do not like timers that are years away.
+    return min(float(timeout), _TIMEOUT_S_MAX)
 
 
 def retried(ask: Callable[[], T], policy: RetryPolicy, limit_s: float) -> T:

@@ -8,6 +8,9 @@ one they were made on.
     run_blocking(...)            for a thread that blocks, and runs the coroutine of an ``_async`` method itself
     wait_for(...)                for a thread that blocks while the library's loop runs anything awaitable
     AwaitsItself, StartedCall    results for which ``x = f()`` and ``x = await f()`` mean the same
+
+A FlussError that comes from the loop is raised without the way it took there: its traceback is that of the caller. The
+way is logged at DEBUG. Functions with ``__tracebackhide__`` are left out of tracebacks by IPython and pytest.
 """
 
 from __future__ import annotations
@@ -73,9 +76,12 @@ class Runtime:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a blocking call was made on the event loop of the library, which would wait for itself")
+        __tracebackhide__ = True
         future = self.submit(coroutine)
         try:
             return future.result()
+        except FlussError as error:
+            raise without_journey(error) from error.__cause__
         except BaseException:
             # Does nothing if the coroutine itself has failed.
             future.cancel()
@@ -87,11 +93,15 @@ class Runtime:
         The coroutine starts when this is first awaited. When the caller is cancelled, the coroutine goes on unless
         ``cancels`` says otherwise.
         """
+        __tracebackhide__ = True
         if is_blocking():
             return self.run(coroutine)
         if asyncio.get_running_loop() is self.loop:
             return await coroutine
-        return await outcome(self.submit(coroutine), cancels=cancels)
+        try:
+            return await outcome(self.submit(coroutine), cancels=cancels)
+        except FlussError as error:
+            raise error.with_traceback(None) from error.__cause__
 
     async def offload(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function on a worker thread, so that the loop stays free.
@@ -174,12 +184,15 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     for coroutines that ask ``is_blocking`` before they wait, as ``bridge`` and ``on_worker`` do. Others need
     ``wait_for``.
     """
+    __tracebackhide__ = True
     was_blocking, _this_thread.is_blocking = _this_thread.is_blocking, True
     try:
         coroutine.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
+    except FlussError as error:
+        raise without_journey(error) from error.__cause__
     finally:
         _this_thread.is_blocking = was_blocking
     coroutine.close()
@@ -196,6 +209,7 @@ async def outcome(future: Future[T], *, cancels: bool = False) -> T:
 
     When the caller is cancelled, the future stays as it is unless ``cancels`` says that it is to be cancelled, too.
     """
+    __tracebackhide__ = True
     if not future.done():
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
@@ -206,7 +220,23 @@ async def outcome(future: Future[T], *, cancels: bool = False) -> T:
             if cancels:
                 future.cancel()
             raise
-    return future.result()
+    try:
+        return future.result()
+    except FlussError as error:
+        raise without_journey(error) from error.__cause__
+
+
+def without_journey(error: FlussError) -> FlussError:
+    """Forget through which functions, threads and loops an error and its causes have come; return it."""
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("an error on its way to the caller: %s", error.message, exc_info=error)
+    forgotten: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in forgotten:
+        forgotten.add(id(cause))
+        cause.__traceback__ = None
+        cause = cause.__cause__
+    return error
 
 
 def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _future: Future[Any]) -> None:
@@ -240,7 +270,11 @@ def runtime() -> Runtime:
 
 def wait_for(awaitable: Awaitable[T]) -> T:
     """Block the calling thread until something of the library is done, on its loop. Ctrl-C ends the wait."""
-    return runtime().run(_awaited(awaitable))
+    __tracebackhide__ = True
+    try:
+        return runtime().run(_awaited(awaitable))
+    except FlussError as error:
+        raise error.with_traceback(None) from error.__cause__
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:

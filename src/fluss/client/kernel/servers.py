@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 from fluss.client.kernel.retry import BOOTSTRAP
 from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.config import Config
-from fluss.errors import FlussError, NetworkError
+from fluss.errors import FlussError, NetworkError, RequestTimeoutError
 from fluss.net.channel import Channel, ChannelSettings
 from fluss.net.tls import ClientContext, ClientTls
 from fluss.protocol import api as apis
@@ -23,6 +23,8 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster_info import ServerNode, ServerType
 
 _PORT_MAX: Final = 65535
+# Servers that come and go under other addresses must not pile up.
+_LOST_MAX: Final = 1000
 _ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>[0-9]{1,5})")
 _ROLES: Final = {
     ServerType.COORDINATOR_SERVER.value: ServerRole.COORDINATOR,
@@ -89,9 +91,10 @@ class Bootstrap:
                 return await self._ask_in_order(request)
             except FlussError as error:
                 pause_s = next(pauses_s, None)
-                if pause_s is None or not error.is_retriable:
+                # A server that has had its time would only take it once more.
+                if pause_s is None or not error.is_retriable or isinstance(error, RequestTimeoutError):
                     raise
-                logger.info("%s does not answer (%s); trying again", self._addresses[0], error.message)
+                logger.debug("%s does not answer (%s); trying again", self._addresses[0], error.message)
             await self._sleep(pause_s)
 
     async def _ask_in_order(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
@@ -100,7 +103,7 @@ class Bootstrap:
             try:
                 return await self._ask_one(text, request)
             except FlussError as error:
-                logger.info("bootstrap server %s: %s", text, error.message)
+                logger.debug("bootstrap server %s: %s", text, error.message)
                 failures.append(error)
         for failure in reversed(failures):
             if not isinstance(failure, _InvalidAddressError):
@@ -147,6 +150,7 @@ class ServerPool:
         self._sleep = sleep
         self._channels: dict[str, tuple[ServerNode, Channel]] = {}
         self._connects = SharedCalls()
+        self._lost = _LostServers()
 
     async def channel(self, node: ServerNode) -> Channel:
         """Return an open channel. Raises NetworkError, AuthenticationError or the like."""
@@ -169,7 +173,12 @@ class ServerPool:
         )
 
     async def _replace(self, node: ServerNode) -> Channel:
-        channel = await self.connect(node.host, node.port, _ROLES.get(node.server_type))
+        try:
+            channel = await self.connect(node.host, node.port, _ROLES.get(node.server_type))
+        except (NetworkError, RequestTimeoutError) as error:
+            self._lost.lost(node, error)
+            raise
+        self._lost.reached(node)
         previous = self._channels.pop(node.uid, None)
         # Servers come and go; those that have gone must not pile up here.
         self._channels = {uid: known for uid, known in self._channels.items() if known[1].is_open}
@@ -185,6 +194,37 @@ class ServerPool:
         self._channels.clear()
         for channel in channels:
             await channel.close()
+
+
+class _LostServers:
+    """Logs that a server cannot be reached, once, and that it is back. Belongs to one event loop.
+
+    A server has a node for each of its roles, at the same address.
+    """
+
+    def __init__(self) -> None:
+        # By address: since when, and which nodes.
+        self._lost: dict[Address, tuple[float, set[str]]] = {}
+
+    def lost(self, node: ServerNode, error: FlussError) -> None:
+        """A connection could not be made."""
+        address = Address(node.host, node.port)
+        if address in self._lost:
+            self._lost[address][1].add(node.uid)
+            return
+        while len(self._lost) >= _LOST_MAX:
+            del self._lost[next(iter(self._lost))]
+        self._lost[address] = asyncio.get_running_loop().time(), {node.uid}
+        logger.warning("lost the server at %s:%d: %s", *address, error.message)
+
+    def reached(self, node: ServerNode) -> None:
+        """A connection was made. A server may be back at another address."""
+        address = Address(node.host, node.port)
+        for known, (since_s, uids) in list(self._lost.items()):
+            if known == address or node.uid in uids:
+                del self._lost[known]
+                lost_s = asyncio.get_running_loop().time() - since_s
+                logger.warning("the server at %s:%d is back, after %.1f s", *address, lost_s)
 
 
 def _credentials(config: Config) -> sasl.Credentials | None:

@@ -316,7 +316,7 @@ class Fetcher:
             self._loop.call_soon(self._buffer.put, chunks)
         if failed:
             last_error = failed[0].last_error
-            logger.info(
+            logger.debug(
                 "%d buckets of %s cannot be read, the first because of: %s", len(failed), self._path, last_error
             )
             self._retry_later(failed)
@@ -428,7 +428,7 @@ class Fetcher:
         if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION and form.is_filtered:
             self._stop_filtering(error)
             return
-        logger.info("tablet server %d could not be asked for records: %s", queue.server_id, error.message)
+        logger.debug("tablet server %d could not be asked for records: %s", queue.server_id, error.message)
         subscriptions = list(group.subscriptions)
         if not isinstance(error, RequestTimeoutError):
             self._cluster.forget_server(queue.server_id)

@@ -31,8 +31,8 @@ from fluss.client.scan.table_buckets import (
     PartitionChoices,
     can_scan_rows,
     check_bucket_id,
-    check_complete_changelogs,
     checked_choices,
+    incomplete_changelogs,
     table_buckets,
 )
 from fluss.errors import ErrorCode, FlussError
@@ -192,8 +192,9 @@ class LogScanner(ServerMade, Generic[ItemT]):
         some minutes without polls. If it is gone before its end, because of that or of a restart, polls raise
         code 66, and it takes another call of this method to begin again.
 
-        Servers before 1.0 have no snapshots. There, all changes come instead, from the first one on; if the oldest
-        changes are no longer there, that is an error.
+        Servers before 1.0 cannot return the rows of now. There, all changes come instead, from the first one on; if
+        the oldest changes of a bucket are no longer there, the rows of its last snapshot in remote storage come first,
+        which this machine has to be able to read and which takes RocksDB (``pip install "flussbett[server]"``).
 
         A filter is applied to rows and changes alike, each change being judged by its own row: a row that no longer
         matches comes as ``-U`` without its ``+U``. So the changelog must have rows before an update, which it has
@@ -220,8 +221,8 @@ class LogScanner(ServerMade, Generic[ItemT]):
             return dict.fromkeys(buckets, EARLIEST_OFFSET)
         if await can_scan_rows(self._cluster, self._info.table_path, buckets):
             return dict.fromkeys(buckets, FROM_SNAPSHOT)
-        await check_complete_changelogs(self._cluster, self._info.table_path, buckets)
-        return dict.fromkeys(buckets, 0)
+        incomplete = await incomplete_changelogs(self._cluster, self._info.table_path, buckets)
+        return dict.fromkeys(buckets, 0) | dict.fromkeys(incomplete, FROM_SNAPSHOT)
 
     def unsubscribe(self, bucket_id: int) -> None:
         """Stop reading a bucket, if it is read at all."""
@@ -289,7 +290,10 @@ class LogScanner(ServerMade, Generic[ItemT]):
 
     def _follow_partitions(self, existing: Collection[int]) -> None:
         """Read partitions that are new, and no more those that are gone."""
-        with self._lock:
+        # The event loop must not wait for a thread that may wait for it. There will be another look.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             is_reserved = self._bounded_call is not None or self._open_reader is not None
             if self._discovery is None or is_reserved or self._pipeline.buffer.is_closed:
                 # A read up to now is of the partitions that it began with.
@@ -313,6 +317,8 @@ class LogScanner(ServerMade, Generic[ItemT]):
                 self._pipeline.subscriptions.end(gone)
             if starts:
                 self._pipeline.subscriptions.begin(starts)
+        finally:
+            self._lock.release()
 
     async def _prepare(self, partition_ids: set[int], latest: list[TableBucket]) -> dict[TableBucket, int]:
         """Make sure that partitions exist, and return the latest offsets of buckets."""

@@ -25,6 +25,7 @@ import pyarrow as pa
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.kernel.runtime import AwaitsItself
 from fluss.errors import FlussError
+from fluss.notebook import ROWS_SHOWN_MAX, html_table, shown
 from fluss.row.arrow_arrays import number_array, string_array
 from fluss.row.python_values import python_column, python_rows
 from fluss.schema.offsets import ChangeType
@@ -169,7 +170,13 @@ class ScanRecord:
         return (self._run._rows or self._run.rows())[self._index]
 
     def __repr__(self) -> str:
-        return f"ScanRecord(offset={self.offset}, timestamp={self.timestamp}, change_type={self.change_type})"
+        return (
+            f"ScanRecord(offset={self.offset}, timestamp={self.timestamp}, change_type={self.change_type}, "
+            f"row={shown(self.row)})"
+        )
+
+    def _repr_html_(self) -> str:
+        return _records_html([self], "ScanRecord")
 
 
 class ScanRecords(AwaitsItself):
@@ -277,6 +284,9 @@ class ScanRecords(AwaitsItself):
     def __repr__(self) -> str:
         return f"ScanRecords(records={self._count}, buckets={len(self._runs)})"
 
+    def _repr_html_(self) -> str:
+        return _records_html(self._records()[:ROWS_SHOWN_MAX], f"{self._count:,} records of {len(self._runs)} buckets")
+
 
 class RecordBatch:
     """A batch of rows as Arrow, and where it stands in the log."""
@@ -356,6 +366,14 @@ class RecordBatch:
             f"rows={self.num_records})"
         )
 
+    def _repr_html_(self) -> str:
+        head = self._batch.slice(0, ROWS_SHOWN_MAX)
+        offsets = self.offsets.slice(0, ROWS_SHOWN_MAX).to_pylist()
+        changes = self.change_types.slice(0, ROWS_SHOWN_MAX).to_pylist()
+        rows = zip(offsets, changes, *(column.to_pylist() for column in head.columns), strict=True)
+        caption = f"{self.num_records:,} rows of {self._bucket}"
+        return html_table(("offset", "change", *head.schema.names), rows, caption)
+
 
 # The name in the reference of the other language bindings.
 ScanBatch = RecordBatch
@@ -368,6 +386,16 @@ class RecordBatches(list[RecordBatch], AwaitsItself):
 
     # ``asyncio.gather`` keeps what it awaits in a dict.
     __hash__ = object.__hash__  # type: ignore[assignment]  # Lists have no hash, because they change; identity does not.
+
+
+def _records_html(records: list[ScanRecord], caption: str) -> str:
+    """Return a table of records, for notebooks."""
+    names = list(dict.fromkeys(name for record in records for name in record.row))
+    rows = [
+        (record.bucket.bucket_id, record.offset, str(record.change_type), *map(record.row.get, names))
+        for record in records
+    ]
+    return html_table(("bucket", "offset", "change", *names), rows, caption)
 
 
 def changelog_schema(rows: pa.Schema) -> pa.Schema:

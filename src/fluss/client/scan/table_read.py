@@ -4,7 +4,8 @@ Three ways lead to the rows, and ``TableRead.begin`` takes the one that fits:
 
     log table                               its log from the earliest to the latest offset
     primary key, servers with scans         the rows of every bucket as they are at one moment (``SnapshotFetcher``)
-    primary key, servers before 1.0         all changes up to the latest offset, folded (``ChangelogFold``)
+    primary key, servers before 1.0         all changes up to the latest offset, folded (``ChangelogFold``); where the
+                                            oldest are gone, behind the rows of the last snapshot in remote storage
 
 What is consistent: the rows of one bucket are exactly those after all changes before one offset, none of them newer
 or older. Every write that was acknowledged before the read began is in them. Buckets are looked at at the same time,
@@ -27,9 +28,10 @@ from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.scan.buffer import FROM_SNAPSHOT
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.pipeline import ScanPipeline, bounds
+from fluss.client.scan.progress import ProgressBar
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.snapshot_fetcher import SnapshotLostError
-from fluss.client.scan.table_buckets import can_scan_rows, check_complete_changelogs, table_buckets
+from fluss.client.scan.table_buckets import can_scan_rows, incomplete_changelogs, table_buckets
 from fluss.schema.offsets import EARLIEST_OFFSET
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.table import PartitionSpec, TableBucket, TableInfo
@@ -54,6 +56,8 @@ class TableReadOptions:
     partitions: Collection[str | PartitionSpec] | None = None
     # A single bucket, instead of partitions.
     bucket: TableBucket | None = None
+    # Shows how far the read is.
+    progress: ProgressBar | None = None
 
 
 class TableRead:
@@ -66,6 +70,7 @@ class TableRead:
         found: Mapping[TableBucket, tuple[int, int]],
         rows: _KeptRows,
         fold: ChangelogFold | None = None,
+        progress: ProgressBar | None = None,
     ) -> None:
         self._runtime = runtime
         self._pipeline = pipeline
@@ -74,6 +79,9 @@ class TableRead:
         # Between the log and the rows, if the log has changes.
         self._fold = fold
         self._restarts: Counter[TableBucket] = Counter()
+        self._found = found
+        self._row_count = 0
+        self._progress = progress
 
     @classmethod
     async def begin(cls, cluster: Cluster, runtime: Runtime, info: TableInfo, options: TableReadOptions) -> TableRead:
@@ -87,23 +95,24 @@ class TableRead:
         earliest = dict.fromkeys(buckets, EARLIEST_OFFSET)
         if not info.has_primary_key():
             pipeline = ScanPipeline(cluster, runtime, info, columns, predicate=options.predicate)
-            return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows)
+            return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows, progress=options.progress)
         if await can_scan_rows(cluster, path, buckets):
             # Servers know nothing of filters here, so as many rows may be needed as there are.
             row_limit = options.row_limit if columns.row_filter is None else None
             pipeline = ScanPipeline(cluster, runtime, info, columns, rows_only=True, row_limit=row_limit)
-            return cls(runtime, pipeline, dict.fromkeys(buckets, _SNAPSHOT_ONLY), rows)
-        await check_complete_changelogs(cluster, path, buckets)
+            return cls(runtime, pipeline, dict.fromkeys(buckets, _SNAPSHOT_ONLY), rows, progress=options.progress)
+        incomplete = await incomplete_changelogs(cluster, path, buckets)
         # Of a row that is filtered out, earlier changes may not be: rows are filtered when they are known.
         unfiltered = columns.with_filter_columns()
         with_keys = unfiltered.with_columns(info.physical_primary_keys)
         fold = ChangelogFold(columns, with_keys, info.physical_primary_keys)
         pipeline = ScanPipeline(cluster, runtime, info, with_keys)
-        return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows, fold)
+        found = await bounds(cluster, path, earliest | dict.fromkeys(incomplete, FROM_SNAPSHOT))
+        return cls(runtime, pipeline, found, rows, fold, options.progress)
 
     async def all_rows(self) -> list[pa.RecordBatch]:
         """Read everything."""
-        with contextlib.closing(self._pipeline):
+        with contextlib.closing(self._pipeline), self._ending():
             while not self._is_done:
                 with self._restarting():
                     await self._runtime.on_worker(self._keep, await self._read.step())
@@ -111,7 +120,7 @@ class TableRead:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield rows as they come, blocking. A bucket whose rows a server has lost half way is an error (code 66)."""
-        with contextlib.closing(self._pipeline):
+        with contextlib.closing(self._pipeline), self._ending():
             while not self._is_done:
                 self._keep(run_blocking(self._read.step()))
                 yield from self._rows.take()
@@ -125,6 +134,29 @@ class TableRead:
         keep = self._rows.add if self._fold is None else self._fold.add
         for run in runs:
             keep(run)
+            self._row_count += run.count
+        if self._progress is not None:
+            self._progress.update(self._row_count, self._fraction)
+
+    def _fraction(self) -> float:
+        """Return which part of the read is done: of the offsets, or of the buckets if rows of a moment are read."""
+        left = {bucket: at for bucket, at in self._pipeline.subscriptions.positions().items() if bucket in self._found}
+        total = sum(stop - start for start, stop in self._found.values() if start != FROM_SNAPSHOT)
+        if not total:
+            return 1 - len(left) / max(len(self._found), 1)
+        return 1 - sum(self._found[bucket][1] - max(at, self._found[bucket][0]) for bucket, at in left.items()) / total
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Have the last line of the progress shown."""
+        try:
+            yield
+        except BaseException:
+            if self._progress is not None:
+                self._progress.end(self._row_count, is_complete=False)
+            raise
+        if self._progress is not None:
+            self._progress.end(self._row_count, is_complete=True)
 
     def _kept(self) -> list[pa.RecordBatch]:
         if self._fold is not None:
@@ -139,7 +171,8 @@ class TableRead:
             yield
         except SnapshotLostError as lost:
             self._restarts[lost.bucket] += 1
-            if self._restarts[lost.bucket] > _RESTARTS_MAX:
+            # What has been folded cannot be taken back.
+            if self._fold is not None or self._restarts[lost.bucket] > _RESTARTS_MAX:
                 raise
             self._rows.forget(lost.bucket)
             (subscription,) = self._pipeline.subscriptions.begin({lost.bucket: FROM_SNAPSHOT})

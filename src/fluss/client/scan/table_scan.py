@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -11,7 +11,9 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.scan.batch_scanner import BatchScanner
+from fluss.client.scan.frames import polars_frame, require_library
 from fluss.client.scan.log_scanner import LogScanner
+from fluss.client.scan.progress import progress_bar
 from fluss.client.scan.records import RecordBatch, ScanRecord, require_pandas
 from fluss.client.scan.table_buckets import PartitionChoices, check_bucket_id, checked_choices
 from fluss.client.scan.table_read import TableRead, TableReadOptions
@@ -26,6 +28,7 @@ from fluss.schema.value_objects import string_list
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
 
 
 class TableScan:
@@ -67,9 +70,9 @@ class TableScan:
         """Return only rows for which the condition holds. Several calls add conditions, of which all must hold.
 
         A condition is an object (``(col("price") > 10) & col("name").starts_with("a")``), a text in SQL
-        (``"price > 10 AND name LIKE 'a%'"``), or an expression of pyarrow or pyiceberg. As in SQL, a comparison with
-        NULL is unknown, and a row is returned only if its condition is true. NaN equals itself and is above all other
-        numbers, as for Spark; only expressions of pyarrow follow the rules of pyarrow.
+        (``"price > 10 AND name LIKE 'a%'"``), or an expression of pyarrow, polars or pyiceberg. As in SQL, a
+        comparison with NULL is unknown, and a row is returned only if its condition is true. NaN equals itself and is
+        above all other numbers, as for Spark; only expressions of pyarrow follow the rules of pyarrow.
 
         The columns of a condition need not be among those that are returned. Servers leave out batches that cannot
         have a row for which it holds, if the table has statistics (``table.statistics.columns``), and the client leaves
@@ -143,7 +146,7 @@ class TableScan:
 
     # The whole table at once
 
-    def to_arrow(self, partitions: PartitionChoices = None) -> pa.Table:
+    def to_arrow(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pa.Table:
         """Read the whole table and return it: the rows it has now, or all that a log table holds up to now.
 
         ``partitions`` chooses some of them, by name or by values of partition columns; otherwise all that exist now
@@ -153,42 +156,72 @@ class TableScan:
         Rows of a table with a primary key are those of one moment in each bucket, the moments of all buckets being as
         close together as the servers allow; the rows do not change while they are read. All that was acknowledged
         before the call is among them. A server before 1.0 cannot return current rows, so all changes are read instead
-        and the last of each row counts: that takes longer, and is an error if the oldest changes are no longer there.
-        """
-        return run_blocking(self.to_arrow_async(partitions))
+        and the last of each row counts, which takes longer. If the oldest changes are no longer there, they are read
+        from the last snapshot on, in remote storage: this machine has to be able to read it, and needs RocksDB for it
+        (``pip install "flussbett[server]"``).
 
-    async def to_arrow_async(self, partitions: PartitionChoices = None) -> pa.Table:
+        ``progress`` shows how far the read is, if there is a terminal or a notebook.
+        """
+        return run_blocking(self.to_arrow_async(partitions, progress=progress))
+
+    async def to_arrow_async(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
-        options = self._read_options(partitions)
+        options = self._read_options(partitions, progress)
         begin = TableRead.begin(self._cluster, self._runtime, self._info, options)
         read = await self._runtime.bridge(begin, cancels=True)
         return pa.Table.from_batches(await read.all_rows(), schema=options.columns.arrow_schema)
 
-    def to_pandas(self, partitions: PartitionChoices = None) -> pd.DataFrame:
+    def to_pandas(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pd.DataFrame:
         """Read as ``to_arrow`` does, and return a pandas DataFrame."""
         require_pandas()
-        return self.to_arrow(partitions).to_pandas()
+        return self.to_arrow(partitions, progress=progress).to_pandas()
 
-    async def to_pandas_async(self, partitions: PartitionChoices = None) -> pd.DataFrame:
+    async def to_pandas_async(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pd.DataFrame:
         """Like ``to_pandas``, without blocking the event loop."""
         require_pandas()
-        return (await self.to_arrow_async(partitions)).to_pandas()
+        return (await self.to_arrow_async(partitions, progress=progress)).to_pandas()
 
-    def to_arrow_batch_reader(self, partitions: PartitionChoices = None) -> pa.RecordBatchReader:
+    def to_polars(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pl.DataFrame:
+        """Read as ``to_arrow`` does, and return a polars DataFrame."""
+        require_library("polars", "A data frame")
+        return polars_frame(self.to_arrow(partitions, progress=progress))
+
+    async def to_polars_async(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pl.DataFrame:
+        """Like ``to_polars``, without blocking the event loop."""
+        require_library("polars", "A data frame")
+        return polars_frame(await self.to_arrow_async(partitions, progress=progress))
+
+    def to_arrow_batch_reader(
+        self, partitions: PartitionChoices = None, *, progress: bool = False
+    ) -> pa.RecordBatchReader:
         """Return a reader over what ``to_arrow`` returns, for tables that do not fit into memory.
 
         Rows are fetched as they are read. If a server has lost the rows of a moment before their end (code 66),
         because it was restarted or the reader has paused for minutes, the reader fails. Only servers before 1.0 make it
         keep all rows of a table with a primary key in memory.
         """
-        options = self._read_options(partitions)
+        options = self._read_options(partitions, progress)
         read = self._runtime.run(TableRead.begin(self._cluster, self._runtime, self._info, options))
         return pa.RecordBatchReader.from_batches(options.columns.arrow_schema, read.batches())
 
-    def _read_options(self, partitions: PartitionChoices) -> TableReadOptions:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Read as ``to_arrow_batch_reader`` does, for everything that takes Arrow data: ``pa.table(scan)``."""
+        return self.to_arrow_batch_reader().__arrow_c_stream__(requested_schema)
+
+    def _batches(self, partitions: PartitionChoices) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, beginning to read when the first is asked for."""
+        options = self._read_options(partitions)
+        read = self._runtime.run(TableRead.begin(self._cluster, self._runtime, self._info, options))
+        yield from read.batches()
+
+    def _read_options(self, partitions: PartitionChoices, progress: bool = False) -> TableReadOptions:
         columns = self._columns()
         return TableReadOptions(
-            columns, self._pushed_down(columns), self._limit, checked_choices(self._info, partitions)
+            columns,
+            self._pushed_down(columns),
+            self._limit,
+            checked_choices(self._info, partitions),
+            progress=progress_bar(f"reading {self._info.table_path}") if progress else None,
         )
 
     def __repr__(self) -> str:

@@ -125,7 +125,7 @@ class Accumulator:
         )
 
     def append_arrow(
-        self, table: PhysicalTable, encoder: TableEncoder, batch: pa.RecordBatch, bucket_id: int | None
+        self, table: PhysicalTable, encoder: TableEncoder, batch: pa.RecordBatch, bucket_id: int | None, owner: object
     ) -> Block:
         """Take an Arrow batch as a block of its own; wait for memory if there is none."""
         reserved_bytes = self._memory.reserve(batch.nbytes)
@@ -138,6 +138,7 @@ class Accumulator:
                 if earlier is not None:
                     self._close(earlier, events)
                 block = Block(table, encoder, bucket_id, arrow=batch)
+                block.owners.add(owner)
                 block.reserved_bytes, reserved_bytes = reserved_bytes, 0
                 self._incomplete[block] = None
                 self._hand_on(block, events)
@@ -257,10 +258,10 @@ class Accumulator:
         with self._lock:
             return block.take_rows()
 
-    def incomplete(self) -> list[Block]:
-        """Return the blocks whose rows have no end yet."""
+    def incomplete(self, owner: object | None = None) -> list[Block]:
+        """Return the blocks whose rows have no end yet: all, or those with rows of one writer."""
         with self._lock:
-            return list(self._incomplete)
+            return [block for block in self._incomplete if owner is None or owner in block.owners]
 
     def forget(self, block: Block) -> None:
         """The rows of a block have come to their end."""

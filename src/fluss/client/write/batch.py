@@ -106,13 +106,15 @@ class Batch:
 class BucketQueue:
     """The batches of one bucket in the order in which they must arrive. Belongs to the event loop."""
 
-    __slots__ = ("_order_next", "backoff", "bucket_id", "table", "waiting")
+    __slots__ = ("_order_next", "backoff", "bucket_id", "table", "trouble", "waiting")
 
     def __init__(self, table: PhysicalTable, bucket_id: int, retry: RetryPolicy) -> None:
         self.table = table
         self.bucket_id = bucket_id
         self.waiting: list[Batch] = []
         self.backoff = Backoff(retry)
+        # Why its batches have not been stored yet, if something is wrong.
+        self.trouble: FlussError | None = None
         self._order_next = 0
 
     def add(self, batch: Batch, now_s: float) -> None:

@@ -64,6 +64,7 @@ class Block:
         "is_reported",
         "limit_bytes",
         "opened_at_s",
+        "owners",
         "reserved_bytes",
         "row_counts",
         "rows",
@@ -101,6 +102,9 @@ class Block:
         self.done: Future[None] = Future()
         self.error: FlussError | None = None
         self.is_reported = False
+        # The writers of its rows, as far as they have not been told of a failure. Under the accumulator's lock until
+        # the block is closed.
+        self.owners: set[object] = set()
         self._parts_left = 1
         self._errors_by_bucket: dict[int, FlussError] | None = None
 
@@ -223,11 +227,11 @@ class PhysicalTable:
                 return self.assigner.take()
         return BY_KEY
 
-    def destination(self, encoder: TableEncoder) -> RowDestination:
-        """Return where rows of one schema go."""
+    def destination(self, encoder: TableEncoder, owner: object) -> RowDestination:
+        """Return where rows of one schema go, of the writer that ``owner`` stands for."""
         if isinstance(self.assigner, RoundRobinAssigner):
-            return RoundRobinDestination(self, encoder, self.assigner)
-        return RowDestination(self, encoder)
+            return RoundRobinDestination(self, encoder, owner, self.assigner)
+        return RowDestination(self, encoder, owner)
 
 
 class RowDestination:
@@ -236,15 +240,18 @@ class RowDestination:
     ``block`` is where the next row probably goes: a writer that finds it closed or full asks the accumulator.
     """
 
-    __slots__ = ("block", "encoder", "table")
+    __slots__ = ("block", "encoder", "owner", "table")
 
-    def __init__(self, table: PhysicalTable, encoder: TableEncoder) -> None:
+    def __init__(self, table: PhysicalTable, encoder: TableEncoder, owner: object) -> None:
         self.table = table
         self.encoder = encoder
+        self.owner = owner
         # A closed block stands for none.
         self.block = Block(table, encoder, BY_KEY)
 
     def remember(self, block: Block) -> None:
+        """Note which block has taken a row, and will take more. Under the accumulator's lock."""
+        block.owners.add(self.owner)
         self.block = block
 
 
@@ -253,9 +260,12 @@ class RoundRobinDestination(RowDestination):
 
     __slots__ = ("_assigner", "_blocks")
 
-    def __init__(self, table: PhysicalTable, encoder: TableEncoder, assigner: RoundRobinAssigner) -> None:
+    def __init__(
+        self, table: PhysicalTable, encoder: TableEncoder, owner: object, assigner: RoundRobinAssigner
+    ) -> None:
         self.table = table
         self.encoder = encoder
+        self.owner = owner
         self._assigner = assigner
         self._blocks = [Block(table, encoder, bucket_id) for bucket_id in range(table.bucket_count)]
 
@@ -265,6 +275,7 @@ class RoundRobinDestination(RowDestination):
 
     def remember(self, block: Block) -> None:
         assert block.bucket_id is not None, "every row has been given a bucket"
+        block.owners.add(self.owner)
         self._blocks[block.bucket_id] = block
 
 

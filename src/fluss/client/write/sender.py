@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from fluss.client.kernel.retry import METADATA, WRITES, Backoff, RetryPolicy
 from fluss.client.write.batch import Batch, BucketQueue, Idempotence, Verdict, allocate_writer_id
 from fluss.client.write.blocks import PhysicalTable
 from fluss.config import Config
-from fluss.errors import ErrorCode, FlussError, error_for_code
+from fluss.errors import ErrorCode, FlussError, NetworkError, RequestTimeoutError, error_for_code
 from fluss.integers import INT32_MAX
 from fluss.protocol import api as apis
 from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
@@ -48,6 +48,8 @@ class SenderSettings:
     is_idempotent: bool
     batch_retry: RetryPolicy = WRITES
     leader_retry: RetryPolicy = METADATA
+    # How long a bucket may be without a leader before that is worth a warning.
+    leaderless_s_max: float = 5.0
 
     @classmethod
     def of(cls, config: Config) -> SenderSettings:
@@ -82,7 +84,7 @@ class Sender:
         self._idempotence = idempotence or Idempotence(
             is_enabled=settings.is_idempotent, in_flight_max=settings.in_flight_max
         )
-        self._searches = _LeaderSearches(cluster, settings.leader_retry, self._look_at, self._leaderless)
+        self._searches = _LeaderSearches(cluster, settings, self._look_at, self._leaderless)
         self._queues: dict[tuple[PhysicalTable, int], BucketQueue] = {}
         # Buckets to look at in the next round, in the order in which they asked for it.
         self._asking: dict[BucketQueue, None] = {}
@@ -105,6 +107,13 @@ class Sender:
             queue = self._queues[key] = BucketQueue(table, batch.bucket_id, self._settings.batch_retry)
         queue.add(batch, self._loop.time())
         self._look_at(queue)
+
+    def trouble_of(self, tables: Collection[PhysicalTable]) -> str | None:
+        """Say what keeps batches of some tables from being stored, if something is known to."""
+        for (table, _), queue in self._queues.items():
+            if queue.trouble is not None and table in tables:
+                return queue.trouble.message
+        return None
 
     async def close(self, error: FlussError) -> None:
         """Stop at once. Whatever has no end yet ends with ``error``."""
@@ -239,6 +248,7 @@ class Sender:
         """A batch has arrived. ``pressure``, from 0 to 1, is how hard the server finds it to keep up."""
         self._idempotence.acknowledged(item.batch)
         item.queue.backoff.succeeded()
+        item.queue.trouble = None
         self._end(item.batch, None)
         if pressure > 0:
             self._throttle(item.queue, pressure)
@@ -264,7 +274,7 @@ class Sender:
             self._idempotence.failed(batch, error.error_code, is_certain=False)
             self._end(batch, _outdated(batch, error))
         else:
-            logger.info("a batch for %s of %s is sent again: %s", item.bucket, queue.table.name, error)
+            logger.log(_level(error), "a batch for %s of %s is sent again: %s", item.bucket, queue.table.name, error)
             self._send_again(batch, queue, error)
         self._look_at(queue)
 
@@ -280,6 +290,7 @@ class Sender:
         batch.attempts += 1
         self._idempotence.put_back(batch)
         queue.put_back(batch)
+        queue.trouble = error
         queue.backoff.failed(self._loop.time())
         self._come_back(queue)
         if error.error_code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
@@ -314,6 +325,7 @@ class Sender:
                 self._idempotence.failed(batch, error.error_code, is_certain=False)
                 self._end(batch, error)
         queue.waiting = kept
+        queue.trouble = error if kept else None
         if kept:
             self._look_at(queue)
 
@@ -351,7 +363,7 @@ class Sender:
         if error is None:
             self._allocation_backoff.succeeded()
         else:
-            logger.info("no writer id: %s", error)
+            logger.log(_level(error), "no writer id: %s", error)
             self._allocation_backoff.failed(self._loop.time())
             for queue in self._queues.values():
                 self._fail_hopeless(queue, error)
@@ -370,6 +382,12 @@ class Sender:
                 self._idempotence.failed(batch, error.error_code, is_certain=False)
                 self._end(batch, error)
         queue.waiting = kept
+        queue.trouble = error if kept else None
+
+
+def _level(error: FlussError) -> int:
+    """Return how loud to be about a failure that may pass; that a server is lost is logged where it is noticed."""
+    return logging.DEBUG if isinstance(error, NetworkError | RequestTimeoutError) else logging.INFO
 
 
 def _outdated(batch: Batch, cause: FlussError | None) -> FlussError:
@@ -384,7 +402,16 @@ def _outdated(batch: Batch, cause: FlussError | None) -> FlussError:
 class _LeaderSearch:
     """The search for the leaders of one physical table, and the queues that wait for it."""
 
-    __slots__ = ("backoff", "is_certain", "leaders", "missing_since_s", "queues", "task")
+    __slots__ = (
+        "backoff",
+        "is_certain",
+        "leaderless_since_s",
+        "leaders",
+        "missing_since_s",
+        "queues",
+        "task",
+        "warned",
+    )
 
     def __init__(self, leaders: TableLeaders, backoff: Backoff) -> None:
         self.leaders = leaders
@@ -393,6 +420,9 @@ class _LeaderSearch:
         self.task: asyncio.Task[None] | None = None
         # Since when the server says that there is no such table or partition.
         self.missing_since_s: float | None = None
+        # Buckets that rows wait for and that have no leader, as the cluster says: since when, and which are in the log.
+        self.leaderless_since_s: dict[int, float] = {}
+        self.warned: set[int] = set()
         # Whether what the last attempt failed with will not pass.
         self.is_certain = False
 
@@ -407,12 +437,13 @@ class _LeaderSearches:
     def __init__(
         self,
         cluster: Cluster,
-        retry: RetryPolicy,
+        settings: SenderSettings,
         on_found: Callable[[BucketQueue], None],
         on_failed: Callable[[BucketQueue, _LeaderSearch, FlussError], None],
     ) -> None:
         self._cluster = cluster
-        self._retry = retry
+        self._retry = settings.leader_retry
+        self._leaderless_s_max = settings.leaderless_s_max
         self._on_found = on_found
         self._on_failed = on_failed
         self._searches: dict[PhysicalTable, _LeaderSearch] = {}
@@ -461,6 +492,8 @@ class _LeaderSearches:
         else:
             self._failed(search, error)
         queues, search.queues, search.task = list(search.queues), {}, None
+        if error is None:
+            self._watch(table, search, [queue.bucket_id for queue in queues])
         for queue in queues:
             if search.leaders.leader_of(queue.bucket_id) is not None:
                 self._on_found(queue)
@@ -490,6 +523,29 @@ class _LeaderSearches:
             search.backoff.succeeded()
         else:
             search.backoff.failed(self._loop.time())
+
+    def _watch(self, table: PhysicalTable, search: _LeaderSearch, bucket_ids: Iterable[int]) -> None:
+        """Log which buckets stay without a leader, once, and that they have one again."""
+        now_s = self._loop.time()
+        since_s = search.leaderless_since_s
+        for bucket_id in [id_ for id_ in since_s if search.leaders.leader_of(id_) is not None]:
+            leaderless_s = now_s - since_s.pop(bucket_id)
+            if bucket_id in search.warned:
+                search.warned.discard(bucket_id)
+                logger.warning("bucket %d of %s has a leader again, after %.0f s", bucket_id, table.name, leaderless_s)
+        for bucket_id in bucket_ids:
+            if search.leaders.leader_of(bucket_id) is None:
+                since_s.setdefault(bucket_id, now_s)
+        late = [id_ for id_, began_s in since_s.items() if now_s - began_s >= self._leaderless_s_max]
+        new = [bucket_id for bucket_id in late if bucket_id not in search.warned]
+        if new:
+            search.warned.update(new)
+            logger.warning(
+                "%s; rows for it have waited for %.0f s, and are sent when it has one%s",
+                search.leaders.no_leader(new[0]).message,
+                now_s - since_s[new[0]],
+                "" if len(new) == 1 else f"; the same is true of buckets {', '.join(map(str, new[1:]))}",
+            )
 
     def _failed(self, search: _LeaderSearch, error: FlussError) -> None:
         if search.is_certain:

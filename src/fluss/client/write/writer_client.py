@@ -33,7 +33,7 @@ from fluss.client.write.batch import Batch
 from fluss.client.write.blocks import BatchSize, Block, CompressionRatio, PhysicalTable, RowDestination
 from fluss.client.write.encoders import Encoded, KvEncoder, LogEncoder, TableEncoder
 from fluss.client.write.sender import Sender, SenderSettings
-from fluss.errors import FlussError
+from fluss.errors import FlussError, RequestTimeoutError
 from fluss.row.bucketing import HashVariant
 from fluss.schema.table import TableInfo
 
@@ -50,6 +50,8 @@ _FAILURES_MAX: Final = 1000
 # Failures of one kind are logged so often, and of so many kinds.
 _WARNING_INTERVAL_S: Final = 60.0
 _WARNINGS_MAX: Final = 1000
+# Tables that an error names.
+_TABLES_SHOWN_MAX: Final = 3
 # Schemas and choices of columns whose writers share batches.
 _ENCODERS_MAX: Final = 1000
 # Event loops do not like timers that are years away.
@@ -100,11 +102,11 @@ class WriterClient:
         # Belongs to the event loop.
         self._sender: Sender | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._failures: dict[int, deque[tuple[int, Block]]] = {}
+        self._failures: dict[int, deque[Block]] = {}
+        # How many blocks have failed.
+        self.failure_count = 0
         # When the next failure of a table and an error code is worth a warning.
         self._warning_due_at_s: dict[tuple[int, int], float] = {}
-        # How many blocks have failed; read by other threads.
-        self.failure_count = 0
         self._is_closed = False
 
     # For writers, in any thread
@@ -131,9 +133,9 @@ class WriterClient:
                 _keep(self._kv_encoders, key, encoder)
             return encoder
 
-    def destination(self, encoder: TableEncoder, partition_name: str | None) -> RowDestination:
-        """Return where rows of a table go, or of one of its partitions."""
-        return self.physical_table(encoder, partition_name).destination(encoder)
+    def destination(self, encoder: TableEncoder, partition_name: str | None, owner: object) -> RowDestination:
+        """Return where rows of a table go, or of one of its partitions, of the writer that ``owner`` stands for."""
+        return self.physical_table(encoder, partition_name).destination(encoder, owner)
 
     def check_sizes(self, batch: pa.RecordBatch) -> None:
         """Refuse rows that are larger than all memory there is."""
@@ -144,11 +146,13 @@ class WriterClient:
         self,
         encoder: TableEncoder,
         batch: pa.RecordBatch,
+        owner: object,
         check_partitions: Callable[[Iterable[str]], None] | None = None,
     ) -> list[Block]:
         """Write an Arrow batch that has been checked; waits while memory is full. Without rows there are no blocks.
 
-        ``check_partitions`` may refuse the partitions of the rows, by name, before anything is written.
+        ``owner`` stands for the writer. ``check_partitions`` may refuse the partitions of the rows, by name, before
+        anything is written.
         """
         if not batch.num_rows:
             return []
@@ -162,7 +166,7 @@ class WriterClient:
             table = self.physical_table(encoder, partition_name)
             bucket_id = table.bucket_for_arrow()
             blocks += (
-                self.accumulator.append_arrow(table, encoder, piece, bucket_id)
+                self.accumulator.append_arrow(table, encoder, piece, bucket_id, owner)
                 for piece in slices(part, self.accumulator.full_bytes(table, bucket_id))
             )
         return blocks
@@ -350,8 +354,7 @@ class WriterClient:
         if block.error is not None:
             self._log_failure(block, block.error)
             self.failure_count += 1
-            failures = self._failures.setdefault(block.table.table_id, deque(maxlen=_FAILURES_MAX))
-            failures.append((self.failure_count, block))
+            self._failures.setdefault(block.table.table_id, deque(maxlen=_FAILURES_MAX)).append(block)
 
     def _log_failure(self, block: Block, error: FlussError) -> None:
         """Say what became of rows, once in a while for each kind of failure: every handle and flush says it, too."""
@@ -379,21 +382,40 @@ class WriterClient:
 
     # On the event loop: the end
 
-    async def flush(self, table_id: int | None = None, failures_seen: int = 0) -> None:
-        """Send everything that was written before, on this connection, and wait until it is stored or has failed.
+    async def flush(self, owner: object, table_id: int, timeout_s: float | None = None) -> None:
+        """Send everything that was written before, on this connection, and wait for the rows of one writer.
 
-        Raises the first failure. With a table, that includes failures of its rows that were not reported to any caller,
-        except for the first ``failures_seen`` that this writer has had.
+        Raises the first failure of them, also one from before that was not reported to any caller. After ``timeout_s``
+        it raises RequestTimeoutError; the rows are sent even so.
         """
         if self._is_closed:
             raise FlussError("writer closed: there is nothing left to send on this connection")
         self.accumulator.close_all()
-        blocks = self.accumulator.incomplete()
-        for block in blocks:
-            await outcome(block.done)
-        failures = self._failures.get(table_id, ()) if table_id is not None else ()
-        unreported = [block for number, block in failures if number > failures_seen and not block.is_reported]
-        _raise_first_failure([*blocks, *unreported])
+        blocks = self.accumulator.incomplete(owner)
+        is_in_time = await _ended(blocks, timeout_s)
+        self._raise_first_failure(owner, table_id, blocks)
+        if not is_in_time:
+            raise RequestTimeoutError(
+                f"flush timed out: {self._unfinished(blocks)} not stored within {timeout_s:g} s; the rows are still "
+                "being sent, and another flush waits for them"
+            )
+
+    def _raise_first_failure(self, owner: object, table_id: int, blocks: Sequence[Block]) -> None:
+        """Raise the first failure of a writer's rows that it has not been told; with it, it has been told all."""
+        failures = self._failures.get(table_id, deque())
+        unreported = [block for block in failures if owner in block.owners and not block.is_reported]
+        _raise_first([*blocks, *unreported], owner)
+
+    def _unfinished(self, blocks: Sequence[Block]) -> str:
+        """Say what of some blocks has no end yet, and why."""
+        left = [block for block in blocks if not block.done.done()]
+        tables = {block.table: None for block in left}
+        reason = None if self._sender is None else self._sender.trouble_of(tables)
+        names = ", ".join(table.name for table in list(tables)[:_TABLES_SHOWN_MAX])
+        more = "" if len(tables) <= _TABLES_SHOWN_MAX else f" and {len(tables) - _TABLES_SHOWN_MAX} more"
+        batches = "a batch" if len(left) == 1 else f"{len(left)} batches"
+        why = "" if reason is None else f" ({reason})"
+        return f"{batches} of {names}{more}{why} {'was' if len(left) == 1 else 'were'}"
 
     async def close(self, timeout_s: float) -> None:
         """Refuse new rows, send everything that was written, and stop; what is not stored in time fails.
@@ -406,20 +428,16 @@ class WriterClient:
         self.memory.close()
         self.accumulator.shut()
         blocks = self.accumulator.incomplete()
-        too_late = FlussError(f"writer closed: the rows were not stored within {timeout_s:g} s")
-        try:
-            async with asyncio.timeout(timeout_s):
-                for block in blocks:
-                    await outcome(block.done)
-        except TimeoutError:
-            logger.warning("%d batches were not stored when the writer was closed", len(self.accumulator.incomplete()))
+        too_late = FlussError("writer closed: the rows were not stored in time")
+        if not await _ended(blocks, timeout_s):
+            too_late = FlussError(f"writer closed: {self._unfinished(blocks)} not stored within {timeout_s:g} s")
         # Also ends the batches that are still being encoded, when they come.
         await self._get_sender().close(too_late)
         if self._timer is not None:
             self._timer.cancel()
         if self._workers is not None:
             self._workers.shutdown(wait=False)
-        _raise_first_failure(blocks)
+        _raise_first(blocks)
         if not all(block.done.done() for block in blocks):
             raise too_late
 
@@ -439,10 +457,25 @@ def _encoding_failure(block: Block, error: Exception) -> FlussError:
     return FlussError(f"the rows cannot be encoded: {type(error).__name__}: {error}")
 
 
-def _raise_first_failure(blocks: Sequence[Block]) -> None:
+async def _ended(blocks: Sequence[Block], timeout_s: float | None) -> bool:
+    """Wait for the end of blocks; return whether it came in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            for block in blocks:
+                await outcome(block.done)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _raise_first(blocks: Sequence[Block], owner: object | None = None) -> None:
+    """Raise the first failure, to one of the writers of the rows or to all of them."""
     failed = [block for block in blocks if block.error is not None]
     for block in failed:
-        block.mark_reported()
+        if owner is None:
+            block.mark_reported()
+        else:
+            block.owners.discard(owner)
     if failed:
         error = failed[0].error
         assert error is not None

@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from fluss.client.kernel.retry import checked_timeout_s
 from fluss.client.kernel.runtime import AwaitsItself
 from fluss.client.write import arrow_input
 from fluss.client.write.blocks import Block, RowDestination
@@ -162,9 +163,9 @@ class TableUpsert:
         """Upsert a pandas data frame; see ``UpsertWriter.write_pandas``."""
         self._writer().write_pandas(df, strict=strict)
 
-    async def flush(self) -> None:
-        """Send everything that was written on this connection, and wait until it is stored."""
-        await self._writer().flush()
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send everything that was written, and wait until it is stored; see ``UpsertWriter.flush``."""
+        await self._writer().flush(timeout)
 
     async def __aenter__(self) -> Self:
         self._writer()
@@ -184,13 +185,14 @@ class WriterBase:
         self._client = client
         self._info = info = encoder.info
         self._encoder = encoder
+        # It stands for this writer where rows of several writers are together.
+        self._owner = object()
         # Where rows go: one destination, or one per partition that was written to, by name and by partition values.
-        self._destination = None if info.is_partitioned() else client.destination(encoder, None)
+        self._destination = None if info.is_partitioned() else client.destination(encoder, None, self._owner)
         self._destinations_by_name: dict[str, RowDestination] = {}
         self._destinations_by_values: dict[Any, RowDestination] = {}
         key_roots = [info.schema.column(name).data_type.root for name in info.partition_keys]
         self._values_name_partitions = not any(root in _UNEQUAL_ROOTS for root in key_roots)
-        self._failures_seen = client.failure_count
 
     # Rows
 
@@ -206,7 +208,11 @@ class WriterBase:
         )
 
     def _append_any(self, pack_any: Callable[[Any], tuple[bytes, str | None]], row: Any) -> WriteResultHandle:
-        packed_row, partition_name = pack_any(row)
+        try:
+            packed_row, partition_name = pack_any(row)
+        except FlussError as error:
+            # What is wrong is in the message, and in the line of the user.
+            raise error.with_traceback(None) from error.__cause__
         destination = self._destination if partition_name is None else self._destination_of(partition_name)
         assert destination is not None, "a row has a partition, or the table has none"
         return self._append_packed(destination, packed_row, destination.block)
@@ -235,7 +241,7 @@ class WriterBase:
             if len(self._destinations_by_name) >= _DESTINATIONS_MAX:
                 self._destinations_by_name.clear()
             destination = self._destinations_by_name[partition_name] = self._client.destination(
-                self._encoder, partition_name
+                self._encoder, partition_name, self._owner
             )
         return destination
 
@@ -282,19 +288,21 @@ class WriterBase:
     def _write(self, batches: Sequence[pa.RecordBatch]) -> list[Block]:
         for batch in batches:
             self._client.check_sizes(batch)
-        return [block for batch in batches for block in self._client.write_arrow(self._encoder, batch)]
+        return [block for batch in batches for block in self._client.write_arrow(self._encoder, batch, self._owner)]
 
     # The end
 
-    async def flush(self) -> None:
-        """Send everything that was written on this connection, and wait until it is stored.
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send everything that was written on this connection, and wait until the rows of this writer are stored.
 
-        Raises the first failure, also of rows of this table whose handles were not waited for; it waits for all rows
-        even so. Rows that are written in the meantime are not waited for.
+        Raises the first failure of its rows, also of those whose handles were not waited for; it waits for all of them
+        even so. Rows of other writers, and rows that are written in the meantime, are not waited for.
+
+        After ``timeout`` seconds it raises RequestTimeoutError (code 25), which says what is not stored and why. The
+        rows are sent even so: another flush waits for them.
         """
-        flush = self._client.flush(self._info.table_id, self._failures_seen)
-        self._failures_seen = self._client.failure_count
-        await self._client.runtime.bridge(flush)
+        timeout_s = checked_timeout_s("timeout", timeout)
+        await self._client.runtime.bridge(self._client.flush(self._owner, self._info.table_id, timeout_s))
 
     async def __aenter__(self) -> Self:
         return self

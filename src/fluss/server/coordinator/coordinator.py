@@ -15,6 +15,8 @@ from fluss.server.coordinator.nodes import Nodes, ServerTags
 from fluss.server.coordinator.producers import ProducerRegistry, RowIds, WriterIds
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.model import Clock
+from fluss.storage.remote.file_systems import FileSystemOptions
+from fluss.storage.remote.security_tokens import SecurityTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Coordinator:
     writer_ids: WriterIds
     row_ids: RowIds
     producers: ProducerRegistry
+    tokens: SecurityTokens
     settings: CoordinatorSettings
     clock: Clock
     rng: random.Random
@@ -56,11 +59,13 @@ class Coordinator:
         initial_configs: Mapping[str, str],
         *,
         clock: Clock,
+        tokens: SecurityTokens | None = None,
         rng: random.Random | None = None,
     ) -> Coordinator:
         """Load everything. A file that is damaged or of a newer version is refused with a FlussError.
 
-        ``initial_configs`` are the options of the server itself as texts by key.
+        ``initial_configs`` are the options of the server itself as texts by key. ``tokens`` are for clients that read
+        remote storage; unless given, there is none.
         """
         store = await MetadataStore.open(data_dir / FILE_NAME)
         try:
@@ -75,6 +80,7 @@ class Coordinator:
                 writer_ids=await WriterIds.open(store),
                 row_ids=RowIds(store),
                 producers=await ProducerRegistry.open(store, settings, clock=clock),
+                tokens=tokens or SecurityTokens(None, FileSystemOptions({})),
                 settings=settings,
                 clock=clock,
                 rng=rng or random.Random(),

@@ -1,4 +1,4 @@
-"""Everything a coordinator must not forget, in one SQLite file. The only module with SQL for it.
+"""Everything a coordinator must not forget, in one SQLite file. With ``remote_log_table`` the only SQL for it.
 
 Each method is one transaction: it is on disk when the method returns, or it has not happened. Nothing but the counters
 of row ids is read back while the server runs; the coordinator's parts load their share at the start and keep it in
@@ -24,6 +24,7 @@ from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json, schema_to_json
 from fluss.schema.table import TableBucket, TablePath
 from fluss.server.coordinator.dropped_partitions import DroppedPartition
+from fluss.server.coordinator.remote_log_table import RemoteLogTable
 from fluss.server.coordinator.sqlite_file import SqliteFile
 from fluss.server.model import Partition, Table
 
@@ -83,6 +84,11 @@ class MetadataStore:
 
     async def close(self) -> None:
         await self._file.close()
+
+    @property
+    def remote_logs(self) -> RemoteLogTable:
+        """Which manifests of remote logs count."""
+        return RemoteLogTable(self._file)
 
     # Databases
 
@@ -517,6 +523,38 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             dropped_ms INTEGER NOT NULL,
             log_ends TEXT NOT NULL
         )
+        """,
+    ),
+    # Which manifest of a remote log counts. What is dropped leaves the directory behind, to be removed.
+    (
+        """
+        CREATE TABLE remote_logs (
+            table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,
+            partition_id INTEGER REFERENCES partitions (partition_id) ON DELETE CASCADE,
+            bucket_id INTEGER NOT NULL,
+            root TEXT NOT NULL,
+            directory TEXT NOT NULL,
+            manifest_path TEXT,
+            start_offset INTEGER NOT NULL,
+            end_offset INTEGER NOT NULL,
+            first_time_ms INTEGER NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            segment_count INTEGER NOT NULL,
+            is_dirty INTEGER NOT NULL
+        )
+        """,
+        "CREATE UNIQUE INDEX remote_logs_by_bucket ON remote_logs (table_id, ifnull(partition_id, -1), bucket_id)",
+        "CREATE INDEX remote_logs_by_partition ON remote_logs (partition_id)",
+        """
+        CREATE TABLE dropped_remote_logs (
+            root TEXT NOT NULL, directory TEXT NOT NULL, PRIMARY KEY (root, directory)
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TRIGGER remote_log_dropped AFTER DELETE ON remote_logs
+        BEGIN
+            INSERT OR IGNORE INTO dropped_remote_logs VALUES (old.root, old.directory);
+        END
         """,
     ),
 )

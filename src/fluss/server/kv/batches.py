@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,46 +120,26 @@ class PendingBatch:
         self.waiting: list[asyncio.Future[KvPutResult]] = []
 
 
-class PendingBatches:
+class PendingBatches(deque[PendingBatch]):
     """The batches on their way into the store, oldest first. Belongs to the event loop."""
 
-    __slots__ = ("_batches",)
-
-    def __init__(self) -> None:
-        self._batches: deque[PendingBatch] = deque()
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[PendingBatch]:
-        return iter(self._batches)
-
-    @property
-    def first(self) -> PendingBatch:
-        return self._batches[0]
-
-    @property
-    def last(self) -> PendingBatch:
-        return self._batches[-1]
+    __slots__ = ()
 
     def memtables(self) -> tuple[Memtable, ...]:
         """Return the rows of all batches, newest first, as they are now: threads may keep them."""
-        return tuple(batch.memtable for batch in reversed(self._batches))
-
-    def add(self, batch: PendingBatch) -> None:
-        self._batches.append(batch)
+        return tuple([batch.memtable for batch in reversed(self)])
 
     def drop_first(self, count: int) -> list[PendingBatch]:
         """Take the oldest batches out: the store has them."""
-        return [self._batches.popleft() for _ in range(count)]
+        return [self.popleft() for _ in range(count)]
 
     def drop_from(self, index: int) -> list[PendingBatch]:
         """Take out a batch and all after it: the changelog does not have them."""
-        return [self._batches.pop() for _ in range(len(self._batches) - index)][::-1]
+        return [self.pop() for _ in range(len(self) - index)][::-1]
 
     def with_end(self, offset: int) -> PendingBatch | None:
         """Return the batch that ends at an offset, if it is here."""
-        return next((batch for batch in self._batches if batch.append.offset_next == offset), None)
+        return next((batch for batch in self if batch.append.offset_next == offset), None)
 
 
 def state_after(state: KvState, batches: Sequence[PendingBatch]) -> KvState:

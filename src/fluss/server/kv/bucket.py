@@ -202,7 +202,9 @@ class KvBucket:
             for queued, prepared in zip(batches, outcome, strict=False):
                 if self._is_next(queued):
                     self._queue.popleft()
-                    self._append(queued, prepared)
+                    # Of several batches only the first is known to be no duplicate.
+                    if queued is batches[0] or not self._is_settled(queued):
+                        self._append(queued, prepared)
             for queued in batches[len(outcome) :]:
                 queued.is_joinable = False
         self._prepare_soon()
@@ -212,11 +214,8 @@ class KvBucket:
         return bool(self._queue) and self._queue[0] is queued
 
     def _append(self, queued: QueuedBatch, prepared: PreparedBatch) -> None:
-        # Of several batches only the first is known to be no duplicate.
-        if self._is_settled(queued):
-            return
         try:
-            append = self._log.append(prepared.changelog)
+            append = self._log.append_built(prepared.changelog)
         except FlussError as error:
             self._refuse(queued, error)
         else:
@@ -226,7 +225,7 @@ class KvBucket:
         self._runtime.memory.change(prepared.memory_bytes - queued.memory_bytes)
         batch = PendingBatch(append, prepared, ids_before=self._ids)
         self._ids = prepared.ids_left
-        self._pending.add(batch)
+        self._pending.append(batch)
         self._answer_later(queued, batch)
 
     def _is_settled(self, queued: QueuedBatch) -> bool:
@@ -265,7 +264,7 @@ class KvBucket:
     def _apply_soon(self) -> None:
         """Have what is on the disk brought into the store, unless that is being done."""
         self._drop_lost()
-        if self._pending and not self._is_applying and self._log.is_durable(self._pending.first.append):
+        if self._pending and not self._is_applying and self._log.is_durable(self._pending[0].append):
             self._is_applying = True
             self._runtime.application.add(self)
 
@@ -325,15 +324,15 @@ class KvBucket:
         self._rest()
 
     def _count_durable(self) -> int:
-        return sum(self._log.is_durable(batch.append) for batch in self._pending)
+        return sum([self._log.is_durable(batch.append) for batch in self._pending])
 
     def _count_applied(self, store: KvStore) -> int:
         """Count the batches that a recovery has brought into the store."""
         offset = store.state.applied_offset
-        return sum(batch.append.offset_next <= offset for batch in self._pending)
+        return sum([batch.append.offset_next <= offset for batch in self._pending])
 
     def _note_applied(self, batches: Sequence[PendingBatch]) -> None:
-        self._life.note_applied(sum(batch.changelog_bytes for batch in batches))
+        self._life.note_applied(sum([batch.changelog_bytes for batch in batches]))
         if self._life.is_flush_due:
             self._start(self._life.flush())
         elif self._life.is_promotion_due:
@@ -346,7 +345,7 @@ class KvBucket:
 
         Behind them the numbers of their writers would have a gap.
         """
-        if not self._pending or (reason := self._pending.last.append.history.failure) is None:
+        if not self._pending or (reason := self._pending[-1].append.history.failure) is None:
             return
         lost = self._pending.drop_from(self._count_durable())
         if not lost:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from fluss.errors import ErrorCode, FlussError
@@ -43,6 +44,26 @@ _QUICK_BYTES_MAX: Final = 256 * 1024
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+
+class _Logged:
+    """Goes on after a bug: what comes next belongs to other buckets."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """There is nothing to be done before."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        logger.error("a bucket could not go on", exc_info=error)
+        return True
+
+
+_LOGGED: Final = _Logged()
 
 
 class LoopBudget:
@@ -136,7 +157,7 @@ class JointPreparation:
         ready, self._ready, self._batch_count, self._is_gathering = self._ready, {}, 0, False
         groups: dict[tuple[BatchPreparer, MergeMode], list[tuple[PreparingBucket, BucketShare]]] = {}
         for bucket in ready:
-            with _logged():
+            with _LOGGED:
                 batches = bucket.next_batches()
                 if batches is None:
                     continue
@@ -175,7 +196,7 @@ class JointPreparation:
         self, members: Sequence[tuple[PreparingBucket, BucketShare]], outcomes: Sequence[ShareOutcome]
     ) -> None:
         for (bucket, share), outcome in zip(members, outcomes, strict=True):
-            with _logged():
+            with _LOGGED:
                 bucket.take_prepared(share, outcome)
 
 
@@ -216,7 +237,7 @@ class JointApplication:
         ready, self._ready = self._ready, {}
         members: list[tuple[ApplyingBucket, StoreWrite]] = []
         for bucket in ready:
-            with _logged():
+            with _LOGGED:
                 write = bucket.next_write()
                 if write is not None:
                     members.append((bucket, write))
@@ -247,7 +268,7 @@ class JointApplication:
             self._hand_out(bucket, write, failure)
 
     def _hand_out(self, bucket: ApplyingBucket, write: StoreWrite, failure: FlussError | None) -> None:
-        with _logged():
+        with _LOGGED:
             bucket.take_applied(write, failure)
 
 
@@ -294,12 +315,3 @@ def _outcomes(done: asyncio.Future[list[T]], count: int) -> Sequence[T | FlussEr
 def _failure(error: BaseException) -> FlussError:
     logger.error("batches could not be carried out", exc_info=error)
     return FlussError(f"{type(error).__name__}: {error}", ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-@contextmanager
-def _logged() -> Iterator[None]:
-    """Go on after a bug: what comes next belongs to other buckets."""
-    try:
-        yield
-    except Exception:
-        logger.exception("a bucket could not go on")

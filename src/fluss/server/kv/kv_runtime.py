@@ -16,10 +16,11 @@ from fluss.server.descriptors import rocksdb_files
 from fluss.server.kv.joint_work import JointApplication, JointPreparation, LoopBudget
 from fluss.server.kv.open_stores import OpenStores, SharedStores
 from fluss.server.kv.preparer import BatchPreparer
-from fluss.server.model import IdSource, Table
+from fluss.server.model import IdSource, LogArchive, Table
 from fluss.server.periodic import Periodic
 from fluss.storage.kv.store import KvResources
 from fluss.storage.kv.store_settings import KvStoreSettings
+from fluss.storage.log.tablet import LogTablet
 
 _MIB = 1024 * 1024
 # Below this share of the limit writers are not asked to slow down.
@@ -81,6 +82,8 @@ class KvRuntime:
         self._upkeep = ThreadPoolExecutor(settings.upkeep_threads, thread_name_prefix="fluss-kv-upkeep")
         self.shared_stores = SharedStores(data_dir, lambda: self.resources, self.in_upkeep, self.open_shared_stores)
         self.counts = StoreCounts()
+        # What remote storage has of a changelog, if anything.
+        self.archive_of: Callable[[LogTablet], LogArchive | None] = lambda log: None
         self._ids = ids
         self._resources: KvResources | None = None
         self._preparers: dict[int, BatchPreparer] = {}

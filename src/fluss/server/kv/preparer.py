@@ -119,7 +119,9 @@ class BatchPreparer:
                 "write fewer rows at a time",
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )
-        check_targets(self.table, targets, is_overwrite=is_overwrite)
+        # Whole rows can always be written, unless the server makes up a part of them.
+        if targets or self.auto_increment is not None:
+            check_targets(self.table, targets, is_overwrite=is_overwrite)
         return batch
 
     def is_joinable(self, batch: KvBatch) -> bool:

@@ -5,7 +5,10 @@
 | a store that the changelog continues                | the rest of the changelog is replayed                  |
 | none, or one that is damaged or ahead of its log    | it is removed and built from the whole changelog       |
 | the same, and the beginning of the changelog is gone | it is built from the newest usable copy, then replayed |
-| the same, and there is no usable copy               | code 26: what is missing has to be restored            |
+| the same, there is no usable copy, and remote storage has the beginning | it is built from that                  |
+| the same, and there is no such thing                | code 26: what is missing has to be restored            |
+
+What the log has no longer and remote storage still has is read from there.
 
 Replaying may be interrupted at any point: how far it has come is written together with the rows.
 
@@ -37,7 +40,7 @@ from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.auto_increment import AutoIncrement
 from fluss.server.merge.changelog import decode_changelog, store_entries
 from fluss.server.merge.changes import row_count_delta
-from fluss.server.model import Table
+from fluss.server.model import LogArchive, Table
 from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.shared_database import SharedDatabases
 from fluss.storage.kv.state import IdBlock, KvState
@@ -95,9 +98,13 @@ class Recovery:
         *,
         read_bytes: int,
         databases: SharedDatabases | None = None,
+        archive: LogArchive | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``databases`` are those that small stores share; None if every store has one of its own."""
+        """``databases`` are those that small stores share; None if every store has one of its own.
+
+        ``archive`` is what remote storage has of the changelog.
+        """
         self._log = log
         self._table = table
         self._directories = directories
@@ -111,6 +118,7 @@ class Recovery:
             bucket_id=bucket.bucket_id,
         )
         self._read_bytes = read_bytes
+        self._archive = archive
         self._clock = clock
         self._is_cancelled = threading.Event()
         self._offset_end = log.offset_high_watermark
@@ -166,7 +174,7 @@ class Recovery:
             return None
         try:
             applied_offset = store.state.applied_offset
-            if not self._log.offset_start <= applied_offset <= self._offset_end:
+            if not self._has_changes_from(applied_offset):
                 raise KvDamagedError(
                     f"The key-value store {store.directory} ends at offset {applied_offset}, its changelog has "
                     f"{self._log.offset_start} to {self._offset_end}"
@@ -177,13 +185,19 @@ class Recovery:
             raise
         return store
 
+    def _has_changes_from(self, offset: int) -> bool:
+        """Tell whether all changes from an offset on are there, in the log or in remote storage."""
+        if self._log.offset_start <= offset <= self._offset_end:
+            return True
+        return self._archive is not None and self._archive.offset_start() <= offset <= self._offset_end
+
     # Copies
 
     def _restore_checkpoint(self) -> None:
         """Begin with the newest copy that the changelog continues."""
         problems = []
         for offset, directory in self._directories.checkpoints():
-            if not self._log.offset_start <= offset <= self._offset_end:
+            if not self._has_changes_from(offset):
                 problems.append(f"{directory} does not fit")
                 continue
             try:
@@ -199,6 +213,9 @@ class Recovery:
                 self._home.remove()
                 continue
             logger.info("%s is built from %s", self._directories.store, directory)
+            return
+        if self._has_changes_from(0):
+            logger.info("%s is built from remote storage, which has its whole changelog", self._directories.store)
             return
         raise FlussError(
             f"The key-value store {self._directories.store} is lost: its changelog begins at offset "
@@ -229,12 +246,17 @@ class Recovery:
         while offset < self._offset_end:
             if self._is_cancelled.is_set():
                 raise FlussError("the recovery was interrupted", ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            for batch in iter_batches(self._log.read(offset, self._read_bytes, at_least_one_batch=True)):
+            for batch in iter_batches(self._read(offset)):
                 verify_crc(batch)
                 # A read begins with the batch that has the offset.
                 assert batch.header.base_offset == offset, "stores end where batches do"
                 yield batch
                 offset = batch.header.offset_next
+
+    def _read(self, offset: int) -> memoryview:
+        if self._archive is not None and offset < self._log.offset_start:
+            return self._archive.read(offset, self._read_bytes)
+        return self._log.read(offset, self._read_bytes, at_least_one_batch=True)
 
 
 class _ReplayRun:

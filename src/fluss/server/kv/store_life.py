@@ -245,6 +245,7 @@ class StoreLife:
             self._runtime.resources,
             read_bytes=self._runtime.settings.recovery_bytes,
             databases=databases,
+            archive=self._runtime.archive_of(self._log),
         )
         try:
             store = await self._runtime.in_upkeep(recovery.run_unless_own, is_damaged=self._is_damaged)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from fluss.buffers import BytesLike, UInt8Array, byte_array
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX, decode_arrow_batch, encode_arrow_batch
+from fluss.record.arrow_ipc import column_layout
 from fluss.record.compression import ArrowCompression
 from fluss.record.log_batch import LogBatch, build_batch, decode_row_body, encode_row_body
 from fluss.record.mutations import Mutations
@@ -50,6 +51,9 @@ class ChangelogEncoder:
         row_format = _row_format(table)
         # None for a log of Arrow batches.
         self._rows = None if row_format is None else TableRowCodec(table, row_format)
+        if self._rows is None:
+            # Once, and not for every batch: it takes as long as encoding a few rows.
+            column_layout(table.descriptor.schema.to_arrow())
 
     def encode(
         self, changes: Changes, *, writer_id: int, batch_sequence: int, bytes_max: int = DECOMPRESSED_BYTES_MAX
@@ -75,6 +79,7 @@ class ChangelogEncoder:
                 writer_id=writer_id,
                 batch_sequence=batch_sequence,
                 change_types=change_types,
+                is_layout_known=True,
             )
         body: list[BytesLike] = []
         if rows.num_rows:

@@ -17,7 +17,6 @@ import numpy as np
 
 from fluss.buffers import Int64Array
 from fluss.record.kv_batch import KvBatch, KvRecords, joined_records
-from fluss.record.mutations import Mutations
 from fluss.server.merge.changes import Changes, row_count_deltas
 from fluss.server.merge.key_fold import KeyFold
 
@@ -73,16 +72,17 @@ class JoinedBatches:
         deltas: Sequence[int | None] = [None] * len(row_ends)
         if changes.row_count_delta is not None:
             deltas = row_count_deltas(changes.change_types, row_ends).tolist()
-        keys = (slice(*bounds) for bounds in pairwise([0, *changed_ends.tolist()]))
-        entries = (slice(*bounds) for bounds in pairwise([0, *row_ends.tolist()]))
-        for some, shown, delta in zip(keys, entries, deltas, strict=True):
+        keys = pairwise([0, *changed_ends.tolist()])
+        entries = pairwise([0, *row_ends.tolist()])
+        for some, mutations, shown, delta in zip(keys, changed.split(changed_ends), entries, deltas, strict=True):
+            first, end = shown
             yield Changes(
-                Mutations(changed.keys.some(some), changed.rows.some(some), changed.schema_id),
-                rows.slice(shown.start, shown.stop - shown.start),
-                changes.change_types[shown],
+                mutations,
+                rows.slice(first, end - first),
+                changes.change_types[first:end],
                 delta,
-                changes.changed_slots[some],
-                changes.row_slots[shown],
+                changes.changed_slots[slice(*some)],
+                changes.row_slots[first:end],
             )
 
     def _ends(self, slots: Int64Array) -> Int64Array:

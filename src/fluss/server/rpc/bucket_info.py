@@ -19,6 +19,7 @@ from fluss.server.model import Clock
 from fluss.server.rpc.bucket_access import BucketAccess, is_try_again
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, not_open, open_all
 from fluss.server.tablet.purgatory import FetchPurgatory
+from fluss.server.tablet.remote_logs import RemoteLogs
 from fluss.storage.log.tablet import LogTablet
 
 # Offset types by their numbers in requests.
@@ -30,8 +31,9 @@ _OFFSET_TYPES = (  # Offset types by their numbers in requests.
     LOG_END,
 )
 
-# What is known about a bucket: its offset, why there is none, or a log that has to be looked into.
-_Found: TypeAlias = int | FlussError | LogTablet
+# What is known about a bucket: its offset, why there is none, or a log that has to be looked into; the bucket itself,
+# if remote storage has to be asked first.
+_Found: TypeAlias = int | FlussError | LogTablet | HostedBucket
 
 
 class OffsetLister:
@@ -40,11 +42,19 @@ class OffsetLister:
     Followers do not exist here: a request that names one is answered like that of a client.
     """
 
-    def __init__(self, access: BucketAccess, purgatory: FetchPurgatory, readers: Executor, clock: Clock) -> None:
+    def __init__(
+        self,
+        access: BucketAccess,
+        purgatory: FetchPurgatory,
+        readers: Executor,
+        clock: Clock,
+        remote: RemoteLogs | None = None,
+    ) -> None:
         self._access = access
         self._purgatory = purgatory
         self._readers = readers
         self._clock = clock
+        self._remote = remote
 
     def list_offsets(
         self, context: RequestContext, request: pb.ListOffsetsRequest
@@ -65,7 +75,7 @@ class OffsetLister:
     def _list(
         self, request: pb.ListOffsetsRequest, found: list[_Found]
     ) -> pb.ListOffsetsResponse | Awaitable[pb.ListOffsetsResponse]:
-        if any(isinstance(answer, LogTablet) for answer in found):
+        if any(isinstance(answer, LogTablet | HostedBucket) for answer in found):
             return self._look_up(request, found)
         if is_try_again(answer if isinstance(answer, FlussError) else None for answer in found):
             return self._answer_later(request, found)
@@ -83,12 +93,13 @@ class OffsetLister:
         for wanted_partition, bucket_ids in _wanted(request):
             for bucket_id in bucket_ids:
                 try:
-                    log = find_bucket(table, table_id, wanted_partition, bucket_id).log()
+                    hosted = find_bucket(table, table_id, wanted_partition, bucket_id)
+                    log = hosted.log()
                 except FlussError as error:
                     # There may be very many of them, and the traceback would keep everything that was looked at.
                     found.append(error.with_traceback(None))
                 else:
-                    found.append(_find(log, request))
+                    found.append(_find(hosted, log, request))
         return found
 
     def _check(self, request: pb.ListOffsetsRequest) -> None:
@@ -111,8 +122,22 @@ class OffsetLister:
 
     async def _look_up(self, request: pb.ListOffsetsRequest, found: list[_Found]) -> pb.ListOffsetsResponse:
         loop = asyncio.get_running_loop()
+        if any(isinstance(answer, HostedBucket) for answer in found):
+            asking = (self._ask_remote(answer, request.startTimestamp) for answer in found)
+            found = await asyncio.gather(*asking)
         found = await loop.run_in_executor(self._readers, _look_up_all, found, request.startTimestamp)
         return _offsets_response(request, found)
+
+    async def _ask_remote(self, answer: _Found, timestamp_ms: int) -> _Found:
+        """Return what remote storage knows of a time; the log, if it has to be looked for there."""
+        if not isinstance(answer, HostedBucket):
+            return answer
+        assert self._remote is not None, "otherwise nothing is there"
+        try:
+            offset = await self._remote.offset_for_timestamp(answer, timestamp_ms)
+            return answer.log() if offset is None else offset
+        except FlussError as error:
+            return error
 
     async def _answer_later(self, request: pb.ListOffsetsRequest, found: Sequence[_Found]) -> pb.ListOffsetsResponse:
         await self._purgatory.hold_back()
@@ -126,15 +151,15 @@ def _wanted(request: pb.ListOffsetsRequest) -> Iterator[tuple[int | None, Sequen
         yield further.partition_id, further.bucket_id
 
 
-def _find(log: LogTablet, request: pb.ListOffsetsRequest) -> _Found:
-    """Return an offset that is known without looking, or else the log to look into."""
+def _find(hosted: HostedBucket, log: LogTablet, request: pb.ListOffsetsRequest) -> _Found:
+    """Return an offset that is known without looking, or else what to look into."""
     if request.offset_type == EARLIEST:
-        return log.offset_start
+        return hosted.offset_start
     if request.offset_type == LOG_END:
         return log.offset_next
     if request.offset_type == LATEST or request.startTimestamp > log.timestamp_max_ms:
         return log.offset_high_watermark
-    return log
+    return log if hosted.offset_start == log.offset_start else hosted
 
 
 def _look_up_all(found: Sequence[_Found], timestamp_ms: int) -> list[_Found]:
@@ -169,7 +194,7 @@ def _offsets_response(request: pb.ListOffsetsRequest, found: Sequence[_Found]) -
     return response
 
 
-def _known(answer: int | LogTablet) -> int:
+def _known(answer: int | LogTablet | HostedBucket) -> int:
     assert isinstance(answer, int), "every log has been looked into"
     return answer
 
@@ -241,7 +266,7 @@ class RowCounter:
         hosted = self._access.bucket(table, table_id, count.partition_id, count.bucket_id)
         log = hosted.log()
         count.kv = hosted.kv
-        count.row_count = log.offset_high_watermark - log.offset_start
+        count.row_count = log.offset_high_watermark - hosted.offset_start
 
     async def _ask_stores(self, counts: Sequence[_Count]) -> pb.GetTableStatsResponse:
         """Ask the stores of all buckets, which are opened if they are not open."""

@@ -55,7 +55,7 @@ class CoordinatorService:
             PartitionHandlers(catalog, authorizer, tables),
             MetadataHandlers(catalog, coordinator.nodes, authorizer, tables, settings),
             WriterHandlers(catalog, authorizer, self._writer_ids, coordinator.producers),
-            SnapshotHandlers(catalog, authorizer),
+            SnapshotHandlers(catalog, authorizer, coordinator.store.remote_logs, coordinator.tokens),
             AclHandlers(coordinator.store, authorizer),
             ClusterHandlers(bucket_host, self._auto_partitioner, configs, tags, authorizer, coordinator.rng),
         )

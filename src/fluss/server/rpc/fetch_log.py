@@ -6,6 +6,9 @@
     read      the cursors that have something, in turn, until the limits of the request are reached
     answer    every bucket once; the ones without news with bytes that were encoded before
 
+Where an offset is in remote storage only, the answer says where, and the client reads it there. Such a fetch is not
+waited with.
+
 Fetches with filters decode and read by turns, so that they leave threads to the others. A filter that skips all it
 looks at is answered with the offset it came to; from there the client goes on.
 
@@ -42,9 +45,12 @@ from fluss.server.tablet.fetch_memory import FetchMemory
 from fluss.server.tablet.filter_turns import FilterTurns
 from fluss.server.tablet.log_reads import NOTHING, BucketData, FetchLimits, Selection, read_bucket
 from fluss.server.tablet.purgatory import BucketCursor, FetchPurgatory
+from fluss.server.tablet.remote_logs import RemoteLogs, RemoteRange
 from fluss.storage.log.tablet import LogTablet
 
 FETCH_OFFSET_EARLIEST = -2
+# What clients prefer: 0 is the log, where it has the records.
+_REMOTE_FIRST = 1
 _WAIT_MS_DEFAULT = 100
 # What a fetch is told about the first offset of a log. Clients learn the true one from ListOffsets.
 _LOG_START_OFFSET_TOLD = 0
@@ -77,6 +83,10 @@ class _TableFetch:
     failures: list[FetchedBucket] = field(default_factory=list)
     # Those that fail only because they have to be opened first.
     unopened: list[HostedBucket] = field(default_factory=list)
+    # Those that are to be read from remote storage: the bucket, offset and limit of each.
+    remote: list[tuple[HostedBucket, int, int]] = field(default_factory=list)
+    # What is wanted of all buckets, as far as it is known.
+    selection: Selection | None = None
     # What is left to do to know what is wanted of the table.
     decode_selection: Callable[[], Selection | None] | None = None
 
@@ -114,10 +124,16 @@ class _Fetch:
     # The cursors that have something to read.
     ready: list[BucketCursor] = field(default_factory=list)
     unopened: list[HostedBucket] = field(default_factory=list)
+    # Whether clients would rather read from remote storage what is there.
+    is_remote_first: bool = False
     # What was read and is held in memory.
     byte_count: int = 0
     # Whether it is more than the event loop has time for.
     is_long: bool = False
+
+    @property
+    def has_remote(self) -> bool:
+        return any(table.remote for table in self.tables)
 
     @property
     def undecoded(self) -> list[_TableFetch]:
@@ -192,8 +208,10 @@ class LogFetcher:
         response_bytes_max: int,
         filter_limits: FilterLimits,
         filter_batches_max: int,
+        remote: RemoteLogs | None = None,
     ) -> None:
         self._access = access
+        self._remote = remote
         self._memory = memory
         self._purgatory = purgatory
         self._readers = readers
@@ -211,6 +229,8 @@ class LogFetcher:
         fetch = self._prepare(context, request)
         if fetch.unopened:
             return self._open_and_serve(context, request, fetch.unopened)
+        if fetch.has_remote:
+            return self._serve_remote(fetch)
         if fetch.ready and not fetch.undecoded and (fetch.bytes_min or 0) <= 1 and _is_in_memory(fetch):
             granted = self._memory.try_take(fetch.bytes_max, fetch.owner)
             if granted is not None and self._read_at_once(fetch, granted):
@@ -224,7 +244,49 @@ class LogFetcher:
         self, context: RequestContext, request: pb.FetchLogRequest, unopened: Sequence[HostedBucket]
     ) -> Answer | FetchLogResponse:
         await open_all(unopened)
-        return await self._serve(self._prepare(context, request))
+        fetch = self._prepare(context, request)
+        return await (self._serve_remote(fetch) if fetch.has_remote else self._serve(fetch))
+
+    async def _serve_remote(self, fetch: _Fetch) -> Answer | FetchLogResponse:
+        """Look up what is in remote storage, and answer at once, with what other buckets have now."""
+        looks = [self._find_remote(fetch, table, *wanted) for table in fetch.tables for wanted in table.remote]
+        await asyncio.gather(*looks)
+        fetch.bytes_min = None
+        return await self._serve(fetch)
+
+    async def _find_remote(
+        self, fetch: _Fetch, table: _TableFetch, hosted: HostedBucket, offset: int, bytes_max: int
+    ) -> None:
+        """Add to the answers where an offset is; what is wrong with remote storage, if the log does not have it."""
+        assert self._remote is not None, "otherwise nothing is there"
+        bucket, found, problem = hosted.bucket, None, None
+        try:
+            found = await self._remote.find(hosted, offset, is_remote_first=fetch.is_remote_first)
+        except FlussError as error:
+            problem = error
+        try:
+            log = hosted.log()
+            if found is None and (problem is None or log.offset_start <= offset):
+                cursor = _cursor(hosted, offset, bytes_max, table.selection)
+                table.cursors.append(cursor)
+                fetch.cursors.append(cursor)
+                fetch.ready += [cursor] if cursor.is_ready else []
+                return
+        except FlussError as error:
+            problem = error
+        if problem is not None or found is None:
+            assert problem is not None, "then it is in the log, or out of range"
+            table.failures.append(_failure(bucket.bucket_id, bucket.partition_id, problem))
+            return
+        table.failures.append(
+            FetchedBucket(
+                bucket.bucket_id,
+                bucket.partition_id,
+                high_watermark=log.offset_high_watermark,
+                log_start_offset=_LOG_START_OFFSET_TOLD,
+                remote_log_fetch_info=_remote_fetch_info(found),
+            )
+        )
 
     # Prepare
 
@@ -236,6 +298,7 @@ class LogFetcher:
             bytes_min=request.min_bytes if request.HasField("min_bytes") else None,
             wait_ms=request.max_wait_ms if request.HasField("max_wait_ms") else _WAIT_MS_DEFAULT,
             allowance=FilterAllowance(self._filter_limits),
+            is_remote_first=request.read_preference == _REMOTE_FIRST,
         )
         for wanted in request.tables_req:
             table_fetch = _TableFetch(wanted.table_id)
@@ -265,7 +328,12 @@ class LogFetcher:
                 continue
             try:
                 hosted = self._access.bucket(table, table_id, partition_id, entry.bucket_id)
-                cursor = _cursor(hosted, entry.fetch_offset, entry.max_fetch_bytes, selection)
+                offset = hosted.offset_start if entry.fetch_offset == FETCH_OFFSET_EARLIEST else entry.fetch_offset
+                if _is_remote(hosted, offset, fetch.is_remote_first):
+                    table_fetch.remote.append((hosted, offset, entry.max_fetch_bytes))
+                    table_fetch.selection = selection
+                    continue
+                cursor = _cursor(hosted, offset, entry.max_fetch_bytes, selection)
             except FlussError as error:
                 if isinstance(error, NotOpenError):
                     table_fetch.unopened.append(error.bucket)
@@ -476,11 +544,33 @@ def _decode_all(tables: Sequence[_TableFetch]) -> list[Selection | FlussError | 
 
 def _cursor(hosted: HostedBucket, offset: int, bytes_max: int, selection: Selection | None) -> BucketCursor:
     log = hosted.log()
-    if offset == FETCH_OFFSET_EARLIEST:
-        offset = log.offset_start
     if not log.offset_start <= offset <= log.offset_next:
         raise _out_of_range(hosted, log, offset)
     return BucketCursor(hosted, log, offset, bytes_max, selection)
+
+
+def _is_remote(hosted: HostedBucket, offset: int, is_remote_first: bool) -> bool:
+    """Whether a client is sent to remote storage for an offset."""
+    return hosted.is_remote(offset) and (is_remote_first or offset < hosted.log().offset_start)
+
+
+def _remote_fetch_info(found: RemoteRange) -> pb.PbRemoteLogFetchInfo:
+    segments = [
+        pb.PbRemoteLogSegment(
+            remote_log_segment_id=segment.segment_id,
+            remote_log_start_offset=segment.start_offset,
+            remote_log_end_offset=segment.end_offset,
+            segment_size_in_bytes=segment.size_bytes,
+            max_timestamp=segment.timestamp_ms_max,
+        )
+        for segment in found.segments
+    ]
+    return pb.PbRemoteLogFetchInfo(
+        remote_log_tablet_dir=found.directory,
+        partition_name=found.partition_name,
+        remote_log_segments=segments,
+        first_start_pos=found.first_position,
+    )
 
 
 def _out_of_range(hosted: HostedBucket, log: LogTablet, offset: int) -> FlussError:
@@ -519,6 +609,11 @@ def _read_all(reads: Sequence[_Read], limits: FetchLimits) -> None:
             cursor.outcome = read_bucket(log, cursor.offset, cursor.bytes_max, cursor.selection, limits)
         except FlussError as error:
             cursor.outcome = error
+            if error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION and cursor.hosted.is_remote(
+                cursor.offset
+            ):
+                # It has left the disk since the fetch came in. The client asks again, and is told where it is now.
+                cursor.outcome = BucketData(has_more=True)
 
 
 def _table_answer(table: _TableFetch) -> FetchedTable:

@@ -1,7 +1,7 @@
-"""Requests about copies of tables: snapshots of rows by key, remote logs, lakes.
+"""Requests about copies of tables: remote logs, snapshots of rows by key, lakes.
 
-There are none yet, so the answers are about what does not exist; but what is asked for is looked at as carefully as
-everywhere else.
+There are no snapshots and no lakes yet, so the answers are about what does not exist; but what is asked for is looked
+at as carefully as everywhere else.
 """
 
 from __future__ import annotations
@@ -16,19 +16,26 @@ from fluss.protocol.convert import partition_id, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
+from fluss.server.coordinator.remote_log_table import RemoteLogTable
 from fluss.server.coordinator.table_service import check_partitioned
 from fluss.server.model import Partition, Table
 from fluss.server.rpc.handler_group import ChangeHandler, check_table_id
+from fluss.storage.remote.security_tokens import SecurityTokens
 
-_LOCAL_FILE_SCHEME: Final = "file"
+# The end of a remote log of which everything has expired.
+_NOTHING_COPIED: Final = -1
 
 
 class SnapshotHandlers:
-    """Answers that a table has no copies elsewhere, or why that cannot be said."""
+    """Answers which copies a table has elsewhere, or why that cannot be said."""
 
-    def __init__(self, catalog: Catalog, authorizer: Authorizer) -> None:
+    def __init__(
+        self, catalog: Catalog, authorizer: Authorizer, remote_logs: RemoteLogTable, tokens: SecurityTokens
+    ) -> None:
         self._catalog = catalog
         self._authorizer = authorizer
+        self._remote_logs = remote_logs
+        self._tokens = tokens
 
     def readers(self) -> Mapping[ApiKey, Handler]:
         return {
@@ -108,16 +115,32 @@ class SnapshotHandlers:
 
     # Remote storage
 
-    def _list_remote_log_manifests(
+    async def _list_remote_log_manifests(
         self, context: RequestContext, request: pb.ListRemoteLogManifestsRequest
     ) -> pb.ListRemoteLogManifestsResponse:
-        self._table_and_partition(context, request)
-        return pb.ListRemoteLogManifestsResponse()
+        table, partition = self._table_and_partition(context, request)
+        partition_id = None if partition is None else partition.partition_id
+        response = pb.ListRemoteLogManifestsResponse()
+        for entry in await self._remote_logs.of_group(table.table_id, partition_id):
+            if entry.manifest_path is not None:
+                bucket = {"table_id": table.table_id, "partition_id": partition_id, "bucket_id": entry.bucket.bucket_id}
+                response.manifests.add(
+                    table_bucket=pb.PbTableBucket(**bucket),
+                    remote_log_manifest_path=f"{entry.root}/{entry.manifest_path}",
+                    remote_log_end_offset=entry.end_offset if entry.segment_count else _NOTHING_COPIED,
+                )
+        return response
 
-    def _security_token(
+    async def _security_token(
         self, context: RequestContext, request: pb.GetFileSystemSecurityTokenRequest
     ) -> pb.GetFileSystemSecurityTokenResponse:
-        return pb.GetFileSystemSecurityTokenResponse(schema=_LOCAL_FILE_SCHEME, token=b"")
+        token = await self._tokens.current()
+        return pb.GetFileSystemSecurityTokenResponse(
+            schema=token.scheme,
+            token=token.credentials,
+            expiration_time=token.expires_ms,
+            addition_info=[pb.PbKeyValue(key=key, value=value) for key, value in token.settings.items()],
+        )
 
     def _lake_snapshot(self, context: RequestContext, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
         path = table_path(request.table_path)

@@ -117,6 +117,19 @@ class HostedBucket:
         return self.group.log_directory(self.bucket.bucket_id)
 
     @property
+    def offset_start(self) -> int:
+        """The first offset that readers can have, from remote storage or from the log, which must be open."""
+        log, remote, bucket_id = self.log(), self.group.remote, self.bucket.bucket_id
+        if remote is None or remote.starts[bucket_id] >= remote.ends[bucket_id]:
+            return log.offset_start
+        return min(remote.starts[bucket_id], log.offset_start)
+
+    def is_remote(self, offset: int) -> bool:
+        """Tell whether an offset is in remote storage, perhaps besides being in the log."""
+        remote = self.group.remote
+        return remote is not None and remote.has(self.bucket.bucket_id, offset)
+
+    @property
     def is_settled(self) -> bool:
         """Whether ``log`` returns the log, or raises an error that stays."""
         return self._log is not None or self._problem is not None or self._is_dropped
@@ -296,6 +309,27 @@ CLOSED_IN_ORDER: Final = 2
 LEFT_OPEN: Final = 3
 
 
+class RemoteOffsets:
+    """What is in remote storage of the buckets of a group, by number. A bucket of which nothing is has an end of 0."""
+
+    __slots__ = ("ends", "first_times", "segment_counts", "sizes", "starts")
+
+    def __init__(self, bucket_count: int) -> None:
+        def numbers(value: int) -> array[int]:
+            return array("q", [value]) * bucket_count
+
+        self.starts = numbers(0)
+        self.ends = numbers(0)
+        # The largest commit time in the first segment, -1 if there is none.
+        self.first_times = numbers(-1)
+        self.sizes = numbers(0)
+        self.segment_counts = numbers(0)
+
+    def has(self, bucket_id: int, offset: int) -> bool:
+        """Tell whether an offset lies between the first and the last that were copied and have not expired."""
+        return self.starts[bucket_id] <= offset < self.ends[bucket_id]
+
+
 class BucketGroup:
     """The buckets of a partition, or of a table without partitions: how many they are, and those that are in use.
 
@@ -307,6 +341,7 @@ class BucketGroup:
         "_partition",
         "_table",
         "bucket_count",
+        "copy_looks",
         "first_times",
         "found",
         "high_watermarks",
@@ -314,6 +349,7 @@ class BucketGroup:
         "is_dropped",
         "opener",
         "recovery_offsets",
+        "remote",
         "table_id",
     )
 
@@ -337,6 +373,10 @@ class BucketGroup:
         self.high_watermarks: array[int] | None = None
         # For retention: when the first segments of logs that are not open end, -1 where that is not known.
         self.first_times: array[int] | None = None
+        # What of it is in remote storage; None if nothing is.
+        self.remote: RemoteOffsets | None = None
+        # For copies to remote storage: 1 for logs that are not open and have nothing to be copied.
+        self.copy_looks: bytearray | None = None
 
     @property
     def partition_id(self) -> int | None:
@@ -416,6 +456,12 @@ class BucketGroup:
             self.found[bucket_id] = CLOSED_IN_ORDER if in_order else LEFT_OPEN
         if self.first_times is not None:
             self.first_times[bucket_id] = -1
+        if self.copy_looks is not None:
+            self.copy_looks[bucket_id] = 0
+
+    def location(self, bucket_id: int) -> TabletLocation:
+        """Return the names of a bucket's directories."""
+        return _location(self.table, self._partition, bucket_id)
 
 
 class HostedTable:
@@ -473,15 +519,18 @@ class HostedTable:
 
 
 def _group_directory(table: Table, partition: Partition | None) -> Path:
-    location = TabletLocation(
+    return Path(_location(table, partition, 0).path(TabletKind.LOG)).parent
+
+
+def _location(table: Table, partition: Partition | None, bucket_id: int) -> TabletLocation:
+    return TabletLocation(
         table.path.database_name,
         table.path.table_name,
         table.table_id,
-        0,
+        bucket_id,
         None if partition is None else partition.name,
         None if partition is None else partition.partition_id,
     )
-    return Path(location.path(TabletKind.LOG)).parent
 
 
 async def open_all(buckets: Iterable[HostedBucket], *, is_use: bool = True) -> None:

@@ -24,7 +24,7 @@ from fluss.metrics import Metrics
 from fluss.schema.predicate import FilterLimits
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
-from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, Table
+from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, RemoteLogRegistry, Table
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import BucketGroup, HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
@@ -32,6 +32,8 @@ from fluss.server.tablet.log_ends import know_log_ends, log_ends
 from fluss.server.tablet.log_opener import LogOpener
 from fluss.server.tablet.log_upkeep import LogUpkeep
 from fluss.server.tablet.reaper import Reaper
+from fluss.server.tablet.remote_copier import RemoteCopier
+from fluss.server.tablet.remote_logs import RemoteLogs, RemoteSettings
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrub_repairs import ScrubRepairs
@@ -58,6 +60,7 @@ class TabletSettings:
     kv: KvSettings = field(default_factory=KvSettings)
     scans: ScanSettings = field(default_factory=ScanSettings)
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
+    remote: RemoteSettings = field(default_factory=RemoteSettings)
     # Whether an acknowledged record is on the disk, or may still be in the memory of the operating system.
     is_fsync_required: bool = True
     checkpoint_interval_ms: int = 60_000
@@ -114,10 +117,11 @@ class TabletManager:
         *,
         clock: Clock,
         ids: IdSource | None = None,
+        remote_registry: RemoteLogRegistry | None = None,
         files: Files | None = None,
         usage_ratio: Callable[[Path], float] = disk_usage_ratio,
     ) -> None:
-        """``ids`` numbers the rows of tables that ask for it."""
+        """``ids`` numbers the rows of tables that ask for it; ``remote_registry`` knows what is in remote storage."""
         self._data_dir = data_dir
         self._catalog = catalog
         self._settings = settings
@@ -150,8 +154,21 @@ class TabletManager:
         self._upkeep = LogUpkeep(
             self._tables, self._opener, open_logs_max=settings.open_logs_max, long_lived=long_lived
         )
+        self._remote: RemoteLogs | None = None
+        self._copier: RemoteCopier | None = None
+        if remote_registry is not None:
+            self._remote = RemoteLogs(settings.remote, remote_registry, self._tables, data_dir, self._files)
+            self._copier = RemoteCopier(
+                *(self._remote, self._tables, self._opener, self._files, clock),
+                index_interval_bytes=settings.log.index_interval_bytes,
+            )
+            self._kv_runtime.archive_of = self._remote.archive
         self._retention = Retention(
-            self._tables, clock, self._opener, rolls_active_segment=settings.retention_rolls_active_segment
+            self._tables,
+            clock,
+            self._opener,
+            rolls_active_segment=settings.retention_rolls_active_segment,
+            is_copied_first=self._remote is not None and self._remote.is_copying,
         )
         self._periodics = (
             Periodic("log checkpoint", settings.checkpoint_interval_ms, self.checkpoint),
@@ -188,6 +205,16 @@ class TabletManager:
         return self._retention
 
     @property
+    def remote(self) -> RemoteLogs | None:
+        """What is in remote storage; None if the server knows no such thing."""
+        return self._remote
+
+    @property
+    def copier(self) -> RemoteCopier | None:
+        """What copies logs to remote storage."""
+        return self._copier
+
+    @property
     def scrubber(self) -> Scrubber:
         return self._scrubber
 
@@ -215,6 +242,8 @@ class TabletManager:
                 for partition in self._partitions_of(table):
                     self._host(table, partition)
             await self._take_notes()
+            if self._remote is not None:
+                await self._remote.start()
         except BaseException:
             await self._stop_threads()
             raise
@@ -223,6 +252,8 @@ class TabletManager:
             periodic.start()
         self._kv_runtime.start()
         self._scrubber.start()
+        if self._copier is not None:
+            self._copier.start()
         if not self._opener.was_clean:
             self._in_background(self._recover())
         self._in_background(self._remove_residue())
@@ -237,6 +268,8 @@ class TabletManager:
         for periodic in self._periodics:
             await periodic.stop()
         await self._scrubber.stop()
+        if self._copier is not None:
+            await self._copier.stop()
         await self._reaper.stop()
         while self._background:
             await asyncio.wait(self._background)
@@ -252,6 +285,8 @@ class TabletManager:
             logger.error("the next start will look through the logs, since this could not be noted: %s", error)
 
     async def _stop_threads(self) -> None:
+        if self._remote is not None:
+            await self._remote.stop()
         await self._kv_runtime.stop()
         await self._committer.stop()
         await asyncio.to_thread(self._readers.shutdown)
@@ -293,6 +328,8 @@ class TabletManager:
         # No request finds the logs any more, and they are as they were.
         ends = log_ends(group, was_clean=self._opener.was_clean)
         self._reaper.drop(group)
+        if self._copier is not None:
+            self._copier.dropped(group)
         return ends
 
     def table_altered(self, table: Table) -> None:
@@ -314,6 +351,9 @@ class TabletManager:
         metrics.gauge("fluss_open_logs", "Logs that are open, because something uses them.", self._open_count)
         metrics.gauge("fluss_buckets_in_use", "Buckets that requests have asked for.", self._in_use_count)
         self.kv_runtime.show(metrics)
+        if self._remote is not None and self._copier is not None:
+            self._remote.show(metrics)
+            self._copier.show(metrics)
 
     def _failed_count(self) -> int:
         health = self.health()

@@ -4,6 +4,8 @@ The changelog of a primary-key table expires only if the table names a TTL: some
 rows than all of its changes. And it expires only as far as a copy of the rows is on the disk, which is made right
 before: otherwise a lost store could not be built again.
 
+Where logs are copied to remote storage, only what was copied leaves the disk; the copies expire there.
+
 Logs that are not open are not opened to be looked at. When the first segment of each of them ends is read once, in a
 thread, and kept: nothing is written to a log that is not open.
 """
@@ -17,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from fluss.errors import FlussError
-from fluss.schema.table_options import LOG_TTL
+from fluss.schema.table_options import LOG_LOCAL_TTL, LOG_TTL
 from fluss.server.model import Clock
 from fluss.server.tablet.buckets import NOTHING_ON_DISK, BucketGroup, HostedBucket, HostedTable
 from fluss.server.tablet.log_opener import LOGS_PER_JOB, LogOpener
@@ -37,11 +39,19 @@ class Retention:
     """
 
     def __init__(
-        self, tables: Mapping[int, HostedTable], clock: Clock, opener: LogOpener, *, rolls_active_segment: bool
+        self,
+        tables: Mapping[int, HostedTable],
+        clock: Clock,
+        opener: LogOpener,
+        *,
+        rolls_active_segment: bool,
+        is_copied_first: bool = False,
     ) -> None:
+        """``is_copied_first``: whether segments go to remote storage before they leave the disk."""
         self._tables = tables
         self._clock = clock
         self._opener = opener
+        self._is_copied_first = is_copied_first
         self.rolls_active_segment = rolls_active_segment
         # Which of them the known ends of first segments hold for.
         self._looked_with_rolls = rolls_active_segment
@@ -75,7 +85,7 @@ class Retention:
         if table.table.has_primary_key and LOG_TTL.key not in table.table.descriptor.properties:
             return
         try:
-            ttl_ms = LOG_TTL.of(table.table.descriptor.properties)
+            ttl_ms = self._ttl_ms(table.table.descriptor.properties)
         except FlussError as error:
             logger.error("nothing of table %s expires: %s", table.table.path, error.message)
             return
@@ -91,6 +101,11 @@ class Retention:
                 await self._expire_bucket(bucket, expired_before_ms)
             await asyncio.sleep(0)
 
+    def _ttl_ms(self, properties: Mapping[str, str]) -> int:
+        """Return how long records stay on the disk."""
+        local_ttl_ms = LOG_LOCAL_TTL.of(properties) if self._is_copied_first else None
+        return LOG_TTL.of(properties) if local_ttl_ms is None else local_ttl_ms
+
     async def _expire_bucket(self, bucket: HostedBucket, expired_before_ms: int) -> None:
         log = bucket.tablet
         if self._is_stopping or log is None or log.failure is not None or log.segment_count == 0:
@@ -99,7 +114,7 @@ class Retention:
             count = await log.expire_segments(
                 expired_before_ms,
                 roll_active=self.rolls_active_segment,
-                protect=partial(_protect, bucket) if bucket.group.table.has_primary_key else None,
+                protect=partial(self._protect, bucket),
             )
         except (FlussError, OSError) as error:
             logger.error("expired segments of %s could not be removed: %s", log.directory, error)
@@ -134,6 +149,11 @@ class Retention:
     def _first_times(self, directories: Sequence[Path]) -> list[int]:
         return [self._opener.first_segment_time(directory, self._looked_with_rolls) for directory in directories]
 
-
-async def _protect(bucket: HostedBucket, offset: int) -> int:
-    return await bucket.key_values().protect(offset)
+    async def _protect(self, bucket: HostedBucket, offset: int) -> int:
+        """Return up to which offset the first segments of a log may go; they would go up to the one given."""
+        if self._is_copied_first:
+            remote = bucket.group.remote
+            offset = min(offset, 0 if remote is None else remote.ends[bucket.bucket.bucket_id])
+        if bucket.group.table.has_primary_key and offset > 0:
+            return await bucket.key_values().protect(offset)
+        return offset

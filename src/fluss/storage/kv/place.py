@@ -76,10 +76,10 @@ class Place(NamedTuple):
         self, batch: rocks.WriteBatch, keys: Sequence[bytes], values: Sequence[bytes], state: bytes | None
     ) -> None:
         """Add what ``write`` writes to a batch, which may have more."""
-        prefix = self.prefix
+        prefix, put = self.prefix, batch.put
         for key, value in zip(keys, values, strict=True):
             if value:
-                batch.put(prefix + key, value)
+                put(prefix + key, value)
             else:
                 batch.delete(prefix + key)
         if state is not None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import Final, NamedTuple
 
@@ -94,10 +92,9 @@ class StoreWrites(StoreLookups, ABC):
     def _with_longest(self, state: KvState, changes: Sequence[Mutations]) -> KvState:
         """Note how long values are before a lookup can find them."""
         for mutations in changes:
-            longest = int(mutations.rows.lengths.max(initial=0))
-            if longest:
+            if longest := mutations.sizes.row_bytes_max:
                 self._value_bytes_max = max(self._value_bytes_max, SCHEMA_ID_BYTES + longest)
-        return replace(state, value_bytes_max=self._value_bytes_max)
+        return KvState(state.applied_offset, state.row_count, state.ids, self._value_bytes_max)
 
     @property
     def _is_memtable_full(self) -> bool:
@@ -145,9 +142,17 @@ class _QuickWrite:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._release()
+        self._store._database.__exit__(kind, error, trace)
+
+    def end(self) -> None:
+        """Let go of the store. Whatever RocksDB has raised was explained before."""
+        self._release()
+        self._store._database.__exit__(None, None, None)
+
+    def _release(self) -> None:
         self._store._write_lock.release()
         self._store._flush_lock.release()
-        self._store._database.__exit__(kind, error, trace)
 
     @property
     def place(self) -> Place:
@@ -216,7 +221,8 @@ def write_to_stores_if_quick(writes: Sequence[StoreWrite]) -> list[FlussError | 
     """
     outcomes: list[FlussError | bool] = [False] * len(writes)
     direct: dict[int, list[tuple[int, _QuickWrite]]] = {}
-    with ExitStack() as held:
+    held: list[_QuickWrite] = []
+    try:
         for number, (store, changes, state) in enumerate(writes):
             try:
                 write = _QuickWrite.begin(store, changes, state)
@@ -225,7 +231,7 @@ def write_to_stores_if_quick(writes: Sequence[StoreWrite]) -> list[FlussError | 
                 continue
             if write is None:
                 continue
-            held.enter_context(write)
+            held.append(write)
             if write.is_direct:
                 direct.setdefault(id(write.place.database), []).append((number, write))
             else:
@@ -234,6 +240,9 @@ def write_to_stores_if_quick(writes: Sequence[StoreWrite]) -> list[FlussError | 
         for numbered in direct.values():
             for piece in _pieces(numbered):
                 _write_at_once(piece, outcomes)
+    finally:
+        for write in held:
+            write.end()
     return outcomes
 
 
@@ -267,5 +276,6 @@ def _pieces(numbered: Sequence[tuple[int, _QuickWrite]]) -> Iterator[Sequence[tu
 
 def check_keys(changes: Sequence[Mutations]) -> None:
     """Refuse rows without a key."""
-    if not all(bool(mutations.keys.keys.lengths.all()) for mutations in changes):
-        raise CorruptRecordError("A row without a key cannot be stored")
+    for mutations in changes:
+        if mutations.sizes.key_bytes_min == 0:
+            raise CorruptRecordError("A row without a key cannot be stored")

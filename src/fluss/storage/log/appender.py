@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
 from fluss.integers import INT32_MAX
-from fluss.record.log_batch import NO_WRITER_ID, LogBatchHeader, assign_offset, iter_batches, verify_crc
+from fluss.record.log_batch import NO_WRITER_ID, BatchOutline, LogBatchHeader, assign_offset, iter_batches, verify_crc
 from fluss.storage.log.append_result import AppendResult, History
 from fluss.storage.log.committer import LogEnd, PendingWrites, SegmentRoll, SegmentWrite
 from fluss.storage.log.file_names import OFFSET_MAX
@@ -59,7 +59,12 @@ class LogAppender:
         self._clock = clock
 
     def add(
-        self, view: memoryview, headers: Sequence[LogBatchHeader], history: History, *, offset_durable: int
+        self,
+        view: memoryview,
+        headers: Sequence[LogBatchHeader | BatchOutline],
+        history: History,
+        *,
+        offset_durable: int,
     ) -> AppendResult:
         """Take the batches at the start of a view, into which offsets and times are written. Raises code 14."""
         offset_base = self.offset_next
@@ -80,7 +85,11 @@ class LogAppender:
         return AppendResult(offset_base, offset_next, timestamp_ms, False, history)
 
     def _stamp(
-        self, view: memoryview, headers: Sequence[LogBatchHeader], timestamp_ms: int, offset_durable: int
+        self,
+        view: memoryview,
+        headers: Sequence[LogBatchHeader | BatchOutline],
+        timestamp_ms: int,
+        offset_durable: int,
     ) -> None:
         """Give every batch its offset and time, and remember it for its writer."""
         position, offset_next = 0, self.offset_next
@@ -153,7 +162,7 @@ def checked_headers(view: memoryview, batch_bytes_max: int) -> list[LogBatchHead
     return headers
 
 
-def _offset_count(headers: Sequence[LogBatchHeader]) -> int:
+def _offset_count(headers: Sequence[LogBatchHeader | BatchOutline]) -> int:
     """Return how many offsets batches take. The indexes of a segment have 32 bits for the distance of two."""
     count = sum([header.last_offset_delta + 1 for header in headers])
     if count > INT32_MAX:

@@ -1,7 +1,8 @@
 """Group commit: what was appended to logs and is not written yet, and the thread that writes it, in rounds.
 
 1. The event loop puts appends into the ``PendingWrites`` of their log, one after the other, and submits the log.
-2. A round of the committer thread takes what is waiting at its beginning and writes it, with one call per file.
+2. A round of the committer thread takes what is waiting at its beginning, of so many logs at most that their files stay
+   open until they are durable, and writes it, with one call per file.
 3. It makes the files durable, several at once.
 4. Only then are the writers told, on the event loop.
 
@@ -25,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -33,11 +35,14 @@ from fluss.schema.table import TableBucket
 from fluss.storage.log.file_names import LogFileKind, directories_above, log_file_name
 from fluss.storage.log.segment import Segment
 from fluss.storage.log.writer_state import WriterEntry, encode_writer_snapshot
-from fluss.storage.vfs import Files, is_out_of_descriptors
+from fluss.storage.vfs import DESCRIPTORS_MAX, Files, is_out_of_descriptors
 
 _SNAPSHOTS_KEPT: Final = 2
 # Files that are made durable at the same time. A disk works on several requests at once.
 _SYNCS_AT_ONCE: Final = 8
+# Logs of one round, beside those that were postponed: half as many as files are kept open, since others are used, too.
+# A file that is closed between its write and its sync costs as much as both of them to be opened again.
+_LOGS_AT_ONCE: Final = DESCRIPTORS_MAX // 2
 # How soon a round that found no descriptor is tried again.
 _POSTPONED_S: Final = 0.05
 logger = logging.getLogger(__name__)
@@ -446,9 +451,12 @@ class Committer:
             return self._take_due()
 
     def _take_due(self) -> list[Committed]:
-        logs = list(self._waiting | self._postponed) if self._postponed else list(self._waiting)
-        self._waiting = {}
-        return logs
+        waiting, self._waiting = self._waiting, {}
+        if len(waiting) > _LOGS_AT_ONCE:
+            in_order = iter(waiting)
+            waiting = dict.fromkeys(islice(in_order, _LOGS_AT_ONCE))
+            self._waiting = dict.fromkeys(in_order)
+        return list(waiting | self._postponed) if self._postponed else list(waiting)
 
     def run_round(self, logs: list[Committed]) -> None:
         """Write what logs have waiting, make it durable, and report. A failure concerns only the log that it is of."""

@@ -166,6 +166,12 @@ def count_expired(segments: Sequence[Segment], expired_before_ms: int) -> int:
     return len(segments)
 
 
+def count_copied(segments: Sequence[Segment], offset_copied: int, segments_kept: int) -> int:
+    """Count the segments at the start of a log that end at or before an offset, without the last ones."""
+    candidates = segments[: max(0, len(segments) - segments_kept)]
+    return sum(segment.offset_next <= offset_copied for segment in candidates)
+
+
 def remove_doomed(files: Files, log: LocalLog, pending: PendingWrites) -> None:
     """Remove the segments before the start of a log, so that a crash finds the log whole, whenever it happens."""
     # Once the rows are gone, only the snapshot knows what their writers have done.

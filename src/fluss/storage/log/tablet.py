@@ -14,18 +14,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
+from fluss.record.log_batch import BatchOutline, LogBatchHeader
 from fluss.schema.table import TableBucket
 from fluss.storage.log.append_result import AppendResult, History, OffsetWaiters
 from fluss.storage.log.appender import LogAppender, checked_headers
 from fluss.storage.log.committer import CommitRound, Committer, LogEnd, PendingWrites
 from fluss.storage.log.loader import LoadedLog, RecoveryReport, empty_log, load_log
-from fluss.storage.log.local_log import LocalLog, count_expired, remove_doomed, remove_log, sync_segments
+from fluss.storage.log.local_log import (
+    LocalLog,
+    count_copied,
+    count_expired,
+    remove_doomed,
+    remove_log,
+    sync_segments,
+)
 from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.log.segment import Segment, StoredHeads
 from fluss.storage.log.writer_state import WriterEntry
@@ -190,6 +199,17 @@ class LogTablet:
         return len(self._local.segments)
 
     @property
+    def offset_closed(self) -> int:
+        """What is before it lies in segments that are complete and shown to readers."""
+        segment = self._local.end.segment
+        return 0 if segment is None else segment.base_offset
+
+    def closed_segments(self, offset: int) -> tuple[Segment, ...]:
+        """Return the segments before ``offset_closed`` that have something at or behind an offset."""
+        segments = self._local.segments_until(self._local.end)[:-1]
+        return tuple(segment for segment in segments if segment.offset_next > offset)
+
+    @property
     def timestamp_max_ms(self) -> int:
         """The commit time of the last batch; -1 in an empty log."""
         return self._appender.timestamp_max_ms
@@ -242,6 +262,19 @@ class LogTablet:
         duplicate = self._appender.writers.find_duplicate(headers)
         if duplicate is not None:
             return self._duplicate_result(duplicate)
+        return self._add(view, headers)
+
+    def append_built(self, batch: bytearray) -> AppendResult:
+        """Take a batch that this server has just built, as ``append`` does, of which ``find_duplicate`` found none.
+
+        It is not read again: its bytes have not left the process.
+        """
+        if len(batch) > self._settings.batch_bytes_max:
+            return self.append(batch)
+        self.check_open()
+        return self._add(memoryview(batch), (BatchOutline.of_built(batch),))
+
+    def _add(self, view: memoryview, headers: Sequence[LogBatchHeader | BatchOutline]) -> AppendResult:
         result = self._appender.add(view, headers, self._history, offset_durable=self._end_durable.offset_next)
         self._committer.submit(self)
         return result
@@ -480,32 +513,55 @@ class LogTablet:
         Raises OSError.
         """
         self.check_open()
+        first = next(iter(self._local.segments), None)
+        if not self._local.doomed and (first is None or first.timestamp_max_ms >= expired_before_ms):
+            return 0
+        return await self._remove_first(
+            partial(count_expired, expired_before_ms=expired_before_ms), roll_active, protect
+        )
+
+    async def remove_copied(
+        self, offset_copied: int, *, segments_kept: int, protect: Callable[[int], Awaitable[int]] | None = None
+    ) -> int:
+        """Remove segments that end before an offset, oldest first, down to a number; return how many they were.
+
+        ``protect`` is as above. Raises OSError.
+        """
+        self.check_open()
+        return await self._remove_first(
+            partial(count_copied, offset_copied=offset_copied, segments_kept=segments_kept), False, protect
+        )
+
+    async def _remove_first(
+        self,
+        count: Callable[[Sequence[Segment]], int],
+        roll_active: bool,
+        protect: Callable[[int], Awaitable[int]] | None,
+    ) -> int:
+        """Remove as many of the first segments as ``count`` says, which is asked in a thread."""
+        if self._is_expiring:
+            return 0
         self._is_expiring = True
         try:
-            return await self._expire_segments(expired_before_ms, roll_active, protect)
+            if self._local.doomed:
+                # Their removal has failed before. With the ones behind them gone first, the log could not be opened.
+                await asyncio.to_thread(remove_doomed, self._files, self._local, self._pending)
+            segments = self._local.segments_until(self._local.end)
+            if not segments or not segments[0].size_bytes:
+                return 0
+            removed = await asyncio.to_thread(count, segments)
+            if removed == len(segments) and not (roll_active and await self._roll_empty(segments[-1])):
+                removed -= 1
+            if removed > 0 and protect is not None:
+                offset_limit = await protect(segments[removed - 1].offset_next)
+                removed = sum(segment.offset_next <= offset_limit for segment in segments[:removed])
+            if removed <= 0 or self._is_closed or self._local.segments[:removed] != segments[:removed]:
+                return 0
+            self._local.doomed, self._local.segments = segments[:removed], self._local.segments[removed:]
+            await asyncio.to_thread(remove_doomed, self._files, self._local, self._pending)
+            return removed
         finally:
             self._is_expiring = False
-
-    async def _expire_segments(
-        self, expired_before_ms: int, roll_active: bool, protect: Callable[[int], Awaitable[int]] | None
-    ) -> int:
-        if self._local.doomed:
-            # Their removal has failed before. With the ones behind them gone first, the log could not be opened.
-            await asyncio.to_thread(remove_doomed, self._files, self._local, self._pending)
-        segments = self._local.segments_until(self._local.end)
-        if not segments or not segments[0].size_bytes or segments[0].timestamp_max_ms >= expired_before_ms:
-            return 0
-        expired = await asyncio.to_thread(count_expired, segments, expired_before_ms)
-        if expired == len(segments) and not (roll_active and await self._roll_empty(segments[-1])):
-            expired -= 1
-        if expired > 0 and protect is not None:
-            offset_limit = await protect(segments[expired - 1].offset_next)
-            expired = sum(segment.offset_next <= offset_limit for segment in segments[:expired])
-        if expired <= 0 or self._is_closed or self._local.segments[:expired] != segments[:expired]:
-            return 0
-        self._local.doomed, self._local.segments = segments[:expired], self._local.segments[expired:]
-        await asyncio.to_thread(remove_doomed, self._files, self._local, self._pending)
-        return expired
 
     async def _roll_empty(self, active: Segment) -> bool:
         """Begin a new segment that holds nothing yet, if nothing is being written; return whether that was done."""

@@ -83,8 +83,12 @@ def test_counts_and_texts(polled: ScanRecords) -> None:
     assert (len(polled), polled.count(), polled.is_empty(), bool(polled)) == (6, 6, False, True)
     assert (len(empty), empty.count(), empty.is_empty(), bool(empty), list(empty)) == (0, 0, True, False, [])
     assert str(polled) == repr(polled) == "ScanRecords(records=6, buckets=2)"
-    assert repr(polled[0]) == "ScanRecord(offset=10, timestamp=1700000000000, change_type=+A)"
-    assert repr(polled[4]) == "ScanRecord(offset=6, timestamp=1700000000000, change_type=-U)"
+    assert (
+        repr(polled[0]) == "ScanRecord(offset=10, timestamp=1700000000000, change_type=+A, row={'id': 0, 'name': 'n0'})"
+    )
+    assert (
+        repr(polled[4]) == "ScanRecord(offset=6, timestamp=1700000000000, change_type=-U, row={'id': 3, 'name': 'n3'})"
+    )
     assert [record.change_type for record in polled[SECOND]] == [
         ChangeType.Insert,
         ChangeType.UpdateBefore,

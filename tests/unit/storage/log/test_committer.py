@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
+from fluss.storage.log import committer as committer_module
 from fluss.storage.log.append_result import AppendResult
 from fluss.storage.log.committer import CommitRound, Committer
 from fluss.storage.log.log_settings import LogSettings
@@ -580,3 +582,35 @@ def test_failures_are_logged_loudly(caplog: pytest.LogCaptureFixture) -> None:
     levels = [record.levelno for record in caplog.records]
     assert levels == [logging.ERROR, logging.CRITICAL]
     assert all(str(DIRECTORY) in record.getMessage() for record in caplog.records)
+
+
+def test_files_stay_open_from_their_write_to_their_sync_however_many_logs_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer_module, "_LOGS_AT_ONCE", 4)
+    files = OsFiles(descriptors_max=8)
+    committer = SteppedCommitter(files)
+    logs = [open_log(files, committer, directory=tmp_path / f"log-{number}")[0] for number in range(10)]
+
+    def append_to_all() -> list[int]:
+        """Return how many logs are durable after each round."""
+        for log in logs:
+            log.append(make_batch())
+        counts = []
+        while committer.step():
+            counts.append(sum(log.offset_durable == log.offset_next for log in logs))
+        return counts
+
+    append_to_all()
+    opened: Counter[str] = Counter()
+    real_open = os.open
+
+    def counted_open(path: str | Path, *arguments: int) -> int:
+        opened[Path(path).suffix] += 1
+        return real_open(path, *arguments)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "open", counted_open)
+        assert append_to_all() == [4, 8, 10], "those that came first are served first"
+    assert opened[".log"] <= len(logs)
+    assert [bodies(log) for log in logs] == [[b"row", b"row"]] * len(logs)

@@ -100,6 +100,21 @@ def test_damage_in_any_batch_refuses_the_whole_append() -> None:
     assert log.append(b"a", writer=1, sequence=0) == 0, "the writer may begin"
 
 
+def test_a_batch_that_was_just_built_is_taken_as_any_other() -> None:
+    built, sent = SteppedLog(batch_bytes_max=100), SteppedLog(batch_bytes_max=100)
+    for sequence, rows in enumerate((3, 0, 1)):
+        batch = make_batch(b"a" if rows else b"", rows=rows, writer=7, sequence=sequence)
+        assert built.log.append_built(bytearray(batch)) == sent.log.append(batch)
+        built.committer.step()
+        sent.committer.step()
+    assert built.log.read(0, 10_000, at_least_one_batch=True) == sent.log.read(0, 10_000, at_least_one_batch=True)
+    assert built.log.find_duplicate(7, 2) == sent.log.find_duplicate(7, 2)
+    too_large = make_batch(b"x" * 60)
+    assert code_of(lambda: built.log.append_built(too_large)) == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+    built.log.drop()
+    assert code_of(lambda: built.log.append_built(make_batch())) == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+
+
 def test_a_batch_over_the_limit_is_refused_with_its_own_code() -> None:
     log = SteppedLog(batch_bytes_max=100)
     assert code_of(lambda: log.log.append(make_batch(b"x" * 60))) == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
