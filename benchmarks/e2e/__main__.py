@@ -28,6 +28,7 @@ if __name__ == "__main__":
                 "frames",
                 "bounds",
                 "fitting",
+                "consumers",
                 "scrubbing",
                 "tls",
                 "spark",
