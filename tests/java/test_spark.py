@@ -135,7 +135,7 @@ def test_a_stream_outlives_a_rolling_restart(
         fs.read_stream(f"{database}.source"),
         f"{database}.target",
         checkpoint=str(tmp_path / "checkpoint"),
-        trigger={"availableNow": True},
+        trigger="available-now",
     )
     query.awaitTermination(300)
     assert sorted(target.new_scan().to_arrow()["id"].to_pylist()) == list(range(feed.rows))
