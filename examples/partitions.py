@@ -51,12 +51,22 @@ async def by_the_clock(connection: fluss.FlussConnection) -> None:
     }
     await admin.create_table(VISITS, fluss.TableDescriptor(schema, partition_keys=["day"], properties=properties))
     today = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d")
-    names = sorted(info.partition_name for info in await admin.list_partition_infos(VISITS))
+    names = await partition_names(admin, count=2)
     assert today in names
     print(f"{len(names)} partitions were made by the server, today's among them")
     table = await connection.get_table(VISITS)
     async with table.new_append().create_writer() as writer:
         writer.append({"day": today, "page": "/"})
+
+
+async def partition_names(admin: fluss.FlussAdmin, count: int) -> list[str]:
+    """Wait for so many partitions: a cluster of many servers makes them a moment after the table."""
+    async with asyncio.timeout(60):
+        while True:
+            names = sorted(info.partition_name for info in await admin.list_partition_infos(VISITS))
+            if len(names) >= count:
+                return names
+            await asyncio.sleep(0.1)
 
 
 async def main() -> None:

@@ -134,6 +134,14 @@ class Config:
         30_000,
         "How long to wait for the answer to a request once it is sent, in ms.",
     )
+    job_wait_timeout_ms = ConfigOption(
+        "job.wait-timeout",
+        _UNSIGNED,
+        600_000,
+        "How long queries of Spark, loads, exports and copies wait for servers that are away, in ms, with a line in "
+        "the log every ten seconds: a large server needs minutes to start after a crash. If it is not given and "
+        "`request-timeout` is, that is the limit.",
+    )
     security_protocol = ConfigOption(
         "security.protocol",
         TEXT,
@@ -533,6 +541,7 @@ class Config:
     def _validate_timeouts(self) -> None:
         self._require_positive(Config.connect_timeout_ms)
         self._require_positive(Config.request_timeout_ms)
+        self._require_positive(Config.job_wait_timeout_ms)
 
     def _validate_scanner(self) -> None:
         self._require_positive(Config.scanner_log_fetch_min_bytes)

@@ -308,8 +308,45 @@ _CLASS_BY_CODE: dict[int, type[FlussError]] = {
 }
 
 
+# Answers of Apache Fluss servers that nobody there has expected: a stack trace with code -1.
+_TRACE_LINE = re.compile(r"^\s+at [\w.$/<>]+\(.*\)$", re.MULTILINE)
+_THROWN = re.compile(r"^(?:Caused by: )?(?P<package>[\w.$]+\.)(?P<name>\w+)(?:: (?P<text>.*))?$", re.MULTILINE)
+_FLUSS_EXCEPTIONS = "org.apache.fluss.exception."
+# Exceptions that are not called as their code is.
+_CODE_BY_EXCEPTION: dict[str, ErrorCode] = {
+    "PartitionNotExistException": ErrorCode.PARTITION_NOT_EXISTS,
+    "PartitionAlreadyExistsException": ErrorCode.PARTITION_ALREADY_EXISTS,
+    "TimeoutException": ErrorCode.REQUEST_TIME_OUT,
+    "TooManyBucketsException": ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+    "TooManyPartitionsException": ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
+}
+
+
+def _told_by_trace(trace: str) -> tuple[int, str]:
+    """Return the code and the sentence that are hidden in a Java stack trace: of the cause that has a code, or all."""
+    thrown = list(_THROWN.finditer(trace))
+    for cause in reversed(thrown):
+        code = _code_of_exception(cause["name"]) if cause["package"] == _FLUSS_EXCEPTIONS else None
+        if code is not None:
+            return code, cause["text"] or cause["name"]
+    told = dict.fromkeys(f"{cause['name']}: {cause['text']}" if cause["text"] else cause["name"] for cause in thrown)
+    return ErrorCode.UNKNOWN_SERVER_ERROR, " <- ".join(told) or trace.strip().partition("\n")[0]
+
+
+def _code_of_exception(name: str) -> ErrorCode | None:
+    if name in _CODE_BY_EXCEPTION:
+        return _CODE_BY_EXCEPTION[name]
+    words = re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()
+    return next((code for code in ErrorCode if code.name in (words, words.removesuffix("_EXCEPTION"))), None)
+
+
 def error_for_code(code: int, message: str | None) -> FlussError:
-    """Build the exception for an error answer; a missing text is replaced by the name of the code."""
+    """Build the exception for an error answer; a missing text is replaced by the name of the code.
+
+    Where an Apache Fluss server answers with a stack trace instead of a code, the trace says what the code is.
+    """
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR and message and _TRACE_LINE.search(message):
+        code, message = _told_by_trace(message)
     if not message:
         try:
             message = ErrorCode(code).name.replace("_", " ").lower()

@@ -10,6 +10,7 @@ and leaves its commits to the polls.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -21,7 +22,7 @@ from types import FrameType
 import fluss
 from fluss import blocking
 from fluss.client.kernel.retry import JOBS, retried
-from fluss.errors import ConsumerFencedError
+from fluss.errors import ConsumerFencedError, FlussError
 
 POLL_MS = 100
 CONNECT_S = 300.0
@@ -88,9 +89,15 @@ def unless_fenced(step: Callable[[], None]) -> None:
         step()
     except ConsumerFencedError as error:
         print(f"fenced: {error.message}", flush=True)
+    except FlussError as error:
+        # A commit that a server which is away for long has not answered. The sink knows better.
+        if not error.is_retriable:
+            raise
+        logging.info("goes on: %s", error.message)
 
 
 def main(config_text: str, directory: Path) -> None:
+    logging.basicConfig(level=logging.INFO, format=f"{os.getpid()} %(asctime)s %(name)s %(message)s")
     given = json.loads(config_text)
     sink = Sink(directory / "exact.db")
     file = os.open(directory / "plain.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)

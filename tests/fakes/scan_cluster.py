@@ -111,6 +111,8 @@ class ScanCluster(ServerThread):
         self.scan_gate.set()
         # Whether servers that are started know scans at all.
         self.offers_scans = True
+        # The last snapshot of a bucket in remote storage: its offset, and files by the name they are to have.
+        self.snapshots: dict[Key, tuple[int, dict[str, str]]] = {}
         self.fetches: list[pb.FetchLogRequest] = []
         self.list_offsets = self._list_offsets
         # What is said about the ends of logs, where it is not the truth.
@@ -139,6 +141,8 @@ class ScanCluster(ServerThread):
                 ApiKey.GET_TABLE_SCHEMA: self._get_schema,
                 ApiKey.LIMIT_SCAN: self._limit_scan,
                 ApiKey.LIST_PARTITION_INFOS: self._list_partitions,
+                ApiKey.GET_LATEST_KV_SNAPSHOTS: self._latest_snapshots,
+                ApiKey.GET_KV_SNAPSHOT_METADATA: self._snapshot,
             }
             if self.offers_scans:
                 handlers[ApiKey.SCAN_KV] = lambda context, request: self._scan_kv(server_id, request)
@@ -354,6 +358,32 @@ class ScanCluster(ServerThread):
         for partition_id, name in self.partitions.items():
             spec = spec_of_partition_name(name, self.descriptor.partition_keys)
             response.partitions_info.add(partition_id=partition_id, partition_spec=pb_partition_spec(spec))
+        return response
+
+    def _latest_snapshots(
+        self, context: RequestContext, request: pb.GetLatestKvSnapshotsRequest
+    ) -> pb.GetLatestKvSnapshotsResponse:
+        names = {name: partition_id for partition_id, name in self.partitions.items()}
+        partition_id = names[request.partition_name] if request.HasField("partition_name") else None
+        response = pb.GetLatestKvSnapshotsResponse(table_id=TABLE_ID, partition_id=partition_id)
+        for bucket_id in range(self.descriptor.bucket_count or 1):
+            snapshot = self.snapshots.get((partition_id, bucket_id))
+            if snapshot is None:
+                response.latest_snapshots.add(bucket_id=bucket_id)
+            else:
+                response.latest_snapshots.add(bucket_id=bucket_id, snapshot_id=snapshot[0], log_offset=snapshot[0])
+        return response
+
+    def _snapshot(
+        self, context: RequestContext, request: pb.GetKvSnapshotMetadataRequest
+    ) -> pb.GetKvSnapshotMetadataResponse:
+        key = request.partition_id if request.HasField("partition_id") else None, request.bucket_id
+        offset, files = self.snapshots[key]
+        if request.snapshot_id != offset:
+            raise FlussError("there is a newer snapshot", ErrorCode.KV_SNAPSHOT_NOT_EXIST)
+        response = pb.GetKvSnapshotMetadataResponse(log_offset=offset)
+        for name, path in files.items():
+            response.snapshot_files.add(remote_path=path, local_file_name=name)
         return response
 
     async def _scan_kv(self, server_id: int, request: pb.ScanKvRequest) -> ScanKvResponse:

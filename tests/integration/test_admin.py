@@ -194,6 +194,40 @@ async def test_columns_can_be_added_and_older_schemas_stay_known(admin: fluss.Fl
     assert await _code(admin.get_table_schema(path, 9)) == fluss.ErrorCode.SCHEMA_NOT_EXIST
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"drop_columns": ["name"]}, "cannot be dropped; .* leave it out where you read, with columns="),
+        (
+            {"rename_columns": {"name": "title"}},
+            "cannot be renamed; .* To have 'name' as 'title', name it so where you read",
+        ),
+    ],
+    ids=["drop", "rename"],
+)
+async def test_columns_that_cannot_be_dropped_or_renamed_are_refused_with_a_way_around(
+    admin: fluss.FlussAdmin, database: str, change: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fluss.TablePath(database, "t")
+    await admin.create_table(path, LOG_TABLE)
+    with pytest.raises(fluss.FlussError, match=f"{said}.*copy the rows of {path}"):
+        await admin.alter_table(path, **change)
+    assert await _code(admin.alter_table(path, set_properties={"a": "b"}, **change)) == 56
+
+    def pass_over(_path: fluss.TablePath, request: Any) -> None:
+        """What servers do that have never heard of these changes."""
+        request.ClearField("drop_columns")
+        request.ClearField("rename_columns")
+
+    monkeypatch.setattr("fluss.server.rpc.tables._check_alteration", pass_over)
+    with pytest.raises(fluss.FlussError, match=r"it is too old for this.*copy the rows") as raised:
+        await admin.alter_table(path, **change)
+    assert raised.value.error_code == fluss.ErrorCode.UNSUPPORTED_VERSION
+    assert (await admin.get_table_info(path)).schema.column_names == ["id", "name"]
+    with pytest.raises(TypeError):
+        await admin.alter_table(path, **dict.fromkeys(change, "name"))
+
+
 async def test_properties_of_a_table_can_be_changed(admin: fluss.FlussAdmin, database: str) -> None:
     path = fluss.TablePath(database, "t")
     await admin.create_table(path, LOG_TABLE)

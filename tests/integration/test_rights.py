@@ -528,3 +528,32 @@ def test_who_loses_all_rights_to_a_table_is_told_so_instead_of_waiting_for_it(wo
                 attempt()
             assert caught.value.error_code == ErrorCode.AUTHORIZATION_EXCEPTION
         admin.drop_table(path)
+
+
+def test_a_consumer_needs_to_read_its_table_and_to_write_positions(world: World) -> None:
+    path, rows = fluss.TablePath(world.existing.database, "consumed"), fluss.TablePath("fluss", "consumers")
+    with world.connect("admin") as operator, world.connect("bob") as connection:
+        admin = operator.get_admin()
+        schema = Schema.builder().column("id", DataTypes.int()).build()
+        admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        with operator.get_table(path).new_append().create_writer() as writer:
+            writer.append([1])
+
+        def allow(table: fluss.TablePath, *operations: fluss.AclOperation) -> None:
+            resource = fluss.AclResource.table(table)
+            admin.create_acls([fluss.AclBinding(resource, "User:bob", operation) for operation in operations])
+
+        allow(path, fluss.AclOperation.READ)
+        consumer = connection.get_table(path).consumer("billing")
+        with pytest.raises(
+            FlussError, match=r"keep their positions in fluss\.consumers, which takes READ and WRITE"
+        ) as caught:
+            consumer.poll(0)
+        assert caught.value.error_code == ErrorCode.AUTHORIZATION_EXCEPTION
+        with operator.get_table(path).consumer("first") as first:
+            first.poll(0)
+        allow(rows, fluss.AclOperation.READ, fluss.AclOperation.WRITE)
+        assert len(list(consumer.poll(TIMEOUT_S * 1000))) == 1
+        consumer.close()
+        assert [info.lag for info in connection.get_table(path).consumers()] == [0, 1]
+        admin.drop_table(path)

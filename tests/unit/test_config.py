@@ -28,6 +28,7 @@ OPTIONS = [
     ("scanner_log_fetch_max_bytes_for_bucket", "scanner.log.fetch.max-bytes-for-bucket", 1048576),
     ("connect_timeout_ms", "connect-timeout", 120000),
     ("request_timeout_ms", "request-timeout", 30000),
+    ("job_wait_timeout_ms", "job.wait-timeout", 600000),
     ("security_protocol", "security.protocol", "PLAINTEXT"),
     ("security_sasl_mechanism", "security.sasl.mechanism", "PLAIN"),
     ("security_sasl_username", "security.sasl.username", ""),

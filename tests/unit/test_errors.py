@@ -111,3 +111,39 @@ def test_a_copy_is_equal_and_has_no_history() -> None:
     assert copy is not error
     assert copy.__traceback__ is None
     assert copy.__cause__ is error.__cause__
+
+
+TRACE = """org.apache.fluss.exception.FlussRuntimeException: Failed to get tables '[fluss.users]'.
+\tat org.apache.fluss.server.Somewhere.tables(Somewhere.java:624)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Caused by: {cause}
+\t... 16 more
+"""
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "message"),
+    [
+        (
+            "org.apache.fluss.exception.TableNotExistException: Table 'fluss.users' does not exist.",
+            7,
+            "Table 'fluss.users' does not exist.",
+        ),
+        ("org.apache.fluss.exception.PartitionNotExistException: no partition 'a'", 36, "no partition 'a'"),
+        ("org.apache.fluss.exception.LeaderNotAvailableException", 44, "LeaderNotAvailableException"),
+        (
+            "java.io.IOException: disk",
+            -1,
+            "FlussRuntimeException: Failed to get tables '[fluss.users]'. <- IOException: disk",
+        ),
+    ],
+)
+def test_a_stack_trace_of_a_java_server_becomes_its_sentence_and_its_code(cause: str, code: int, message: str) -> None:
+    error = error_for_code(-1, TRACE.format(cause=cause))
+    assert (error.error_code, error.message) == (code, message)
+
+
+def test_an_answer_that_only_looks_like_a_stack_trace_stays_as_it_is() -> None:
+    for text in ("at noon: it broke", "java.io.IOException: disk", "line\nat lunch (today)"):
+        assert error_for_code(-1, text).message == text
+    assert error_for_code(9, TRACE).message == TRACE, "only answers without a code have it in the trace"

@@ -48,6 +48,8 @@ CLIENT = {
     "bootstrap.servers": _BOOTSTRAP + "test_the_first_server_that_answers_is_enough",
     "connect-timeout": _EFFECTS + "test_connecting_takes_no_longer_than_the_connect_timeout",
     "request-timeout": _BOOTSTRAP + "test_a_server_that_says_nothing_is_given_up_after_the_request_timeout",
+    "job.wait-timeout": "tests/unit/spark/read/test_retry.py::"
+    + "test_jobs_wait_for_minutes_unless_an_option_says_otherwise",
     "security.protocol": _BOOTSTRAP + "test_right_credentials_open_every_connection",
     "security.sasl.mechanism": _CONFIG + "test_contradictions_are_found_by_validate_only",
     "security.sasl.username": _BOOTSTRAP + "test_right_credentials_open_every_connection",

@@ -23,6 +23,8 @@ from fluss.schema.table import TablePath
 _CONNECTIONS_MAX: Final = 64
 # Whoever waits wants to know for what. A single failure may be no more than a connection that was closed meanwhile.
 _FAILURES_TO_TELL: Final = 2
+# And that the job is still there.
+_PROGRESS_INTERVAL_S: Final = 10.0
 
 T = TypeVar("T")
 
@@ -74,13 +76,22 @@ def await_table(settings: Mapping[str, str], path: TablePath) -> FlussTable:
 def await_answer(settings: Mapping[str, str], question: Callable[[], T]) -> T:
     """Return the answer to a question to a cluster that may be away for a moment, such as at the start of a query.
 
-    It is waited for as long as ``request-timeout`` says. What asking again does not help against is raised at once: a
+    It is waited for as long as ``wait_limit`` says. What asking again does not help against is raised at once: a
     wrong password, a host that does not exist, a table that is missing. The question may be asked several times, so it
     must change nothing.
     """
     servers = settings.get(Config.bootstrap_servers.key, "")
-    limit_s = Config(dict(settings)).request_timeout_ms / 1000
-    return Retry(f"The cluster at {servers}", limit_s).call(lambda _: question())
+    limit_s, limit_key = wait_limit(settings)
+    return Retry(f"The cluster at {servers}", limit_s, limit_key=limit_key).call(lambda _: question())
+
+
+def wait_limit(settings: Mapping[str, str]) -> tuple[float, str]:
+    """Return how long a job waits for servers that are away, in seconds, and which option says so."""
+    config = Config(dict(settings))
+    option = Config.job_wait_timeout_ms
+    if option.key not in settings and Config.request_timeout_ms.key in settings:
+        option = Config.request_timeout_ms
+    return getattr(config, option.property_name) / 1000, option.key
 
 
 class Retry:
@@ -110,7 +121,8 @@ class Retry:
         Raises errors that are not retriable, unless they have one of ``retriable_codes``. A retriable one that does not
         go away is raised with how long it was waited for.
         """
-        deadline_s = self._clock() + self._limit_s
+        begun_s = told_s = self._clock()
+        deadline_s = begun_s + self._limit_s
         pauses_s = JOBS.pauses_s()
         failures = 0
         while True:
@@ -126,8 +138,16 @@ class Retry:
                         error.error_code,
                     ) from error
                 failures += 1
+                now_s = self._clock()
                 if failures == _FAILURES_TO_TELL and error.is_retriable:
                     logger.warning("%s does not answer; waiting up to %g s for it", self._what, self._limit_s)
+                    told_s = now_s
+                elif failures > _FAILURES_TO_TELL and now_s - told_s >= _PROGRESS_INTERVAL_S:
+                    waited_s = now_s - begun_s
+                    logger.warning(
+                        "%s does not answer for %d of %g s: %s", self._what, waited_s, self._limit_s, error.message
+                    )
+                    told_s = now_s
             self._sleep(next(pauses_s))
 
     def wait_until(self, is_done: Callable[[], bool]) -> bool:

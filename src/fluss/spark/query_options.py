@@ -111,7 +111,7 @@ class ReadOptions:
     max_tasks: int | None = None
     cores: int | None = None
     max_records_per_partition: int | None = None
-    poll_timeout_s: float = 10.0
+    poll_timeout_s: float = 300.0
     pushdown: bool = True
     # What Spark has told the reader; it holds anyway.
     hinted_filter: str | None = None

@@ -437,10 +437,10 @@ SPARK_OPTIONS: Final = (
         "scan.poll.timeout",
         "poll_timeout_s",
         DURATION_S,
-        "10 s",
+        "5 min",
         Use.READ,
         "How long a task waits for rows that must be there, or for a server that does not answer, before it fails and "
-        "Spark tries it again.",
+        "Spark tries it again. It says every ten seconds in its log what it waits for.",
         lowest=0.001,
     ),
     # What is written

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 
@@ -28,11 +29,16 @@ from fluss.protocol.convert import (
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Column, column_from_arrow
+from fluss.schema.schema import Column, column_from_arrow, shown_names
 from fluss.schema.serde import database_to_json, table_to_json
 from fluss.schema.table import PartitionInfo, PartitionSpec, SchemaInfo, TableBucket, TableInfo, TablePath, TableStats
+from fluss.schema.value_objects import string_dict, string_list
 
 _NAMED = also_named("name", "database_name")
+# How servers say that they cannot change columns in this way.
+_REFUSED_CODES: Final = frozenset(
+    {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION, ErrorCode.UNSUPPORTED_VERSION}
+)
 
 
 class CatalogAdmin(AdminCalls):
@@ -141,6 +147,8 @@ class CatalogAdmin(AdminCalls):
         table_path: TablePath | str,
         *,
         add_columns: Iterable[Column | pa.Field] = (),
+        drop_columns: Iterable[str] = (),
+        rename_columns: Mapping[str, str] | None = None,
         set_properties: Mapping[str, str] | None = None,
         reset_properties: Iterable[str] | None = None,
         ignore_if_not_exists: bool = False,
@@ -149,14 +157,49 @@ class CatalogAdmin(AdminCalls):
 
         New columns must be nullable. Keys that do not begin with ``table.`` are custom properties. Columns and
         properties cannot be changed in one call. Scanners and writers that exist keep the schema they have.
+
+        ``drop_columns`` and ``rename_columns`` (``{"old": "new"}``) are in the protocol, and no server can do them yet:
+        neither this one nor any release of Apache Fluss up to 1.0. They are sent, for servers that will; until then the
+        error says how to do without.
         """
+        path = checked_path(table_path)
+        dropped = [checked_text("a column name", name) for name in string_list("drop_columns", drop_columns)]
+        renamed = string_dict("rename_columns", rename_columns)
         request = pb.AlterTableRequest(
-            table_path=pb_table_path(checked_path(table_path)),
+            table_path=pb_table_path(path),
             ignore_if_not_exists=checked("ignore_if_not_exists", ignore_if_not_exists, bool),
             config_changes=pb_config_changes(set_properties, reset_properties),
             add_columns=[_pb_add_column(column) for column in add_columns],
+            drop_columns=[pb.PbDropColumn(column_name=name) for name in dropped],
+            rename_columns=[
+                pb.PbRenameColumn(old_column_name=old, new_column_name=new) for old, new in renamed.items()
+            ],
         )
-        await self._ask(apis.ALTER_TABLE, request)
+        if not (dropped or renamed):
+            await self._ask(apis.ALTER_TABLE, request)
+            return
+        try:
+            await self._ask(apis.ALTER_TABLE, request)
+        except FlussError as error:
+            if error.error_code not in _REFUSED_CODES:
+                raise
+            raise FlussError(
+                f"{error.message.rstrip('.')}. {_way_around(path, dropped, renamed)}", error.error_code
+            ) from None
+        await self._run(self._check_columns_gone(path, dropped, renamed))
+
+    async def _check_columns_gone(self, path: TablePath, dropped: list[str], renamed: Mapping[str, str]) -> None:
+        """Refuse to believe a server that has passed over what it does not know, as those before 0.9.1 do."""
+        if not await self._exists(path):
+            return
+        names = (await self._table_info(path)).schema.column_names
+        left = [name for name in (*dropped, *renamed) if name in names and name not in renamed.values()]
+        if left:
+            raise FlussError(
+                f"The server has left {shown_names(left)} of {path} as it was: it is too old for this. "
+                + _way_around(path, dropped, renamed),
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
 
     async def list_tables(self, database_name: str) -> list[str]:
         """List the tables of a database; code 4 if it is missing."""
@@ -165,8 +208,11 @@ class CatalogAdmin(AdminCalls):
 
     async def table_exists(self, table_path: TablePath | str) -> bool:
         """Whether there is a table of this name that may be seen."""
-        request = pb.TableExistsRequest(table_path=pb_table_path(checked_path(table_path)))
-        return (await self._ask(apis.TABLE_EXISTS, request)).exists
+        return await self._run(self._exists(checked_path(table_path)))
+
+    async def _exists(self, path: TablePath) -> bool:
+        request = pb.TableExistsRequest(table_path=pb_table_path(path))
+        return (await self._cluster.request_coordinator(apis.TABLE_EXISTS, request)).exists
 
     async def get_table_info(self, table_path: TablePath | str) -> TableInfo:
         """Describe a table; code 7 if it is missing."""
@@ -284,6 +330,18 @@ def check_partitioned(info: TableInfo) -> None:
         raise FlussError(
             f"Table '{info.table_path}' is not a partitioned table", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION
         )
+
+
+def _way_around(path: TablePath, dropped: list[str], renamed: Mapping[str, str]) -> str:
+    """Say how to have what a server cannot do."""
+    hints = []
+    if dropped:
+        hints.append(f"To do without {shown_names(dropped)}, leave it out where you read, with columns=[...]")
+    if renamed:
+        old, new = next(iter(renamed.items()))
+        hints.append(f"To have '{old}' as '{new}', name it so where you read, with to_arrow().rename_columns(...)")
+    copy = f"or create a new table with the columns that you want, and copy the rows of {path} into it with write_arrow"
+    return f"{'; '.join(hints)}; {copy} (upsert_arrow, if there is a primary key)"
 
 
 def _pb_add_column(column: Column | pa.Field) -> pb.PbAddColumn:

@@ -11,7 +11,8 @@ counting. The changes are kept in memory, at most one for each key, and the rows
 
 Where the rows of now cannot be read (servers before 1.0), or where changes cannot be undone because the changelog does
 not say what was there before (``table.changelog.image`` is WAL), the rows are folded from all changes before the
-offset, if the changelog still has them from the beginning.
+offset, if the changelog still has them from the beginning. If it has not, servers before 1.0 have a snapshot of the
+rows in remote storage, and what lies between it and the offset is done or undone.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class _BucketAt:
 
     def rows(self) -> Generator[pa.RecordBatch, None, None]:
         if not self._run(can_scan_rows(self._context.cluster, self._table.table_path, [self._bucket])):
-            yield from self._folded("its server cannot return rows (that takes version 1.0)")
+            reason = "its server cannot return rows (that takes version 1.0)"
+            yield from self._from_files(reason) if self._bucket_offset(OffsetSpec.earliest()) else self._folded(reason)
             return
         try:
             yield from self._undone()
@@ -118,6 +120,22 @@ class _BucketAt:
             changed = undo.rows()
             if snapshot_offset < self._offset:
                 changed = self._with_missed(changed, snapshot_offset)
+            yield from self._replaced(_batches(runs, read), changed)
+
+    def _from_files(self, reason: str) -> Iterator[pa.RecordBatch]:
+        """Read the rows of the last snapshot in remote storage, and do or undo what lies between it and the offset."""
+        with contextlib.closing(self._pipeline(rows_only=False)) as pipeline:
+            read = pipeline.begin_bounded({self._bucket: (FROM_SNAPSHOT, 0)}, idle_timeout_s=self._idle_timeout_s)
+            (subscription,) = read.unfinished
+            runs = _first_rows(read)
+            snapshot_offset = subscription.snapshot_offset
+            assert snapshot_offset is not None, "known before the first rows"
+            changes = _KeyChanges(self, is_first=snapshot_offset > self._offset)
+            changes.read(*sorted((snapshot_offset, self._offset)))
+            try:
+                changed = changes.rows()
+            except _CannotUndoError:
+                raise self._untold(reason) from None
             yield from self._replaced(_batches(runs, read), changed)
 
     def _with_missed(self, undone: pa.Table | None, snapshot_offset: int) -> pa.Table | None:
@@ -148,20 +166,16 @@ class _BucketAt:
         columns = rows.columns[: len(self._columns.columns)]
         return pa.RecordBatch.from_arrays(columns, schema=self._columns.arrow_schema)
 
-    def _pipeline(self) -> ScanPipeline:
+    def _pipeline(self, *, rows_only: bool = True) -> ScanPipeline:
         context = self._context
-        return ScanPipeline(context.cluster, context.runtime, context.info, self._with_keys, rows_only=True)
+        return ScanPipeline(context.cluster, context.runtime, context.info, self._with_keys, rows_only=rows_only)
 
     # From all changes
 
     def _folded(self, reason: str) -> Iterator[pa.RecordBatch]:
         """Fold all changes before the offset."""
-        earliest = self._bucket_offset(OffsetSpec.earliest())
-        if earliest > 0:
-            raise FlussError(
-                f"The rows of {self._bucket} of {self._table.table_path} at offset {self._offset} cannot be told: "
-                f"{reason}, and the changes before offset {earliest} are no longer there; read the table again"
-            )
+        if self._bucket_offset(OffsetSpec.earliest()) > 0:
+            raise self._untold(reason)
         fold = ChangelogFold(self._columns, self._with_keys, self._context.info.physical_primary_keys)
         for run in self.changes(0, self._offset):
             fold.add(run)
@@ -169,6 +183,13 @@ class _BucketAt:
             yield run.batch
 
     # Common
+
+    def _untold(self, reason: str) -> FlussError:
+        earliest = self._bucket_offset(OffsetSpec.earliest())
+        return FlussError(
+            f"The rows of {self._bucket} of {self._table.table_path} at offset {self._offset} cannot be told: "
+            f"{reason}, and the changes before offset {earliest} are no longer there; read the table again"
+        )
 
     def changes(self, start: int, stop: int) -> Iterator[RecordRun]:
         """Read a part of the changelog, with the columns and the keys."""

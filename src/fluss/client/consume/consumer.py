@@ -216,7 +216,18 @@ class Consumer(ServerMade):
                 raise
             await self._forget_dropped_partitions(scanner)
             return None
-        return polled if len(polled) else None  # type: ignore[arg-type]  # Everything that is polled has a length.
+        if not len(polled):  # type: ignore[arg-type]  # Everything that is polled has a length.
+            return None
+        await self._make_sure(membership)
+        return polled
+
+    async def _make_sure(self, membership: Membership) -> None:
+        """See to it that what was read is still this member's: the process may have been paused meanwhile."""
+        while membership.failure is None and not membership.is_sure():
+            self._check_open()
+            await self._runtime.bridge(membership.wait_for_news(_SLICE_S / 4))
+        # Raises if it is not.
+        await self._current_membership()
 
     def _get_scanner(self, *, is_batch: bool) -> LogScanner[Any]:
         self._check_open()

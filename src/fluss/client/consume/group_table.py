@@ -52,6 +52,7 @@ from fluss.client.scan.table_scan import TableScan
 from fluss.client.write.writer_client import WriterClient
 from fluss.client.write.writers import UpsertWriter
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT32_MAX
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import ChangeType, OffsetSpec
 from fluss.schema.predicate import col
@@ -88,6 +89,11 @@ async def group_table_info(cluster: Cluster, runtime: Runtime, path: TablePath, 
     try:
         await cluster.refresh([path])
     except FlussError as error:
+        if error.error_code == ErrorCode.AUTHORIZATION_EXCEPTION:
+            raise FlussError(
+                f"Consumers keep their positions in {path}, which takes READ and WRITE there: {error.message}",
+                error.error_code,
+            ) from error
         if error.error_code not in (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST):
             raise
         if not creates:
@@ -145,8 +151,10 @@ class GroupRows:
         self._cluster = cluster
         self._runtime = runtime
         self._writer_client = WriterClient(cluster, runtime)
-        settings = self._writer_client.sender_settings
-        self._writer_client.sender_settings = replace(settings, acks=-1, is_idempotent=True, in_flight_max=1)
+        # A member waits for a server that is away, however users want their rows to be written.
+        self._writer_client.sender_settings = replace(
+            self._writer_client.sender_settings, acks=-1, is_idempotent=True, in_flight_max=1, retries=INT32_MAX
+        )
         self._lookup_client = LookupClient(cluster, runtime)
         # All members have to find the same bucket, however they are configured.
         self._writer_client.hash_variant = self._lookup_client.hash_variant = "java"

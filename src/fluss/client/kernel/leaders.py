@@ -12,11 +12,12 @@ Everything here runs on the loop of the cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.retry import LEADER_CALLS
+from fluss.client.kernel.retry import LEADER_CALLS, METADATA
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket, TableInfo, TablePath
 
@@ -115,6 +116,28 @@ async def find_unknown_leaders(cluster: Cluster, path: TablePath, buckets: Colle
     unknown = [bucket for bucket in buckets if cluster.leader_of(bucket) is None]
     if unknown:
         await _refresh(cluster, path, unknown)
+
+
+async def await_leaders(cluster: Cluster, path: TablePath, buckets: Collection[TableBucket], timeout_s: float) -> None:
+    """Wait until all of these buckets have leaders, which those of a new table do not have yet; after that, code 44."""
+    retries = retries_until(timeout_s)
+    while True:
+        await find_unknown_leaders(cluster, path, buckets)
+        leaderless = next((bucket for bucket in buckets if cluster.leader_of(bucket) is None), None)
+        if leaderless is None:
+            return
+        if not await anext(retries, False):
+            raise _no_leader(path, leaderless)
+
+
+async def retries_until(timeout_s: float) -> AsyncIterator[bool]:
+    """Yield True for each further try after a pause, as long as the time lasts."""
+    deadline_s = time.monotonic() + timeout_s
+    for pause_s in METADATA.pauses_s():
+        if time.monotonic() >= deadline_s:
+            return
+        await asyncio.sleep(pause_s)
+        yield True
 
 
 def _no_leader(path: TablePath, bucket: TableBucket) -> FlussError:

@@ -11,6 +11,7 @@ the snapshot may well be beyond the stop.
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,9 +40,13 @@ _POLL_TIMEOUT_S: Final = 0.5
 # What does not come back is not waited for any longer than servers need to tell each other what there is.
 _GONE_AFTER_S: Final = 1.0
 _GONE_CODES: Final = frozenset({ErrorCode.TABLE_NOT_EXIST, ErrorCode.PARTITION_NOT_EXISTS})
+# A reader that waits for so long is told what for, and again after as much more.
+_PROGRESS_INTERVAL_S: Final = 10.0
 # What one step returns at most, so that a read in batches needs no more memory.
 BATCHES_PER_POLL_MAX: Final = 100
 BYTES_PER_POLL_MAX: Final = 64 * 1024 * 1024
+
+logger = logging.getLogger(__name__)
 
 
 class ScanPipeline:
@@ -231,8 +236,12 @@ class BoundedRead:
                 done.append(subscription)
 
     def _taken(self, runs: Runs, begun_s: float) -> list[RecordRun]:
-        self._waited_s = 0.0 if self._has_moved else self._waited_s + self._clock() - begun_s
+        before_s = self._waited_s
+        self._waited_s = 0.0 if self._has_moved else before_s + self._clock() - begun_s
         self._has_moved = False
+        if self._waited_s // _PROGRESS_INTERVAL_S > before_s // _PROGRESS_INTERVAL_S and not self.is_done:
+            reason = no_progress(self._stops, self._waited_s).message
+            logger.warning("nothing came for %d of %g s: %s", self._waited_s, self._idle_timeout_s, reason)
         if self._waited_s > self._idle_timeout_s or (self._waited_s > _GONE_AFTER_S and _is_gone(self._stops)):
             raise no_progress(self._stops, self._idle_timeout_s)
         return [run for _, run in runs]

@@ -4,6 +4,8 @@ Buckets are read side by side, a few at a time, and a bucket is asked for more o
 
     begun -> leader known -> session opened -> rows, rows, rows -> read: its changes follow from ``log_offset`` on
 
+A leader that cannot return rows has copied them to remote storage some time ago: then the session is one of files.
+
 What has been received last is held back until the answer behind it is there. So a session that is lost before the
 consumer has seen any of its rows is opened again. A session that is lost later is a ``SnapshotLostError``: new rows
 would not fit those already seen.
@@ -21,6 +23,7 @@ from typing import Final, Protocol
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import find_leaders
 from fluss.client.scan.buffer import FROM_SNAPSHOT, Chunk, Frame, ScanBuffer, Subscription
+from fluss.client.scan.kv_files import KvFileSession, SnapshotUnreadableError
 from fluss.errors import CorruptMessageError, ErrorCode, FlussError, NetworkError
 from fluss.protocol import api as apis
 from fluss.protocol.bulk_messages import ScanKvResponse
@@ -88,6 +91,8 @@ class SnapshotFetcher:
         self._buffer = buffer
         self._host = host
         self._row_limit = row_limit
+        # Who reads sessions ahead reads no changes behind them, which would bring rows of a while ago up to now.
+        self._needs_rows_of_now = opens_ahead
         self._bytes_max = cluster.config.scanner_log_fetch_max_bytes_for_bucket
         self._bytes_first = min(self._bytes_max, _AHEAD_BYTES_MAX) if opens_ahead else self._bytes_max
         self._session_slots = asyncio.Semaphore(_SESSIONS_MAX if opens_ahead else _READS_MAX)
@@ -136,7 +141,7 @@ class SnapshotFetcher:
             while log_offset is None:
                 try:
                     log_offset = await self._read_once(subscription)
-                except SnapshotLostError as error:
+                except (SnapshotLostError, SnapshotUnreadableError) as error:
                     self._host.fail(subscription, error)
                     return
                 except FlussError as error:
@@ -147,8 +152,9 @@ class SnapshotFetcher:
         """Put the rows of one moment into the buffer, and return the offset of that moment."""
         await self._permission()
         leader_id = await self._leader(subscription)
-        session = KvSession(self._cluster, leader_id, subscription.bucket)
+        session: KvSession | KvFileSession | None = None
         try:
+            session = await self._session(leader_id, subscription.bucket)
             held = await session.open(bytes_max=self._bytes_first, row_limit=self._row_limit)
             subscription.snapshot_offset = session.log_offset
             if session.has_more:
@@ -159,10 +165,19 @@ class SnapshotFetcher:
             self._cluster.forget_server(leader_id)
             raise
         finally:
-            await session.close()
+            if session is not None:
+                await session.close()
         return session.log_offset
 
-    async def _read_rest(self, subscription: Subscription, session: KvSession, held: memoryview) -> memoryview:
+    async def _session(self, leader_id: int, bucket: TableBucket) -> KvSession | KvFileSession:
+        """Return what the rows are read with: of now from the leader, or of a while ago from files."""
+        if self._needs_rows_of_now or await self._cluster.offers(leader_id, apis.SCAN_KV):
+            return KvSession(self._cluster, leader_id, bucket)
+        return KvFileSession(self._cluster, self._info.table_path, bucket)
+
+    async def _read_rest(
+        self, subscription: Subscription, session: KvSession | KvFileSession, held: memoryview
+    ) -> memoryview:
         """Read until the end, and return the last rows."""
         is_seen = False
         while session.has_more:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.leaders import await_leaders, find_unknown_leaders, retries_until
 from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.errors import ErrorCode, FlussError
 from fluss.filter.row_filter import RowFilter
@@ -99,31 +100,60 @@ def _fits(partition: PartitionInfo, choice: str | PartitionSpec) -> bool:
 
 
 async def can_scan_rows(cluster: Cluster, path: TablePath, buckets: Collection[TableBucket]) -> bool:
-    """Whether the leaders of these buckets can return their current rows. Servers before 1.0 cannot."""
-    if any(cluster.leader_of(bucket) is None for bucket in buckets):
-        partition_ids = {(path, bucket.partition_id) for bucket in buckets if bucket.partition_id is not None}
-        await cluster.refresh([path], partition_ids=partition_ids)
-    leader_ids = {cluster.leader_of(bucket) for bucket in buckets} - {None}
-    return all(
-        await asyncio.gather(*(_offers(cluster, leader_id) for leader_id in leader_ids if leader_id is not None))
-    )
+    """Whether the leaders of these buckets can return their current rows. Servers before 1.0 cannot.
+
+    For a leader that is unknown or away all other servers answer, whose versions are hardly ever different. While none
+    of them can be asked either this waits, at most ``request-timeout``.
+    """
+    asking = retries_until(cluster.config.request_timeout_ms / 1000)
+    while True:
+        try:
+            await find_unknown_leaders(cluster, path, buckets)
+            leader_ids = {cluster.leader_of(bucket) for bucket in buckets}
+            answers = await _offers(cluster, leader_ids)
+            if None in answers:
+                answers += await _offers(cluster, {node.id for node in cluster.tablet_servers} - leader_ids)
+            known = [answer for answer in answers if answer is not None]
+            if known or not buckets:
+                return all(known)
+            error = FlussError(f"No server of {path} can be asked", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
+        except FlussError as failure:
+            if not failure.is_retriable:
+                raise
+            error = failure
+        if not await anext(asking, False):
+            raise error
 
 
-async def check_complete_changelogs(cluster: Cluster, path: TablePath, buckets: Collection[TableBucket]) -> None:
-    """Make sure that every row there is can be found in the changelogs of its bucket."""
-    for bucket, offset in (await bucket_offsets(cluster, path, buckets, OffsetSpec.earliest())).items():
-        if offset > 0:
-            raise FlussError(
-                f"The current rows of {path} cannot be read: its server cannot scan them (that takes version 1.0), and "
-                f"the changelog of {bucket} no longer has the changes before offset {offset}"
-            )
+async def incomplete_changelogs(
+    cluster: Cluster, path: TablePath, buckets: Collection[TableBucket]
+) -> dict[TableBucket, int]:
+    """Return the buckets whose changelogs no longer begin with the first change, and where they begin."""
+    timeout_s = cluster.config.request_timeout_ms / 1000
+    retries = retries_until(timeout_s)
+    while True:
+        await await_leaders(cluster, path, buckets, timeout_s)
+        try:
+            found = await bucket_offsets(cluster, path, buckets, OffsetSpec.earliest())
+        except FlussError as error:
+            # A leader that has been chosen a moment ago may not know it yet.
+            if not error.stale_metadata or not await anext(retries, False):
+                raise
+        else:
+            return {bucket: offset for bucket, offset in found.items() if offset > 0}
 
 
-async def _offers(cluster: Cluster, server_id: int) -> bool:
-    try:
-        return await cluster.offers(server_id, apis.SCAN_KV)
-    except FlussError as error:
-        if not error.is_retriable:
-            raise
-        # It is gone for the moment. The read tries again, and finds out.
-        return True
+async def _offers(cluster: Cluster, server_ids: Collection[int | None]) -> list[bool | None]:
+    """Return which of these servers can return rows, None for one that is unknown or cannot be asked."""
+
+    async def offers(server_id: int | None) -> bool | None:
+        if server_id is None:
+            return None
+        try:
+            return await cluster.offers(server_id, apis.SCAN_KV)
+        except FlussError as error:
+            if not error.is_retriable:
+                raise
+            return None
+
+    return list(await asyncio.gather(*map(offers, server_ids)))

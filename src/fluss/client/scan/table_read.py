@@ -4,7 +4,8 @@ Three ways lead to the rows, and ``TableRead.begin`` takes the one that fits:
 
     log table                               its log from the earliest to the latest offset
     primary key, servers with scans         the rows of every bucket as they are at one moment (``SnapshotFetcher``)
-    primary key, servers before 1.0         all changes up to the latest offset, folded (``ChangelogFold``)
+    primary key, servers before 1.0         all changes up to the latest offset, folded (``ChangelogFold``); where the
+                                            oldest are gone, behind the rows of the last snapshot in remote storage
 
 What is consistent: the rows of one bucket are exactly those after all changes before one offset, none of them newer
 or older. Every write that was acknowledged before the read began is in them. Buckets are looked at at the same time,
@@ -30,7 +31,7 @@ from fluss.client.scan.pipeline import ScanPipeline, bounds
 from fluss.client.scan.progress import ProgressBar
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.snapshot_fetcher import SnapshotLostError
-from fluss.client.scan.table_buckets import can_scan_rows, check_complete_changelogs, table_buckets
+from fluss.client.scan.table_buckets import can_scan_rows, incomplete_changelogs, table_buckets
 from fluss.schema.offsets import EARLIEST_OFFSET
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.table import PartitionSpec, TableBucket, TableInfo
@@ -100,13 +101,14 @@ class TableRead:
             row_limit = options.row_limit if columns.row_filter is None else None
             pipeline = ScanPipeline(cluster, runtime, info, columns, rows_only=True, row_limit=row_limit)
             return cls(runtime, pipeline, dict.fromkeys(buckets, _SNAPSHOT_ONLY), rows, progress=options.progress)
-        await check_complete_changelogs(cluster, path, buckets)
+        incomplete = await incomplete_changelogs(cluster, path, buckets)
         # Of a row that is filtered out, earlier changes may not be: rows are filtered when they are known.
         unfiltered = columns.with_filter_columns()
         with_keys = unfiltered.with_columns(info.physical_primary_keys)
         fold = ChangelogFold(columns, with_keys, info.physical_primary_keys)
         pipeline = ScanPipeline(cluster, runtime, info, with_keys)
-        return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows, fold, options.progress)
+        found = await bounds(cluster, path, earliest | dict.fromkeys(incomplete, FROM_SNAPSHOT))
+        return cls(runtime, pipeline, found, rows, fold, options.progress)
 
     async def all_rows(self) -> list[pa.RecordBatch]:
         """Read everything."""
@@ -169,7 +171,8 @@ class TableRead:
             yield
         except SnapshotLostError as lost:
             self._restarts[lost.bucket] += 1
-            if self._restarts[lost.bucket] > _RESTARTS_MAX:
+            # What has been folded cannot be taken back.
+            if self._fold is not None or self._restarts[lost.bucket] > _RESTARTS_MAX:
                 raise
             self._rows.forget(lost.bucket)
             (subscription,) = self._pipeline.subscriptions.begin({lost.bucket: FROM_SNAPSHOT})

@@ -156,7 +156,9 @@ class TableScan:
         Rows of a table with a primary key are those of one moment in each bucket, the moments of all buckets being as
         close together as the servers allow; the rows do not change while they are read. All that was acknowledged
         before the call is among them. A server before 1.0 cannot return current rows, so all changes are read instead
-        and the last of each row counts: that takes longer, and is an error if the oldest changes are no longer there.
+        and the last of each row counts, which takes longer. If the oldest changes are no longer there, they are read
+        from the last snapshot on, in remote storage: this machine has to be able to read it, and needs RocksDB for it
+        (``pip install "flussbett[server]"``).
 
         ``progress`` shows how far the read is, if there is a terminal or a notebook.
         """

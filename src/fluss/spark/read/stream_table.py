@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from fluss import FlussTable
 from fluss.client.bulk import offsets_of, partitions_and_dropped_of
-from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import DroppedPartition, PartitionInfo, TableBucket, TableInfo
-from fluss.spark.connections import Retry, open_table
+from fluss.spark.connections import Retry, open_table, wait_limit
 from fluss.spark.query_options import PartitionChoice, ReadOptions
 from fluss.spark.read.planner import ReadView, fluss_ranges, matching_buckets, matching_partitions, read_view
 from fluss.spark.read.split_read import table_filter, view_filter
@@ -75,8 +74,9 @@ class StreamTable:
     ) -> None:
         self._options = options
         self._clock = clock
-        limit_s = Config(dict(options.connection)).request_timeout_ms / 1000
-        self.retry = Retry(f"The cluster of {options.table.path}", limit_s, clock=clock, sleep=sleep)
+        limit_s, limit_key = wait_limit(options.connection)
+        what = f"The cluster of {options.table.path}"
+        self.retry = Retry(what, limit_s, limit_key=limit_key, clock=clock, sleep=sleep)
         self._table: FlussTable | None = None
         self._buckets: StreamBuckets | None = None
         self._names: dict[int, str] = {}

@@ -30,6 +30,7 @@ from fluss.storage.vfs import Files, OsFiles
 
 try:
     from rocksdict import (
+        AccessType,
         BlockBasedIndexType,
         BlockBasedOptions,
         BottommostLevelCompaction,
@@ -69,6 +70,7 @@ __all__ = [
     "next_keys",
     "number_of",
     "open_database",
+    "open_read_only",
     "remove_database",
     "scan",
     "sst_writer",
@@ -200,6 +202,19 @@ def open_database(directory: Path, resources: KvResources, options: Options | No
     writing.no_slowdown = True
     database.set_write_options(writing)
     return database
+
+
+def open_read_only(directory: Path) -> Rdict:
+    """Open a database that another program has written; nothing in it is changed, and no setting of it matters."""
+    if not _IS_INSTALLED:
+        raise FlussError(
+            'Snapshots of primary-key tables are files of RocksDB, which is not installed here: pip install "flussbett'
+            '[server]"'
+        )
+    try:
+        return Rdict(os.fspath(directory), Options(raw_mode=True), access_type=AccessType.read_only())
+    except Exception as error:
+        raise explain(error, directory) from error
 
 
 def remove_database(directory: Path) -> None:

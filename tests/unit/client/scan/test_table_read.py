@@ -4,6 +4,7 @@ Shown against servers on real sockets, with all three ways, and with sessions th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -207,9 +208,41 @@ def test_all_changes_give_the_same_rows(old_servers: ScanCluster) -> None:
 
 
 def test_changes_that_are_no_longer_there_are_an_error(old_servers: ScanCluster) -> None:
+    """Unless there is a snapshot in remote storage: see ``test_kv_files``."""
     old_servers.call(lambda: old_servers.offsets_start.update({(None, 1): 1}))
-    with client_of(old_servers) as client, pytest.raises(FlussError, match="no longer has the changes before offset 1"):
+    with client_of(old_servers) as client, pytest.raises(FlussError, match=r"no longer has all.*there is none"):
         client.scan().to_arrow()
+
+
+def test_a_table_whose_leaders_are_not_chosen_yet_is_read_by_its_changes(old_servers: ScanCluster) -> None:
+    """Nobody has said that the servers can scan, so they are asked; and the leaders are waited for."""
+    nobody = 9
+    old_servers.call(lambda: old_servers.leaders.update({(None, 0): nobody, (None, 1): nobody}))
+    old_servers.call(old_servers.publish)
+    questions = old_servers.servers[0].requests
+
+    def choose_leaders() -> None:
+        asked = questions[ApiKey.GET_METADATA]
+        eventually(lambda: questions[ApiKey.GET_METADATA] > asked + 1, "questions for the leaders")
+        old_servers.call(old_servers.leaders.clear)
+        old_servers.call(old_servers.publish)
+
+    with client_of(old_servers) as client, ThreadPoolExecutor(1) as thread:
+        chosen = thread.submit(choose_leaders)
+        assert client.scan().to_arrow().num_rows == 4
+        chosen.result()
+    assert questions[ApiKey.SCAN_KV] == 0
+
+
+def test_a_table_without_leaders_is_an_error_in_the_end(old_servers: ScanCluster) -> None:
+    old_servers.call(lambda: old_servers.leaders.update({(None, 1): 9}))
+    old_servers.call(old_servers.publish)
+    with (
+        client_of(old_servers, request__timeout=300) as client,
+        pytest.raises(FlussError, match=r"No leader found for table bucket .*bucket=1") as caught,
+    ):
+        client.scan().to_arrow()
+    assert caught.value.error_code == ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
 
 
 def test_an_empty_table_has_its_columns_either_way() -> None:

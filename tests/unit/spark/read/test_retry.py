@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from fluss.errors import ErrorCode, FlussError, NetworkError
-from fluss.spark.connections import Retry
+from fluss.spark.connections import Retry, wait_limit
 from fluss.spark.read.stream_batches import PollBackoff
 
 
@@ -56,6 +56,30 @@ def test_after_the_limit_the_error_says_who_was_away_how_long_and_why() -> None:
         _retry(clock).call(ask)
     assert error.value.error_code == ErrorCode.NETWORK_EXCEPTION
     assert 30 <= clock.now_s - 100 <= 31
+
+
+def test_who_waits_for_long_is_told_so_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    clock = _Clock()
+
+    def ask(_: bool) -> str:
+        if clock.now_s < 145:
+            raise NetworkError("127.0.0.1:9 refused")
+        return "here"
+
+    with caplog.at_level("WARNING", logger="fluss.spark.connections"):
+        assert _retry(clock, limit_s=600.0).call(ask) == "here"
+    first, *further = [record.getMessage() for record in caplog.records]
+    assert first == "The cluster of a.b does not answer; waiting up to 600 s for it"
+    assert [text.split(" of 600 s")[0] for text in further] == [
+        f"The cluster of a.b does not answer for {seconds}" for seconds in (10, 20, 30, 40)
+    ]
+    assert further[0].endswith("of 600 s: 127.0.0.1:9 refused")
+
+
+def test_jobs_wait_for_minutes_unless_an_option_says_otherwise() -> None:
+    assert wait_limit({}) == (600.0, "job.wait-timeout")
+    assert wait_limit({"request-timeout": "2000"}) == (2.0, "request-timeout")
+    assert wait_limit({"request-timeout": "2000", "job.wait-timeout": "90000"}) == (90.0, "job.wait-timeout")
 
 
 def test_a_question_that_took_the_whole_time_is_not_asked_again() -> None:

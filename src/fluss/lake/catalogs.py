@@ -1,0 +1,50 @@
+"""Catalogs from properties: those that the options ``datalake.iceberg.*`` of a server have behind their prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyiceberg.catalog import Catalog, load_catalog
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.lake.directory_catalog import DirectoryCatalog
+from fluss.options import without_passwords
+
+_NAME: Final = "fluss"
+_TYPE: Final = "type"
+_WAREHOUSE: Final = "warehouse"
+_DIRECTORY_TYPES: Final = ("hadoop", "directory")
+# Everything here lists and writes files through pyarrow, which has all common file systems built in.
+_IO: Final = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+
+
+def open_catalog(properties: Mapping[str, str]) -> Catalog:
+    """Open the catalog of a lake.
+
+    ``type`` is ``hadoop`` for a directory, the default where there is a ``warehouse`` and no ``uri``; otherwise it is a
+    type that pyiceberg knows: ``sql``, ``rest``, ``glue``, ``hive``, ``dynamodb``. The other properties are those of
+    that catalog and its files. Raises code 40 if they do not make up a catalog, or its service does not answer.
+    """
+    kind = properties.get(_TYPE, "").lower()
+    is_directory = kind in _DIRECTORY_TYPES or (
+        not kind and "uri" not in properties and "py-catalog-impl" not in properties
+    )
+    if is_directory:
+        if not properties.get(_WAREHOUSE):
+            raise _no_catalog(
+                "it has no 'warehouse'; set it to a directory, or 'type' and 'uri' to those of a catalog service"
+            )
+        return DirectoryCatalog(_NAME, **{**_IO, **properties})
+    try:
+        return load_catalog(_NAME, **{**_IO, **properties})
+    except FlussError:
+        raise
+    except Exception as error:
+        raise _no_catalog(without_passwords(f"{type(error).__name__}: {error}")) from None
+
+
+def _no_catalog(why: str) -> FlussError:
+    return FlussError(
+        f"The catalog of the lake cannot be opened: {why}", ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION
+    )

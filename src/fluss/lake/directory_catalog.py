@@ -1,0 +1,280 @@
+"""A catalog without a service: a directory with tables in the layout of Hadoop catalogs.
+
+    {warehouse}/{database}/{table}/metadata/v{version}.metadata.json    each state of the table
+    {warehouse}/{database}/{table}/metadata/version-hint.text           the newest version, or one shortly before it
+    {warehouse}/{database}/{table}/data/                                data files
+
+A commit links a complete file to the name of the next version. Exactly one of several writers can do that; the others
+are told that their commit failed. So the directory must be on a file system with hard links.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Final, NoReturn
+from urllib.parse import unquote, urlparse
+from uuid import uuid4
+
+from pyiceberg.catalog import Catalog, MetastoreCatalog, PropertiesUpdateSummary
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+from fluss.errors import FlussError
+
+_VERSION_FILE: Final = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
+_HINT_FILE: Final = "version-hint.text"
+
+
+class DirectoryCatalog(MetastoreCatalog):
+    """The tables below a directory; databases are its subdirectories."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **properties)
+        self._warehouse = local_path(properties["warehouse"])
+
+    # Tables
+
+    def load_table(self, identifier: Any) -> Table:
+        directory = self._table_dir(identifier)
+        version = _newest_version(directory)
+        if version is None:
+            raise NoSuchTableError(f"Table does not exist: {'.'.join(self.identifier_to_tuple(identifier))}")
+        return self._load_version(identifier, directory, version)
+
+    def table_exists(self, identifier: Any) -> bool:
+        return _newest_version(self._table_dir(identifier)) is not None
+
+    def create_table(
+        self,
+        identifier: Any,
+        schema: Any,
+        location: str | None = None,
+        partition_spec: Any = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: Any = UNSORTED_SORT_ORDER,
+        properties: Any = None,
+    ) -> Table:
+        directory = self._table_dir(identifier)
+        if location is not None and local_path(location) != directory:
+            raise ValueError(f"a table of a directory catalog is where its name says, at {directory.as_uri()}")
+        if not directory.parent.is_dir():
+            raise NoSuchNamespaceError(f"Namespace does not exist: {directory.parent.name}")
+        metadata = new_table_metadata(
+            location=directory.as_uri(),
+            schema=self._convert_schema_if_needed(schema),
+            partition_spec=partition_spec,
+            sort_order=sort_order,
+            properties=dict(properties or {}),
+        )
+        try:
+            if _newest_version(directory) is not None:
+                raise CommitFailedException
+            _publish(directory, metadata, 1)
+        except CommitFailedException:
+            raise TableAlreadyExistsError(f"Table already exists: {directory.parent.name}.{directory.name}") from None
+        return self.load_table(identifier)
+
+    def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
+        identifier = table.name()
+        directory = self._table_dir(identifier)
+        current = self.load_table(identifier)
+        staged = self._update_and_stage_table(current, identifier, requirements, updates)
+        if staged.metadata == current.metadata:
+            return CommitTableResponse(metadata=current.metadata, metadata_location=current.metadata_location)
+        version = _version_of(current.metadata_location) + 1
+        _publish(directory, staged.metadata, version)
+        self._delete_old_metadata(staged.io, current.metadata, staged.metadata)
+        return CommitTableResponse(
+            metadata=staged.metadata, metadata_location=_version_file(directory, version).as_uri()
+        )
+
+    def drop_table(self, identifier: Any) -> None:
+        """Delete a table with its data: the directory is the table."""
+        if not self.table_exists(identifier):
+            raise NoSuchTableError(f"Table does not exist: {'.'.join(self.identifier_to_tuple(identifier))}")
+        shutil.rmtree(self._table_dir(identifier))
+
+    def purge_table(self, identifier: Any) -> None:
+        self.drop_table(identifier)
+
+    def list_tables(self, namespace: Any) -> list[tuple[str, ...]]:
+        directory = self._namespace_dir(namespace)
+        if not directory.is_dir():
+            raise NoSuchNamespaceError(f"Namespace does not exist: {directory.name}")
+        names = sorted(each.name for each in directory.iterdir() if _newest_version(each) is not None)
+        return [(*self.identifier_to_tuple(namespace), name) for name in names]
+
+    def _load_version(self, identifier: Any, directory: Path, version: int) -> Table:
+        path = _version_file(directory, version)
+        if not path.exists():
+            path = directory / "metadata" / f"v{version}.gz.metadata.json"
+        location = path.as_uri()
+        io = self._load_file_io(location=location)
+        metadata = FromInputFile.table_metadata(io.new_input(location))
+        return Table(self.identifier_to_tuple(identifier), metadata, location, io, self)
+
+    # Databases
+
+    def create_namespace(self, namespace: Any, properties: Any = None) -> None:
+        try:
+            self._namespace_dir(namespace).mkdir(parents=True)
+        except FileExistsError:
+            raise NamespaceAlreadyExistsError(f"Namespace already exists: {namespace}") from None
+
+    def namespace_exists(self, namespace: Any) -> bool:
+        return self._namespace_dir(namespace).is_dir()
+
+    def drop_namespace(self, namespace: Any) -> None:
+        directory = self._namespace_dir(namespace)
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            raise NoSuchNamespaceError(f"Namespace does not exist: {directory.name}") from None
+        except OSError:
+            raise NamespaceNotEmptyError(f"Namespace is not empty: {directory.name}") from None
+
+    def list_namespaces(self, namespace: Any = ()) -> list[tuple[str, ...]]:
+        if namespace or not self._warehouse.is_dir():
+            return []
+        return [(each.name,) for each in sorted(self._warehouse.iterdir()) if each.is_dir()]
+
+    def load_namespace_properties(self, namespace: Any) -> dict[str, str]:
+        directory = self._namespace_dir(namespace)
+        if not directory.is_dir():
+            raise NoSuchNamespaceError(f"Namespace does not exist: {directory.name}")
+        return {"location": directory.as_uri()}
+
+    def update_namespace_properties(self, *_: Any, **__: Any) -> PropertiesUpdateSummary:
+        _refuse("properties of databases")
+
+    # What a directory has no place for
+
+    def rename_table(self, *_: Any, **__: Any) -> Table:
+        _refuse("renaming: a table is where its name says")
+
+    def register_table(self, *_: Any, **__: Any) -> Table:
+        _refuse("registering tables from elsewhere")
+
+    def list_views(self, *_: Any, **__: Any) -> list[Any]:
+        return []
+
+    def view_exists(self, *_: Any, **__: Any) -> bool:
+        return False
+
+    def load_view(self, *_: Any, **__: Any) -> NoReturn:
+        _refuse("views")
+
+    def create_view(self, *_: Any, **__: Any) -> NoReturn:
+        _refuse("views")
+
+    def register_view(self, *_: Any, **__: Any) -> NoReturn:
+        _refuse("views")
+
+    def drop_view(self, *_: Any, **__: Any) -> NoReturn:
+        _refuse("views")
+
+    # Paths
+
+    def _namespace_dir(self, namespace: Any) -> Path:
+        return self._warehouse.joinpath(*_checked_names(self.identifier_to_tuple(namespace)))
+
+    def _table_dir(self, identifier: Any) -> Path:
+        return self._warehouse.joinpath(*_checked_names(Catalog.identifier_to_tuple(identifier)))
+
+
+def local_path(location: str) -> Path:
+    """Return the path of a location on this machine; any other is a FlussError."""
+    parsed = urlparse(location)
+    if parsed.scheme not in ("", "file"):
+        raise FlussError(
+            f"A catalog of type 'hadoop' needs a directory that is mounted here, and {location!r} is none: object "
+            "stores cannot tell two writers apart. Use a catalog of type 'rest', 'sql', 'glue' or 'hive' with it"
+        )
+    return Path(unquote(parsed.path) if parsed.scheme else location).absolute()
+
+
+def _checked_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise ValueError(f"{name!r} cannot be the name of a directory")
+    return names
+
+
+def _refuse(what: str) -> NoReturn:
+    raise NotImplementedError(f"a directory catalog does not support {what}")
+
+
+def _version_file(directory: Path, version: int) -> Path:
+    return directory / "metadata" / f"v{version}.metadata.json"
+
+
+def _version_of(location: str) -> int:
+    match = _VERSION_FILE.fullmatch(location.rsplit("/", 1)[-1])
+    assert match is not None, f"{location} is a version of a table"
+    return int(match[1])
+
+
+def _newest_version(directory: Path) -> int | None:
+    """Return the version that counts: the hint may be older, but never newer, because it is written afterwards."""
+    metadata = directory / "metadata"
+    try:
+        version = int((metadata / _HINT_FILE).read_text())
+    except (OSError, ValueError):
+        version = 0
+    if not _has_version(metadata, version):
+        try:
+            matches = (_VERSION_FILE.fullmatch(name) for name in os.listdir(metadata))
+        except OSError:
+            return None
+        version = max((int(match[1]) for match in matches if match is not None), default=0)
+    while _has_version(metadata, version + 1):
+        version += 1
+    return version or None
+
+
+def _has_version(metadata: Path, version: int) -> bool:
+    return (metadata / f"v{version}.metadata.json").exists() or (metadata / f"v{version}.gz.metadata.json").exists()
+
+
+def _publish(directory: Path, metadata: Any, version: int) -> None:
+    """Make a new version of a table. Raises CommitFailedException if there is one of that number."""
+    target = _version_file(directory, version)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if _has_version(target.parent, version):
+        raise CommitFailedException(f"version {version} of the table was made by another writer")
+    unfinished = target.with_name(f".{uuid4().hex}.unfinished")
+    try:
+        _write_durably(unfinished, metadata.model_dump_json())
+        os.link(unfinished, target)
+    except FileExistsError:
+        raise CommitFailedException(f"version {version} of the table was made by another writer") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+    hint = target.with_name(f".{uuid4().hex}.hint")
+    _write_durably(hint, str(version))
+    os.replace(hint, target.with_name(_HINT_FILE))
+    descriptor = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_durably(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
