@@ -13,6 +13,7 @@ import sys
 from typing import Any, Self
 
 from fluss import Config, TablePath, blocking, embedded
+from fluss.testing.waiting import eventually
 
 
 class Elsewhere:
@@ -49,7 +50,10 @@ class Elsewhere:
             for name in admin.list_databases():
                 if name == "fluss":
                     for table in admin.list_tables(name):
-                        admin.drop_table(TablePath(name, table))
+                        path = TablePath(name, table)
+                        admin.drop_table(path)
+                        # Servers hear of it one after the other.
+                        eventually(lambda path=path: not admin.table_exists(path), f"that {path} is gone")
                 else:
                     admin.drop_database(name, cascade=True)
 

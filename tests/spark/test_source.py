@@ -45,7 +45,7 @@ def _slow(*values: object) -> object:
         ({"table": "{database}.nothing"}, "Table '{database}.nothing' does not exist"),
         ({"scan.colums": "id"}, "Unknown option 'scan.colums'; did you mean 'scan.columns'?"),
         _slow({"scan.columns": "ix"}, "Column 'ix' not found; columns are 'id', 'name', 'price'"),
-        _slow({"bootstrap.servers": "127.0.0.1:1"}, "no connection to 127.0.0.1:1"),
+        _slow({"bootstrap.servers": "127.0.0.1:1", "request-timeout": "2000"}, "no connection to 127.0.0.1:1"),
         _slow({"security.protocol": "sasl"}, "'security.sasl.username' must be set"),
     ],
 )
