@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-remote check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -64,6 +64,12 @@ fmt: $(STAMP) ## Format the code
 interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this server (part of make test)
 	@$(PY) -m pytest tests/interop
 
+test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with failures; every point of a crash
+	@test -x .moto/bin/python || { $(PYTHON) -m venv .moto && .moto/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server,s3]'; }
+	@$(PY) -m pytest -q -m "slow or not slow" tests/unit/storage/remote tests/unit/server/tablet/test_remote_copier.py \
+		tests/integration/test_remote_log.py tests/integration/test_object_stores.py tests/interop/test_remote_log.py \
+		tests/interop/test_remote_s3.py
+
 interop-java: $(STAMP) ## A cluster of Apache Fluss 0.9.1, three servers: our client, the Java client, crashes (Java 17 and Maven)
 	@$(PY) -m pytest tests/java -m "slow or not slow" --durations=10
 
@@ -109,4 +115,4 @@ proto: $(STAMP) ## Regenerate the protobuf module from fluss.proto
 	@$(PY) tools/generate_messages.py
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .venv-oldest .spark-versions .interop build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .spark-versions .interop .moto build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -53,6 +53,7 @@ class Totals:
         if report.findings:
             self.failed.append(report)
         network = ", bad network" if report.plan.has_proxy else ""
+        network += ", remote storage" if report.plan.has_remote else ""
         verdict = "FAILED" if report.findings else "ok"
         print(
             f"round {self.rounds:>4}, seed {report.plan.seed}, {report.plan.disk} disk{network}, "
@@ -77,6 +78,7 @@ def plans(seed: int, options: argparse.Namespace) -> Iterator[Plan]:
             fault_count=options.faults_per_round,
             disk=disk,
             has_proxy=options.proxy if options.proxy is not None else number % 2 == 1,
+            has_remote=options.remote if options.remote is not None else number % 3 == 2,
             faults=tuple(map(Fault, options.faults.split(","))) if options.faults else (),
             quiet_s=options.quiet_ms / 1000,
             pause_s=options.pause_ms / 1000,
@@ -126,6 +128,9 @@ def main() -> int:
     parser.add_argument("--faults-per-round", type=int, default=FAULTS_PER_ROUND, help=f"(default {FAULTS_PER_ROUND})")
     parser.add_argument("--disk", choices=list(Disk), help="the same for all rounds (default: in turns)")
     parser.add_argument("--proxy", action=argparse.BooleanOptionalAction, help="a bad network (default: every other)")
+    parser.add_argument(
+        "--remote", action=argparse.BooleanOptionalAction, help="copies in remote storage (default: every third)"
+    )
     parser.add_argument("--quiet-ms", type=float, default=150, help="time before a fault, on average (default 150)")
     parser.add_argument("--pause-ms", type=float, default=4, help="time between operations of a client (default 4)")
     parser.add_argument("--directory", help="where servers have their data; in memory, such as /dev/shm, is fastest")

@@ -11,12 +11,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from fluss.testing.forked_servers import ServerForks
 from fluss.testing.history_checker import check
 from tests.chaos.clients import Clients
 from tests.chaos.loop_disk import LoopDiskUnavailableError
 from tests.chaos.machine import Disk, Fault, Machine
+
+# Segments so small, and rounds so often, that a fault is likely to meet a copy.
+_REMOTE: Final = {"log.segment.file-size": "1kb", "remote.log.task-interval-duration": "100ms"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Plan:
     has_proxy: bool
     # Only these, if they are possible; all if empty.
     faults: tuple[Fault, ...] = ()
+    # Whether logs are copied to remote storage, and leave the disk.
+    has_remote: bool = False
     # Further options of the server.
     options: tuple[tuple[str, str], ...] = ()
     # How long it is quiet before a fault, on average, and between two operations of a client.
@@ -54,6 +60,14 @@ class Report:
     seconds: float = 0.0
 
 
+def _options(plan: Plan, directory: Path) -> dict[str, str]:
+    if not plan.has_remote:
+        return dict(plan.options)
+    # Files that can be lost are those below the data directory.
+    remote = directory / "data" / "remote" if plan.disk is Disk.LOSING else directory / "remote"
+    return {"remote.data.dir": str(remote.absolute()), **_REMOTE, **dict(plan.options)}
+
+
 async def run_round(plan: Plan, directory: Path, forks: ServerForks, artefacts: Path) -> Report:
     """Run one round in a new directory, which is gone afterwards unless something was found."""
     report = Report(plan)
@@ -62,7 +76,7 @@ async def run_round(plan: Plan, directory: Path, forks: ServerForks, artefacts: 
     clients: Clients | None = None
     try:
         with Machine(
-            directory, forks, rng, disk=plan.disk, has_proxy=plan.has_proxy, options=dict(plan.options)
+            directory, forks, rng, disk=plan.disk, has_proxy=plan.has_proxy, options=_options(plan, directory)
         ) as machine:
             try:
                 clients = Clients(machine.bootstrap_servers, rng.getrandbits(64), pause_s=plan.pause_s)

@@ -94,6 +94,10 @@ def test_a_table_is_read_as_a_whole_through_remote_storage_and_the_disk(data_dir
             while len(found) < 30 - offset:
                 found += [record.row["id"] for record in scanner.poll(1000)]
             assert found == list(range(offset, 30))
+        assert admin.get_table_stats(EVENTS).row_count == 30
+        bucket = fluss.TableBucket(table.get_table_info().table_id, 0)
+        newest = table.new_scan().limit(20).create_bucket_batch_scanner(bucket).to_arrow()
+        assert sorted(newest["id"].to_pylist()) == list(range(10, 30))
         append(connection, 30, 3)
         assert ids(connection) == list(range(33))
     with serving(data_dir, remote) as (_, connection):

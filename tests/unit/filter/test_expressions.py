@@ -1,4 +1,4 @@
-"""Conditions mean the same in all forms: objects, texts, expressions of pyarrow and of pyiceberg.
+"""Conditions mean the same in all forms: objects, texts, expressions of pyarrow, polars and pyiceberg.
 Shown by the rows that they keep, and by what is told about those that cannot be."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -122,6 +123,30 @@ def test_expressions_of_pyarrow(condition: pc.Expression, numbers: list[int | No
     row_filter = RowFilter.of([condition], SCHEMA)
     assert sorted(row_filter.columns) == columns
     assert row_filter.predicate() is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "numbers"),
+    [
+        (pl.col("id") > 1, [2, 3]),
+        (pl.col("ratio") > 1, [2]),
+        ((pl.col("name").str.starts_with("a") & (pl.col("id") == 2)) | pl.col("id").is_null(), [2, None]),
+        (pl.col("name").is_in(["a", "b_c"]), [1, 3]),
+        (~pl.col("flag"), [2]),
+        (pl.col("day").is_between(dt.date(2026, 3, 2), dt.date(2026, 3, 9)), [2, 3]),
+    ],
+    ids=str,
+)
+def test_expressions_of_polars(condition: pl.Expr, numbers: list[int | None]) -> None:
+    assert kept(condition) == numbers
+
+
+def test_expressions_of_polars_without_a_counterpart() -> None:
+    for condition in (pl.col("name").str.len_chars() == 2, pl.col("id") > pl.col("ratio"), pl.col("id") + 1 == 2):
+        with pytest.raises(FlussError, match=r"a part without a counterpart here; .* or use scan_polars\(\)"):
+            kept(condition)
+    with pytest.raises(FlussError, match="there is no column 'nam'; did you mean 'name'"):
+        kept(pl.col("nam") == "a")
 
 
 def test_expressions_of_pyarrow_that_do_not_fit() -> None:

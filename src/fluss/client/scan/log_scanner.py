@@ -27,14 +27,14 @@ from fluss.client.scan.records import (
     changelog_schema,
     require_pandas,
 )
-from fluss.client.scan.table_buckets import (
-    PartitionChoices,
-    can_scan_rows,
-    check_bucket_id,
-    checked_choices,
-    incomplete_changelogs,
-    table_buckets,
+from fluss.client.scan.start_offsets import (
+    FollowedPartitions,
+    offset_mapping,
+    snapshot_offsets,
+    whole_table_offsets,
 )
+from fluss.client.scan.start_offsets import start_offset as checked_start
+from fluss.client.scan.table_buckets import PartitionChoices, check_bucket_id, checked_choices
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int32, int64
 from fluss.schema.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
@@ -91,10 +91,9 @@ class LogScanner(ServerMade, Generic[ItemT]):
     _open_reader: tuple[weakref.ref[_ReaderBatches], BoundedRead] | None
     # What loops have polled and not handed out.
     _unused: Unused
-    # Looks for new partitions of a table that is read as a whole; those that it knows, and where new ones begin.
+    # Looks for new partitions of a table that is read as a whole, and knows those that are read.
     _discovery: PartitionDiscovery | None
-    _partition_ids: set[int]
-    _new_partition_start: int
+    _followed: FollowedPartitions | None
 
     @classmethod
     def _create(
@@ -125,8 +124,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
             _repeat_starts=None,
             _unused=Unused(_batches_of_run if is_batch_scanner else ScanRecord._create_all),
             _discovery=None,
-            _partition_ids=set(),
-            _new_partition_start=EARLIEST_OFFSET,
+            _followed=None,
         )
 
     # What is read
@@ -142,8 +140,8 @@ class LogScanner(ServerMade, Generic[ItemT]):
         """Read several buckets: ``{bucket: offset}``."""
         self._check_partitioned(False, "subscribe_partition() or subscribe_partition_buckets()")
         offsets = {
-            self._bucket(None, bucket_id): _start_offset(offset)
-            for bucket_id, offset in _mapping("bucket_offsets", bucket_offsets).items()
+            self._bucket(None, bucket_id): checked_start(offset)
+            for bucket_id, offset in offset_mapping("bucket_offsets", bucket_offsets).items()
         }
         self._subscribe(offsets)
 
@@ -155,10 +153,10 @@ class LogScanner(ServerMade, Generic[ItemT]):
         """Read several buckets of partitions: ``{(partition id, bucket): offset}``."""
         self._check_partitioned(True, "subscribe() or subscribe_buckets()")
         offsets = {}
-        for key, offset in _mapping("partition_bucket_offsets", partition_bucket_offsets).items():
+        for key, offset in offset_mapping("partition_bucket_offsets", partition_bucket_offsets).items():
             if not isinstance(key, tuple) or len(key) != 2:
                 raise TypeError(f"keys of partition_bucket_offsets must be (partition_id, bucket_id), got {key!r}")
-            offsets[self._bucket(int64("partition_id", key[0]), key[1])] = _start_offset(offset)
+            offsets[self._bucket(int64("partition_id", key[0]), key[1])] = checked_start(offset)
         self._subscribe(offsets)
 
     def subscribe_all(self, start_offset: int = EARLIEST_OFFSET, partitions: PartitionChoices = None) -> None:
@@ -169,15 +167,11 @@ class LogScanner(ServerMade, Generic[ItemT]):
         been dropped. ``partitions`` chooses some of those that exist, by name or by values of partition columns; then
         it stays with them.
         """
-        choices, offset = checked_choices(self._info, partitions), _start_offset(start_offset)
+        choices, offset = checked_choices(self._info, partitions), checked_start(start_offset)
         self._check_usable()
-        self._begin_all(self._runtime.run(self._all_offsets(choices, offset)), choices, EARLIEST_OFFSET)
-
-    async def _all_offsets(self, choices: list[str | PartitionSpec] | None, offset: int) -> dict[TableBucket, int]:
-        buckets = await table_buckets(self._cluster, self._info, choices)
-        if offset == LATEST_OFFSET:
-            return await bucket_offsets(self._cluster, self._info.table_path, buckets, OffsetSpec.latest())
-        return dict.fromkeys(buckets, offset)
+        self._begin_all(
+            self._runtime.run(whole_table_offsets(self._cluster, self._info, choices, offset)), choices, EARLIEST_OFFSET
+        )
 
     def subscribe_from_snapshot(self, partitions: PartitionChoices = None) -> None:
         """Read the whole table: first the rows it has now, then every change from exactly there.
@@ -203,8 +197,9 @@ class LogScanner(ServerMade, Generic[ItemT]):
         choices = checked_choices(self._info, partitions)
         self._check_usable()
         self._check_filter_of_snapshot()
-        offsets = self._runtime.run(self._snapshot_offsets(choices))
-        self._begin_all(offsets, choices, next(iter(offsets.values()), EARLIEST_OFFSET))
+        offsets = self._runtime.run(snapshot_offsets(self._cluster, self._info, choices))
+        # A new partition has all of its changes, if rows cannot be scanned.
+        self._begin_all(offsets, choices, max(offsets.values(), default=EARLIEST_OFFSET))
 
     def _check_filter_of_snapshot(self) -> None:
         is_filtered = self._is_filtered and self._info.has_primary_key()
@@ -214,15 +209,6 @@ class LogScanner(ServerMade, Generic[ItemT]):
                 f"before updates ({CHANGELOG_IMAGE.key} is wal), so rows that no longer match would be missed; filter "
                 "the rows that you keep"
             )
-
-    async def _snapshot_offsets(self, choices: list[str | PartitionSpec] | None) -> dict[TableBucket, int]:
-        buckets = await table_buckets(self._cluster, self._info, choices)
-        if not self._info.has_primary_key():
-            return dict.fromkeys(buckets, EARLIEST_OFFSET)
-        if await can_scan_rows(self._cluster, self._info.table_path, buckets):
-            return dict.fromkeys(buckets, FROM_SNAPSHOT)
-        incomplete = await incomplete_changelogs(self._cluster, self._info.table_path, buckets)
-        return dict.fromkeys(buckets, 0) | dict.fromkeys(incomplete, FROM_SNAPSHOT)
 
     def unsubscribe(self, bucket_id: int) -> None:
         """Stop reading a bucket, if it is read at all."""
@@ -277,8 +263,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
             self._begin(offsets)
             interval_ms = self._cluster.config.scanner_partition_discovery_interval_ms
             if choices is None and self.is_partitioned() and interval_ms:
-                self._partition_ids = {bucket.partition_id for bucket in offsets if bucket.partition_id is not None}
-                self._new_partition_start = new_start
+                self._followed = FollowedPartitions(self._info, offsets, new_start)
                 self._discovery = PartitionDiscovery(
                     self._cluster, self._runtime, self._info.table_path, interval_ms / 1000, self._follow_partitions
                 )
@@ -286,7 +271,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
     def _stop_discovery(self) -> None:
         if self._discovery is not None:
             self._discovery.stop()
-            self._discovery = None
+            self._discovery = self._followed = None
 
     def _follow_partitions(self, existing: Collection[int]) -> None:
         """Read partitions that are new, and no more those that are gone."""
@@ -295,21 +280,11 @@ class LogScanner(ServerMade, Generic[ItemT]):
             return
         try:
             is_reserved = self._bounded_call is not None or self._open_reader is not None
-            if self._discovery is None or is_reserved or self._pipeline.buffer.is_closed:
+            if self._followed is None or is_reserved or self._pipeline.buffer.is_closed:
                 # A read up to now is of the partitions that it began with.
                 return
-            created = [
-                TableBucket.new_with_partition(self._info.table_id, partition_id, bucket_id)
-                for partition_id in sorted(set(existing) - self._partition_ids)
-                for bucket_id in range(self._info.num_buckets)
-            ]
-            starts = dict.fromkeys(created, self._new_partition_start)
-            gone = [
-                bucket
-                for bucket in self._pipeline.subscriptions.positions()
-                if bucket.partition_id in self._partition_ids and bucket.partition_id not in existing
-            ]
-            self._partition_ids = set(existing)
+            subscribed = self._pipeline.subscriptions.positions()
+            starts, gone = self._followed.update(existing, subscribed)
             if self._repeat_starts is not None:
                 kept = {bucket: at for bucket, at in self._repeat_starts.items() if bucket not in gone}
                 self._repeat_starts = kept | starts
@@ -531,16 +506,26 @@ class LogScanner(ServerMade, Generic[ItemT]):
 
     def __iter__(self) -> Iterator[ItemT]:
         """Yield records, or batches, for ever, blocking. What follows after leaving the loop goes on behind it."""
+        # As below, without a generator for both: it would cost every record another call.
+        unused = self._unused
         while True:
-            yield from self._unused.take()
-            self._unused.add(run_blocking(self._poll_for_loop()))
+            while (polled := unused.first()) is not None:
+                for item in polled.items:
+                    if not polled.subscription.is_active:
+                        break
+                    yield item
+            unused.add(run_blocking(self._poll_for_loop()))
 
     async def __aiter__(self) -> AsyncIterator[ItemT]:
         """Like ``for``, without blocking the event loop."""
+        unused = self._unused
         while True:
-            for item in self._unused.take():
-                yield item
-            self._unused.add(await self._poll_for_loop())
+            while (polled := unused.first()) is not None:
+                for item in polled.items:
+                    if not polled.subscription.is_active:
+                        break
+                    yield item
+            unused.add(await self._poll_for_loop())
 
     async def _poll_for_loop(self) -> Runs:
         with self._lock:
@@ -653,21 +638,3 @@ def _batch_of_run(run: RecordRun) -> RecordBatch:
 
 def _batches_of_run(run: RecordRun) -> list[RecordBatch]:
     return [_batch_of_run(run)]
-
-
-def _mapping(what: str, offsets: Mapping[Any, int]) -> Mapping[Any, int]:
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"{what} must be a dict, got {type(offsets).__name__}")
-    if not offsets:
-        raise FlussError("Bucket offsets are empty; name at least one bucket")
-    return offsets
-
-
-def _start_offset(offset: int) -> int:
-    number = int64("start_offset", offset)
-    if number < 0 and number not in (EARLIEST_OFFSET, LATEST_OFFSET):
-        raise FlussError(
-            f"start_offset must not be negative, except for EARLIEST_OFFSET ({EARLIEST_OFFSET}) and LATEST_OFFSET "
-            f"({LATEST_OFFSET}), got {number}"
-        )
-    return number

@@ -153,13 +153,16 @@ def _wanted(request: pb.ListOffsetsRequest) -> Iterator[tuple[int | None, Sequen
 
 def _find(hosted: HostedBucket, log: LogTablet, request: pb.ListOffsetsRequest) -> _Found:
     """Return an offset that is known without looking, or else what to look into."""
-    if request.offset_type == EARLIEST:
-        return hosted.offset_start
     if request.offset_type == LOG_END:
         return log.offset_next
-    if request.offset_type == LATEST or request.startTimestamp > log.timestamp_max_ms:
+    if request.offset_type == LATEST:
         return log.offset_high_watermark
-    return log if hosted.offset_start == log.offset_start else hosted
+    offset_start = log.offset_start if hosted.group.remote is None else hosted.offset_start
+    if request.offset_type == EARLIEST:
+        return offset_start
+    if request.startTimestamp > log.timestamp_max_ms:
+        return log.offset_high_watermark
+    return log if offset_start == log.offset_start else hosted
 
 
 def _look_up_all(found: Sequence[_Found], timestamp_ms: int) -> list[_Found]:

@@ -329,7 +329,7 @@ class LogFetcher:
             try:
                 hosted = self._access.bucket(table, table_id, partition_id, entry.bucket_id)
                 offset = hosted.offset_start if entry.fetch_offset == FETCH_OFFSET_EARLIEST else entry.fetch_offset
-                if _is_remote(hosted, offset, fetch.is_remote_first):
+                if hosted.group.remote is not None and _is_remote(hosted, offset, fetch.is_remote_first):
                     table_fetch.remote.append((hosted, offset, entry.max_fetch_bytes))
                     table_fetch.selection = selection
                     continue

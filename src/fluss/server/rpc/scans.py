@@ -31,6 +31,7 @@ from fluss.server.rpc.bucket_access import ReadResources
 from fluss.server.tablet.buckets import HostedBucket
 from fluss.server.tablet.fetch_memory import no_memory
 from fluss.server.tablet.log_reads import newest_batches
+from fluss.server.tablet.remote_logs import RemoteLogs
 from fluss.server.tablet.scan_sessions import NO_LIMIT, ScanSession, ScanSessions
 from fluss.storage.kv.store import KvSnapshot, KvStore
 
@@ -46,10 +47,11 @@ _ROWS_MAX: Final = 262_144
 class LimitScanner:
     """Answers limit scans. Belongs to the event loop; logs and stores are read by reader threads."""
 
-    def __init__(self, resources: ReadResources, bytes_max: int) -> None:
+    def __init__(self, resources: ReadResources, bytes_max: int, remote: RemoteLogs | None = None) -> None:
         """``bytes_max`` is what one answer may hold; a scan of more is refused."""
         self._resources = resources
         self._bytes_max = bytes_max
+        self._remote = remote
 
     def limit_scan(
         self, context: RequestContext, request: pb.LimitScanRequest
@@ -99,6 +101,10 @@ class LimitScanner:
             return await kv.read(
                 self._resources.readers, partial(_first_rows, row_count=row_count, bytes_max=bytes_max)
             )
+        if self._remote is not None and hosted.is_remote(max(0, log.offset_high_watermark - row_count)):
+            # By another thread: remote storage may take its time, and readers of the disk must not wait for it.
+            archive = self._remote.archive(log)
+            return await asyncio.to_thread(newest_batches, log, row_count, bytes_max, archive)
         return await asyncio.get_running_loop().run_in_executor(
             self._resources.readers, newest_batches, log, row_count, bytes_max
         )

@@ -65,7 +65,7 @@ class TabletService:
                 remote=manager.remote,
             ).fetch,
             ApiKey.LIST_OFFSETS: OffsetLister(access, purgatory, readers, clock, manager.remote).list_offsets,
-            ApiKey.LIMIT_SCAN: LimitScanner(resources, settings.limit_scan_bytes_max).limit_scan,
+            ApiKey.LIMIT_SCAN: LimitScanner(resources, settings.limit_scan_bytes_max, manager.remote).limit_scan,
             ApiKey.GET_TABLE_STATS: RowCounter(access, purgatory).get_table_stats,
             ApiKey.LOOKUP: KvLookup(reads, KeyInsertion(catalog, manager.disk_guard, readers)).lookup,
             ApiKey.PREFIX_LOOKUP: KvPrefixLookup(reads).prefix_lookup,

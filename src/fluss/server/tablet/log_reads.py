@@ -35,6 +35,7 @@ from fluss.record.statistics_columns import BoolArray
 from fluss.schema.schema import Schema
 from fluss.schema.table_options import LogFormat
 from fluss.schema.types import DataType
+from fluss.server.model import LogArchive
 from fluss.server.tablet.buckets import HostedTable
 from fluss.storage.log.segment import StoredHeads
 from fluss.storage.log.tablet import LogTablet
@@ -366,18 +367,26 @@ def _span(starts: Int64Array, ends: Int64Array, bytes_max: int) -> int:
 # Limit scans
 
 
-def newest_batches(log: LogTablet, row_count: int, bytes_max: int) -> list[BytesLike]:
+def newest_batches(
+    log: LogTablet, row_count: int, bytes_max: int, archive: LogArchive | None = None
+) -> list[BytesLike]:
     """Return the batches that hold the newest ``row_count`` visible rows. Runs in any thread.
 
-    One read returns bytes of one segment, so there are as many reads as it takes. More than ``bytes_max`` bytes are
-    refused: a scan that silently returned fewer rows than there are would be wrong.
+    Those that the log has no longer are read from the archive, if there is one. One read returns bytes of one segment,
+    so there are as many reads as it takes. More than ``bytes_max`` bytes are refused: a scan that silently returned
+    fewer rows than there are would be wrong.
     """
     offset_end = log.offset_high_watermark
-    offset = max(log.offset_start, offset_end - row_count)
+    offset = max(0, offset_end - row_count)
+    if offset < log.offset_start:
+        offset = max(offset, log.offset_start if archive is None else archive.offset_start())
     batches: list[BytesLike] = []
     byte_count = 0
     while offset < offset_end:
-        view = log.read(offset, _SCAN_READ_BYTES, at_least_one_batch=True)
+        if archive is not None and offset < log.offset_start:
+            view = archive.read(offset, _SCAN_READ_BYTES)
+        else:
+            view = log.read(offset, _SCAN_READ_BYTES, at_least_one_batch=True)
         whole = find_whole_batches(view)
         if not whole.byte_count:
             break

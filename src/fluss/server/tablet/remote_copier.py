@@ -216,16 +216,24 @@ class RemoteCopier:
                 is_clean = await self._tend(group, bucket)
             except RemoteStoppedError:
                 return None
-            except (FlussError, OSError) as error:
+            except Exception as error:  # The other buckets must not wait for what is wrong with this one.
                 self._logs.dirty.add(bucket)
-                text = error.message if isinstance(error, FlussError) else str(error)
-                if self._failures.get(bucket) != text and not group.is_dropped:
-                    logger.error("%s cannot be copied to remote storage now: %s", format_bucket(bucket), text)
-                self._failures[bucket] = text
+                self._note_failure(group, bucket, error)
                 return None
         if self._failures.pop(bucket, None) is not None:
             logger.info("%s is copied to remote storage again", format_bucket(bucket))
         return bucket if is_clean else None
+
+    def _note_failure(self, group: BucketGroup, bucket: TableBucket, error: Exception) -> None:
+        text = error.message if isinstance(error, FlussError) else str(error)
+        if self._failures.get(bucket) != text and not group.is_dropped:
+            # The trouble of a store or a disk is told by a sentence, anything else has to be looked into.
+            is_known = isinstance(error, FlussError | OSError)
+            where = format_bucket(bucket)
+            logger.error(
+                "%s cannot be copied to remote storage now: %s", where, text, exc_info=None if is_known else error
+            )
+        self._failures[bucket] = text
 
     async def _tend(self, group: BucketGroup, bucket: TableBucket) -> bool:
         known = await self._logs.manifest(bucket)
