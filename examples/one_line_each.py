@@ -132,6 +132,13 @@ async def consume_async(address: str) -> None:
         await events.drop_consumer("audit")
 
 
+async def count(address: str) -> int:
+    async with fluss.connect(address) as connection:
+        rows: pa.Table = await (await connection.get_table("fluss.events")).to_arrow_async()
+        row_count: int = rows.num_rows
+        return row_count
+
+
 def main() -> None:
     with embedded.start() as server:
         address = server.bootstrap_servers
@@ -141,6 +148,7 @@ def main() -> None:
         asyncio.run(loop_async(address))
         print(consume(address))
         asyncio.run(consume_async(address))
+        print(asyncio.run(count(address)))
 
 
 if __name__ == "__main__":
