@@ -1,4 +1,4 @@
-"""One line for each: connecting, writing, looping, data frames, in the three styles, and type checkers know it all."""
+"""One line for each: connecting, writing, looping, consuming, data frames, in three styles, and type checkers know."""
 
 from __future__ import annotations
 
@@ -95,6 +95,43 @@ async def loop_async(address: str) -> None:
             break
 
 
+def consume(address: str) -> int:
+    with blocking.connect(address) as connection:
+        events = connection.get_table("fluss.events")
+        with events.consumer(
+            "billing", columns=["id"], if_lost="earliest", on_assign=lambda bucket, epoch: None
+        ) as first:
+            record: fluss.ScanRecord
+            for record in first:
+                print(record.row["id"])
+                break
+        with events.consumer("billing", start="latest", auto_commit=False) as second:
+            # The loop was left at the first record, which was not done with.
+            while any(second.lag().values()) or not second.epochs():
+                records: fluss.ScanRecords = second.poll(1000)
+                second.commit({record.bucket: record.offset + 1 for record in records})
+            done: dict[fluss.TableBucket, int] = second.committed()
+        info: fluss.ConsumerInfo
+        for info in events.consumers():
+            print(info.name, info.members, info.lag)
+        return sum(done.values())
+
+
+async def consume_async(address: str) -> None:
+    async with aio.connect(address) as connection:
+        events = await connection.get_table("fluss.events")
+        consumer: aio.Consumer
+        async with events.consumer("audit") as consumer:
+            try:
+                rows: pa.Table = await consumer.poll_arrow(10_000)
+                await consumer.commit()
+            except fluss.ConsumerFencedError as error:
+                print(error.message)
+            else:
+                print(rows.num_rows > 0)
+        await events.drop_consumer("audit")
+
+
 async def count(address: str) -> int:
     async with fluss.connect(address) as connection:
         rows: pa.Table = await (await connection.get_table("fluss.events")).to_arrow_async()
@@ -109,6 +146,8 @@ def main() -> None:
         print(write_and_read(address))
         print(list(loop(address).values()))
         asyncio.run(loop_async(address))
+        print(consume(address))
+        asyncio.run(consume_async(address))
         print(asyncio.run(count(address)))
 
 
