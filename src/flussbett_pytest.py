@@ -3,12 +3,14 @@
 Installing the package makes them available to pytest, with nothing to configure:
 
     async def test_rows_come_back(fluss_connection, fluss_database): ...
+    def test_rows_come_back_without_awaits(fluss_blocking_connection, fluss_database): ...
 
 | fixture | what it is | lifetime |
 |---|---|---|
 | ``fluss_server_options`` | server options as a dictionary; override it in a ``conftest.py`` | the test run |
 | ``fluss_server`` | a ``fluss.embedded.EmbeddedServer`` on a free port with an empty data directory | the test run |
 | ``fluss_connection`` | a ``fluss.FlussConnection`` to it | one test |
+| ``fluss_blocking_connection`` | a ``fluss.blocking.FlussConnection`` to it, without awaits | one test |
 | ``fluss_database`` | the name of an empty database, dropped with everything in it afterwards | one test |
 
 pytest loads this module in every run, whether or not the fixtures are used. It is therefore not part of the package
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from fluss import FlussConnection
+    from fluss import FlussConnection, blocking
     from fluss.embedded import EmbeddedServer
 
 
@@ -50,6 +52,15 @@ def fluss_connection(fluss_server: EmbeddedServer) -> Iterator[FlussConnection]:
     from fluss.net.transport import run
 
     with run(FlussConnection.create(fluss_server.config())) as connection:
+        yield connection
+
+
+@pytest.fixture
+def fluss_blocking_connection(fluss_server: EmbeddedServer) -> Iterator[blocking.FlussConnection]:
+    """Connect to the server for a test that awaits nothing: every method blocks until it is done."""
+    from fluss import blocking
+
+    with blocking.FlussConnection.create(fluss_server.config()) as connection:
         yield connection
 
 

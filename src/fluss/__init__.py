@@ -3,6 +3,8 @@
 import importlib as _importlib
 import typing as _typing
 
+from fluss import neighbours as _neighbours  # noqa: F401 - it looks for what would be in the way
+
 if _typing.TYPE_CHECKING:
     from fluss.names import *  # noqa: F403 - the list of names is there
     from fluss.names import __all__ as __all__

@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Generic, Self
 
 import fluss
+import fluss.neighbours  # It looks for what would be in the way.
 from fluss import AppendWriter as AppendWriter
 from fluss import BatchScanner as BatchScanner
 from fluss import Config as Config

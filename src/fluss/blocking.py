@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import fluss
+import fluss.neighbours  # It looks for what would be in the way.
 from fluss import Config as Config
 from fluss import Consumer as Consumer
 from fluss import LogScanner as LogScanner

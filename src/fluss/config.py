@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import index
@@ -445,8 +446,11 @@ class Config:
         address = {Config.bootstrap_servers.key: servers} if isinstance(servers, str) else servers
         config = cls(address, **options)
         found = os.environ.get(BOOTSTRAP_SERVERS_VARIABLE)
-        if found and Config.bootstrap_servers.key not in config._values:
-            config.bootstrap_servers = found
+        if Config.bootstrap_servers.key not in config._values:
+            if found:
+                config.bootstrap_servers = found
+            else:
+                _warn_of_similar_variables()
         return config
 
     def _set_property(self, name: str, value: Any) -> None:
@@ -639,6 +643,15 @@ _OPTION_BY_NAME: Final[dict[str, ConfigOption[Any]]] = {
     "bootstrap_server": Config.bootstrap_server,
     "request_max_size": Config.request_max_size,
 }
+
+
+def _warn_of_similar_variables() -> None:
+    """Warn of variables that may have been meant to say where the cluster is, and do not."""
+    prefix, _, _ = BOOTSTRAP_SERVERS_VARIABLE.partition("_")
+    for name in sorted(os.environ):
+        hint = suggestion(name, [BOOTSTRAP_SERVERS_VARIABLE]) if name.startswith(f"{prefix}_") else ""
+        if hint:
+            warnings.warn(f"The environment variable {name} means nothing to clients{hint}", stacklevel=4)
 
 
 def _checked_name(name: str) -> ConfigOption[Any]:

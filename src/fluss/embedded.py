@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
+import fluss.neighbours  # noqa: F401 - it looks for what would be in the way
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.net.transport import run

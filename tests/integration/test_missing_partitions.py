@@ -156,6 +156,20 @@ def test_what_cannot_be_created_fails_at_once_too(patient: Tables, server: embed
         assert caught.value.error_code == ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION
 
 
+def test_a_table_that_was_dropped_fails_at_once_too(patient: Tables) -> None:
+    table = patient.create_log(pa.schema([("id", pa.int64())]))
+    writer = table.new_append().create_writer()
+    writer.append([1]).result(600)
+    admin = blocking.FlussAdmin._of(patient.admin)
+    admin.drop_table(table.table_path)
+    with pytest.raises(FlussError, match="does not exist") as caught:
+        writer.append([2]).result(600)
+    assert caught.value.error_code == ErrorCode.TABLE_NOT_EXIST
+    admin.create_table(table.table_path, fluss.TableDescriptor(fluss.Schema(pa.schema([("id", pa.int64())]))))
+    with pytest.raises(FlussError, match="was dropped and created again; get it anew to write to it"):
+        writer.append([3]).result(600)
+
+
 # Values that no row can have
 
 IMPOSSIBLE = [

@@ -70,6 +70,7 @@ MISSING = Target("nodb", "notable", "nokeys", "noparts", 990, 991, 992, 993, "no
 FORBIDDEN = "refused with code 48"
 UNKNOWN = "every bucket is unknown, code 21"
 NOTHING = "an answer without anything in it"
+NO_TABLE = "error_code: 7"
 
 # Who may ask without any right, and why that is no harm.
 NEEDS_NO_RIGHT = {
@@ -78,7 +79,7 @@ NEEDS_NO_RIGHT = {
     ApiKey.GET_FILESYSTEM_SECURITY_TOKEN: "there is no remote file system, and the token is empty",
     ApiKey.DROP_KV_SNAPSHOT_LEASE: "there are no leases, and nothing happens",
 }
-# APIs between the servers of a cluster, or of the tiering service, which this server does not have.
+# APIs between the servers of a cluster, which this server does not have.
 NOT_SERVED = {
     ApiKey.UPDATE_METADATA,
     ApiKey.NOTIFY_LEADER_AND_ISR,
@@ -88,11 +89,8 @@ NOT_SERVED = {
     ApiKey.COMMIT_REMOTE_LOG_MANIFEST,
     ApiKey.NOTIFY_REMOTE_LOG_OFFSETS,
     ApiKey.NOTIFY_KV_SNAPSHOT_OFFSET,
-    ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT,
     ApiKey.NOTIFY_LAKE_TABLE_OFFSET,
-    ApiKey.LAKE_TIERING_HEARTBEAT,
     ApiKey.CONTROLLED_SHUTDOWN,
-    ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT,
 }
 
 
@@ -275,6 +273,35 @@ REQUESTS: dict[ApiKey, list[tuple[str, Make]]] = {
     ApiKey.LIST_REMOTE_LOG_MANIFESTS: [
         (FORBIDDEN, lambda t: pb.ListRemoteLogManifestsRequest(table_id=t.table_id)),
         (FORBIDDEN, lambda t: pb.ListRemoteLogManifestsRequest(table_id=t.parts_id, partition_id=t.partition_id)),
+    ],
+    ApiKey.LAKE_TIERING_HEARTBEAT: [
+        (
+            NO_TABLE,
+            lambda t: pb.LakeTieringHeartbeatRequest(
+                request_table=True,
+                failed_tables=[pb.PbHeartbeatReqForTable(table_id=t.table_id, coordinator_epoch=0, tiering_epoch=0)],
+            ),
+        )
+    ],
+    ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT: [
+        (
+            NO_TABLE,
+            lambda t: pb.PrepareLakeTableSnapshotRequest(
+                bucket_offsets=[pb.PbTableOffsets(table_id=t.table_id, table_path=t.path)]
+            ),
+        )
+    ],
+    ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT: [
+        (
+            NO_TABLE,
+            lambda t: pb.CommitLakeTableSnapshotRequest(
+                lake_table_snapshot_metadata=[
+                    pb.PbLakeTableSnapshotMetadata(
+                        table_id=t.table_id, snapshot_id=1, tiered_bucket_offsets_file_path="/x"
+                    )
+                ]
+            ),
+        )
     ],
     ApiKey.GET_LAKE_SNAPSHOT: [(FORBIDDEN, lambda t: pb.GetLakeSnapshotRequest(table_path=t.path))],
     ApiKey.ACQUIRE_KV_SNAPSHOT_LEASE: [

@@ -22,6 +22,9 @@ def test_the_database_of_another_test_is_gone(fluss_connection, fluss_database):
     assert fluss_database != names[0]
     assert run(fluss_connection.get_admin().list_databases()) == ["fluss", fluss_database]
 
+def test_nothing_has_to_be_awaited(fluss_blocking_connection, fluss_database):
+    assert fluss_blocking_connection.get_admin().list_databases() == ["fluss", fluss_database]
+
 def test_the_connection_works_on_any_loop(fluss_connection):
     assert asyncio.run(fluss_connection.get_admin().database_exists("fluss"))
 """
@@ -31,7 +34,7 @@ def test_a_test_file_uses_server_connection_and_database(tmp_path: Path) -> None
     (tmp_path / "test_program.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "test_program.py"]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert "3 passed" in answer.stdout, answer.stdout + answer.stderr
+    assert "4 passed" in answer.stdout, answer.stdout + answer.stderr
 
 
 def test_loading_the_plugin_does_not_load_the_package() -> None:

@@ -30,6 +30,7 @@ from pyiceberg.types import ListType, MapType, StructType
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.catalogs import open_catalog
 from fluss.lake.schema_mapping import (
+    FLUSS_PROPERTY_PREFIX,
     SYSTEM_COLUMNS,
     changed_lake_properties,
     check_mirrored,
@@ -97,6 +98,9 @@ class LakeTables:
                 )
             except TableAlreadyExistsError:
                 existing = self.load(path)
+        if not must_be_empty:
+            # What the Fluss table was called to be when it had its lake before, it need not be any more.
+            properties = {key: each for key, each in properties.items() if not key.startswith(FLUSS_PROPERTY_PREFIX)}
         problem = _difference(existing, schema, spec, order, properties)
         if problem is None and must_be_empty and existing.metadata.current_snapshot() is not None:
             problem = "it has rows already"
@@ -106,6 +110,9 @@ class LakeTables:
                 "name, or move the lake table away",
                 ErrorCode.LAKE_TABLE_ALREADY_EXIST,
             )
+        if not must_be_empty:
+            self.alter_properties(path, {**descriptor.properties, **descriptor.custom_properties})
+            existing = self.load(path)
         return existing
 
     def _create_namespace(self, name: str) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 # NumPy's algebra would start a thread per core, which a server has no use for. It asks when it is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import fluss.neighbours  # noqa: F401 - it looks for what would be in the way
 from fluss._version import __version__
 from fluss.errors import FlussError
 from fluss.net.transport import run
@@ -25,7 +26,7 @@ from fluss.server.listener_parsing import PORT_MAX, address_text
 from fluss.server.option_sources import STANDARD_INPUT, Setting
 from fluss.server.process import LOG_LEVELS, FlussServer, log_to_stderr, prepare_process, request_stop, serve
 from fluss.server.process_options import Durability
-from fluss.server.server_options import ServerOptions, is_secret_option, variable_of
+from fluss.server.server_options import ServerOptions, is_secret_option, meaningless_variables, variable_of
 
 _PROGRAM: Final = "python -m fluss.server"
 _DEFAULT_HOST: Final = "127.0.0.1"
@@ -74,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to_stderr(arguments.log_level)
     try:
         options = _options(arguments, parser)
+        for variable, hint in meaningless_variables(os.environ).items():
+            logger.warning("the environment variable %s is no option of the server%s", variable, hint)
         if arguments.print_config:
             sys.stdout.write(options.explained())
             return 0

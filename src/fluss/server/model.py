@@ -92,6 +92,14 @@ class IdSource(Protocol):
         ...
 
 
+class TieredOffsets(Protocol):
+    """What a tablet server asks the coordinator before records of a lake table expire."""
+
+    async def tiered_offset(self, table: Table, bucket: TableBucket) -> int:
+        """Return the offset up to which the lake has a bucket, 0 if it has nothing. Raises FlussError."""
+        ...
+
+
 class BucketHost(Protocol):
     """What the coordinator asks of a tablet server."""
 

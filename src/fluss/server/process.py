@@ -33,6 +33,7 @@ from fluss.schema.predicate import FilterLimits
 from fluss.server.authorizer import Authorizer, super_user_names
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
+from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
 from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
@@ -167,6 +168,12 @@ class FlussServer:
                 next(iter(self._options.remote_locations), None),
                 FileSystemOptions(self._options.file_system_properties),
             ),
+            lake_files=LakeOffsetsFiles.open(
+                self._options.remote_locations,
+                FileSystemOptions(self._options.file_system_properties),
+                directory.path,
+                self._files,
+            ),
         )
         self._running.push_async_callback(coordinator.close)
         manager = TabletManager(
@@ -176,6 +183,7 @@ class FlussServer:
             clock=self._clock,
             ids=coordinator.row_ids,
             remote_registry=coordinator.store.remote_logs,
+            tiered=coordinator.lake_snapshots,
             files=self._files,
         )
         self._running.push_async_callback(manager.stop)

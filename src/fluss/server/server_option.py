@@ -14,7 +14,7 @@ from fluss.server.option_sources import Setting
 
 T = TypeVar("T")
 
-_ENVIRONMENT_PREFIX: Final = "FLUSS_"
+ENVIRONMENT_PREFIX: Final = "FLUSS_"
 
 
 class ServerOption(Option[T]):
@@ -63,7 +63,7 @@ class OptionFamily:
 
 def variable_name(key: str) -> str:
     """Return the environment variable for a key, or for a part of one."""
-    return _ENVIRONMENT_PREFIX + re.sub("[.-]", "_", key).upper()
+    return ENVIRONMENT_PREFIX + re.sub("[.-]", "_", key).upper()
 
 
 def invalid_config(message: str) -> FlussError:

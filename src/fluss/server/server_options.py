@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,7 +20,7 @@ from fluss.server.listener_options import ListenerOptions, OwnOptions, own_optio
 from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
 from fluss.server.process_options import ProcessOptions
 from fluss.server.remote_options import DirStrategy, RemoteOptions
-from fluss.server.server_option import OptionFamily, ServerOption, invalid_config, variable_name
+from fluss.server.server_option import ENVIRONMENT_PREFIX, OptionFamily, ServerOption, invalid_config, variable_name
 from fluss.server.storage_options import StorageOptions
 from fluss.storage.remote.file_systems import check_location
 
@@ -33,6 +33,14 @@ _FAMILIES: Final[tuple[type[OptionFamily], ...]] = (
     StorageOptions,
     RemoteOptions,
 )
+
+# Variables of clients and of the scripts of Apache Fluss, and those that Kubernetes makes of services of this name.
+_OTHER_VARIABLES: Final = frozenset(
+    {"FLUSS_BOOTSTRAP_SERVERS", "FLUSS_HOME", "FLUSS_CONF_DIR", "FLUSS_LOG_DIR", "FLUSS_PID_DIR"}
+)
+_SERVICE_LINK: Final = re.compile(r"FLUSS_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP)\w*)")
+# What is wanted by these is an option of another name.
+_USUAL_MISTAKES: Final = {"FLUSS_PORT": "FLUSS_BIND_LISTENERS", "FLUSS_HOST": "FLUSS_BIND_LISTENERS"}
 
 
 class ServerOptions(ListenerOptions, ProcessOptions, StorageOptions, RemoteOptions):
@@ -222,6 +230,27 @@ def _environment_settings(environment: Mapping[str, str]) -> dict[str, Setting]:
         if text is not None:
             settings[option.key] = Setting(text, f"environment {option.environment_variable}")
     return settings | own_settings(environment)
+
+
+def meaningless_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that look like options and are none, each with the end of a sentence about it."""
+    known = [option.environment_variable for option in ServerOptions.options()]
+    taken = {*known, *(setting.origin.split()[-1] for setting in own_settings(environment).values()), *_OTHER_VARIABLES}
+    return {
+        name: _variable_suggestion(_USUAL_MISTAKES.get(name, name), known)
+        for name, text in sorted(environment.items())
+        if name.startswith(ENVIRONMENT_PREFIX)
+        and name not in taken
+        and not (_SERVICE_LINK.fullmatch(name) or text.startswith("tcp://"))
+    }
+
+
+def _variable_suggestion(name: str, known: Iterable[str]) -> str:
+    # What all of them begin with would make everything look similar.
+    prefix = ENVIRONMENT_PREFIX
+    return suggestion(name.removeprefix(prefix), (each.removeprefix(prefix) for each in known)).replace(
+        "'", f"'{prefix}", 1
+    )
 
 
 def _yaml_scalar(text: str) -> str:

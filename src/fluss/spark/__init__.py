@@ -13,12 +13,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 # Not on first use, as the class below: a module that is imported later would take the place of the function.
+import fluss.neighbours  # noqa: F401 - it looks for what would be in the way
 from fluss.spark.session import session as session
+from fluss.spark.session.workers import prefer_this_python
 
 if TYPE_CHECKING:
     from fluss.spark.fluss_spark import FlussSpark as FlussSpark
 
 __all__ = ["FlussSpark", "session"]
+
+prefer_this_python()
 
 
 def __getattr__(name: str) -> Any:

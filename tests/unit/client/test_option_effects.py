@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from fluss.client.connection import FlussConnection
+from fluss.client.kernel.remote_storage import AskForToken, RemoteFile, RemoteStorage
 from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan import remote
 from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer, Subscription
@@ -126,29 +127,49 @@ def segment(directory: Path, number: int, row_count: int = 10_000) -> pb.PbRemot
     return info
 
 
+class WatchedStorage(RemoteStorage):
+    """Remote storage that keeps which files were opened, and calls ``on_read`` with the position of each read."""
+
+    def __init__(self, on_read: Callable[[int], None] = lambda position: None) -> None:
+        super().__init__()
+        self.locations: list[str] = []
+        self._on_read = on_read
+
+    async def opener(self, location: str, ask: AskForToken) -> Callable[[], RemoteFile]:
+        self.locations.append(location)
+        open_file = await super().opener(location, ask)
+        return lambda: self._watched(open_file())
+
+    def _watched(self, file: Any) -> RemoteFile:
+        read = file.read
+
+        def watched(memory: memoryview, position: int) -> None:
+            self._on_read(position)
+            read(memory, position)
+
+        file.read = watched
+        return cast("RemoteFile", file)
+
+
+async def no_token() -> pb.GetFileSystemSecurityTokenResponse:
+    raise AssertionError("directories need no credentials")
+
+
 @pytest.mark.parametrize("count", [1, 3])
 async def test_no_more_segments_are_read_at_a_time_than_wanted(tmp_path: Path, count: int) -> None:
     infos = [segment(tmp_path, number) for number in range(5)]
 
-    def open_files() -> int:
-        links = []
-        for name in os.listdir("/proc/self/fd"):
-            try:
-                links.append(os.readlink(f"/proc/self/fd/{name}"))
-            except FileNotFoundError:
-                continue
-        return sum(link.startswith(str(tmp_path)) for link in links)
-
     buffer = ScanBuffer(1, lambda: None)
     buffer.hold(full := Frame(1))
-    log = RemoteLog(buffer, Config({"scanner.remote-log.prefetch-num": count}))
+    storage = WatchedStorage()
+    log = RemoteLog(buffer, Config({"scanner.remote-log.prefetch-num": count}), storage, no_token)
     subscriptions = [Subscription(TableBucket(7, number), 0) for number in range(5)]
     reads = [asyncio.ensure_future(log.read(s, info)) for s, info in zip(subscriptions, infos, strict=True)]
     async with asyncio.timeout(120):
-        await eventually_async(lambda: open_files() >= count)
+        await eventually_async(lambda: len(storage.locations) >= count)
         await asyncio.sleep(0.03)
-        # All who are allowed to begin wait for room, with their file open.
-        assert open_files() == count
+        # All who are allowed to begin wait for room, and no others have begun.
+        assert len(storage.locations) == count
         buffer.put([Chunk(subscriptions[0], full, memoryview(b""), 0, is_projected=False)])
         while not all(read.done() for read in reads):
             if (chunk := buffer.take()) is not None:
@@ -169,20 +190,17 @@ async def test_a_segment_is_read_in_so_many_parts_by_so_many_threads(
     threads: set[str] = set()
     # The first parts wait for each other, so that no thread is done before the others have begun.
     all_began = threading.Barrier(min(thread_count, part_count))
-    read_exactly = remote._read_exactly
 
-    def watched(file: int, memory: memoryview, position: int) -> None:
+    def on_read(position: int) -> None:
         parts.append(position)
         if threading.current_thread().name not in threads:
             threads.add(threading.current_thread().name)
             all_began.wait(120)
-        read_exactly(file, memory, position)
 
-    monkeypatch.setattr(remote, "_read_exactly", watched)
     config = Config(
         {"remote-file.download-thread-num": thread_count, "scanner.remote-log.read-concurrency": part_count}
     )
-    log = RemoteLog(ScanBuffer(1 << 30, lambda: None), config)
+    log = RemoteLog(ScanBuffer(1 << 30, lambda: None), config, WatchedStorage(on_read), no_token)
     await log.read(Subscription(TableBucket(7, 0), 0), info)
     log.close()
     assert len(parts) == part_count

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fluss.client.kernel.metadata import Metadata
+from fluss.client.kernel.remote_storage import RemoteStorage
 from fluss.client.kernel.retry import METADATA, Backoff
 from fluss.client.kernel.servers import Bootstrap, ServerPool
 from fluss.client.kernel.shared_calls import SharedCalls
@@ -108,6 +109,7 @@ class Cluster:
             sleep=sleep,
         )
         self._calls = SharedCalls()
+        self.remote_storage = RemoteStorage()
         # A refresh that found a bucket without a leader is followed by a pause.
         self._backoffs: dict[_Question, Backoff] = {}
         self._is_closed = False
@@ -137,6 +139,7 @@ class Cluster:
         self._is_closed = True
         self._finalizer.detach()
         await self._calls.close()
+        await self.remote_storage.close()
         await self._pool.close()
 
     # Servers
@@ -204,6 +207,11 @@ class Cluster:
         if node is None:
             raise NetworkError("the cluster has no tablet server at the moment")
         return await self._request(node, api, message)
+
+    async def storage_token(self) -> pb.GetFileSystemSecurityTokenResponse:
+        """Ask for credentials with which remote storage can be read."""
+        request = pb.GetFileSystemSecurityTokenRequest()
+        return await self.request_any_tablet(apis.GET_FILESYSTEM_SECURITY_TOKEN, request)
 
     async def request_coordinator(self, api: Api[RequestT, ResponseT], message: RequestT) -> ResponseT:
         """Send a request to the coordinator, wherever it is now.

@@ -24,7 +24,7 @@ from fluss.protocol.convert import (
 )
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.offsets import OffsetSpec, OffsetType
-from fluss.schema.table import DroppedPartition, PartitionInfo, PartitionSpec, TableBucket, TablePath
+from fluss.schema.table import DroppedPartition, PartitionInfo, PartitionSpec, TableBucket, TableInfo, TablePath
 
 # The server id of a request that does not come from a replica.
 _NO_FOLLOWER: Final = -1
@@ -48,6 +48,16 @@ async def partition_infos(cluster: Cluster, path: TablePath, spec: PartitionSpec
         request.partial_partition_spec.CopyFrom(pb_partition_spec(spec))
     response = await cluster.request_coordinator(apis.LIST_PARTITION_INFOS, request)
     return [partition_info(message) for message in response.partitions_info]
+
+
+async def is_gone(cluster: Cluster, info: TableInfo) -> bool:
+    """Whether the coordinator says that a table does not exist any more, or that another one has its name."""
+    request = pb.GetTableInfoRequest(table_path=pb_table_path(info.table_path))
+    try:
+        response = await cluster.request_coordinator(apis.GET_TABLE_INFO, request)
+    except FlussError as error:
+        return error.error_code == ErrorCode.TABLE_NOT_EXIST
+    return response.table_id != info.table_id
 
 
 async def partitions_and_dropped(

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.scan.remote import local_directory
+from fluss.client.kernel.remote_storage import RemoteFile, local_path
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.convert import pb_table_path
@@ -27,6 +27,10 @@ from fluss.schema.table import TableBucket, TablePath
 
 if TYPE_CHECKING:
     from fluss.storage.kv.snapshot_reader import SnapshotReader
+
+
+# What is copied at a time.
+_PIECE_BYTES: Final = 8 * 1024 * 1024
 
 
 class SnapshotUnreadableError(FlussError):
@@ -63,10 +67,11 @@ class KvFileSession:
             snapshot_id=snapshot_id,
         )
         snapshot = await self._cluster.request_any_tablet(apis.GET_KV_SNAPSHOT_METADATA, question)
-        files = [(Path(self._local(file.remote_path)), file.local_file_name) for file in snapshot.snapshot_files]
         self.log_offset = snapshot.log_offset
         self._directory = Path(tempfile.mkdtemp(prefix="fluss-snapshot-"))
-        self._reader = await asyncio.to_thread(self._opened, self._directory, files)
+        for file in snapshot.snapshot_files:
+            await self._gather(self._directory, file.remote_path, file.local_file_name)
+        self._reader = await asyncio.to_thread(self._opened, self._directory)
         return await self.next(bytes_max=bytes_max)
 
     async def next(self, *, bytes_max: int) -> memoryview:
@@ -96,32 +101,30 @@ class KvFileSession:
                 return snapshot.snapshot_id
         raise self._unreadable(FlussError("there is none"))
 
-    def _local(self, remote_path: str) -> Path:
+    async def _gather(self, directory: Path, location: str, name: str) -> None:
+        """Link a file of this machine into the directory, or copy one of an object store."""
+        if PurePosixPath(name).name != name:
+            raise self._unreadable(FlussError(f"a file is called {name!r}"))
         try:
-            path = local_directory(remote_path)
+            remote = local_path(location)
+            if remote is None:
+                opened = await self._cluster.remote_storage.opener(location, self._cluster.storage_token)
+                await asyncio.to_thread(_copy, opened, directory / name)
+            else:
+                await asyncio.to_thread(_link, remote, directory / name)
+        except FileNotFoundError as error:
+            raise FlussError(
+                f"{location} is gone: there is a newer snapshot", ErrorCode.KV_SNAPSHOT_NOT_EXIST
+            ) from error
+        except OSError as error:
+            raise self._unreadable(FlussError(str(error))) from error
         except FlussError as error:
             raise self._unreadable(error) from error
-        if not path.parent.is_dir():
-            raise self._unreadable(FlussError(f"there is no directory {path.parent} on this machine"))
-        return path
 
-    def _opened(self, directory: Path, files: Iterable[tuple[Path, str]]) -> SnapshotReader:
+    def _opened(self, directory: Path) -> SnapshotReader:
         # Few programs need it, and it takes a while.
         from fluss.storage.kv.snapshot_reader import SnapshotReader
 
-        for remote, name in files:
-            if PurePosixPath(name).name != name:
-                raise self._unreadable(FlussError(f"a file is called {name!r}"))
-            try:
-                (directory / name).symlink_to(remote)
-                # Where files cannot be read the directory may still be there.
-                remote.open("rb").close()
-            except FileNotFoundError as error:
-                raise FlussError(
-                    f"{remote} is gone: there is a newer snapshot", ErrorCode.KV_SNAPSHOT_NOT_EXIST
-                ) from error
-            except OSError as error:
-                raise self._unreadable(FlussError(str(error))) from error
         try:
             return SnapshotReader(directory)
         except FlussError as error:
@@ -133,6 +136,26 @@ class KvFileSession:
             f"the changelog of {self._bucket} no longer has all changes, and its snapshot in remote storage cannot be "
             f"used: {error.message}"
         )
+
+
+def _link(remote: Path, link: Path) -> None:
+    if not remote.parent.is_dir():
+        raise OSError(f"there is no directory {remote.parent} on this machine")
+    link.symlink_to(remote)
+    # Where files cannot be read the directory may still be there.
+    remote.open("rb").close()
+
+
+def _copy(opened: Callable[[], RemoteFile], path: Path) -> None:
+    remote = opened()
+    try:
+        with path.open("wb") as file:
+            for position in range(0, remote.size_bytes, _PIECE_BYTES):
+                piece = memoryview(bytearray(min(_PIECE_BYTES, remote.size_bytes - position)))
+                remote.read(piece, position)
+                file.write(piece)
+    finally:
+        remote.close()
 
 
 def _next_records(reader: SnapshotReader, bytes_max: int) -> memoryview:

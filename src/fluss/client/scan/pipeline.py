@@ -80,7 +80,7 @@ class ScanPipeline:
             info,
             requests,
             buffer,
-            RemoteLog(buffer, cluster.config),
+            RemoteLog(buffer, cluster.config, cluster.remote_storage, cluster.storage_token),
             loop=runtime.loop,
             rows_only=rows_only,
             row_limit=row_limit,

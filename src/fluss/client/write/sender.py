@@ -18,6 +18,7 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import TableLeaders
 from fluss.client.kernel.missing_partitions import MissingPartitions
 from fluss.client.kernel.retry import METADATA, WRITES, Backoff, RetryPolicy
+from fluss.client.kernel.table_calls import is_gone
 from fluss.client.write.batch import Batch, BucketQueue, Idempotence, Verdict, allocate_writer_id
 from fluss.client.write.blocks import PhysicalTable
 from fluss.config import Config
@@ -501,11 +502,15 @@ class _LeaderSearches:
                 self._on_failed(queue, search, error or search.leaders.no_leader(queue.bucket_id))
 
     async def _find(self, table: PhysicalTable, search: _LeaderSearch) -> None:
-        """Find leaders. A partition that does not exist is created, if it is to be, or known to be missing."""
+        """Find leaders. What does not exist is known to be missing if the coordinator says so; partitions are created,
+        if they are to be.
+        """
         bucket_ids = [queue.bucket_id for queue in search.queues]
         try:
             await search.leaders.find(bucket_ids)
         except FlussError as error:
+            if error.error_code == ErrorCode.TABLE_NOT_EXIST:
+                search.is_certain = await is_gone(self._cluster, table.info)
             if table.partition_name is None or error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
                 raise
             missing = await self._missing_partitions.require(table.info, table.partition_name)

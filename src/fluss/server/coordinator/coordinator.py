@@ -10,6 +10,9 @@ from pathlib import Path
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
+from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
+from fluss.server.coordinator.lake_snapshots import LakeSnapshots
+from fluss.server.coordinator.lake_tiering import LakeTiering
 from fluss.server.coordinator.metadata_store import FILE_NAME, MetadataStore
 from fluss.server.coordinator.nodes import Nodes, ServerTags
 from fluss.server.coordinator.producers import ProducerRegistry, RowIds, WriterIds
@@ -44,6 +47,8 @@ class Coordinator:
     writer_ids: WriterIds
     row_ids: RowIds
     producers: ProducerRegistry
+    lake_snapshots: LakeSnapshots
+    lake_tiering: LakeTiering
     tokens: SecurityTokens
     settings: CoordinatorSettings
     clock: Clock
@@ -60,19 +65,23 @@ class Coordinator:
         *,
         clock: Clock,
         tokens: SecurityTokens | None = None,
+        lake_files: LakeOffsetsFiles | None = None,
         rng: random.Random | None = None,
     ) -> Coordinator:
         """Load everything. A file that is damaged or of a newer version is refused with a FlussError.
 
         ``initial_configs`` are the options of the server itself as texts by key. ``tokens`` are for clients that read
-        remote storage; unless given, there is none.
+        remote storage; unless given, there is none. ``lake_files`` are in remote storage, too; unless given, in a
+        directory beside the data.
         """
         store = await MetadataStore.open(data_dir / FILE_NAME)
         try:
             authorizer.add(await store.load_acls())
+            catalog = await Catalog.open(store, clock=clock, bucket_count_max=settings.total_bucket_count_max)
+            files = lake_files or LakeOffsetsFiles.open((), FileSystemOptions({}), data_dir)
             return cls(
                 store=store,
-                catalog=await Catalog.open(store, clock=clock, bucket_count_max=settings.total_bucket_count_max),
+                catalog=catalog,
                 nodes=nodes,
                 authorizer=authorizer,
                 configs=await DynamicConfigs.open(store, initial_configs, is_super_user=settings.is_super_user),
@@ -80,6 +89,8 @@ class Coordinator:
                 writer_ids=await WriterIds.open(store),
                 row_ids=RowIds(store),
                 producers=await ProducerRegistry.open(store, settings, clock=clock),
+                lake_snapshots=await LakeSnapshots.open(catalog, store.lake_snapshots, files),
+                lake_tiering=LakeTiering(catalog, await store.next_coordinator_epoch(), clock),
                 tokens=tokens or SecurityTokens(None, FileSystemOptions({})),
                 settings=settings,
                 clock=clock,

@@ -24,6 +24,7 @@ from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json, schema_to_json
 from fluss.schema.table import TableBucket, TablePath
 from fluss.server.coordinator.dropped_partitions import DroppedPartition
+from fluss.server.coordinator.lake_snapshot_table import LakeSnapshotTable
 from fluss.server.coordinator.remote_log_table import RemoteLogTable
 from fluss.server.coordinator.sqlite_file import SqliteFile
 from fluss.server.model import Partition, Table
@@ -67,6 +68,7 @@ FILE_NAME: Final = "metadata.sqlite"
 _TABLE_ID: Final = "table_id"
 _PARTITION_ID: Final = "partition_id"
 _WRITER_ID: Final = "writer_id"
+_COORDINATOR_EPOCH: Final = "coordinator_epoch"
 _ROW_ID_FIRST: Final = 1
 _SELECT_DROPPED: Final = "SELECT * FROM dropped_partitions ORDER BY dropped_ms, partition_id"
 
@@ -89,6 +91,21 @@ class MetadataStore:
     def remote_logs(self) -> RemoteLogTable:
         """Which manifests of remote logs count."""
         return RemoteLogTable(self._file)
+
+    @property
+    def lake_snapshots(self) -> LakeSnapshotTable:
+        """Which snapshots of lake tables are registered."""
+        return LakeSnapshotTable(self._file)
+
+    async def next_coordinator_epoch(self) -> int:
+        """Count the starts of coordinators, and return the number of this one; the first is 0."""
+
+        def count(connection: sqlite3.Connection) -> int:
+            epoch = _counter(connection, _COORDINATOR_EPOCH)
+            _set_counter(connection, _COORDINATOR_EPOCH, epoch + 1)
+            return epoch
+
+        return await self._file.write(count)
 
     # Databases
 

@@ -23,6 +23,8 @@ from fluss.schema.table_options import AUTO_PARTITION_PREFIX, LAKE_ENABLED
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner, AutoPartitionRule
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
+from fluss.server.coordinator.lake_catalog import LakeCatalog
+from fluss.server.coordinator.lake_tiering import LakeTiering
 from fluss.server.coordinator.nodes import ServerTags
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.coordinator.table_descriptors import (
@@ -51,6 +53,8 @@ class TableService:
         auto_partitioner: AutoPartitioner,
         settings: CoordinatorSettings,
         clock: Clock,
+        lake: LakeCatalog,
+        tiering: LakeTiering,
     ) -> None:
         self._catalog = catalog
         self._configs = configs
@@ -58,6 +62,8 @@ class TableService:
         self._auto_partitioner = auto_partitioner
         self._settings = settings
         self._clock = clock
+        self._lake = lake
+        self._tiering = tiering
 
     def table_json(self, table: Table) -> bytes:
         """Return the descriptor that clients get. That of a lake table tells where the lake is, without its secrets."""
@@ -69,8 +75,14 @@ class TableService:
     # Tables
 
     async def create(self, path: TablePath, descriptor: TableDescriptor, *, ignore_if_exists: bool) -> None:
-        """Create a table from what a user has given; what is missing gets the defaults of the server."""
+        """Create a table from what a user has given; what is missing gets the defaults of the server.
+
+        Its lake table is made first. If the table itself cannot be made then, the next try takes the one that is there.
+        """
         descriptor = self._complete(descriptor)
+        if self._catalog.table_by_path(path) is None:
+            self._catalog.existing_database(path.database_name)
+            await self._lake.create(path, descriptor, must_be_empty=True)
         table = await self._catalog.create_table(
             path,
             descriptor,
@@ -78,6 +90,7 @@ class TableService:
             partitions_at_once=self._auto_partitioner.partitions_at_once(descriptor),
         )
         if table is not None:
+            self._tiering.look_at(table)
             await self._auto_partitioner.look_at(table)
 
     def _complete(self, descriptor: TableDescriptor) -> TableDescriptor:
@@ -99,7 +112,13 @@ class TableService:
         return TableLimits(self._settings.bucket_count_max, self._configs.lake())
 
     async def add_columns(self, path: TablePath, columns: Iterable[Column], *, ignore_if_not_exists: bool) -> None:
-        """Add columns at the end. They are read when the table is known to exist."""
+        """Add columns at the end, to the lake table first. They are read when the table is known to exist."""
+        before = self._catalog.table_by_path(path)
+        if before is not None:
+            columns = list(columns)
+            # Refused before anything happens to the lake, where it could not be taken back.
+            with_added_columns(before, columns, self._configs.lake())
+            await self._lake.add_columns(path, before.descriptor, columns)
         await self._catalog.alter_table(
             path,
             lambda table: with_added_columns(table, columns, self._configs.lake()),
@@ -113,12 +132,31 @@ class TableService:
         made: list[ConfigChange] = []
 
         def change(table: Table) -> Table:
-            made.extend(changes)
+            if not made:
+                made.extend(changes)
             return with_changed_properties(table, made, self._limits(), now_ms=self._clock())
 
+        before = self._catalog.table_by_path(path)
+        if before is not None:
+            await self._alter_lake(before, change(before))
         table = await self._catalog.alter_table(path, change, ignore_if_not_exists=ignore_if_not_exists)
-        if table is not None and any(each.key.startswith(AUTO_PARTITION_PREFIX) for each in made):
+        if table is None:
+            return
+        self._tiering.look_at(table)
+        if any(each.key.startswith(AUTO_PARTITION_PREFIX) for each in made):
             await self._auto_partitioner.look_at(table)
+
+    async def _alter_lake(self, before: Table, after: Table) -> None:
+        """Bring properties to the lake table, which is made now if the lake was switched on."""
+        if after is before:
+            return
+        was_on = LAKE_ENABLED.of(before.descriptor.properties)
+        if not was_on and LAKE_ENABLED.of(after.descriptor.properties):
+            await self._lake.create(after.path, after.descriptor, must_be_empty=False)
+            return
+        old, new = _all_properties(before), _all_properties(after)
+        changed_values = {key: value for key, value in new.items() if old.get(key) != value}
+        await self._lake.alter_properties(before.path, before.descriptor, changed_values, old.keys() - new.keys())
 
     # Partitions
 
@@ -172,6 +210,10 @@ class TableService:
                 f"Partition '{qualified_partition_name(spec, keys)}' does not exist for table {table.path}",
                 ErrorCode.PARTITION_NOT_EXISTS,
             )
+
+
+def _all_properties(table: Table) -> dict[str, str]:
+    return {**table.descriptor.properties, **table.descriptor.custom_properties}
 
 
 def check_partitioned(table: Table) -> None:

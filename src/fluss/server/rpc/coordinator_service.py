@@ -14,6 +14,8 @@ from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner
 from fluss.server.coordinator.coordinator import Coordinator
+from fluss.server.coordinator.lake_catalog import LakeCatalog
+from fluss.server.coordinator.lake_tiering import TieringState
 from fluss.server.coordinator.table_service import TableService
 from fluss.server.model import BucketHost
 from fluss.server.periodic import Periodic
@@ -22,9 +24,12 @@ from fluss.server.rpc.cluster_admin import ClusterHandlers
 from fluss.server.rpc.databases import DatabaseHandlers
 from fluss.server.rpc.get_metadata import MetadataHandlers
 from fluss.server.rpc.handler_group import ChangeHandler, HandlerGroup
+from fluss.server.rpc.lake import LakeHandlers
 from fluss.server.rpc.table_copies import SnapshotHandlers
 from fluss.server.rpc.tables import PartitionHandlers, TableHandlers
 from fluss.server.rpc.writer_ids import WriterHandlers
+
+_LAKE_CLEANUP_INTERVAL_MS = 60_000
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +53,14 @@ class CoordinatorService:
             coordinator.producers.remove_expired,
         )
         self._running_changes = RunningChanges()
-        tables = TableService(catalog, configs, tags, self._auto_partitioner, settings, clock)
+        self._lake_tiering = coordinator.lake_tiering
+        self._lake_cleanup = Periodic(
+            "clean-up of lake snapshots", _LAKE_CLEANUP_INTERVAL_MS, coordinator.lake_snapshots.forget_dropped
+        )
+        tables = TableService(
+            *(catalog, configs, tags, self._auto_partitioner, settings, clock),
+            *(LakeCatalog(configs), self._lake_tiering),
+        )
         self._groups: tuple[HandlerGroup, ...] = (
             DatabaseHandlers(catalog, authorizer),
             TableHandlers(catalog, authorizer, tables),
@@ -56,6 +68,7 @@ class CoordinatorService:
             MetadataHandlers(catalog, coordinator.nodes, authorizer, tables, settings),
             WriterHandlers(catalog, authorizer, self._writer_ids, coordinator.producers),
             SnapshotHandlers(catalog, authorizer, coordinator.store.remote_logs, coordinator.tokens),
+            LakeHandlers(catalog, authorizer, coordinator.lake_snapshots, self._lake_tiering),
             AclHandlers(coordinator.store, authorizer),
             ClusterHandlers(bucket_host, self._auto_partitioner, configs, tags, authorizer, coordinator.rng),
         )
@@ -80,16 +93,33 @@ class CoordinatorService:
             "Tables that lack partitions by time because a limit of partitions or buckets is reached.",
             lambda: self._auto_partitioner.crowded_count,
         )
+        for state in TieringState:
+            metrics.gauge(
+                f"fluss_lake_tables_{state}",
+                f"Tables with a lake whose next round of tiering is {state}.",
+                partial(self._count_tiered, state),
+            )
+        metrics.gauge(
+            "fluss_lake_failed_rounds",
+            "Rounds of tiering that failed, or whose service fell silent, since the start.",
+            lambda: sum(table.failure_count for table in self._lake_tiering.tables()),
+        )
+
+    def _count_tiered(self, state: TieringState) -> int:
+        return sum(table.state is state for table in self._lake_tiering.tables())
 
     async def start(self) -> None:
         """Bring the partitions by time up to date, and keep looking after them. The bucket host must be ready."""
         await self._auto_partitioner.start()
         self._producer_cleanup.start()
+        self._lake_tiering.start()
+        self._lake_cleanup.start()
 
     async def stop(self) -> None:
         """Finish the changes that were begun and give back what was reserved. The listeners have stopped before."""
         await self._auto_partitioner.stop()
         await self._producer_cleanup.stop()
+        await self._lake_cleanup.stop()
         await self._running_changes.finish()
         await self._writer_ids.close()
 

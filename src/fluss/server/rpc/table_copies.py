@@ -1,4 +1,4 @@
-"""Requests about copies of tables: remote logs, snapshots of rows by key, lakes.
+"""Requests about copies of tables: remote logs, snapshots of rows by key.
 
 There are no snapshots and no lakes yet, so the answers are about what does not exist; but what is asked for is looked
 at as carefully as everywhere else.
@@ -47,7 +47,6 @@ class SnapshotHandlers:
             ApiKey.DROP_KV_SNAPSHOT_LEASE: self._drop_lease,
             ApiKey.LIST_REMOTE_LOG_MANIFESTS: self._list_remote_log_manifests,
             ApiKey.GET_FILESYSTEM_SECURITY_TOKEN: self._security_token,
-            ApiKey.GET_LAKE_SNAPSHOT: self._lake_snapshot,
         }
 
     def changers(self) -> Mapping[ApiKey, ChangeHandler]:
@@ -141,18 +140,6 @@ class SnapshotHandlers:
             expiration_time=token.expires_ms,
             addition_info=[pb.PbKeyValue(key=key, value=value) for key, value in token.settings.items()],
         )
-
-    def _lake_snapshot(self, context: RequestContext, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
-        path = table_path(request.table_path)
-        self._authorizer.check(context, Operation.DESCRIBE, Resource.table(path))
-        self._catalog.existing_table(path)
-        if request.HasField("snapshot_id") and request.readable:
-            raise FlussError(
-                "Ask for a snapshot by its id or for the newest readable one, not for both",
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-            )
-        wanted = f"lake snapshot {request.snapshot_id}" if request.HasField("snapshot_id") else "lake snapshot"
-        raise FlussError(f"Table {path} has no {wanted}", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST)
 
     def _table_and_partition(
         self, context: RequestContext, request: pb.ListKvSnapshotsRequest | pb.ListRemoteLogManifestsRequest

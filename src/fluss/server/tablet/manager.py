@@ -24,7 +24,16 @@ from fluss.metrics import Metrics
 from fluss.schema.predicate import FilterLimits
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
-from fluss.server.model import BucketHealth, CatalogView, Clock, IdSource, Partition, RemoteLogRegistry, Table
+from fluss.server.model import (
+    BucketHealth,
+    CatalogView,
+    Clock,
+    IdSource,
+    Partition,
+    RemoteLogRegistry,
+    Table,
+    TieredOffsets,
+)
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import BucketGroup, HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
@@ -118,10 +127,13 @@ class TabletManager:
         clock: Clock,
         ids: IdSource | None = None,
         remote_registry: RemoteLogRegistry | None = None,
+        tiered: TieredOffsets | None = None,
         files: Files | None = None,
         usage_ratio: Callable[[Path], float] = disk_usage_ratio,
     ) -> None:
-        """``ids`` numbers the rows of tables that ask for it; ``remote_registry`` knows what is in remote storage."""
+        """``ids`` numbers the rows of tables that ask for it; ``remote_registry`` knows what is in remote storage,
+        ``tiered`` what is in lakes.
+        """
         self._data_dir = data_dir
         self._catalog = catalog
         self._settings = settings
@@ -161,6 +173,7 @@ class TabletManager:
             self._copier = RemoteCopier(
                 *(self._remote, self._tables, self._opener, self._files, clock),
                 index_interval_bytes=settings.log.index_interval_bytes,
+                tiered=tiered,
             )
             self._kv_runtime.archive_of = self._remote.archive
         self._retention = Retention(
@@ -169,6 +182,7 @@ class TabletManager:
             self._opener,
             rolls_active_segment=settings.retention_rolls_active_segment,
             is_copied_first=self._remote is not None and self._remote.is_copying,
+            tiered=tiered,
         )
         self._periodics = (
             Periodic("log checkpoint", settings.checkpoint_interval_ms, self.checkpoint),

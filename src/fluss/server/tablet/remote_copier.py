@@ -37,11 +37,12 @@ from fluss.errors import FlussError
 from fluss.metrics import Metrics
 from fluss.schema.table import TableBucket
 from fluss.schema.table_options import LAKE_ENABLED, LOG_TIERED_LOCAL_SEGMENTS, LOG_TTL
-from fluss.server.model import Clock, RemoteLogEntry, Table, format_bucket
+from fluss.server.model import Clock, RemoteLogEntry, Table, TieredOffsets, format_bucket
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import NOTHING_ON_DISK, BucketGroup, HostedBucket, HostedTable, open_all
 from fluss.server.tablet.log_opener import LOGS_PER_JOB, LogOpener
 from fluss.server.tablet.remote_logs import RemoteLogs
+from fluss.server.tablet.retention import in_lake
 from fluss.storage.log.file_names import LogFileKind, LogFileName
 from fluss.storage.log.remote_log import SegmentCopier, put_manifest, remove_orphans
 from fluss.storage.log.remote_manifest import RemoteManifest, RemoteSegment
@@ -74,7 +75,9 @@ class RemoteCopier:
         clock: Clock,
         *,
         index_interval_bytes: int,
+        tiered: TieredOffsets | None = None,
     ) -> None:
+        self._tiered = tiered
         self._logs = logs
         self._tables = tables
         self._opener = opener
@@ -195,8 +198,7 @@ class RemoteCopier:
         """Return before which time copies of a table have expired; None if they do not."""
         properties = table.descriptor.properties
         try:
-            # What is to go to the lake is kept until it is there, and nothing brings it there yet.
-            if LAKE_ENABLED.of(properties) or (table.has_primary_key and LOG_TTL.key not in properties):
+            if table.has_primary_key and LOG_TTL.key not in properties:
                 return None
             ttl_ms = LOG_TTL.of(properties)
         except FlussError as error:
@@ -301,6 +303,10 @@ class RemoteCopier:
             (index for index, segment in enumerate(segments) if segment.timestamp_ms_max >= expired_before_ms),
             len(segments),
         )
+        if count and LAKE_ENABLED.of(hosted.group.table.descriptor.properties):
+            # What is to go to the lake is kept until it is there.
+            offset_limit = await in_lake(self._tiered, hosted, segments[count - 1].end_offset)
+            count = sum(segment.end_offset <= offset_limit for segment in segments[:count])
         if count and hosted.group.table.has_primary_key:
             offset_limit = await hosted.key_values().protect(segments[count - 1].end_offset)
             count = sum(segment.end_offset <= offset_limit for segment in segments[:count])

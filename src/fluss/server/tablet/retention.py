@@ -4,7 +4,8 @@ The changelog of a primary-key table expires only if the table names a TTL: some
 rows than all of its changes. And it expires only as far as a copy of the rows is on the disk, which is made right
 before: otherwise a lost store could not be built again.
 
-Where logs are copied to remote storage, only what was copied leaves the disk; the copies expire there.
+Where logs are copied to remote storage, only what was copied leaves the disk; the copies expire there. Records of
+a table with a lake expire only where the lake has them, whatever their age.
 
 Logs that are not open are not opened to be looked at. When the first segment of each of them ends is read once, in a
 thread, and kept: nothing is written to a log that is not open.
@@ -19,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from fluss.errors import FlussError
-from fluss.schema.table_options import LOG_LOCAL_TTL, LOG_TTL
-from fluss.server.model import Clock
+from fluss.schema.table_options import LAKE_ENABLED, LOG_LOCAL_TTL, LOG_TTL
+from fluss.server.model import Clock, TieredOffsets
 from fluss.server.tablet.buckets import NOTHING_ON_DISK, BucketGroup, HostedBucket, HostedTable
 from fluss.server.tablet.log_opener import LOGS_PER_JOB, LogOpener
 
@@ -46,8 +47,10 @@ class Retention:
         *,
         rolls_active_segment: bool,
         is_copied_first: bool = False,
+        tiered: TieredOffsets | None = None,
     ) -> None:
         """``is_copied_first``: whether segments go to remote storage before they leave the disk."""
+        self._tiered = tiered
         self._tables = tables
         self._clock = clock
         self._opener = opener
@@ -154,6 +157,19 @@ class Retention:
         if self._is_copied_first:
             remote = bucket.group.remote
             offset = min(offset, 0 if remote is None else remote.ends[bucket.bucket.bucket_id])
+        else:
+            offset = await in_lake(self._tiered, bucket, offset)
         if bucket.group.table.has_primary_key and offset > 0:
             return await bucket.key_values().protect(offset)
         return offset
+
+
+async def in_lake(tiered: TieredOffsets | None, bucket: HostedBucket, offset: int) -> int:
+    """Return up to which offset records may expire for good, which the lake of their table must have before.
+
+    They would expire up to the one given. Raises FlussError if it cannot be said what the lake has.
+    """
+    table = bucket.group.table
+    if tiered is None or not LAKE_ENABLED.of(table.descriptor.properties):
+        return offset
+    return min(offset, await tiered.tiered_offset(table, bucket.bucket))

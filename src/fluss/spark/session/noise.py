@@ -20,6 +20,7 @@ from typing import Final
 
 from fluss.errors import FlussError, error_for_code
 
+PANDAS_WARNING: Final = "PySpark does not yet fully support pandas"
 _MODULE_WARNING: Final = b"WARNING: Using incubator modules: jdk.incubator.vector"
 _TRACEBACK: Final = b"Traceback (most recent call last):"
 _ANOTHER: Final = b"During handling of the above exception, another exception occurred:"
@@ -73,7 +74,7 @@ def _is_sparks(line: bytes) -> bool:
 def ignored_pandas_warning() -> Iterator[None]:
     """Run a block in which PySpark looks for pandas and complains about its version, though nothing here uses it."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        warnings.filterwarnings("ignore", PANDAS_WARNING, FutureWarning)
         yield
 
 

@@ -16,6 +16,7 @@ import socket
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from fluss.errors import FlussError
 from fluss.machine import machine_memory_bytes
 from fluss.spark.session.java import find_java
-from fluss.spark.session.noise import ignored_pandas_warning, without_noise
+from fluss.spark.session.noise import PANDAS_WARNING, ignored_pandas_warning, without_noise
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -107,12 +108,22 @@ def _prepare_environment(master: str | None) -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _quieten_pandas()
     package_root = str(Path(__file__).resolve().parents[3])
     if package_root not in {*site.getsitepackages(), site.getusersitepackages()}:
         # Run from a checkout: workers do not see what this program did to its path.
         known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         if package_root not in known:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, *known]))
+
+
+def _quieten_pandas() -> None:
+    """Leave out what PySpark says about pandas 3 at every use of it, here and in workers; the guide says what works."""
+    warnings.filterwarnings("ignore", PANDAS_WARNING, FutureWarning)
+    setting = f"ignore:{PANDAS_WARNING}:FutureWarning"
+    known = os.environ.get("PYTHONWARNINGS", "").split(",")
+    if setting not in known:
+        os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [*known, setting]))
 
 
 def _quiet_gateway(conf: SparkConf) -> Any:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ S3_SCHEMES: Final = ("s3", "s3a")
 _AZURE_SCHEMES: Final = ("abfs", "abfss")
 SCHEMES: Final = ("file", *S3_SCHEMES, "gs", *_AZURE_SCHEMES, "hdfs", "oss")
 _REGION_DEFAULT: Final = "us-east-1"
+_S3_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 class FileSystemOptions:
@@ -79,35 +81,50 @@ def open_objects(location: str, options: FileSystemOptions, files: Files) -> Obj
     location = check_location(location)
     if location.startswith("/"):
         return DirectoryObjects(Path(location), files)
+    is_written_in_place = scheme_of(location) == "hdfs"
+    return ArrowObjects(
+        arrow_file_system(location, options), path_of(location), location, is_written_in_place=is_written_in_place
+    )
+
+
+def path_of(location: str) -> str:
+    """Return what the file system of a location calls it."""
     url = urlsplit(location)
     scheme = url.scheme.lower()
-    path = f"{url.netloc}{url.path}"
-    if scheme in S3_SCHEMES:
-        return ArrowObjects(_s3(options), path, location)
-    if scheme == "gs":
-        from pyarrow import fs
-
-        return ArrowObjects(fs.GcsFileSystem(), path, location)
-    if scheme in _AZURE_SCHEMES:
-        container = url.netloc.partition("@")[0]
-        return ArrowObjects(_azure(url, options), f"{container}{url.path}", location)
     if scheme == "hdfs":
-        from pyarrow import fs
+        return url.path
+    container = url.netloc.partition("@")[0] if scheme in _AZURE_SCHEMES else url.netloc
+    return f"{container}{url.path}"
 
-        return ArrowObjects(fs.HadoopFileSystem.from_uri(location), url.path, location, is_written_in_place=True)
-    return ArrowObjects(_oss(options), path, location)
+
+def arrow_file_system(location: str, options: FileSystemOptions) -> Any:
+    """Return the file system, as pyarrow has them, of a location that is not a directory of the machine."""
+    location = check_location(location)
+    url = urlsplit(location)
+    scheme = url.scheme.lower()
+    if scheme in S3_SCHEMES:
+        return _s3(options)
+    if scheme in _AZURE_SCHEMES:
+        return _azure(url, options)
+    if scheme == "oss":
+        return _oss(options)
+    from pyarrow import fs
+
+    return fs.GcsFileSystem() if scheme == "gs" else fs.HadoopFileSystem.from_uri(location)
 
 
 def _s3(options: FileSystemOptions) -> Any:
     from pyarrow import fs
 
-    endpoint = options.get("s3.endpoint")
+    # The variables are those that tools for S3 agree on.
+    endpoint = options.get("s3.endpoint") or next(filter(None, map(os.environ.get, _S3_ENDPOINT_VARIABLES)), None)
     scheme = urlsplit(endpoint).scheme if endpoint and "://" in endpoint else "https"
     # With an endpoint of one's own the bucket is part of the path, unless that is switched off; without, of the host.
     path_style = options.get("s3.path.style.access")
     return fs.S3FileSystem(
         access_key=options.get("s3.access-key"),
         secret_key=options.get("s3.secret-key"),
+        session_token=options.get("s3.session-token"),
         region=options.get("s3.region") or (_REGION_DEFAULT if endpoint else None),
         endpoint_override=endpoint,
         scheme=scheme,
@@ -148,6 +165,7 @@ def _oss(options: FileSystemOptions) -> Any:
         endpoint=options.get("fs.oss.endpoint"),
         key=options.get("fs.oss.accessKeyId"),
         secret=options.get("fs.oss.accessKeySecret"),
+        token=options.get("fs.oss.securityToken"),
     )
     return fs.PyFileSystem(fs.FSSpecHandler(file_system))
 

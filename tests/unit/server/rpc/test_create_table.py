@@ -416,11 +416,11 @@ async def test_fields_without_ids_are_numbered_depth_first(make_cluster):
 
 async def test_the_cluster_s_lake_format_is_recorded(make_cluster):
     async with make_cluster() as cluster:
-        change = pb.PbAlterConfig(config_key="datalake.format", config_value="iceberg", op_type=0)
+        change = pb.PbAlterConfig(config_key="datalake.format", config_value="paimon", op_type=0)
         await cluster.ask(apis.ALTER_CLUSTER_CONFIGS, pb.AlterClusterConfigsRequest(alter_configs=[change]))
         await cluster.create("fluss.t", _log({"table.datalake.enabled": "true"}))
-        assert (await cluster.info("fluss.t"))[1]["properties"]["table.datalake.format"] == "iceberg"
-        other = _log({"table.datalake.enabled": "true", "table.datalake.format": "paimon"})
+        assert (await cluster.info("fluss.t"))[1]["properties"]["table.datalake.format"] == "paimon"
+        other = _log({"table.datalake.enabled": "true", "table.datalake.format": "iceberg"})
         assert await cluster.code(apis.CREATE_TABLE, create_request("fluss.u", other)) == 39
 
 

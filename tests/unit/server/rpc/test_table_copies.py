@@ -131,6 +131,5 @@ async def test_what_only_other_servers_ask_is_not_served(make_cluster):
         for api, message in (
             (apis.CONTROLLED_SHUTDOWN, pb.ControlledShutdownRequest(tablet_server_id=0, tablet_server_epoch=0)),
             (apis.ADJUST_ISR, pb.AdjustIsrRequest(serverId=0)),
-            (apis.LAKE_TIERING_HEARTBEAT, pb.LakeTieringHeartbeatRequest()),
         ):
             assert await cluster.code(api, message) == 2

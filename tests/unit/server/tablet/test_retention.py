@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from fluss.errors import ErrorCode
+from fluss.errors import ErrorCode, FlussError
 from fluss.schema.schema import Schema
+from fluss.schema.table import TableBucket
+from fluss.server.model import Table
 from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.log.log_settings import LogSettings
 from tests.unit.server.tablet.support import (
@@ -114,3 +116,37 @@ async def test_checks_happen_by_themselves(tmp_path):
         clock.now_ms += 8 * DAY_MS
         while await _earliest(server) != 3:
             pass
+
+
+class Lake:
+    """How far a lake has a bucket, as the coordinator would say it."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.failure: FlussError | None = None
+
+    async def tiered_offset(self, table: Table, bucket: TableBucket) -> int:
+        if self.failure is not None:
+            raise self.failure
+        return self.offset
+
+
+async def test_records_that_are_to_go_to_the_lake_wait_until_they_are_there(tmp_path):
+    clock, lake = Clock(), Lake()
+    table = make_table(properties={"table.log.ttl": "2 d", "table.datalake.enabled": "true"})
+    settings = TabletSettings(log=SMALL_SEGMENTS)
+    async with serving(tmp_path, table, clock=clock, settings=settings, tiered=lake) as server:
+        for day in range(5):
+            await server.append(rows(3 * day, 3))
+            clock.now_ms += DAY_MS
+        await server.manager.retention.expire_segments()
+        assert await _earliest(server) == 0, "the lake has nothing yet"
+        lake.offset = 7
+        await server.manager.retention.expire_segments()
+        assert await _earliest(server) == 6, "only whole segments that the lake has"
+        lake.offset, lake.failure = 15, FlussError("the offsets cannot be read")
+        await server.manager.retention.expire_segments()
+        assert await _earliest(server) == 6, "what the lake has is not known"
+        lake.failure = None
+        await server.manager.retention.expire_segments()
+        assert await _earliest(server) == 9, "the rest is not old enough"

@@ -1,0 +1,166 @@
+"""How far the lake has each table: snapshots that the tiering service registers, and their offsets.
+
+A round of the service has its offsets written to a file first (``prepare``), commits to the lake with the path of that
+file, and registers the new snapshot (``commit``). What is registered is what readers and retention go by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.table import TableBucket, TablePath
+from fluss.server.coordinator.catalog import Catalog
+from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
+from fluss.server.coordinator.lake_snapshot_table import LakeEntry, LakeSnapshotTable
+from fluss.server.model import Table
+
+logger = logging.getLogger(__name__)
+
+
+class LakeSnapshots:
+    """The snapshots of all lake tables. Belongs to one event loop; files are read and written in threads."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        table: LakeSnapshotTable,
+        files: LakeOffsetsFiles,
+        entries: Mapping[int, Sequence[LakeEntry]],
+    ) -> None:
+        self._catalog = catalog
+        self._table = table
+        self._files = files
+        self._entries: dict[int, list[LakeEntry]] = {table_id: list(each) for table_id, each in entries.items()}
+        # The paths of tables with entries, to find their files when they have been dropped.
+        self._paths: dict[int, TablePath] = {}
+        # Of the newest entries only: what retention asks for, and every round.
+        self._newest: dict[int, tuple[LakeEntry, dict[TableBucket, int]]] = {}
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, catalog: Catalog, table: LakeSnapshotTable, files: LakeOffsetsFiles) -> LakeSnapshots:
+        return cls(catalog, table, files, await table.load())
+
+    # Reading
+
+    async def newest(self, table: Table) -> tuple[LakeEntry, dict[TableBucket, int]] | None:
+        """Return the newest snapshot and its offsets; None if there is none."""
+        entries = self._entries.get(table.table_id)
+        if not entries:
+            return None
+        known = self._newest.get(table.table_id)
+        if known is not None and known[0] == entries[-1]:
+            return known
+        entry = entries[-1]
+        offsets = await self._read(table, entry.tiered_offsets_path)
+        self._newest[table.table_id] = entry, offsets
+        return entry, offsets
+
+    async def find(
+        self, table: Table, *, snapshot_id: int | None = None, readable: bool = False
+    ) -> tuple[int, dict[TableBucket, int]]:
+        """Return a snapshot's id and offsets: the newest, the newest that is readable, or that of an id.
+
+        Raises code 53 if there is none.
+        """
+        entries = self._entries.get(table.table_id, [])
+        if readable:
+            for entry in reversed(entries):
+                if entry.readable_offsets_path is not None:
+                    return entry.snapshot_id, await self._read(table, entry.readable_offsets_path)
+        elif snapshot_id is not None:
+            for entry in entries:
+                if entry.snapshot_id == snapshot_id:
+                    return snapshot_id, await self._read(table, entry.tiered_offsets_path)
+        else:
+            newest = await self.newest(table)
+            if newest is not None:
+                return newest[0].snapshot_id, newest[1]
+        wanted = "lake snapshot" if snapshot_id is None else f"lake snapshot {snapshot_id}"
+        raise FlussError(
+            f"Table {table.path} has no {'readable ' if readable else ''}{wanted}", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+        )
+
+    async def tiered_offset(self, table: Table, bucket: TableBucket) -> int:
+        """Return the offset up to which the lake has a bucket, 0 if it has nothing. Implements TieredOffsets."""
+        newest = await self.newest(table)
+        return 0 if newest is None else newest[1].get(bucket, 0)
+
+    async def _read(self, table: Table, file_path: str) -> dict[TableBucket, int]:
+        return await asyncio.to_thread(self._files.read, table.path, table.table_id, file_path)
+
+    # Changing
+
+    async def prepare(self, table: Table, offsets: Mapping[TableBucket, int], *, ignore_previous: bool = False) -> str:
+        """Write the offsets of a round to a file, over those of the newest snapshot, and return where it is.
+
+        Partitions that have been dropped since are left out. Raises code 15 for buckets that the table does not have.
+        """
+        for bucket in offsets:
+            if not 0 <= bucket.bucket_id < table.bucket_count or (bucket.partition_id is None) == table.is_partitioned:
+                raise FlussError(
+                    f"Table {table.path} has no bucket {bucket.bucket_id}"
+                    f"{'' if bucket.partition_id is None else f' of partition {bucket.partition_id}'}; offsets need "
+                    f"the id of a partition exactly if a table is partitioned, and a bucket below {table.bucket_count}",
+                    ErrorCode.INVALID_TABLE_EXCEPTION,
+                )
+        previous = None if ignore_previous else await self.newest(table)
+        merged = {**({} if previous is None else previous[1]), **offsets}
+        if table.is_partitioned:
+            ids = {partition.partition_id for partition in self._catalog.partitions_of(table.table_id).values()}
+            merged = {bucket: offset for bucket, offset in merged.items() if bucket.partition_id in ids}
+        return await asyncio.to_thread(self._files.write, table.path, table.table_id, merged)
+
+    async def commit(self, table: Table, entry: LakeEntry, *, earliest_id_to_keep: int | None = None) -> None:
+        """Register a snapshot as the newest of a table.
+
+        Without ``earliest_id_to_keep`` older ones are forgotten; with the id of one, those before it are; with any
+        other id none is. Raises code 53 if a file of offsets is not one of this table.
+        """
+        async with self._lock:
+            offsets = await self._read(table, entry.tiered_offsets_path)
+            if entry.readable_offsets_path not in (None, entry.tiered_offsets_path):
+                await self._read(table, entry.readable_offsets_path)
+            before = self._entries.get(table.table_id, [])
+            # The same snapshot again: the answer to the first commit was lost.
+            older = [each for each in before if each.snapshot_id != entry.snapshot_id]
+            entries = [*_kept(older, earliest_id_to_keep), entry]
+            await self._table.replace(table.table_id, entries)
+            self._entries[table.table_id] = entries
+            self._paths[table.table_id] = table.path
+            self._newest[table.table_id] = entry, offsets
+        gone = _paths_of(before) - _paths_of(entries)
+        for file_path in sorted(gone):
+            try:
+                await asyncio.to_thread(self._files.remove, table.path, table.table_id, file_path)
+            except FlussError as error:
+                logger.warning("the offsets file %s could not be removed: %s", file_path, error.message)
+
+    async def forget_dropped(self) -> None:
+        """Remove the files of tables that have been dropped."""
+        for table_id in [each for each in self._entries if self._catalog.table_by_id(each) is None]:
+            del self._entries[table_id]
+            self._newest.pop(table_id, None)
+            path = self._paths.pop(table_id, None)
+            if path is not None:
+                await asyncio.to_thread(self._files.remove_table, path, table_id)
+        for table_id in self._entries.keys() - self._paths.keys():
+            table = self._catalog.table_by_id(table_id)
+            if table is not None:
+                self._paths[table_id] = table.path
+
+
+def _kept(entries: Sequence[LakeEntry], earliest_id_to_keep: int | None) -> Sequence[LakeEntry]:
+    """Return the entries to keep beside a new one. Ids have no order; places in the list have."""
+    if earliest_id_to_keep is None:
+        return ()
+    ids = [entry.snapshot_id for entry in entries]
+    return entries[ids.index(earliest_id_to_keep) :] if earliest_id_to_keep in ids else entries
+
+
+def _paths_of(entries: Sequence[LakeEntry]) -> set[str]:
+    paths = {entry.tiered_offsets_path for entry in entries}
+    return paths | {entry.readable_offsets_path for entry in entries if entry.readable_offsets_path is not None}
