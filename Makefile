@@ -83,8 +83,8 @@ chaos: $(STAMP) ## Kills, power loss, full disks, clock jumps, a bad network; hi
 	@$(PY) -m tests.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(ARGUMENTS)
 
-chaos-spark: $(STAMP) ## Streams write exactly once while their server is killed and cut off (FAULTS=50 SEED=n)
-	@$(PY) -m tests.spark.chaos_streams --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED))
+chaos-spark: $(STAMP) ## Five streams write exactly once while drivers, workers and server are killed (FAULTS=50 SEED=n KILLS=1)
+	@$(PY) -m tests.spark.chaos_streams --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills)
 
 chaos-consumers: $(STAMP) ## Members of consumers, and their server, are killed and paused; copies checked (FAULTS=50 SEED=n)
 	@$(PY) -m tests.chaos.consumers --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED))

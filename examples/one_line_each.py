@@ -95,6 +95,13 @@ async def loop_async(address: str) -> None:
             break
 
 
+async def count(address: str) -> int:
+    async with fluss.connect(address) as connection:
+        rows: pa.Table = await (await connection.get_table("fluss.events")).to_arrow_async()
+        row_count: int = rows.num_rows
+        return row_count
+
+
 def main() -> None:
     with embedded.start() as server:
         address = server.bootstrap_servers
@@ -102,6 +109,7 @@ def main() -> None:
         print(write_and_read(address))
         print(list(loop(address).values()))
         asyncio.run(loop_async(address))
+        print(asyncio.run(count(address)))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,14 @@ ENVIRONMENTS: Final = ROOT / ".spark-versions"
 # pandas 3.
 VERSIONS: Final = {"4.3.0": "pandas", "4.2.1": "pandas", "4.1.4": "pandas<3"}
 TOOLS: Final = ("duckdb", "hypothesis", "polars", "psutil", "pytest", "pytest-timeout", "pytest-xdist", "moto[server]")
-# Reads, writes, streams, exactly once, types, SQL: the default tests of these files.
+# Reads, writes, streams, exactly once, pushdown, types, SQL: the default tests of these files.
 TESTS: Final = (
     "tests/unit/spark",
     "tests/spark/test_batch_read.py",
+    "tests/spark/test_catalog.py",
     "tests/spark/test_exactly_once.py",
     "tests/spark/test_fluss_spark.py",
+    "tests/spark/test_pushdown.py",
     "tests/spark/test_sql.py",
     "tests/spark/test_stream_read.py",
     "tests/spark/test_types.py",

@@ -38,5 +38,7 @@ if __name__ == "__main__":
                 "spark_plan",
             ),
             __doc__,
+            # Fetched from elsewhere, and only where there is a JDK.
+            on_request=("java",),
         )
     )

@@ -28,12 +28,12 @@ def best_of_turns(pythons: dict[str, str], task: dict[str, Any], turns: int) -> 
     best: dict[str, dict[str, float]] = {who: {} for who in pythons}
     for _ in range(turns):
         for who, python in pythons.items():
-            for what, seconds in _run(python, task, who).items():
+            for what, seconds in run_client(python, task, who).items():
                 best[who][what] = min(seconds, best[who].get(what, seconds))
     return best
 
 
-def _run(python: str, task: dict[str, Any], who: str) -> dict[str, float]:
+def run_client(python: str, task: dict[str, Any], who: str) -> dict[str, float]:
     """Run the program in a process of its own. One of the clients now and then waits for ever; it is tried again."""
     arguments = json.dumps({**task, "table": f"bench_{task['task']}_{who.replace(' ', '_').replace('.', '_')}"})
     for _ in range(ATTEMPTS):

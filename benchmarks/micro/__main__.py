@@ -1,4 +1,4 @@
-"""Every hot path of the formats and the protocol, as one table.
+"""Every hot path of the formats, the protocol and lake tables, as one table.
 
 Figures are the best of several short runs, because the machine is shared; a ratio compares two figures of one run.
 """
@@ -10,4 +10,4 @@ import sys
 from benchmarks.suites import run_suites
 
 if __name__ == "__main__":
-    sys.exit(run_suites("benchmarks.micro", ("rows", "batches", "kv", "wire"), __doc__))
+    sys.exit(run_suites("benchmarks.micro", ("rows", "batches", "kv", "wire", "lake"), __doc__))

@@ -104,7 +104,9 @@ def test_every_type_and_every_null_survives_by_row_and_by_arrow(cluster: Cluster
     everything_else = [column for column in table.arrow_schema.names if column != "boolean"]
     partial = table.new_upsert().partial_update_by_name(everything_else)
     partial.upsert({key: value for key, value in FULL_ROW.items() if key != "boolean"} | {"id": 5})
+    # A writer waits for its own rows only.
     flush(writer)
+    flush(partial)
     assert cluster.rows(name, [[1], [2], [3], [4], [5]]) == [
         FULL_ROW,
         null_row,

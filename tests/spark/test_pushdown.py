@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,6 +22,9 @@ from fluss.spark.pushdown import installation
 from fluss.spark.pushdown.java_source import RULE_CLASS
 from tests.spark.query_corpus import CorpusTable, random_query, random_table
 
+pytestmark = pytest.mark.skipif(
+    pyspark.__version__.startswith("4.1."), reason="Spark 4.1 is without the inner classes that this takes"
+)
 _OFF = "spark.sql.fluss.scan.pushdown"
 # Queries that are run as one, to save the start of a job for each of them.
 _QUERIES_PER_JOB = 10
@@ -98,6 +102,8 @@ def compare(fs: FlussSpark, table: CorpusTable, queries: list[str]) -> None:
         assert found == expected, f"{name} pushdown, {table.ddl}: {[queries[number] for number in sorted(wrong)]}"
 
 
+# Ends what hangs, and nothing else.
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("seed", "query_count"),
     [(1, 6), *(pytest.param(seed, 50, marks=pytest.mark.slow) for seed in range(2, 12))],
@@ -195,7 +201,9 @@ def test_without_the_inner_classes_of_spark_a_session_is_as_it_was(
     fs: FlussSpark, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def compile_error(spark: SparkSession, class_name: str) -> Any:
-        raise RuntimeError("An error occurred\norg.codehaus.commons.compiler.CompileException: no such class\n\tat x")
+        raise RuntimeError(
+            "An error occurred:\n: org.codehaus.commons.compiler.CompileException: no such class\n\tat x"
+        )
 
     monkeypatch.setattr(installation, "_loaded", compile_error)
     monkeypatch.setattr(installation, "_missing", set())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar
 
 from fluss.config import Config
 
@@ -11,7 +11,7 @@ from fluss.config import Config
 class Closes(Protocol):
     """A connection, as far as leaving it goes."""
 
-    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> bool: ...
+    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> Literal[False]: ...
 
 
 ConnectionT = TypeVar("ConnectionT", bound=Closes)
@@ -35,7 +35,7 @@ class Connecting(Generic[ConnectionT]):
         self._connection = await self
         return self._connection
 
-    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> bool:
+    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> Literal[False]:
         assert self._connection is not None, "it has been entered"
         return await self._connection.__aexit__(exception_type, *exception)
 

@@ -40,7 +40,7 @@ from pyiceberg.table.snapshots import (
 )
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import FlussError
 
 COMMIT_USER_KEY: Final = "commit-user"
 TIERING_USER: Final = "__fluss_lake_tiering"
@@ -56,9 +56,6 @@ _CODEC: Final = "gzip"
 
 class LakeConflictError(FlussError):
     """The table is not in the state any more on which a commit was planned. Nothing of the commit was done."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, ErrorCode.LAKE_TABLE_ALREADY_EXIST)
 
 
 def tiering_properties(offsets_path: str) -> dict[str, str]:
@@ -189,13 +186,18 @@ class _SnapshotCommit:
         )
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Merge small manifests when there are many, so that plans and commits of long-lived tables stay quick."""
+        """Merge small manifests when there are many, so that plans and commits of long-lived tables stay quick.
+
+        One that was merged before has many files, and is not taken again: a merge costs the same in a large table.
+        """
         count = int(self.table.properties.get(_MERGE_COUNT_KEY, _MERGE_COUNT))
         target_bytes = int(self.table.properties.get(_MANIFEST_BYTES_KEY, _MANIFEST_BYTES))
         small: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
         for manifest in manifests:
+            file_count = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+            is_small = manifest.manifest_length < target_bytes and file_count < count
             # Those of this snapshot have no sequence number yet, and stay as they are.
-            if manifest.added_snapshot_id != self.snapshot_id and manifest.manifest_length < target_bytes:
+            if is_small and manifest.added_snapshot_id != self.snapshot_id:
                 small.setdefault((manifest.content, manifest.partition_spec_id), []).append(manifest)
         for (content, spec_id), merged in small.items():
             if len(merged) < count:

@@ -123,7 +123,7 @@ class FileLayout:
 class _ParquetFile:
     """One file that is being written."""
 
-    def __init__(self, layout: FileLayout, schema: pa.Schema, location: str, *, sorted_by: Sequence[str] = ()) -> None:
+    def __init__(self, layout: FileLayout, schema: pa.Schema, location: str) -> None:
         self.location = location
         self._stream = layout.io.new_output(location).create(overwrite=False)
         level = layout.properties.get(_CODEC_LEVEL_KEY)
@@ -135,7 +135,6 @@ class _ParquetFile:
             compression_level=None if level is None else int(level),
             store_decimal_as_integer=True,
             store_schema=False,
-            sorting_columns=[pq.SortingColumn(schema.get_field_index(name)) for name in sorted_by] or None,
         )
         self.metadata: pq.FileMetaData | None = None
 

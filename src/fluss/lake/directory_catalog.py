@@ -15,7 +15,7 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any, Final, NoReturn
-from urllib.parse import unquote, urlparse
+from urllib.parse import urlparse
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, PropertiesUpdateSummary
@@ -69,11 +69,11 @@ class DirectoryCatalog(MetastoreCatalog):
     ) -> Table:
         directory = self._table_dir(identifier)
         if location is not None and local_path(location) != directory:
-            raise ValueError(f"a table of a directory catalog is where its name says, at {directory.as_uri()}")
+            raise ValueError(f"a table of a directory catalog is where its name says, at {_location(directory)}")
         if not directory.parent.is_dir():
             raise NoSuchNamespaceError(f"Namespace does not exist: {directory.parent.name}")
         metadata = new_table_metadata(
-            location=directory.as_uri(),
+            location=_location(directory),
             schema=self._convert_schema_if_needed(schema),
             partition_spec=partition_spec,
             sort_order=sort_order,
@@ -98,7 +98,7 @@ class DirectoryCatalog(MetastoreCatalog):
         _publish(directory, staged.metadata, version)
         self._delete_old_metadata(staged.io, current.metadata, staged.metadata)
         return CommitTableResponse(
-            metadata=staged.metadata, metadata_location=_version_file(directory, version).as_uri()
+            metadata=staged.metadata, metadata_location=_location(_version_file(directory, version))
         )
 
     def drop_table(self, identifier: Any) -> None:
@@ -121,7 +121,7 @@ class DirectoryCatalog(MetastoreCatalog):
         path = _version_file(directory, version)
         if not path.exists():
             path = directory / "metadata" / f"v{version}.gz.metadata.json"
-        location = path.as_uri()
+        location = _location(path)
         io = self._load_file_io(location=location)
         metadata = FromInputFile.table_metadata(io.new_input(location))
         return Table(self.identifier_to_tuple(identifier), metadata, location, io, self)
@@ -155,7 +155,7 @@ class DirectoryCatalog(MetastoreCatalog):
         directory = self._namespace_dir(namespace)
         if not directory.is_dir():
             raise NoSuchNamespaceError(f"Namespace does not exist: {directory.name}")
-        return {"location": directory.as_uri()}
+        return {"location": _location(directory)}
 
     def update_namespace_properties(self, *_: Any, **__: Any) -> PropertiesUpdateSummary:
         _refuse("properties of databases")
@@ -203,7 +203,13 @@ def local_path(location: str) -> Path:
             f"A catalog of type 'hadoop' needs a directory that is mounted here, and {location!r} is none: object "
             "stores cannot tell two writers apart. Use a catalog of type 'rest', 'sql', 'glue' or 'hive' with it"
         )
-    return Path(unquote(parsed.path) if parsed.scheme else location).absolute()
+    # Hadoop writes file:/path, others file:///path.
+    return Path(re.sub(r"^file:(//)?", "", location)).absolute()
+
+
+def _location(path: Path) -> str:
+    """Return the address of a path. Like all readers of such tables it takes characters as they are."""
+    return f"file://{path}"
 
 
 def _checked_names(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -299,7 +299,7 @@ SPARK_OPTIONS: Final = (
         None,
         Use.BATCH_READ,
         'Read what the table had when its logs ended at these offsets, such as {":0": 17, ":1": 4}; buckets that are '
-        "not in it had nothing. The same as VERSION AS OF in SQL.",
+        "not in it had nothing, and one that the table does not have is refused. The same as VERSION AS OF in SQL.",
     ),
     SparkOption(
         "scan.changelog",

@@ -161,11 +161,17 @@ def test_deletes_by_key_concern_what_was_committed_before_them(lake):
     assert sorted(result["name"].to_pylist()) == sorted(expected)
 
 
+def manifests_of(table):
+    return table.metadata.current_snapshot().manifests(table.io)
+
+
 def test_many_small_manifests_are_merged(lake):
     table = lake.create(PATH, log_descriptor(properties={"iceberg.commit.manifest.min-count-to-merge": "4"}))
     for number in range(10):
         commit_files(table, added=written(table, rows([number]), first_offset=number))
-        assert len(table.metadata.current_snapshot().manifests(table.io)) <= 5
+        counts = [each.added_files_count + each.existing_files_count for each in manifests_of(table)]
+        assert max(counts) <= 4, "what was merged is not merged again"
+    assert sorted(counts) == [1, 1, 4, 4]
     assert ids_of(lake.load(PATH).scan().to_arrow()) == list(range(10))
     assert table.metadata.current_snapshot().summary["total-data-files"] == "10"
 

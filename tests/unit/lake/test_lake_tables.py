@@ -133,6 +133,16 @@ def test_properties_are_set_and_reset_under_their_names_in_the_lake(lake):
         lake.alter_properties(PATH.__class__("shop", "other"), {"a": "b"})
 
 
+@pytest.mark.parametrize("prefix", ["", "file://", "file:"])
+def test_a_warehouse_may_have_any_name(tmp_path, prefix):
+    directory = tmp_path / "the lake %20 ä"
+    lake = LakeTables.open({"warehouse": f"{prefix}{directory}"})
+    table = lake.create(PATH, log_descriptor())
+    commit_files(table, added=written(table, rows([1])))
+    assert list(directory.rglob("*.parquet"))
+    assert lake.load(PATH).scan().to_arrow().num_rows == 1
+
+
 def test_a_catalog_that_cannot_be_opened_says_why_without_secrets():
     with pytest.raises(FlussError, match="it has no 'warehouse'"):
         open_catalog({})

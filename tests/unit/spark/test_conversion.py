@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from pyspark.sql import types as spark
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from fluss import DataField, DataType, DataTypes, FlussError, Schema
 from fluss.row.values import Timestamp, internal_from_arrow
@@ -20,6 +19,7 @@ from fluss.schema.types import ArrayType, MapType, RowType, TimestampLtzType, Ti
 from fluss.spark.conversion import FromSpark, ToSpark
 from fluss.spark.type_mapping import spark_schema
 from fluss.testing.strategies import arrow_batches
+from tests.unit.spark.pyspark_arrow import utc_arrow_schema
 
 
 def _schema(**types: DataType) -> Schema:
@@ -68,7 +68,7 @@ def test_batches_of_all_types_survive_the_way_to_spark_and_back(drawn: tuple[lis
     struct = spark_schema(schema)
     in_spark = ToSpark(struct)(batch)
     in_spark.validate(full=True)
-    assert in_spark.schema.equals(to_arrow_schema(struct, timezone="UTC"))
+    assert in_spark.schema.equals(utc_arrow_schema(struct))
     # A batch may be a part of a larger one.
     rows = batch.num_rows // 2
     for sent, expected in ((in_spark, batch), (ToSpark(struct)(batch.slice(rows)), batch.slice(rows))):

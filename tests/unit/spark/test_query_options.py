@@ -20,6 +20,7 @@ from fluss.spark.query_options import (
     schema_options,
     write_options,
 )
+from fluss.spark.session import has_read_limits
 from fluss.spark.source_options import COLUMNS, OPTION_BY_KEY, SPARK_OPTIONS, USE_NAMES, Use, quoted_columns
 
 BASE = {"bootstrap.servers": "localhost:9123", "table": "sales.orders"}
@@ -122,6 +123,8 @@ STREAM_VALUES: list[tuple[dict[str, str], dict[str, Any]]] = [
 def test_an_option_of_a_read_is_a_typed_field(
     is_stream: bool, given_options: dict[str, str], expected: dict[str, Any]
 ) -> None:
+    if is_stream and any(key.endswith("pertrigger") for key in given_options) and not has_read_limits():
+        pytest.skip("before 4.2 Spark had no limits for Python sources")
     options = read_options(BASE | given_options, is_stream=is_stream)
     plain = read_options(BASE, is_stream=is_stream)
     assert options == ReadOptions(**(vars(plain) | expected))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from fluss import DataField, DataType, DataTypes, FlussError, Schema
 from fluss.schema.types import (
@@ -34,6 +33,7 @@ from fluss.spark.type_mapping import (
     view_schema,
 )
 from fluss.testing.strategies import data_types
+from tests.unit.spark.pyspark_arrow import utc_arrow_schema
 
 ALL_TYPES = [
     (DataTypes.boolean(), "boolean"),
@@ -106,7 +106,7 @@ def test_schemas_survive_the_way_to_spark_and_back_with_the_nullability_of_every
     returned = fluss_schema(spark.StructType.fromJson(struct.jsonValue()))
     assert [column.data_type for column in returned.columns] == [_as_spark_returns_it(t) for t in types]
     assert [column.comment for column in returned.columns] == [column.comment for column in schema.columns]
-    assert spark_arrow_schema(struct).equals(to_arrow_schema(struct, timezone="UTC"))
+    assert spark_arrow_schema(struct).equals(utc_arrow_schema(struct))
 
 
 def test_keys_are_not_null_on_both_sides() -> None:

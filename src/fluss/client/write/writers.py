@@ -12,7 +12,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -171,7 +171,7 @@ class TableUpsert:
         self._writer()
         return self
 
-    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> bool:
+    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> Literal[False]:
         return await self._writer().__aexit__(exception_type, *exception)
 
     def __repr__(self) -> str:
@@ -307,7 +307,7 @@ class WriterBase:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> bool:
+    async def __aexit__(self, exception_type: type[BaseException] | None, *exception: object) -> Literal[False]:
         try:
             await self.flush()
         except FlussError:

@@ -18,7 +18,7 @@ from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
-from fluss.schema.table_options import REPLICATION_FACTOR, TABLE_PREFIX
+from fluss.schema.table_options import KV_STANDBY_REPLICA_ENABLED, REPLICATION_FACTOR, TABLE_PREFIX
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
 from fluss.spark.bulk.files import piece_bytes_for
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of, refuse_speculation
@@ -32,8 +32,8 @@ from fluss.spark.read.planner import Split, pack
 # Small buckets share a task.
 _TASK_BYTES: Final = 64 * 1024 * 1024
 _TASKS_MAX: Final = 10_000
-# Clusters decide by themselves how many replicas they have.
-_NOT_COPIED: Final = frozenset({REPLICATION_FACTOR.key})
+# Clusters decide by themselves how many replicas they have, and older ones know nothing of standby replicas.
+_NOT_COPIED: Final = frozenset({REPLICATION_FACTOR.key, KV_STANDBY_REPLICA_ENABLED.key})
 # Servers forget writers after some days. Until then it is safer to go on under the same id.
 _WRITER_AGE_MS_MAX: Final = 24 * 3600 * 1000
 # Counting the rows of the target takes a request or more for each partition.

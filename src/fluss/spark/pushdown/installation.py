@@ -113,6 +113,6 @@ def _class_file(class_name: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
     # Py4J says first that something went wrong, and then what.
     return next((line for line in lines if "Exception" in line or "Error" in line), lines[0] if lines else repr(error))
