@@ -19,10 +19,10 @@ from tests.interop.conftest import Libraries
 from tests.interop.samples import EVENTS, event_batch, events
 
 # With 120 bytes every batch has a segment of its own.
-SIZES = {"120b": "tiny", "16kb": "large"}
+SIZES = {"120b": "tiny", "16kb": "large", "64mb": "huge"}
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(scope="module", params=("120b", "16kb"))
 def tiered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """The address of a server with segments of a size, and its data directory."""
     data_dir = tmp_path_factory.mktemp(f"tiered-{SIZES[request.param]}")
@@ -91,3 +91,21 @@ def test_partitions_are_read_from_remote_storage(
     wait_until_remote(tiered[1], table, buckets=2)
     found = client.read_table(table).to_pylist()
     assert sorted(found, key=lambda row: row["id"]) == rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tiered", ["64mb"], indirect=True)
+def test_large_segments_are_read_from_remote_storage(
+    connect: Callable[[str], Client], any_name: str, table: str, tiered: tuple[str, Path]
+) -> None:
+    client = connect(any_name)
+    schema = pa.schema([pa.field("id", pa.int32()), pa.field("text", pa.string())])
+    client.create_table(table, schema, properties={"table.log.arrow.compression.type": "NONE"})
+    rows = 1_000
+    for first in range(0, 110 * rows, rows):
+        ids = pa.array(range(first, first + rows), pa.int32())
+        text = pa.array([f"{number:02d}" * 1_000 for number in range(rows)])
+        client.write_batches(table, pa.record_batch([ids, text], schema=schema))
+    wait_until_remote(tiered[1], table)
+    found = client.read_table(table, columns=["id"])
+    assert found.column("id").to_pylist() == list(range(110 * rows))
