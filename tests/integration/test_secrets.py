@@ -231,9 +231,13 @@ SECRET_OPTIONS = {
     "datalake.iceberg.credential": f"id:{SECOND}",
     "datalake.iceberg.s3.access-key-id": WRONG,
     "datalake.iceberg.uri": f"https://catalog:{FIRST}@lake.example.org/api",
+    "s3.access-key": FIRST,
     "s3.secret-key": SECOND,
+    "fs.azure.account.key": WRONG,
     "fs.azure.account.key.example": WRONG,
-    "remote.data.dir": f"ftp://user:{SECOND}@files.example.org/x",
+    "fs.azure.account.oauth2.client.secret": SECOND,
+    "fs.oss.accessKeyId": FIRST,
+    "fs.oss.accessKeySecret": SECOND,
 }
 
 
@@ -244,6 +248,13 @@ def reachable_lake(directory: Path) -> dict[str, str]:
 def test_every_secret_option_is_in_the_table_above() -> None:
     secret = {option.key for option in ServerOptions.options() if option.secret}
     assert secret <= SECRET_OPTIONS.keys()
+
+
+@pytest.mark.parametrize("location", [f"ftp://user:{SECOND}@files.example.org/x", f"s3://user:{SECOND}@bucket/x"])
+def test_an_address_that_is_refused_is_shown_without_its_password(location: str) -> None:
+    with pytest.raises(fluss.FlussError, match=r"remote\.data\.dir") as refused:
+        ServerOptions.load({}, environment={"FLUSS_REMOTE_DATA_DIR": location})
+    assert_no_secret("the refusal", refused.value)
 
 
 def test_no_secret_of_any_option_is_shown_by_a_running_server(

@@ -9,7 +9,7 @@ import re
 from typing import Any, Final, TypeVar, cast, overload
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.options import HIDDEN, Option
+from fluss.options import HIDDEN, Option, without_passwords
 from fluss.server.option_sources import Setting
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class ServerOption(Option[T]):
         except FlussError as error:
             raise invalid_config(f"'{self.key}' ({setting.origin}): {error.message}") from None
         except ValueError as error:
-            shown = HIDDEN if self.secret else setting.text
+            shown = HIDDEN if self.secret else without_passwords(setting.text)
             raise invalid_config(f"'{self.key}' is '{shown}' ({setting.origin}): {error}") from None
 
     def _below_lowest(self) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
-from fluss.options import HIDDEN, format_value, is_secret_key, suggestion
+from fluss.options import HIDDEN, format_value, is_secret_key, suggestion, without_passwords
 from fluss.server.listener_options import ListenerOptions, OwnOptions, own_option, own_settings
 from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
 from fluss.server.process_options import ProcessOptions
@@ -188,7 +188,8 @@ class ServerOptions(ListenerOptions, ProcessOptions, StorageOptions, RemoteOptio
 
     def _contradiction(self, option: ServerOption[Any], reason: str) -> FlussError:
         setting = self.setting(option)
-        return invalid_config(f"'{option.key}' is '{setting.text}' ({setting.origin}): {reason}")
+        shown = HIDDEN if option.secret else without_passwords(setting.text)
+        return invalid_config(f"'{option.key}' is '{shown}' ({setting.origin}): {reason}")
 
     def __repr__(self) -> str:
         given = {key: text for key, text, _ in self.shown() if key in self._settings}

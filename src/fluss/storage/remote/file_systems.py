@@ -19,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.options import without_passwords
 from fluss.storage.remote.objects import ArrowObjects, DirectoryObjects, Objects
 from fluss.storage.vfs import Files
 
@@ -67,7 +68,8 @@ def check_location(location: str) -> str:
         return str(Path(unquote(url.path)))
     if url.scheme.lower() not in SCHEMES or url.scheme.lower() == "file":
         raise _invalid(
-            f"remote storage cannot be at '{location}': give an absolute path, or a URI of {', '.join(SCHEMES[1:])}"
+            f"remote storage cannot be at '{without_passwords(location)}': give an absolute path, or a URI of "
+            f"{', '.join(SCHEMES[1:])}"
         )
     if url.password is not None:
         raise _invalid("the URI of remote storage has a password in it, which clients would be told; use the options")

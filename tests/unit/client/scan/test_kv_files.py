@@ -106,8 +106,8 @@ def test_a_bucket_with_all_its_changes_needs_no_snapshot(servers: ScanCluster) -
         assert sorted_rows(client.scan().to_arrow()) == EXPECTED
 
 
-def move_to_a_bucket_of_objects(servers: ScanCluster) -> None:
-    servers.snapshots = {key: (OFFSET, {"CURRENT": "s3://remote/CURRENT"}) for key in servers.snapshots}
+def move_to_a_store_of_another_kind(servers: ScanCluster) -> None:
+    servers.snapshots = {key: (OFFSET, {"CURRENT": "ftp://remote/CURRENT"}) for key in servers.snapshots}
 
 
 def name_a_directory_of_another_machine(servers: ScanCluster) -> None:
@@ -123,7 +123,7 @@ def name_a_file_somewhere_else(servers: ScanCluster) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (move_to_a_bucket_of_objects, "no support for s3 locations"),
+        (move_to_a_store_of_another_kind, "remote storage cannot be at 'ftp://remote/CURRENT'"),
         (name_a_directory_of_another_machine, "no directory /nowhere/remote on this machine"),
         (name_a_file_somewhere_else, "a file is called"),
     ],

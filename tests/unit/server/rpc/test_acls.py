@@ -174,6 +174,9 @@ TESTED_ALONE = {
     ApiKey.DROP_ACLS,
     ApiKey.DROP_KV_SNAPSHOT_LEASE,
     ApiKey.GET_FILESYSTEM_SECURITY_TOKEN,
+    ApiKey.LAKE_TIERING_HEARTBEAT,
+    ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT,
+    ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT,
 }
 
 
@@ -203,6 +206,47 @@ async def test_a_request_needs_one_right_and_nothing_else_will_do(make_cluster, 
             assert await cluster.code(api, message, channel=alice) == codes[0]
         else:
             await cluster.ask(api, message, channel=alice)
+
+
+async def test_services_of_the_lake_see_and_report_only_tables_that_they_may_write_to(make_cluster, clock):
+    async with make_cluster(**_secured(), initial_configs={"datalake.format": "paimon"}) as cluster:
+        alice = await _prepared(cluster)
+        table_id = (await cluster.create("d.lake", descriptor(properties={"table.datalake.enabled": "true"}))).table_id
+        clock.now_ms += 3_600_000
+        lake = AclResource.table(TablePath("d", "lake"))
+
+        async def codes() -> list[int]:
+            report = pb.PbHeartbeatReqForTable(table_id=table_id, coordinator_epoch=0, tiering_epoch=-7)
+            beat = pb.LakeTieringHeartbeatRequest(request_table=False, tiering_tables=[report])
+            beaten = await cluster.ask(apis.LAKE_TIERING_HEARTBEAT, beat, channel=alice)
+            offered = pb.PbTableOffsets(table_id=table_id, table_path=path("d.lake"))
+            prepare = pb.PrepareLakeTableSnapshotRequest(bucket_offsets=[offered])
+            prepared = await cluster.ask(apis.PREPARE_LAKE_TABLE_SNAPSHOT, prepare, channel=alice)
+            entry = pb.PbLakeTableSnapshotMetadata(
+                table_id=table_id, snapshot_id=1, tiered_bucket_offsets_file_path="/etc/passwd"
+            )
+            commit = pb.CommitLakeTableSnapshotRequest(lake_table_snapshot_metadata=[entry])
+            committed = await cluster.ask(apis.COMMIT_LAKE_TABLE_SNAPSHOT, commit, channel=alice)
+            return [
+                beaten.tiering_table_resp[0].error.error_code,
+                prepared.prepare_lake_table_resp[0].error_code,
+                committed.table_resp[0].error_code,
+            ]
+
+        async def is_handed_out() -> bool:
+            beat = pb.LakeTieringHeartbeatRequest(request_table=True)
+            return (await cluster.ask(apis.LAKE_TIERING_HEARTBEAT, beat, channel=alice)).HasField("tiering_table")
+
+        for other in set(Operation) - {Operation.ANY} - _grants(Operation.WRITE):
+            _grant(cluster, other, lake)
+        assert await codes() == [7, 7, 7]
+        assert not await is_handed_out()
+        _grant(cluster, Operation.WRITE, lake)
+        fenced, prepared, refused = await codes()
+        assert (fenced, prepared, refused) not in ((7, 7, 7), (0, 0, 0))
+        assert prepared == 0
+        assert refused, "the file of another program is no offsets file"
+        assert await is_handed_out()
 
 
 # Inheritance
