@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import sys
 import time
-from multiprocessing.queues import Queue
+from multiprocessing.connection import Connection, wait
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ ORDERS = 200
 OPTIONS = {"consumer.lease-ms": 1000, "consumer.commit-interval-ms": 100, "scanner.log.max-poll-records": 10}
 
 
-def work(address: str, name: str, done: Queue[tuple[str, int]]) -> None:
+def work(address: str, name: str, done: Connection) -> None:
     """What a worker does for ever: take orders, ship them."""
     logging.basicConfig(stream=sys.stdout, level=logging.WARNING, format=f"{name} says: %(message)s")
     config = fluss.Config({"bootstrap.servers": address, **OPTIONS})
@@ -29,7 +29,7 @@ def work(address: str, name: str, done: Queue[tuple[str, int]]) -> None:
             try:
                 for record in consumer.poll(timeout_ms=500):
                     time.sleep(0.005)
-                    done.put((name, record.row["id"]))
+                    done.send(record.row["id"])
             except fluss.ConsumerFencedError as error:
                 # It was not heard of for a lease. What it had not committed is shipped by others; the next poll joins.
                 print(f"{name}: {error.message}")
@@ -46,18 +46,27 @@ def main() -> None:
                 writer.append([number, f"customer {number % 20}"])
 
         processes = multiprocessing.get_context("spawn")
-        done = processes.Queue()
-        workers = {
-            name: processes.Process(target=work, args=(server.bootstrap_servers, name, done), daemon=True)
-            for name in ("anna", "bert")
-        }
-        for worker in workers.values():
-            worker.start()
+        workers: dict[str, multiprocessing.process.BaseProcess] = {}
+        # One pipe each: a queue that both share would be blocked if one is killed while it writes to it.
+        pipes: dict[Connection, str] = {}
+        for name in ("anna", "bert"):
+            reader, writing = processes.Pipe(duplex=False)
+            workers[name] = processes.Process(target=work, args=(server.bootstrap_servers, name, writing), daemon=True)
+            workers[name].start()
+            writing.close()
+            pipes[reader] = name
         shipped: dict[int, list[str]] = {}
         while len(shipped) < ORDERS:
-            name, number = done.get(timeout=120)
-            shipped.setdefault(number, []).append(name)
-            if len(shipped) == ORDERS // 4 and workers["anna"].is_alive():
+            ready = wait(list(pipes), timeout=120)
+            assert ready, "both workers have been silent for two minutes"
+            for reader in ready:
+                assert isinstance(reader, Connection)
+                try:
+                    shipped.setdefault(reader.recv(), []).append(pipes[reader])
+                except (EOFError, OSError):
+                    # The worker was killed, perhaps in the middle of a message.
+                    del pipes[reader]
+            if len(shipped) >= ORDERS // 4 and workers["anna"].is_alive():
                 workers["anna"].kill()
                 workers["anna"].join()
         while sum(info.lag for info in table.consumers()):
