@@ -288,6 +288,16 @@ def test_a_connection_without_a_server_closes_in_time(tmp_path: Path) -> None:
             wait_for(handle.wait())
 
 
+def test_a_program_that_fails_with_an_open_connection_ends(server: embedded.EmbeddedServer) -> None:
+    code = (
+        "import sys; from fluss import blocking; c = blocking.connect(sys.argv[1]); c.get_admin().list_databases(); 1/0"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, server.bootstrap_servers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
 def test_what_was_written_is_sent_before_the_program_ends(
     server: embedded.EmbeddedServer, path: fluss.TablePath
 ) -> None:

@@ -20,6 +20,7 @@ import atexit
 import logging
 import os
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -142,7 +143,11 @@ class Runtime:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_STOP_TIMEOUT_S)
         if not self._thread.is_alive():
-            self.loop.close()
+            # Programs may end without closing their connections. If a warning of that is an error, as by `-W error`,
+            # uvloop would leave the socket open and wait for it for ever.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                self.loop.close()
 
     async def _wind_up(self, drain_timeout_s: float) -> None:
         drains = [asyncio.ensure_future(drain(drain_timeout_s)) for drain in self._drains.values()]
