@@ -1,7 +1,7 @@
 """Lets a program that starts its own server have a cluster that runs already: for the programs of guide and README.
 
-``python -m tests.java.elsewhere ADDRESSES NAME`` reads a program from standard input. Whatever it starts is this
-cluster, emptied before; to stop or to kill it does nothing.
+``python -m tests.java.elsewhere ADDRESSES SASL_ADDRESSES NAME`` reads a program from standard input. Whatever it starts
+is this cluster, emptied before; to stop or to kill it does nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any, Self
 
 from fluss import Config, TablePath, blocking, embedded
 from fluss.testing.waiting import eventually
+from tests.java.cluster import USERS
 
 
 class Elsewhere:
     """What programs do with a server of their own."""
 
     bootstrap_servers = ""
+    sasl_bootstrap_servers = ""
 
     def __init__(self, *options: object, **more: object) -> None:
         self.data_dir = None
@@ -44,8 +46,17 @@ class Elsewhere:
         return config
 
     def empty(self) -> None:
-        """Drop everything that a program before has left."""
-        with blocking.FlussConnection.create(self.config()) as connection:
+        """Drop everything that a program before has left; as the administrator: others see no names in lists."""
+        config = Config(
+            {
+                "bootstrap.servers": self.sasl_bootstrap_servers,
+                "security.protocol": "sasl",
+                "security.sasl.mechanism": "PLAIN",
+                "security.sasl.username": "admin",
+                "security.sasl.password": USERS["admin"],
+            }
+        )
+        with blocking.FlussConnection.create(config) as connection:
             admin = connection.get_admin()
             for name in admin.list_databases():
                 if name == "fluss":
@@ -67,16 +78,17 @@ class Elsewhere:
         self.stop()
 
 
-def stand_in(bootstrap_servers: str) -> None:
+def stand_in(bootstrap_servers: str, sasl_bootstrap_servers: str) -> None:
     """Let the programs of this process have this cluster."""
     Elsewhere.bootstrap_servers = bootstrap_servers
+    Elsewhere.sasl_bootstrap_servers = sasl_bootstrap_servers
     module: Any = embedded
     module.EmbeddedServer = Elsewhere
     module.start = lambda *options, **more: Elsewhere().start()
 
 
-def main(bootstrap_servers: str, name: str) -> None:
-    stand_in(bootstrap_servers)
+def main(bootstrap_servers: str, sasl_bootstrap_servers: str, name: str) -> None:
+    stand_in(bootstrap_servers, sasl_bootstrap_servers)
     code = compile(sys.stdin.read(), name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result = eval(code, {"__name__": "__main__", "__file__": name})
     if inspect.iscoroutine(result):
