@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import fluss
+from benchmarks.e2e.turns import in_turns
 from benchmarks.e2e.workload import BATCH_ROWS, SCHEMA, order_batch
 from fluss import blocking
 from fluss.testing.cluster import ServerProcess
@@ -35,7 +36,7 @@ def measure() -> Iterator[tuple[str, float, str, str]]:
         remote = directory / "remote"
         shipping = (f"remote.data.dir={remote}", "remote.log.task-interval-duration=200ms")
         sides = [Side(stack, directory / "shipping", shipping), Side(stack, directory / "plain", ())]
-        rate, ratio = _in_turns(sides, Side.append, APPEND_TURNS)
+        rate, ratio = in_turns(sides, Side.append, APPEND_TURNS)
         yield "append rows, without remote storage", rate, "/s", ""
         yield "append rows, while segments are copied", ratio, "x", "at least 0.9"
         for side in sides:
@@ -43,7 +44,7 @@ def measure() -> Iterator[tuple[str, float, str, str]]:
         while len(list((directory / "shipping").glob("fluss/scanned-*/log-0/*.log"))) > 1:
             time.sleep(0.1)
         segments = sorted(remote.glob("log/fluss/scanned-*/0/*/*.log"))
-        rate, ratio = _in_turns(sides, Side.scan, SCAN_TURNS)
+        rate, ratio = in_turns(sides, Side.scan, SCAN_TURNS)
         yield "scan rows from the disk of the server", rate, "/s", ""
         yield f"scan the same rows from remote storage, {len(segments)} segments", ratio, "x", ""
         rows = SCAN_BATCHES * BATCH_ROWS
@@ -84,24 +85,6 @@ class Side:
         found = self._connection.get_table(SCANNED).new_scan().to_arrow().num_rows
         assert found == SCAN_BATCHES * BATCH_ROWS
         return int(found)
-
-
-def _in_turns(sides: list[Side], work: Callable[[Side], int], turns: int) -> tuple[float, float]:
-    """Return the median rate of the plain side, and the median of how much faster the other one was each time."""
-    rates: list[float] = []
-    ratios: list[float] = []
-    for turn in range(turns):
-        found = {side: _rate(side, work) for side in (sides if turn % 2 else reversed(sides))}
-        shipping, plain = (found[side] for side in sides)
-        rates.append(plain)
-        ratios.append(shipping / plain)
-    return statistics.median(rates), statistics.median(ratios)
-
-
-def _rate(side: Side, work: Callable[[Side], int]) -> float:
-    began_s = time.perf_counter()
-    count = work(side)
-    return count / (time.perf_counter() - began_s)
 
 
 def _read_plainly(segments: list[Path]) -> None:

@@ -6,16 +6,16 @@ Only the ratio means something.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 
 import fluss
+from benchmarks.e2e.turns import in_turns
 from benchmarks.e2e.workload import BATCH_ROWS, SCHEMA, order_batch
 from fluss import blocking
 from fluss.testing.cluster import ServerProcess
@@ -38,7 +38,7 @@ def measure() -> Iterator[tuple[str, float, str, str]]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flussbett-bench-")))
         sides = [Side(stack, directory / name, options) for name, options in (("scrubbed", SCRUBBED), ("idle", IDLE))]
         for what, work in (("append rows", Side.append), ("look up keys one after the other", Side.look_up)):
-            rate, ratio = _in_turns(sides, work)
+            rate, ratio = in_turns(sides, work, TURNS)
             yield (f"{what}, without scrubbing", rate, "/s", "")
             yield (f"{what}, while files are scrubbed at 8 MB/s", ratio, "x", "at least 0.95")
         seconds = 10.0
@@ -90,21 +90,3 @@ class Side:
     def read_bytes(self) -> int:
         counters = self._process.io_counters()
         return int(counters.read_chars)
-
-
-def _in_turns(sides: list[Side], work: Callable[[Side], int]) -> tuple[float, float]:
-    """Return the median rate of the idle side, and the median of how much faster the other one was in the same turn."""
-    rates: list[float] = []
-    ratios: list[float] = []
-    for turn in range(TURNS):
-        found = {side: _rate(side, work) for side in (sides if turn % 2 else reversed(sides))}
-        scrubbed, idle = (found[side] for side in sides)
-        rates.append(idle)
-        ratios.append(scrubbed / idle)
-    return statistics.median(rates), statistics.median(ratios)
-
-
-def _rate(side: Side, work: Callable[[Side], int]) -> float:
-    began_s = time.perf_counter()
-    count = work(side)
-    return count / (time.perf_counter() - began_s)

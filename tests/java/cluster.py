@@ -71,6 +71,19 @@ _OPTIONS: Final = {
 }
 
 
+def sasl_config(bootstrap_servers: str, user: str, password: str | None = None) -> Config:
+    """Return the config of a user; with another password than the right one, if it is given."""
+    return Config(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "security.protocol": "sasl",
+            "security.sasl.mechanism": "PLAIN",
+            "security.sasl.username": user,
+            "security.sasl.password": password or USERS[user],
+        }
+    )
+
+
 class JavaCluster:
     """A cluster in a directory of its own, on free ports. A context manager that starts it, and ends it at once."""
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from fluss import Config, TablePath, blocking, embedded
 from fluss.testing.waiting import eventually
-from tests.java.cluster import USERS
+from tests.java.cluster import sasl_config
 
 
 class Elsewhere:
@@ -47,16 +47,7 @@ class Elsewhere:
 
     def empty(self) -> None:
         """Drop everything that a program before has left; as the administrator: others see no names in lists."""
-        config = Config(
-            {
-                "bootstrap.servers": self.sasl_bootstrap_servers,
-                "security.protocol": "sasl",
-                "security.sasl.mechanism": "PLAIN",
-                "security.sasl.username": "admin",
-                "security.sasl.password": USERS["admin"],
-            }
-        )
-        with blocking.FlussConnection.create(config) as connection:
+        with blocking.connect(sasl_config(self.sasl_bootstrap_servers, "admin")) as connection:
             admin = connection.get_admin()
             for name in admin.list_databases():
                 if name == "fluss":

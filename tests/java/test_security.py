@@ -8,21 +8,11 @@ import pytest
 import fluss
 from fluss import AclBinding, AclFilter, AclOperation, AclResource, Config, ErrorCode, FlussError, TablePath, blocking
 from fluss.testing.waiting import eventually
-from tests.java.cluster import USERS, JavaCluster
+from tests.java.cluster import JavaCluster, sasl_config
 
 
 def connect(cluster: JavaCluster, user: str, password: str | None = None) -> blocking.FlussConnection:
-    return blocking.FlussConnection.create(
-        Config(
-            {
-                "bootstrap.servers": cluster.sasl_bootstrap_servers,
-                "security.protocol": "sasl",
-                "security.sasl.mechanism": "PLAIN",
-                "security.sasl.username": user,
-                "security.sasl.password": password or USERS[user],
-            }
-        )
-    )
+    return blocking.connect(sasl_config(cluster.sasl_bootstrap_servers, user, password))
 
 
 def test_rights_are_given_and_taken(cluster: JavaCluster, database: str) -> None:

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.storage.remote import file_systems
 
 # A token is replaced when so much of its life is over, which is at least and at most so long.
 _RENEWED_AFTER: Final = 0.8
@@ -100,13 +101,10 @@ class RemoteStorage:
         await self._calls.close()
 
     async def _open_system(self, location: str, ask: AskForToken) -> _FileSystem:
-        # Here, since most clients never need any of it.
-        from fluss.storage.remote.file_systems import FileSystemOptions, arrow_file_system
-
         properties, lifetime_s = await self._properties(location, ask)
-        options = FileSystemOptions(properties, request_timeout_s=_OPERATION_TIMEOUT_S)
+        options = file_systems.FileSystemOptions(properties, request_timeout_s=_OPERATION_TIMEOUT_S)
         # Loads libraries, and may ask the machine who it is.
-        opened = await asyncio.to_thread(arrow_file_system, location, options)
+        opened = await asyncio.to_thread(file_systems.arrow_file_system, location, options)
         system = _FileSystem(opened, asyncio.get_running_loop().time() + lifetime_s)
         self._systems[_key(location)] = system
         return system
@@ -153,9 +151,7 @@ class _LocalFile:
 
 class _StoredFile:
     def __init__(self, system: _FileSystem, location: str) -> None:
-        from fluss.storage.remote.file_systems import path_of
-
-        self._file = system.arrow.open_input_file(path_of(location))
+        self._file = system.arrow.open_input_file(file_systems.path_of(location))
         self.size_bytes: int = self._file.size()
 
     def read(self, memory: memoryview, position: int) -> None:
@@ -173,18 +169,15 @@ def local_path(location: str) -> Path | None:
 
     What is neither that nor a URI of a store is a FlussError that says what cannot be read from here.
     """
-    if location.startswith("/"):
-        return Path(location)
+    path = file_systems.local_path(location)
     url = urlsplit(location)
-    if url.scheme == "file" and url.netloc in ("", "localhost") and url.path.startswith("/"):
-        return Path(unquote(url.path))
-    if url.scheme in ("", "file") or not url.netloc:
+    if path is None and (url.scheme in ("", "file") or not url.netloc):
         raise FlussError(
             f"The records are in remote storage at {location}, which this client cannot read: it has to be an absolute "
             "path, a file: URI of this machine, or a URI that names a bucket, such as s3://bucket/path; set "
             "remote.data.dir of the servers to one of these"
         )
-    return None
+    return path
 
 
 def _key(location: str) -> tuple[str, str]:

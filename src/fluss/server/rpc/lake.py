@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
@@ -117,7 +118,7 @@ class LakeHandlers:
                 self._writable_table(context, report.table_id)
                 take(report)
             except FlussError as error:
-                answer.error.CopyFrom(pb.ErrorResponse(error_code=error.error_code, error_message=error.message))
+                answer.error.CopyFrom(pb.ErrorResponse(error_code=error.error_code, error_message=error.public_message))
             answers.append(answer)
         return answers
 
@@ -137,7 +138,7 @@ class LakeHandlers:
         response = pb.PrepareLakeTableSnapshotResponse()
         for offered in request.bucket_offsets:
             answer = response.prepare_lake_table_resp.add(table_id=offered.table_id)
-            try:
+            with _told(answer):
                 table = self._writable_table(context, offered.table_id)
                 if table.path != table_path(offered.table_path):
                     raise FlussError(
@@ -149,8 +150,6 @@ class LakeHandlers:
                     _offsets(table, offered.bucket_offsets),
                     ignore_previous=request.ignore_previous_table_offsets,
                 )
-            except FlussError as error:
-                answer.error_code, answer.error_message = error.error_code, error.message
         return response
 
     async def _commit(
@@ -159,18 +158,14 @@ class LakeHandlers:
         response = pb.CommitLakeTableSnapshotResponse()
         for entry in request.lake_table_snapshot_metadata:
             answer = response.table_resp.add(table_id=entry.table_id)
-            try:
+            with _told(answer):
                 await self._commit_entry(self._writable_table(context, entry.table_id), entry)
-            except FlussError as error:
-                answer.error_code, answer.error_message = error.error_code, error.message
         if not request.lake_table_snapshot_metadata:
             # The form of services before 0.9, which prepare nothing. In newer requests it only feeds metrics.
             for info in request.tables_req:
                 answer = response.table_resp.add(table_id=info.table_id)
-                try:
+                with _told(answer):
                     await self._commit_offsets(self._writable_table(context, info.table_id), info)
-                except FlussError as error:
-                    answer.error_code, answer.error_message = error.error_code, error.message
         return response
 
     async def _commit_entry(self, table: Table, message: pb.PbLakeTableSnapshotMetadata) -> None:
@@ -187,6 +182,15 @@ class LakeHandlers:
     async def _commit_offsets(self, table: Table, message: pb.PbLakeTableSnapshotInfo) -> None:
         file_path = await self._snapshots.prepare(table, _offsets(table, message.buckets_req))
         await self._snapshots.commit(table, LakeEntry(message.snapshot_id, file_path, file_path))
+
+
+@contextmanager
+def _told(answer: pb.PbPrepareLakeTableRespForTable | pb.PbCommitLakeTableSnapshotRespForTable) -> Iterator[None]:
+    """Put what goes wrong with one table into its answer."""
+    try:
+        yield
+    except FlussError as error:
+        answer.error_code, answer.error_message = error.error_code, error.public_message
 
 
 def _round_of(report: pb.PbHeartbeatReqForTable) -> tuple[int, int, int]:

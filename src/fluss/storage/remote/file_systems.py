@@ -56,16 +56,25 @@ def scheme_of(location: str) -> str:
     return "file" if location.startswith("/") else urlsplit(location).scheme.lower()
 
 
+def local_path(location: str) -> Path | None:
+    """Return the path of an absolute path or a ``file:`` URI of this machine; None for everything else."""
+    if location.startswith("/"):
+        return Path(location)
+    url = urlsplit(location)
+    if url.scheme.lower() == "file" and url.netloc in ("", "localhost") and url.path.startswith("/"):
+        return Path(unquote(url.path))
+    return None
+
+
 def check_location(location: str) -> str:
     """Return a location in the form that clients are told: without a slash at the end, and a path for ``file:``.
 
     Anything that cannot be one is a FlussError that says what can.
     """
+    path = local_path(location)
+    if path is not None:
+        return str(path)
     url = urlsplit(location)
-    if location.startswith("/"):
-        return str(Path(location))
-    if url.scheme.lower() == "file" and url.netloc in ("", "localhost") and url.path.startswith("/"):
-        return str(Path(unquote(url.path)))
     if url.scheme.lower() not in SCHEMES or url.scheme.lower() == "file":
         raise _invalid(
             f"remote storage cannot be at '{without_passwords(location)}': give an absolute path, or a URI of "
