@@ -200,7 +200,7 @@ async def test_a_live_tail(tmp_path: Path) -> None:
 
 
 async def test_what_every_answer_carries(tmp_path: Path) -> None:
-    async with FlussServer(options(tmp_path)) as server, browser(server) as page:
+    async with FlussServer(options(tmp_path, http_hosts="proxy.example")) as server, browser(server) as page:
         for path in ("/", "/metrics", "/health", "/api/overview", "/nothing", "/static/nothing"):
             async with page.get(path) as answer:
                 policy = answer.headers["Content-Security-Policy"]
@@ -211,6 +211,7 @@ async def test_what_every_answer_carries(tmp_path: Path) -> None:
         refused = await get(page, "/api/overview", 400, headers={"Host": "evil.example"})
         assert "http.hosts" in refused["error"]
         await get(page, "/api/overview", headers={"Host": "localhost:1"})
+        await get(page, "/api/overview", headers={"Host": "proxy.example"})
 
 
 async def test_it_is_off_unless_asked_for_and_says_if_a_port_is_taken(tmp_path: Path) -> None:
@@ -300,6 +301,7 @@ async def test_https(tmp_path: Path) -> None:
     issued = authority.issue("server", names=["localhost"])
     given = {
         "http.listener": "https://localhost:0",
+        "http.session-timeout": "90 s",
         "security.ssl.listener.name.http.certificate.file": str(issued.certificate_file),
         "security.ssl.listener.name.http.key.file": str(issued.key_file),
     }
@@ -310,3 +312,4 @@ async def test_https(tmp_path: Path) -> None:
         async with page.post("/api/login", json=login, ssl=trusted) as answer:
             assert answer.status == 200
             assert "Secure" in answer.headers["Set-Cookie"]
+            assert "Max-Age=90;" in answer.headers["Set-Cookie"]
