@@ -132,7 +132,9 @@ def value(server: embedded.EmbeddedServer, name: str) -> float:
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
 
 
-@pytest.mark.parametrize("options", [{}, OWN_STORES], ids=["shared database", "own database"])
+@pytest.mark.parametrize(
+    "options", [pytest.param({}, id="shared"), pytest.param(OWN_STORES, id="own", marks=pytest.mark.slow)]
+)
 def test_a_snapshot_has_names_and_contents_of_apache_fluss(tmp_path: Path, options: dict[str, str]) -> None:
     with serving(tmp_path, {**ALWAYS, **options}) as (server, connection):
         create(connection)
@@ -200,7 +202,9 @@ def test_sst_files_are_shared_and_superfluous_ones_go(tmp_path: Path) -> None:
         eventually(lambda: not objects(tmp_path / "remote"))
 
 
-@pytest.mark.parametrize("options", [{}, OWN_STORES], ids=["shared database", "own database"])
+@pytest.mark.parametrize(
+    "options", [pytest.param({}, id="shared", marks=pytest.mark.slow), pytest.param(OWN_STORES, id="own")]
+)
 def test_a_lost_store_begins_with_its_snapshot(tmp_path: Path, options: dict[str, str]) -> None:
     with serving(tmp_path, {**ALWAYS, **options}) as (server, connection):
         create(connection)
@@ -224,6 +228,7 @@ def test_a_lost_store_begins_with_its_snapshot(tmp_path: Path, options: dict[str
         wait_for_snapshot(server, 5_025)
 
 
+@pytest.mark.slow
 def test_a_damaged_snapshot_is_not_used(tmp_path: Path) -> None:
     with serving(tmp_path, ALWAYS) as (server, connection):
         create(connection)
