@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from fluss.amounts import format_bytes, format_count, format_duration, format_rate
+from fluss.errors import FlussError
+from fluss.tiering.round_commit import RoundLostError
 from fluss.tiering.rounds import RoundReport
 
 
@@ -28,6 +30,11 @@ class RoundProgress:
     def of(cls, report: RoundReport) -> RoundProgress:
         """Return the progress of a round that has ended well."""
         return cls(report.table, "idle" if report.snapshot_id is None else "tiered", report)
+
+    @classmethod
+    def of_error(cls, table: str, error: FlussError) -> RoundProgress:
+        """Return the progress of a round that has brought nothing to the lake."""
+        return cls(table, "lost" if isinstance(error, RoundLostError) else "failed", error=error.message)
 
     @property
     def is_error(self) -> bool:

@@ -55,4 +55,4 @@ class SparkTasks:
         try:
             return job.run(self._spark, listener=self._listener)
         finally:
-            self._context.setLocalProperty(_POOL, None)
+            self._context.setLocalProperty(_POOL, "default")

@@ -17,7 +17,6 @@ from fluss.spark.lake.spark_tasks import SparkTasks
 from fluss.spark.naming import table_path
 from fluss.spark.query_options import client_settings
 from fluss.tiering.progress import RoundProgress, TieringReport
-from fluss.tiering.round_commit import RoundLostError
 from fluss.tiering.rounds import TASK_ROWS
 from fluss.tiering.rounds import tier as tier_table
 
@@ -70,8 +69,7 @@ def tier(
             except FlussError as error:
                 if is_single:
                     raise
-                state = "lost" if isinstance(error, RoundLostError) else "failed"
-                ended.append(RoundProgress(str(path), state, error=error.message))
+                ended.append(RoundProgress.of_error(str(path), error))
             tell(ended[-1])
         return ended
 
