@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -296,21 +297,15 @@ def test_partitions_that_fluss_has_dropped_are_still_there(union: Tables, plain:
 
 
 def test_records_that_fluss_has_forgotten_are_still_there(union: Tables, plain: Tables) -> None:
-    table = union.create_log(bucket_count=2, properties=LAKE)
+    table = union.create_log(bucket_count=1, properties=LAKE)
     same = plain.again(table)
     for part in range(10):
         append(table, ids(100, part * 100))
     everything = sorted_rows(table.to_arrow())
     tier(table)
     wait_for(union.admin.alter_table(table.table_path, set_properties={"table.log.ttl": "1ms"}))
-    buckets = [TableBucket(table.get_table_info().table_id, bucket_id) for bucket_id in range(2)]
-    eventually(
-        lambda: all(
-            offset > 0
-            for offset in wait_for(union.admin.list_offsets(table.table_path, [0, 1], OffsetSpec.earliest())).values()
-        )
-    )
-    assert len(buckets) == 2
+    earliest = OffsetSpec.earliest()
+    eventually(lambda: wait_for(union.admin.list_offsets(table.table_path, [0], earliest))[0] > 0)
     wait_for(union.admin.alter_table(table.table_path, set_properties={"table.log.ttl": "0ms"}))
     append(table, ids(10, 1000))
     assert same.to_arrow().num_rows < 1010
@@ -446,6 +441,23 @@ def test_a_read_that_waits_reads_no_more_than_it_needs(union: Tables) -> None:
     assert reader.read_next_batch().num_rows == 100
     reader.close()
     assert table.to_arrow().num_rows == 200
+
+
+def test_clients_may_leave_the_lake_alone_and_bring_settings_of_its_catalog(
+    union: Tables, lake_server: embedded.EmbeddedServer, tmp_path: Path
+) -> None:
+    table = union.create_log(partition_keys=["name"], bucket_count=1, properties=LAKE)
+    wait_for(union.admin.create_partition(table.table_path, {"name": "a"}))
+    append(table, pa.table({"id": pa.array(range(10), pa.int32()), "name": ["a"] * 10}))
+    tier(table)
+    wait_for(union.admin.drop_partition(table.table_path, {"name": "a"}))
+    with tables_of(lake_server, **{"client.lake.read": "off"}) as alone:
+        assert alone.again(table).to_arrow().num_rows == 0
+    with tables_of(lake_server, **{"client.lake.properties": f"warehouse={tmp_path}"}) as elsewhere:
+        other = elsewhere.again(table)
+        with pytest.raises(FlussError, match="does not exist in the lake"):
+            other.to_arrow()
+    assert table.to_arrow().num_rows == 10
 
 
 def test_settings_of_the_catalog_are_never_shown() -> None:
