@@ -41,7 +41,6 @@ from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.descriptors import connections_possible, raise_limit
 from fluss.server.http_listener import HttpPlan, Site, page_sentence, plan_http, start_site
-from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import (
