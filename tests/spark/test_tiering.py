@@ -66,6 +66,8 @@ def test_log_tables_are_tiered_by_tasks(fs: FlussSpark, cluster: LakeCluster, na
         fs.tier("fluss.no_such_table")
 
 
+# The session of the tests is running already, and divides its cores in another way.
+@pytest.mark.filterwarnings("ignore:A Spark session is running already")
 def test_tables_with_keys_are_tiered_by_the_command(
     spark: SparkSession, cluster: LakeCluster, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
