@@ -119,7 +119,7 @@ class BatchScanner(ServerMade):
 
     async def _read_rows(self) -> tuple[pa.RecordBatch, int, None]:
         """Return some of the current rows that the filter keeps."""
-        options = TableReadOptions(self._columns, row_limit=self._limit, bucket=self._bucket)
+        options = TableReadOptions(self._columns, row_limit=self._limit, buckets=[self._bucket])
         begin = TableRead.begin(self._cluster, self._runtime, self._info, options)
         read = await self._runtime.bridge(begin, cancels=True)
         return _joined(await read.all_rows(), self._columns), 0, None
