@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 _OPTIONS = "tests/integration/test_server_options.py::"
 _DOORS = "tests/integration/test_doors.py::"
+_HTTP = "tests/integration/test_http.py::"
 _QUOTAS = _DOORS + "test_quotas_hold_from_the_start_and_can_be_changed_while_the_server_runs"
 _QUOTAS_OF_NAMES = _DOORS + "test_names_have_quotas_of_their_own"
 _BOOTSTRAP = "tests/unit/client/kernel/test_servers.py::"
@@ -37,6 +38,7 @@ _TLS = "tests/integration/test_tls.py::"
 _SAFE = "tests/integration/test_safe_listeners.py::"
 _MISSING = "tests/integration/test_missing_partitions.py::"
 _CONSUMERS = "tests/integration/test_consumers.py::"
+_UNION = "tests/integration/test_union_read.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 _REMOTE = "tests/integration/test_remote_log.py::"
 _STORES = "tests/unit/storage/remote/test_store.py::"
@@ -86,6 +88,8 @@ CLIENT = {
     "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
     "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
     "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
+    "client.lake.read": _UNION + "test_clients_may_leave_the_lake_alone_and_bring_settings_of_its_catalog",
+    "client.lake.properties": _UNION + "test_clients_may_leave_the_lake_alone_and_bring_settings_of_its_catalog",
     "consumer.table": _CONSUMERS + "test_a_table_for_positions_that_is_another_one_is_refused",
     "consumer.lease-ms": "tests/chaos/test_consumers.py::test_a_paused_member_is_told_and_a_killed_one_is_replaced",
     "consumer.commit-interval-ms": _CONSUMERS + "test_polls_commit_at_intervals",
@@ -133,6 +137,10 @@ SERVER = {
     "server.max-connections-per-address": _DOORS + "test_one_address_has_no_more_places_than_its_option_says",
     "server.request-arrival-timeout": _DOORS + "test_a_request_has_to_arrive_in_time",
     "server.login-timeout": _DOORS + "test_a_client_has_to_log_in_in_time",
+    "http.listener": _HTTP + "test_it_is_off_unless_asked_for_and_says_if_a_port_is_taken",
+    "http.hosts": _HTTP + "test_what_every_answer_carries",
+    "http.monitoring.access": _HTTP + "test_who_may_read_metrics",
+    "http.session-timeout": _HTTP + "test_https",
     "metrics.reporter.prometheus.port": _DOORS + "test_metrics_can_be_read_over_http",
     "metrics.reporter.prometheus.host": _DOORS + "test_metrics_can_be_read_over_http",
     "quota.produce.bytes-per-second": _QUOTAS,
