@@ -107,8 +107,6 @@ class _Bench:
         rng = np.random.default_rng(7)
         for percent in CHANGED_PERCENTS:
             ids = np.sort(rng.choice(KEYS, int(KEYS * percent / 100), replace=False))
-            changed = rows(0, KEYS) if step >= KEYS else None
-            batch = rows_of(ids) if changed is None else changed.take(pa.array(ids))
             with self._table(name).new_upsert().create_writer() as writer:
                 writer.upsert_arrow_batch(rows_of(ids))
             seconds = _timed(lambda: self._fs.tier(name))
