@@ -16,7 +16,7 @@ from fluss.errors import FlussError
 from fluss.metrics import Family, Sample
 from fluss.net.request_metrics import api_label, quantile_s
 from fluss.protocol.api import ApiKey
-from fluss.server.operator_view import ApiTotals, LoadSample, OperatorView
+from fluss.server.operator_view import ApiTotals, Inventory, LoadSample, OperatorView
 
 INTERVAL_S: Final = 2.0
 _POINTS_MAX: Final = 300
@@ -97,6 +97,10 @@ class LoadHistory:
             "memory_bytes": [new.load.memory_bytes for _, new in pairs],
             "disk_used_bytes": [new.disk_used_bytes for _, new in pairs],
             "disk_total_bytes": points[-1].disk_total_bytes if points else 0,
+            "rows_per_s": [
+                (new.load.written_row_count - old.load.written_row_count) / max(new.at_s - old.at_s, 1e-3)
+                for old, new in pairs
+            ],
             "connections": [new.load.connection_count for _, new in pairs],
         }
 
@@ -131,41 +135,7 @@ class LoadHistory:
         window = self._window()
         if window is None:
             return []
-        old, new = window
-        families = [
-            _gauge(
-                "fluss_tabletserver_bytesInPerSecond", _rate(old, new, lambda totals: totals.received_bytes, _WRITES)
-            ),
-            _gauge("fluss_tabletserver_bytesOutPerSecond", _rate(old, new, lambda totals: totals.sent_bytes, _READS)),
-            _gauge("fluss_tabletserver_delayedFetchCount", new.load.delayed_fetch_count),
-            _gauge(
-                "fluss_tabletserver_diskUsageRatio",
-                new.disk_used_bytes / new.disk_total_bytes if new.disk_total_bytes else 0.0,
-            ),
-        ]
-        for key, name in _UPSTREAM_NAMES.items():
-            totals = new.load.apis.get(key)
-            if totals is None:
-                continue
-            before, prefix = old.load.apis.get(key), f"fluss_tabletserver_request_{name}_"
-            times = _times_between(before, totals)
-            requests = _difference(before, totals, lambda each: each.requests)
-            received = _difference(before, totals, lambda each: each.received_bytes)
-            families += [
-                _gauge(f"{prefix}requestsPerSecond", _rate(old, new, lambda each: each.requests, (key,))),
-                _gauge(f"{prefix}errorsPerSecond", _rate(old, new, lambda each: each.errors, (key,))),
-                _gauge(f"{prefix}requestBytes", received / requests if requests else 0.0),
-                Family(
-                    f"{prefix}totalTimeMs",
-                    "gauge",
-                    _UPSTREAM_MEANING,
-                    [
-                        Sample((quantile_s(times, fraction) or 0.0) * 1e3, (("quantile", str(fraction)),))
-                        for fraction in (0.5, 0.75, 0.95, 0.99)
-                    ],
-                ),
-            ]
-        return families
+        return _upstream_families(*window)
 
     def _window(self) -> tuple[Point, Point] | None:
         """Return the ends of the last minute, or of the time since the start."""
@@ -174,7 +144,56 @@ class LoadHistory:
         return self._points[max(0, len(self._points) - 1 - _RATE_POINTS)], self._points[-1]
 
 
+_NOTHING: Final = ApiTotals(0, 0, 0, 0, 0.0, ())
 _UPSTREAM_MEANING: Final = "As in Apache Fluss, over the last minute."
+
+
+def _upstream_families(old: Point, new: Point) -> list[Family]:
+    families = [
+        _gauge("fluss_tabletserver_bytesInPerSecond", _rate(old, new, lambda totals: totals.received_bytes, _WRITES)),
+        _gauge("fluss_tabletserver_bytesOutPerSecond", _rate(old, new, lambda totals: totals.sent_bytes, _READS)),
+        _gauge(
+            "fluss_tabletserver_messagesInPerSecond",
+            (new.load.written_row_count - old.load.written_row_count) / max(new.at_s - old.at_s, 1e-3),
+        ),
+        _gauge("fluss_tabletserver_delayedFetchCount", new.load.delayed_fetch_count),
+        _gauge("fluss_tabletserver_leaderCount", new.load.inventory.bucket_count),
+        _gauge("fluss_tabletserver_replicaCount", new.load.inventory.bucket_count),
+        _gauge("fluss_tabletserver_diskWriteLocked", float(new.load.is_write_locked)),
+        _gauge("fluss_coordinator_activeCoordinatorCount", 1),
+        _gauge("fluss_coordinator_activeTabletServerCount", 1),
+        _gauge("fluss_coordinator_offlineBucketCount", new.load.inventory.failed_bucket_count),
+        _gauge("fluss_coordinator_tableCount", new.load.inventory.table_count),
+        _gauge("fluss_coordinator_bucketCount", new.load.inventory.bucket_count),
+        _gauge("fluss_coordinator_partitionCount", new.load.inventory.partition_count),
+        _gauge("fluss_coordinator_lakeTiering_pendingTablesCount", new.load.inventory.tiering_counts.get("pending", 0)),
+        _gauge("fluss_coordinator_lakeTiering_runningTablesCount", new.load.inventory.tiering_counts.get("tiering", 0)),
+        _gauge(
+            "fluss_tabletserver_diskUsageRatio",
+            new.disk_used_bytes / new.disk_total_bytes if new.disk_total_bytes else 0.0,
+        ),
+    ]
+    for key, name in _UPSTREAM_NAMES.items():
+        totals = new.load.apis.get(key) or _NOTHING
+        before, prefix = old.load.apis.get(key), f"fluss_tabletserver_request_{name}_"
+        times = _times_between(before, totals)
+        requests = _difference(before, totals, lambda each: each.requests)
+        received = _difference(before, totals, lambda each: each.received_bytes)
+        families += [
+            _gauge(f"{prefix}requestsPerSecond", _rate(old, new, lambda each: each.requests, (key,))),
+            _gauge(f"{prefix}errorsPerSecond", _rate(old, new, lambda each: each.errors, (key,))),
+            _gauge(f"{prefix}requestBytes", received / requests if requests else 0.0),
+            Family(
+                f"{prefix}totalTimeMs",
+                "gauge",
+                _UPSTREAM_MEANING,
+                [
+                    Sample((quantile_s(times, fraction) or 0.0) * 1e3, (("quantile", str(fraction)),))
+                    for fraction in (0.5, 0.75, 0.95, 0.99)
+                ],
+            ),
+        ]
+    return families
 
 
 def _gauge(name: str, value: float) -> Family:
@@ -209,3 +228,9 @@ def _quantile_ms(old: Point, new: Point, fraction: float) -> float | None:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
+
+
+def upstream_metrics() -> list[str]:
+    """Return the names of the metrics that are called as in Apache Fluss."""
+    nothing = Point(0.0, 0, LoadSample({}, 0, 0, 0, 0, False, Inventory(0, 0, 0, 0, {})), 0, 0)
+    return sorted(family.name for family in _upstream_families(nothing, nothing))
