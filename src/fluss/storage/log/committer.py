@@ -52,7 +52,7 @@ _POSTPONED_S: Final = 0.05
 # What may be written on the event loop. A write that took longer than it may is the last one for a while: a machine
 # that has more to write back than its disk can take makes those wait who add to it.
 _QUICK_BYTES_MAX: Final = 16 * 1024
-_QUICK_S_MAX: Final = 0.002
+_QUICK_S_MAX: Final = 0.005
 _NOT_QUICK_S: Final = 1.0
 logger = logging.getLogger(__name__)
 

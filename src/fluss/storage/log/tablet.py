@@ -256,7 +256,6 @@ class LogTablet:
         view = memoryview(records)
         if view.readonly:
             view = memoryview(bytearray(view))
-            batches = None
         headers = checked_headers(view, self._settings.batch_bytes_max, batches)
         if not headers:
             end = self._appender
