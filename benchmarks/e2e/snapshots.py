@@ -136,8 +136,8 @@ def _read_with(bootstrap_servers: str, way: str, reader_count: int) -> float:
         for number in range(reader_count):
             buckets = [str(bucket) for bucket in range(number, BUCKETS, reader_count)]
             command = [sys.executable, "-m", "benchmarks.e2e.snapshots", bootstrap_servers, way, *buckets]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            readers.append(stack.enter_context(subprocess.Popen(command, text=True, **pipes)))
+            reader = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            readers.append(stack.enter_context(reader))
         for reader in readers:
             assert reader.stdout is not None
             reader.stdout.readline()
