@@ -1,7 +1,7 @@
 """What being looked at costs a server: appends, single writes and lookups with HTTP and metrics on and off, in turns.
 
 Two servers with the same data run side by side. One of them counts its requests, and is asked for its metrics and for
-what the page shows every second, five times as often as usual; the other one has neither. Only the ratio means
+what the page shows every second, far more often than usual; the other one has neither. Only the ratio means
 something.
 """
 
@@ -14,8 +14,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-
-import psutil
 
 import fluss
 from benchmarks.e2e.turns import in_turns
@@ -72,7 +70,6 @@ class Side:
 
     def __init__(self, stack: ExitStack, directory: Path, option: str) -> None:
         server = stack.enter_context(ServerProcess(directory, "-D", "durability=os", "-D", option))
-        self._process = psutil.Process(server.process_id)
         config = fluss.Config({"bootstrap.servers": server.bootstrap_servers})
         connection = stack.enter_context(blocking.FlussConnection.create(config))
         admin = connection.get_admin()
