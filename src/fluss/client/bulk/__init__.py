@@ -7,6 +7,7 @@ tables that a connection returned, and blocks the calling thread.
 |---|---|
 | plans | partitions, offsets, row counts and the lake snapshot of a table (``table_facts``) |
 | reads | exact ranges of logs (``ranges``), the rows of a key table at an offset (``rows_at``) |
+| lakes | what a table has in its lake, and the rows of a bucket that is in both (``lake_reads``) |
 | changes | runs of records, the leading columns of a changelog, folding changes to rows (``scan``) |
 | writes | counted rows (``CountedWriter``), batches with chosen sequence numbers (``SequencedWriter``) |
 | lakes | which tables are to be tiered, and registering what was (``TieringCalls``) |
@@ -15,6 +16,7 @@ tables that a connection returned, and blocks the calling thread.
 
 from fluss.client.admin.tiering_calls import FinishedRound, HeartbeatAnswer, TieringAssignment, TieringCalls
 from fluss.client.bulk.counted_writer import CountedWriter
+from fluss.client.bulk.lake_reads import lake_rows_of, lake_snapshot_at, rows_with_changes, union_plan_of
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.bulk.rows_at import rows_at
 from fluss.client.bulk.sequenced_writer import (
@@ -71,6 +73,8 @@ __all__ = [
     "chosen_partitions",
     "gathered",
     "lake_format",
+    "lake_rows_of",
+    "lake_snapshot_at",
     "lake_snapshot_of",
     "named_buckets_of",
     "new_writer_id",
@@ -82,9 +86,11 @@ __all__ = [
     "retried",
     "row_counts_of",
     "rows_at",
+    "rows_with_changes",
     "scan_columns",
     "slices",
     "tiering_calls_of",
+    "union_plan_of",
     "upsert_encoder",
     "wait_for",
     "writer_batch_bytes",
