@@ -46,6 +46,7 @@ from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch, changelog_schema
 from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
+from fluss.client.scan.union_plan import UnionPlan
 from fluss.client.write.arrow_input import slices
 from fluss.client.write.encoders import gathered
 
@@ -64,6 +65,7 @@ __all__ = [
     "TableSplitter",
     "TieringAssignment",
     "TieringCalls",
+    "UnionPlan",
     "WrittenBatch",
     "admin_of",
     "append_encoder",

@@ -66,6 +66,8 @@ class UnionPlan:
     in_fluss: Sequence[TableBucket] = ()
     # Where the lake has rows that are read from Fluss nevertheless: files are read up to these offsets only.
     offset_stops: Mapping[TableBucket, int] = field(default_factory=dict)
+    # Where the logs of all buckets end that Fluss has.
+    latest: Mapping[TableBucket, int] = field(default_factory=dict)
     # The values of all partitions that are read, whether or not Fluss has them.
     partitions: Collection[tuple[str, ...]] = ((),)
     # Partition values of those that there are in Fluss, with their ids.
@@ -150,6 +152,7 @@ class _Planner:
             lake,
             [file for file in files if file.partition_values in partition_ids],
             {},
+            latest=latest,
             partitions=list(partition_ids),
             partition_ids={values: id_ for values, id_ in partition_ids.items() if id_ != _NO_PARTITION_ID},
         )

@@ -20,12 +20,10 @@ from fluss.client.bulk import (
     lake_rows_of,
     lake_snapshot_at,
     lake_snapshot_of,
-    offsets_of,
     partitions_of,
     union_plan_of,
 )
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import PartitionSpec, TableBucket, TableInfo
 from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.snapshot import LakePart, Snapshot
@@ -102,8 +100,7 @@ def union_snapshot(
     plan = union_plan_of(table, columns, row_filter, checked_choices(info, options.partitions))
     if plan is None:
         return None
-    latest = offsets_of(table, plan.in_fluss, OffsetSpec.latest()) if plan.in_fluss else {}
-    everywhere = {**plan.tails, **{bucket: (0, stop) for bucket, stop in latest.items()}}
+    everywhere = {**plan.tails, **{bucket: (0, plan.latest[bucket]) for bucket in plan.in_fluss}}
     ranges = {bucket: both for bucket, both in everywhere.items() if bucket.bucket_id in bucket_ids}
     names = {id_: "$".join(values) if values else None for values, id_ in plan.partition_ids.items()}
     part = LakePart(plan.snapshot_id, frozenset(plan.partitions), frozenset(plan.in_fluss))
