@@ -77,6 +77,7 @@ interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this s
 test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with failures; every point of a crash
 	@test -x .moto/bin/python || { $(PYTHON) -m venv .moto && .moto/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server,s3]'; }
 	@$(PY) -m pytest -q -m "slow or not slow" tests/unit/storage/remote tests/unit/server/tablet/test_remote_copier.py \
+		tests/unit/server/tablet/test_kv_snapshotter.py tests/integration/test_kv_snapshots.py \
 		tests/integration/test_remote_log.py tests/integration/test_object_stores.py tests/interop/test_remote_log.py \
 		tests/interop/test_remote_s3.py
 
