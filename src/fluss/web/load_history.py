@@ -187,6 +187,40 @@ def _gauge(name: str, value: float) -> Family:
     return Family(name, "gauge", _UPSTREAM_MEANING, [Sample(value)])
 
 
+# What is shown of each interval.
+_SERIES: Final = (
+    "time_ms",
+    "requests_per_s",
+    "errors_per_s",
+    "in_bytes_per_s",
+    "out_bytes_per_s",
+    "p50_ms",
+    "p99_ms",
+    "rows_per_s",
+    "memory_bytes",
+    "disk_used_bytes",
+    "connections",
+)
+
+
+def _interval(old: Point, new: Point) -> dict[str, float | None]:
+    times = _times(old, new)
+    values: tuple[float | None, ...] = (
+        new.time_ms,
+        _rate(old, new, lambda totals: totals.requests),
+        _rate(old, new, lambda totals: totals.errors),
+        _rate(old, new, lambda totals: totals.received_bytes),
+        _rate(old, new, lambda totals: totals.sent_bytes),
+        _ms(quantile_s(times, 0.50)),
+        _ms(quantile_s(times, 0.99)),
+        (new.load.written_row_count - old.load.written_row_count) / max(new.at_s - old.at_s, 1e-3),
+        new.load.memory_bytes,
+        new.disk_used_bytes,
+        new.load.connection_count,
+    )
+    return dict(zip(_SERIES, values, strict=True))
+
+
 def _rate(old: Point, new: Point, value: Callable[[ApiTotals], float], keys: Iterable[ApiKey] | None = None) -> float:
     seconds = max(new.at_s - old.at_s, 1e-3)
     chosen = new.load.apis if keys is None else [key for key in keys if key in new.load.apis]
