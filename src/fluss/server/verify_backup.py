@@ -21,8 +21,8 @@ from fluss.schema.table import TableBucket
 from fluss.server.coordinator.restored_metadata import check_metadata, remote_logs, table_count
 from fluss.server.model import RemoteLogEntry, format_bucket
 from fluss.server.restore import fetch_metadata
-from fluss.storage.backup.points import BackupPoint, TailChain, get_chains, newest_point, no_backup
-from fluss.storage.backup.restored_log import check_piece
+from fluss.storage.backup.points import BackupPoint, TailChain, TailPiece, get_chains, newest_point, no_backup
+from fluss.storage.backup.tails import read_piece
 from fluss.storage.log.file_names import LogFileKind
 from fluss.storage.log.remote_log import get_manifest
 from fluss.storage.log.remote_manifest import RemoteSegment, remote_file_path
@@ -102,11 +102,15 @@ class _Verifier:
         for number, (bucket, chain) in enumerate(chains.items(), 1):
             self._say(f"tails: {number} of {len(chains)}")
             for piece in chain.all_pieces():
-                self._look(partial(check_piece, self._store, piece), bucket)
+                self._look(partial(self._read, piece), bucket)
                 self._count(piece.path not in objects, piece.size_bytes)
                 objects.add(piece.path)
         found.log_count = len({entry.bucket for entry in entries if entry.end_offset} | chains.keys())
         return found
+
+    def _read(self, piece: TailPiece) -> None:
+        for _ in read_piece(self._store, piece):
+            pass
 
     def _metadata(self) -> list[RemoteLogEntry]:
         with tempfile.TemporaryDirectory(prefix="fluss-verify-") as directory:

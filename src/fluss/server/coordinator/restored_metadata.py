@@ -49,7 +49,7 @@ def remote_logs(path: Path) -> list[RemoteLogEntry]:
             "first_time_ms, size_bytes, segment_count, is_dirty FROM remote_logs"
         )
         return [
-            RemoteLogEntry(TableBucket.new_with_partition(*row[:3]), *row[3:11], is_dirty=bool(row[11])) for row in rows
+            RemoteLogEntry._make((TableBucket.new_with_partition(*row[:3]), *row[3:11], bool(row[11]))) for row in rows
         ]
 
 

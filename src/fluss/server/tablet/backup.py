@@ -20,7 +20,7 @@ import asyncio
 import logging
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -265,8 +265,8 @@ class Backup:
         if known is None and highest is not None:
             raise FlussError(
                 f"{store.location} belongs to {describe(store, highest)}: give this server a remote.data.dir of its "
-                f"own; if that one is gone for good, start another in its place: --restore-from {store.location} with a "
-                "new --data-dir"
+                f"own; if that one is gone for good, start another in its place: --restore-from {store.location} with "
+                "a new --data-dir"
             )
         if known is None or highest is None or highest < known:
             return claim(store, self._files, self._data_dir, platform.node(), self._clock())
@@ -497,22 +497,17 @@ class Backup:
         waste = sum(self._object_bytes.values()) - self._live_bytes.total()
         if waste < max(_WASTE_BYTES_MIN, self._live_bytes.total()):
             return
-        by_use = sorted(self._live_bytes, key=lambda path: self._live_bytes[path] / self._object_bytes[path])
+        chains = self.chains()
+        # A writer snapshot is small, and comes again with the next segment.
+        fixed = {chain.writers.path for chain in chains.values() if chain.writers is not None}
         victims, moved = set(), 0
-        for path in by_use:
+        for path in sorted(self._live_bytes, key=lambda path: self._live_bytes[path] / self._object_bytes[path]):
             moved += self._live_bytes[path]
             if moved > _WASTE_BYTES_MIN:
                 break
             victims.add(path)
-        plans = []
-        for bucket, chain in self.chains().items():
-            pieces = [index for index, piece in enumerate(chain.pieces) if piece.path in victims]
-            if pieces and pieces[-1] == len(chain.pieces) - 1 and (chain.writers is None):
-                first = next(
-                    index for index in pieces if all(other in pieces for other in range(index, len(chain.pieces)))
-                )
-                last = chain.pieces[first:]
-                plans.append(PlannedTail(bucket, chain.pieces[:first], last[0].start_offset, last[-1].end_offset, last))
+        victims -= fixed
+        plans = [plan for bucket, chain in chains.items() if (plan := _moved(bucket, chain, victims)) is not None]
         await asyncio.gather(*map(self._shipped, packs(plans)))
 
     # Points
@@ -614,3 +609,19 @@ def _bucket_of(group: BucketGroup, bucket_id: int) -> TableBucket:
 
 def _one(read: Callable[[], float]) -> tuple[Sample, ...]:
     return (Sample(read()),)
+
+
+def _moved(bucket: TableBucket, chain: TailChain, victims: Collection[str]) -> PlannedTail | None:
+    """Return how the first pieces that are in some objects are written to another one; None if there are none."""
+    first = next((index for index, piece in enumerate(chain.pieces) if piece.path in victims), None)
+    if first is None:
+        return None
+    end = first
+    while end < len(chain.pieces) and chain.pieces[end].path in victims:
+        end += 1
+    moved = chain.pieces[first:end]
+    return PlannedTail(
+        *(bucket, chain.pieces[:first], moved[0].start_offset, moved[-1].end_offset, moved),
+        writers=chain.writers,
+        behind=chain.pieces[end:],
+    )

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from fluss.buffers import BytesLike, byte_view
-from fluss.record.framing import crc32c
 from fluss.record.log_batch import HEADER_BYTES_MAX
-from fluss.storage.backup.points import TailChain, TailPiece
+from fluss.storage.backup.points import TailChain
 from fluss.storage.backup.tails import read_piece
 from fluss.storage.log.file_names import LogFileKind, damaged, log_file_name
 from fluss.storage.log.scan import read_stored_batch
@@ -55,7 +54,7 @@ def make_log(store: RemoteStore, files: Files, directory: Path, lost: LostLog, *
         _write_snapshot(files, unfinished, lost.start_offset, lost.writer_snapshot)
     chain = lost.chain
     if chain is not None and chain.writers is not None and chain.writers.start_offset >= lost.start_offset:
-        data = b"".join(_checked(store, chain.writers))
+        data = b"".join(read_piece(store, chain.writers))
         _write_snapshot(files, unfinished, chain.writers.start_offset, data)
     files.sync_directory(unfinished)
     files.forget(unfinished)
@@ -73,7 +72,7 @@ def _write_segments(store: RemoteStore, files: Files, directory: Path, lost: Los
         if position and position + piece.size_bytes > segment_bytes_max:
             files.sync(path)
             path, position = _segment_path(directory, piece.start_offset), 0
-        parts = _checked(store, piece)
+        parts = read_piece(store, piece)
         if piece.start_offset < start_offset:
             parts = _cut_before(files, directory / _CUT_FILE, parts, start_offset)
         for part in parts:
@@ -91,29 +90,6 @@ def _segment_path(directory: Path, offset: int) -> Path:
 
 def _write_snapshot(files: Files, directory: Path, offset: int, data: bytes) -> None:
     files.replace(directory / log_file_name(offset, LogFileKind.WRITER_SNAPSHOT), data)
-
-
-def _checked(store: RemoteStore, piece: TailPiece) -> Iterator[BytesLike]:
-    """Yield the bytes of a piece; raise at its end if they are not those that were shipped."""
-    name = f"{store.location}/{piece.path}"
-    byte_count = checksum = 0
-    try:
-        for part in read_piece(store, piece):
-            byte_count += len(part)
-            checksum = crc32c(part, checksum)
-            yield part
-    except FileNotFoundError:
-        raise damaged("backup", "an object that it names is missing", name) from None
-    if byte_count != piece.size_bytes:
-        raise damaged("backup", f"{byte_count} bytes are there, {piece.size_bytes} were shipped", name)
-    if checksum != piece.crc:
-        raise damaged("backup", f"the checksum of what is at byte {piece.position} is wrong", name)
-
-
-def check_piece(store: RemoteStore, piece: TailPiece) -> None:
-    """Read a piece; raise if it is not what was shipped."""
-    for _ in _checked(store, piece):
-        pass
 
 
 def _cut_before(files: Files, path: Path, parts: Iterator[BytesLike], offset: int) -> Iterator[BytesLike]:

@@ -17,7 +17,7 @@ from fluss.record.framing import crc32c
 from fluss.schema.table import TableBucket
 from fluss.storage.backup.points import TAILS, TailChain, TailPiece, new_path
 from fluss.storage.log.committer import LogEnd
-from fluss.storage.log.file_names import LogFileKind, LogFileName
+from fluss.storage.log.file_names import LogFileKind, LogFileName, damaged
 from fluss.storage.log.local_log import StoredRange
 from fluss.storage.log.tablet import LogTablet
 from fluss.storage.log.writer_state import decode_writer_snapshot
@@ -33,7 +33,7 @@ class PlannedTail:
     """What is to be shipped of a log, and what its chain is then."""
 
     bucket: TableBucket
-    # The pieces that stay.
+    # The pieces before it that stay.
     kept: tuple[TailPiece, ...]
     start_offset: int
     end_offset: int
@@ -41,6 +41,8 @@ class PlannedTail:
     # A writer snapshot that goes with it, and its offset; and one that was shipped before.
     snapshot: tuple[int, bytes] | None = None
     writers: TailPiece | None = None
+    # The pieces behind it, if it replaces some in the middle.
+    behind: tuple[TailPiece, ...] = ()
     size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,7 +50,7 @@ class PlannedTail:
         object.__setattr__(self, "size_bytes", sum(sizes))
 
     def chain(self, piece: TailPiece, writers: TailPiece | None) -> TailChain:
-        return TailChain((*self.kept, piece), writers or self.writers)
+        return TailChain((*self.kept, piece, *self.behind), writers or self.writers)
 
 
 def plan_tail(
@@ -158,6 +160,22 @@ def _bytes_of(store: RemoteStore, files: Files, plan: PlannedTail) -> Iterator[B
 
 
 def read_piece(store: RemoteStore, piece: TailPiece) -> Iterator[BytesLike]:
-    """Yield the bytes of a piece, some megabytes at a time. Whether they are right is for the reader to check."""
-    for position in range(piece.position, piece.position + piece.size_bytes, CHUNK_BYTES):
-        yield store.read(piece.path, position, min(CHUNK_BYTES, piece.position + piece.size_bytes - position))
+    """Yield the bytes of a piece, some megabytes at a time.
+
+    A piece that is missing, or at its end turns out not to be what was shipped, raises a FlussError.
+    """
+    name = f"{store.location}/{piece.path}"
+    byte_count = checksum = 0
+    try:
+        for position in range(piece.position, piece.position + piece.size_bytes, CHUNK_BYTES):
+            wanted = min(CHUNK_BYTES, piece.position + piece.size_bytes - position)
+            part = store.read(piece.path, position, wanted)
+            byte_count += len(part)
+            checksum = crc32c(part, checksum)
+            yield part
+    except FileNotFoundError:
+        raise damaged("backup", "an object that it names is missing", name) from None
+    if byte_count != piece.size_bytes:
+        raise damaged("backup", f"{byte_count} bytes are there, {piece.size_bytes} were shipped", name)
+    if checksum != piece.crc:
+        raise damaged("backup", f"the checksum of what is at byte {piece.position} is wrong", name)
