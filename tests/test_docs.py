@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fluss.errors import RETRIABLE_CODES, ErrorCode
 from tests.pages import PAGES, ROOT, needs_spark, program_of, promised_lines
 from tools.generate_option_pages import pages
 
@@ -63,6 +64,19 @@ def test_the_guide_begins_without_asyncio() -> None:
 def test_option_pages_are_those_of_the_code() -> None:
     for path, text in pages().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: run `make docs`"
+
+
+def test_the_page_of_error_codes_has_every_code_as_it_is() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (-?\d+) \| `(\w+)` \|(?: (yes))? \| (.+) \|$", page, re.MULTILINE)
+    told = [(int(number), name, bool(is_retried)) for number, name, is_retried, _ in rows]
+    assert told == [(int(code), code.name, code in RETRIABLE_CODES) for code in ErrorCode]
+
+
+def test_the_site_has_every_page() -> None:
+    told = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    documents = {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
+    assert sorted(told) == sorted({page.relative_to(ROOT / "docs").as_posix() for page in PAGES} | documents)
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)

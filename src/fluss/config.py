@@ -31,6 +31,25 @@ def _read_boolean(text: str) -> bool:
 
 
 _BOOLEAN: Final = ValueType("true or false", _read_boolean)
+
+
+def _read_properties(text: str) -> str:
+    parsed_properties(text)
+    return text
+
+
+def parsed_properties(text: str) -> dict[str, str]:
+    """Return properties that are written as key=value, several separated by commas; ValueError for others."""
+    properties: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        key, separator, value = part.partition("=")
+        if not separator or not key.strip():
+            raise ValueError
+        properties[key.strip()] = value.strip()
+    return properties
+
+
+_PROPERTIES: Final = ValueType("key=value, several separated by commas", _read_properties)
 _INT32: Final = integer_between(-INT32_MAX - 1, INT32_MAX)
 _INT64: Final = integer_between(-INT64_MAX - 1, INT64_MAX)
 _UNSIGNED: Final = integer_between(0, UINT64_MAX)
@@ -350,6 +369,24 @@ class Config:
     )
     remote_file_download_thread_num = ConfigOption(
         "remote-file.download-thread-num", _UNSIGNED, 3, "How many threads download tiered log segments."
+    )
+
+    lake_read = ConfigOption(
+        "client.lake.read",
+        word_of("union", "off"),
+        "union",
+        "Whether reads of a whole table that has a lake see what the lake has as well: union reads the lake, and from "
+        'Fluss what is newer; off reads what Fluss has. The lake needs `pip install "flussbett[lake]"`; without it, '
+        "tables of which Fluss has everything are read from Fluss, and others are refused.",
+    )
+    lake_properties = ConfigOption(
+        "client.lake.properties",
+        _PROPERTIES,
+        "",
+        "What the catalog of the lake and its file system are opened with, besides what servers tell, which is no "
+        "secret: key=value, several separated by commas, such as s3.access-key-id=...,s3.secret-access-key=... It is "
+        "never shown.",
+        secret=True,
     )
 
     consumer_table = ConfigOption(

@@ -16,6 +16,7 @@ import pytest
 import fluss
 from fluss import embedded
 from fluss.client.kernel.runtime import wait_for
+from tests.java.cluster import JavaCluster
 
 ARROW_SCHEMA = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string())])
 LOG_TABLE = fluss.TableDescriptor(fluss.Schema(ARROW_SCHEMA), bucket_count=2)
@@ -25,7 +26,12 @@ USERS = "admin:admin-secret,alice:alice-secret"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.EmbeddedServer]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, java_cluster: JavaCluster | None
+) -> Iterator[JavaCluster | embedded.EmbeddedServer]:
+    if java_cluster is not None:
+        yield java_cluster
+        return
     options = {
         "bind.listeners": "PLAIN_CLIENT://127.0.0.1:0, CLIENT://127.0.0.1:0",
         "internal.listener.name": "PLAIN_CLIENT",

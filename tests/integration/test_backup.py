@@ -4,6 +4,7 @@ complete, and places that belong to another server."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import time
@@ -18,6 +19,7 @@ import fluss
 from fluss import blocking, embedded
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.__main__ import main
+from fluss.server.coordinator.metadata_backup import remote_logs
 from fluss.storage.backup.points import POINTS, get_chains, newest_point
 from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
@@ -132,7 +134,7 @@ def test_rights_users_and_settings_are_in_the_backup(data_dir: Path, remote: Pat
         create(connection)
         append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
         admin = connection.get_admin()
-        admin.alter_cluster_configs(set_configs={"security.sasl.plain.credentials": "root:secret,alice:pencil"})
+        admin.alter_cluster_configs(append_configs={"security.sasl.plain.credentials": "alice:pencil"})
         resource = fluss.AclResource.table(EVENTS)
         admin.create_acls([fluss.AclBinding(resource, "User:alice", fluss.AclOperation.READ)])
     shutil.rmtree(data_dir)
@@ -249,11 +251,17 @@ def test_a_backup_is_verified_without_restoring_it(
     with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
         create(connection)
         append(connection.get_table(EVENTS).new_append().create_writer(), 0, 10)
+        eventually(lambda: len(list(remote.glob("log/fluss/events-*/0/*/*.log"))) > 3)
+    with serving(data_dir, {"remote.data.dir": str(remote), "remote.log.task-interval-duration": "0ms"}):
+        pass
     assert main(["--verify-backup", str(remote)]) == 0
     assert capsys.readouterr().out.startswith("complete: the backup of ")
     point = newest_point(store_at(remote))
     assert point is not None
-    segment = next(path for path in remote.glob("log/fluss/events-*/0/*/*.log"))
+    [entry] = remote_logs(remote / point.metadata.path)
+    manifest = remote / str(entry.manifest_path)
+    segment_id = json.loads(manifest.read_text())["remote_log_segments"][0]["segment_id"]
+    [segment] = (remote / entry.directory / segment_id).glob("*.log")
 
     def damaged(path: Path, data: bytes | None) -> str:
         before = path.read_bytes()
@@ -272,7 +280,6 @@ def test_a_backup_is_verified_without_restoring_it(
     metadata = remote / point.metadata.path
     assert "missing" in damaged(metadata, None)
     assert "checksum" in damaged(metadata, metadata.read_bytes()[:-1] + b"!")
-    manifest = next(remote.glob("log/fluss/events-*/0/metadata/*.manifest"))
     assert "manifest" in damaged(manifest, b"{")
     for chain in shipped(remote).values():
         tail = remote / chain.pieces[0].path  # type: ignore[attr-defined]

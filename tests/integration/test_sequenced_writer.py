@@ -154,8 +154,11 @@ def test_a_gap_in_the_numbers_is_an_error_and_nothing_behind_it_is_stored(networ
     table = network.create(bucket_count=1)
     writer_id = new_writer_id(table)
     with SequencedWriter(table, writer_id, next_sequences={bucket_of(table): 3}) as writer:
+        # Both are taken before the first is refused: a later call would only tell of the refusal.
+        network.proxy.faults = Faults(stalls=True)
         writer.append(bucket_of(table), rows(1))
         writer.append(bucket_of(table), rows(2))
+        network.proxy.faults = Faults()
         with pytest.raises(FlussError) as refused:
             writer.flush()
         assert refused.value.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION

@@ -61,6 +61,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="session")
+def lake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose tables can have a lake, in a directory."""
+    pytest.importorskip("pyiceberg", reason="lake tables need pyiceberg")
+    directory = tmp_path_factory.mktemp("lake")
+    options = [
+        "durability=os",
+        "datalake.format=iceberg",
+        f"datalake.iceberg.warehouse={directory / 'warehouse'}",
+    ]
+    arguments = [argument for option in options for argument in ("-D", option)]
+    with ServerProcess(directory / "data", *arguments) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def bootstrap_servers(server: ServerProcess) -> str:
     return f"127.0.0.1:{server.port}"
 

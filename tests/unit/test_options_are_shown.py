@@ -37,6 +37,7 @@ _TLS = "tests/integration/test_tls.py::"
 _SAFE = "tests/integration/test_safe_listeners.py::"
 _MISSING = "tests/integration/test_missing_partitions.py::"
 _CONSUMERS = "tests/integration/test_consumers.py::"
+_UNION = "tests/integration/test_union_read.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 _REMOTE = "tests/integration/test_remote_log.py::"
 _STORES = "tests/unit/storage/remote/test_store.py::"
@@ -86,6 +87,8 @@ CLIENT = {
     "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
     "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
     "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
+    "client.lake.read": _UNION + "test_clients_may_leave_the_lake_alone_and_bring_settings_of_its_catalog",
+    "client.lake.properties": _UNION + "test_clients_may_leave_the_lake_alone_and_bring_settings_of_its_catalog",
     "consumer.table": _CONSUMERS + "test_a_table_for_positions_that_is_another_one_is_refused",
     "consumer.lease-ms": "tests/chaos/test_consumers.py::test_a_paused_member_is_told_and_a_killed_one_is_replaced",
     "consumer.commit-interval-ms": _CONSUMERS + "test_polls_commit_at_intervals",

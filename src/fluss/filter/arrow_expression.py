@@ -1,7 +1,7 @@
 """Expressions of pyarrow as filters. pyarrow evaluates them, by its own rules: a comparison with NaN is false.
 
-An expression does not say what it is made of, so servers learn nothing of it. Which columns it needs is found out by
-trying, and which partitions it leaves out by asking the datasets of pyarrow, which simplify expressions.
+Servers learn nothing of them. Which columns an expression needs is found out by trying, and which partitions it leaves
+out by asking the datasets of pyarrow, which simplify expressions.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.errors import FlussError
+from fluss.filter.arrow_calls import Evaluate, evaluation
 from fluss.filter.conditions import ANY_OUTCOME, BoundCondition, Columns, Outcomes
 from fluss.row.arrow_arrays import bool_array, buffer_numbers, empty_batch, number_array
 from fluss.schema.predicate import Predicate
@@ -25,11 +26,13 @@ _NEVER_TRUE: Final[Outcomes] = frozenset({False, None})
 
 @dataclass(frozen=True, slots=True)
 class ArrowExpression(BoundCondition):
-    """An expression, and the columns that it needs. It is true or false, never unknown."""
+    """An expression, and the columns that it needs."""
 
     expression: pc.Expression
     names: frozenset[str]
     table_schema: pa.Schema
+    # Evaluates it without a plan, if it is as simple as most are.
+    evaluate: Evaluate | None
 
     @classmethod
     def of(cls, expression: pc.Expression, schema: Schema) -> ArrowExpression:
@@ -42,12 +45,16 @@ class ArrowExpression(BoundCondition):
                 f"The filter {expression} does not fit the columns {shown_names(schema.column_names)}: {error}"
             ) from error
         names = frozenset(name for name in schema.column_names if _needs(expression, nothing, name))
-        return cls(expression, names, nothing.schema)
+        return cls(expression, names, nothing.schema, evaluation(expression, nothing.schema))
 
     def columns(self) -> frozenset[str]:
         return self.names
 
     def truth(self, columns: Columns) -> pa.Array:
+        return self._planned(columns) if self.evaluate is None else self.evaluate(columns.arrays)
+
+    def _planned(self, columns: Columns) -> pa.Array:
+        """Have a plan of pyarrow's query engine return the numbers of the rows for which the expression holds."""
         numbers = np.arange(columns.row_count, dtype=np.int64)
         # A name that no column has, being longer than all of them.
         row_name = "row" + max(self.names, key=len, default="")

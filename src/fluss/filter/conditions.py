@@ -9,7 +9,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import product
 from typing import Final, TypeAlias
@@ -157,6 +157,11 @@ class Compared(_ColumnCondition):
 
     operator: Operator
     value: ColumnValue
+    # What each batch is compared with.
+    _scalar: pa.Scalar = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_scalar", value_array([self.value], self.column.data_type)[0])
 
     def truth(self, columns: Columns) -> pa.Array:
         column = columns.compared(self.column)
@@ -164,11 +169,10 @@ class Compared(_ColumnCondition):
             # Nothing is above NaN, and nothing else equals it.
             is_nan = pc.is_nan(column)
             return is_nan if self.operator in (Operator.EQUAL, Operator.GREATER_OR_EQUAL) else pc.invert(is_nan)
-        value = value_array([self.value], self.column.data_type)[0]
         if self._is_float and self.operator in (Operator.GREATER, Operator.GREATER_OR_EQUAL):
             # For pyarrow NaN is neither above nor below a number: it is above all that is not below it.
-            return pc.invert(_COMPARISONS[self.operator.opposite](column, value))
-        return _COMPARISONS[self.operator](column, value)
+            return pc.invert(_COMPARISONS[self.operator.opposite](column, self._scalar))
+        return _COMPARISONS[self.operator](column, self._scalar)
 
     def predicate(self, is_negated: bool) -> Predicate | None:
         operator = self.operator.opposite if is_negated else self.operator

@@ -9,6 +9,7 @@
 | ``data_files`` | Parquet files from Arrow, where a task writes them: rows, deletes by position, deletes by key |
 | ``commits`` | one snapshot of such files: append, row delta, replace; made on one state of the table or not at all |
 | ``scans`` | what a snapshot has, by partition and bucket, and its rows with all deletes applied |
+| ``fluss_rows`` | the same rows as the Fluss table has them; ``pruning`` is what a filter tells the lake |
 | ``key_set`` | which rows have one of these keys; ``key_positions`` says where they are in data files |
 | ``maintenance`` | expired snapshots and forgotten files, deleted |
 

@@ -10,13 +10,29 @@ from pyiceberg.catalog import Catalog, load_catalog
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.directory_catalog import DirectoryCatalog
 from fluss.options import without_passwords
+from fluss.schema.table_options import LAKE_PREFIX
 
 _NAME: Final = "fluss"
+# With a table, servers tell the options ``datalake.iceberg.*`` under this prefix.
+_TABLE_PREFIX: Final = f"{LAKE_PREFIX}iceberg."
 _TYPE: Final = "type"
 _WAREHOUSE: Final = "warehouse"
 _DIRECTORY_TYPES: Final = ("hadoop", "directory")
 # Everything here lists and writes files through pyarrow, which has all common file systems built in.
 _IO: Final = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+
+
+def catalog_properties(table_properties: Mapping[str, str], own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the properties of the catalog of a Fluss table: those that the server tells, then one's own.
+
+    Servers tell no passwords, secrets and keys; those are ``own``, named as pyiceberg names them.
+    """
+    told = {
+        key.removeprefix(_TABLE_PREFIX): value
+        for key, value in table_properties.items()
+        if key.startswith(_TABLE_PREFIX)
+    }
+    return {**told, **(own or {})}
 
 
 def open_catalog(properties: Mapping[str, str]) -> Catalog:

@@ -176,7 +176,8 @@ class DataFileWriter:
         self._schema = layout.arrow_schema
         self._file: _ParquetFile | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        # Rows that are in memory, because a row group is not complete.
+        self.waiting_bytes = 0
         self._waiting_rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -184,13 +185,17 @@ class DataFileWriter:
         if batch.num_rows == 0:
             return
         self._waiting.append(batch)
-        self._waiting_bytes += batch.nbytes
+        self.waiting_bytes += batch.nbytes
         self._waiting_rows += batch.num_rows
         self.row_count += batch.num_rows
-        if self._waiting_bytes >= _ROW_GROUP_BYTES or self._waiting_rows >= _ROW_GROUP_ROWS:
-            self._write_row_group()
-            if self._file is not None and self._file.byte_count >= self._layout.target_bytes:
-                self._finish_file()
+        if self.waiting_bytes >= _ROW_GROUP_BYTES or self._waiting_rows >= _ROW_GROUP_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is in memory as a row group, also a small one."""
+        self._write_row_group()
+        if self._file is not None and self._file.byte_count >= self._layout.target_bytes:
+            self._finish_file()
 
     def _write_row_group(self) -> None:
         if not self._waiting:
@@ -200,7 +205,7 @@ class DataFileWriter:
                 self._layout, self._schema, self._layout.new_location(self._partition, self._name)
             )
         self._file.write(pa.Table.from_batches(self._waiting, self._schema))
-        self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
+        self._waiting, self.waiting_bytes, self._waiting_rows = [], 0, 0
 
     def _finish_file(self) -> None:
         file = self._file

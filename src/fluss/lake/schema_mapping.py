@@ -38,16 +38,16 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
-    TimestampType,
     TimestamptzType,
-    TimeType,
 )
+from pyiceberg.types import TimestampType as LakeTimestampType
+from pyiceberg.types import TimeType as LakeTimeType
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import ArrayType as FlussArrayType
-from fluss.schema.types import DataType, RowType, TypeRoot
+from fluss.schema.types import DataType, RowType, TimestampLtzType, TimestampType, TimeType, TypeRoot
 from fluss.schema.types import DecimalType as FlussDecimalType
 from fluss.schema.types import MapType as FlussMapType
 
@@ -70,6 +70,9 @@ MERGE_ON_READ: Final[Mapping[str, str]] = {
     "write.merge.mode": "merge-on-read",
 }
 
+# Digits after the second that times have in the lake.
+_LAKE_TIME_PRECISION: Final = 6
+
 _PLAIN_TYPES: Final[Mapping[TypeRoot, type[IcebergType]]] = {
     TypeRoot.BOOLEAN: BooleanType,
     TypeRoot.TINYINT: IntegerType,
@@ -83,8 +86,8 @@ _PLAIN_TYPES: Final[Mapping[TypeRoot, type[IcebergType]]] = {
     TypeRoot.BINARY: BinaryType,
     TypeRoot.BYTES: BinaryType,
     TypeRoot.DATE: DateType,
-    TypeRoot.TIME: TimeType,
-    TypeRoot.TIMESTAMP: TimestampType,
+    TypeRoot.TIME: LakeTimeType,
+    TypeRoot.TIMESTAMP: LakeTimestampType,
     TypeRoot.TIMESTAMP_LTZ: TimestamptzType,
 }
 
@@ -122,6 +125,20 @@ def lake_type(data_type: DataType, ids: Iterator[int] | None = None) -> IcebergT
                 )
             )
     raise AssertionError(f"no Iceberg type for {data_type!r}")
+
+
+def is_exact(data_type: DataType) -> bool:
+    """Whether the lake has the values of a type as they are. It has times in microseconds, cut to them if need be."""
+    match data_type:
+        case TimeType() | TimestampType() | TimestampLtzType():
+            return data_type.precision <= _LAKE_TIME_PRECISION
+        case FlussArrayType():
+            return is_exact(data_type.element_type)
+        case FlussMapType():
+            return is_exact(data_type.key_type) and is_exact(data_type.value_type)
+        case RowType():
+            return all(is_exact(field.data_type) for field in data_type.fields)
+    return True
 
 
 def lake_schema(schema: Schema) -> LakeSchema:

@@ -141,6 +141,11 @@ def decode_arrow_batch(
     return decoded
 
 
+def is_compressed(batch: LogBatch) -> bool:
+    """Whether the columns of an ARROW log batch are compressed."""
+    return batch.header.record_count > 0 and parse_message(batch.arrow_message).codec is not None
+
+
 def _readable(view: memoryview, message: RecordBatchMessage, contents: BufferContents) -> pa.Buffer:
     """Return the message as pyarrow reads it best: with frames where it expects them, and aligned.
 

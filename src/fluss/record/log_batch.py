@@ -425,10 +425,16 @@ def downgrade_to_v0(batch: LogBatch) -> BytesLike:
 
     Offsets and timestamp stay. A V0 batch is returned as it is, without a copy.
     """
+    parts = parts_of_v0(batch)
+    return parts[0] if len(parts) == 1 else bytearray().join(parts)
+
+
+def parts_of_v0(batch: LogBatch) -> Sequence[BytesLike]:
+    """Return what ``downgrade_to_v0`` does in parts, without a copy of the records."""
     if batch.header.magic == MAGIC_V0:
-        return batch.data
+        return (batch.data,)
     header = replace(batch.header, magic=MAGIC_V0, statistics_length=0)
-    return bytearray().join((sealed_header(header, (batch.records,)), batch.records))
+    return sealed_header(header, (batch.records,)), batch.records
 
 
 def _batch_size(view: memoryview, position: int, size_max: int) -> int:

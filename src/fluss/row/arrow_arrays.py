@@ -71,6 +71,18 @@ def bool_array(values: BoolArray) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, mask_to_arrow(values)])
 
 
+def true_indexes(booleans: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the indexes of the values that are true, which those that are null are not."""
+    count = len(booleans)
+    if not count:
+        return np.empty(0, np.int64)
+    validity, bitmap = booleans.buffers()
+    is_true = unpacked_bits(bitmap, booleans.offset, count)
+    if validity is not None:
+        is_true = is_true & unpacked_bits(validity, booleans.offset, count)
+    return np.flatnonzero(is_true)
+
+
 def string_array(strings: Sequence[str]) -> pa.Array:
     """Copy a few strings into an Arrow array."""
     encoded = [string.encode() for string in strings]

@@ -166,11 +166,32 @@ def _lock_file(path: Path) -> int:
     return fd
 
 
-def _held_by(path: Path) -> str:
+def process_of(path: Path) -> int | None:
+    """Return the number of the process that holds a data directory; None if none does, or it cannot be said."""
     try:
-        holder = (path / LOCK_FILE).read_bytes()[:_NUMBER_BYTES_MAX].decode("ascii", "replace").strip()
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        holder = ""
+        return None
+    try:
+        # Shared with others who only look.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = _holder(path)
+        return int(holder) if holder.isdecimal() else None
+    finally:
+        os.close(fd)
+    return None
+
+
+def _holder(path: Path) -> str:
+    try:
+        return (path / LOCK_FILE).read_bytes()[:_NUMBER_BYTES_MAX].decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _held_by(path: Path) -> str:
+    holder = _holder(path)
     if not holder.isdecimal():
         return f"the data directory {path} is in use by another process; stop that one or choose another directory"
     if int(holder) == os.getpid():

@@ -34,12 +34,13 @@ from fluss.server.authorizer import Authorizer, super_user_names
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
+from fluss.server.coordinator.metadata_backup import MetadataBackup
 from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.descriptors import connections_possible, raise_limit
-from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
+from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
 from fluss.server.metrics_page import MetricsPage
@@ -52,10 +53,9 @@ from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.security_files import SecurityFiles, UsersFile, load_salt_key
 from fluss.server.server_option import ServerOption
 from fluss.server.server_options import ServerOptions
-from fluss.server.tablet.disk_guard import DiskGuard
+from fluss.server.tablet.kv_snapshots import KvSnapshotSettings
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.remote_logs import RemoteSettings
-from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrubber import ScrubSettings
 from fluss.server.tablet.tablet_files import find_tablet
@@ -185,14 +185,17 @@ class FlussServer:
             clock=self._clock,
             ids=coordinator.row_ids,
             remote_registry=coordinator.store.remote_logs,
+            snapshot_registry=coordinator.store.kv_snapshots,
             tiered=coordinator.lake_snapshots,
-            metadata=coordinator.store,
+            metadata=MetadataBackup(coordinator.store),
             files=self._files,
         )
         self._running.push_async_callback(manager.stop)
         manager.scrubber.show(self._metrics)
         await manager.start()
-        coordinator_service = CoordinatorService(coordinator, manager)
+        coordinator_service = CoordinatorService(
+            coordinator, manager, None if manager.snapshots is None else manager.snapshots.files_of
+        )
         self._running.push_async_callback(coordinator_service.stop)
         await coordinator_service.start()
         manager.show(self._metrics)
@@ -203,7 +206,7 @@ class FlussServer:
         tablet_service.show(self._metrics)
         self._watch_memory()
         users = await self._load_users(directory.path)
-        _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
+        _follow_changes(coordinator.configs, users, manager)
         _follow_quotas(coordinator.configs, self._quotas)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
         await self._start_listeners(handlers, users, nodes, tablet_service)
@@ -357,9 +360,7 @@ def _refuse_lost_metadata(data_dir: Path) -> None:
 # Settings of the parts
 
 
-def _follow_changes(
-    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_runtime: KvRuntime
-) -> None:
+def _follow_changes(configs: DynamicConfigs, users: SharedUsers, manager: TabletManager) -> None:
     """Give the parts of the server the options that can change while it runs, now and whenever they change."""
 
     def current(option: ServerOption[T]) -> T:
@@ -369,13 +370,16 @@ def _follow_changes(
         limit_ratio = current(ServerOptions.disk_write_limit_ratio)
         # One may come from a stored change, the other from a configuration that was edited since.
         recover_ratio = min(current(ServerOptions.disk_write_recover_ratio), limit_ratio)
-        disk_guard.set_ratios(limit_ratio=limit_ratio, recover_ratio=recover_ratio)
+        manager.disk_guard.set_ratios(limit_ratio=limit_ratio, recover_ratio=recover_ratio)
 
     def set_rolls(_: str | None = None) -> None:
-        retention.rolls_active_segment = current(ServerOptions.log_retention_rolls_active_segment)
+        manager.retention.rolls_active_segment = current(ServerOptions.log_retention_rolls_active_segment)
 
     def set_flush_interval(_: str | None = None) -> None:
-        kv_runtime.set_flush_interval(current(ServerOptions.kv_flush_interval_ms))
+        interval_ms = current(ServerOptions.kv_flush_interval_ms)
+        manager.kv_runtime.set_flush_interval(interval_ms)
+        if manager.snapshotter is not None:
+            manager.snapshotter.set_interval(interval_ms)
 
     followed: tuple[tuple[ServerOption[Any], Callable[[str | None], None]], ...] = (
         (ServerOptions.disk_write_limit_ratio, set_ratios),
@@ -475,6 +479,12 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
             backup_interval_ms=options.backup_interval_ms,
             backup_points_kept=options.backup_points_kept,
         ),
+        snapshots=KvSnapshotSettings(
+            interval_ms=options.kv_flush_interval_ms,
+            retained_count=options.kv_snapshots_retained,
+            transfer_threads=options.kv_snapshot_transfer_threads,
+            lease_check_interval_ms=options.kv_snapshot_lease_check_interval_ms,
+        ),
     )
 
 
@@ -485,6 +495,8 @@ def _kv_settings(options: ServerOptions) -> KvSettings:
             write_buffers_bytes_max=options.kv_write_buffers_bytes_max,
             write_buffer_bytes=options.kv_write_buffer_bytes,
             shared_store_bytes_max=options.kv_shared_store_bytes_max,
+            # What clients fetch from remote storage they must be able to read.
+            is_portable=bool(options.remote_locations),
         ),
         write_memory_bytes_max=options.kv_write_memory_bytes_max,
         flush_interval_ms=options.kv_flush_interval_ms,

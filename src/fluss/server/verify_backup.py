@@ -1,8 +1,8 @@
 """``--verify-backup``: whether a backup is complete, without restoring it.
 
 Everything that the newest point names is looked at: sizes and checksums of metadata, indexes and tails, the metadata as
-SQLite checks them, manifests of remote logs, and the sizes of all segments that they name. What is in remote segments
-is not read: only their sizes are compared.
+SQLite checks them, manifests of remote logs, descriptions of snapshots of rows by key, and the sizes of all segments
+and files that they name. What is in those is not read: only their sizes are compared.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Final
 
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
-from fluss.server.coordinator.restored_metadata import check_metadata, remote_logs, table_count
-from fluss.server.model import RemoteLogEntry, format_bucket
+from fluss.server.coordinator.metadata_backup import check_metadata, kv_snapshots, remote_logs, table_count
+from fluss.server.model import KvSnapshotEntry, RemoteLogEntry, format_bucket
 from fluss.server.restore import fetch_metadata
 from fluss.storage.backup.points import BackupPoint, TailChain, TailPiece, get_chains, newest_point, no_backup
 from fluss.storage.backup.tails import read_piece
+from fluss.storage.kv.remote_snapshot import load_snapshot
 from fluss.storage.log.file_names import LogFileKind
 from fluss.storage.log.remote_log import get_manifest
 from fluss.storage.log.remote_manifest import RemoteSegment, remote_file_path
@@ -86,6 +87,7 @@ class _Verifier:
         self._found = Verification(point)
         self._progress = progress
         self._said_s = time.monotonic()
+        self._snapshots: list[KvSnapshotEntry] = []
         self._stores: dict[str, RemoteStore] = {point.location: store, store.location: store}
 
     def run(self) -> Verification:
@@ -98,6 +100,9 @@ class _Verifier:
         for number, entry in enumerate(entries, 1):
             self._say(f"remote logs: {number} of {len(entries)}")
             self._look(partial(self._remote_log, entry, chains.get(entry.bucket)))
+        for number, snapshot in enumerate(self._snapshots, 1):
+            self._say(f"snapshots of rows by key: {number} of {len(self._snapshots)}")
+            self._look(partial(self._snapshot, snapshot))
         objects: set[str] = set()
         for number, (bucket, chain) in enumerate(chains.items(), 1):
             self._say(f"tails: {number} of {len(chains)}")
@@ -119,6 +124,7 @@ class _Verifier:
             check_metadata(path)
             self._found.table_count = table_count(path)
             self._count(1, self._found.point.metadata.size_bytes)
+            self._snapshots = kv_snapshots(path)
             return remote_logs(path)
 
     def _remote_log(self, entry: RemoteLogEntry, chain: TailChain | None) -> None:
@@ -139,6 +145,17 @@ class _Verifier:
             self._found.problems.append(
                 f"{format_bucket(entry.bucket)} has no records from {entry.end_offset} to {chain.start_offset}"
             )
+
+    def _snapshot(self, entry: KvSnapshotEntry) -> None:
+        store = self._stores.get(entry.root)
+        if store is None:
+            self._found.problems.append(
+                f"{entry.root} is another place, whose snapshot of {format_bucket(entry.bucket)} was not looked at"
+            )
+            return
+        self._count(1, 0)
+        for path, file in load_snapshot(store, entry.directory, entry.snapshot_id).paths(entry.directory):
+            self._check_size(store, path, file.size_bytes)
 
     def _segment(self, store: RemoteStore, entry: RemoteLogEntry, segment: RemoteSegment) -> None:
         self._say(f"segments of {entry.directory}")

@@ -16,10 +16,11 @@ from pyspark.sql.types import StructType
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TablePath
-from fluss.spark.fluss_catalog import FlussCatalog, shown_properties
+from fluss.spark.fluss_catalog import FlussCatalog
 from fluss.spark.naming import TableName, table_name
 from fluss.spark.pushdown.hints import SHARED_KEY
 from fluss.spark.pushdown.installation import install_catalog
+from fluss.spark.table_shape import shown_properties
 from fluss.spark.type_mapping import view_schema
 
 # Errors for which Spark has exceptions of its own.

@@ -64,6 +64,7 @@ from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
 if TYPE_CHECKING:
     from fluss.spark.bulk.reports import CopyReport, ExportReport, LoadReport
+    from fluss.tiering.progress import TieringReport
 
 _SHUFFLE_TASKS = "spark.sql.shuffle.partitions"
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
@@ -476,6 +477,17 @@ class FlussSpark:
         from fluss.spark import bulk
 
         return bulk.copy(self, source, target, **options)
+
+    # The lake
+
+    def tier(self, tables: str | TablePath | Sequence[str | TablePath] | None = None, **options: Any) -> TieringReport:
+        """Bring to the lake what tables have got since the last time, now; without ``tables`` all that have a lake.
+
+        The options are those of ``fluss.spark.lake.tiering.tier``.
+        """
+        from fluss.spark.lake import tiering
+
+        return tiering.tier(self, self._catalog, tables, **options)
 
     def __repr__(self) -> str:
         return f"FlussSpark({self.options.get(Config.bootstrap_servers.key, '')!r})"

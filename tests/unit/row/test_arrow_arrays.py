@@ -13,7 +13,15 @@ from hypothesis import given
 
 from fluss.errors import SizeLimitError
 from fluss.row import compacted, compacted_columns, indexed
-from fluss.row.arrow_arrays import bool_array, empty_batch, number_array, slot_bits, slots_bytes, string_array
+from fluss.row.arrow_arrays import (
+    bool_array,
+    empty_batch,
+    number_array,
+    slot_bits,
+    slots_bytes,
+    string_array,
+    true_indexes,
+)
 from fluss.row.encoded import EncodedRows
 from fluss.schema.arrow import arrow_type
 from fluss.schema.type_parser import parse_type
@@ -34,6 +42,13 @@ def test_numbers_are_those_of_pyarrow(dtype: type[np.generic], step: int) -> Non
 def test_booleans_are_those_of_pyarrow(count: int) -> None:
     values = np.arange(count) % 3 == 0
     assert bool_array(values).equals(pa.array(values, pa.bool_()))
+
+
+@pytest.mark.parametrize("start", [0, 3, 8])
+@pytest.mark.parametrize("values", [[True, False, None] * 7, [True] * 20, [False] * 9, [None] * 9, []])
+def test_what_is_true_is_found_also_in_slices(values: list[bool | None], start: int) -> None:
+    expected = [index for index, value in enumerate(values[start:]) if value]
+    assert true_indexes(pa.array(values, pa.bool_())[start:]).tolist() == expected
 
 
 def test_texts_are_those_of_pyarrow() -> None:

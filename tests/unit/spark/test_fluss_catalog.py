@@ -12,7 +12,6 @@ import fluss
 from fluss.errors import FlussError
 from fluss.schema.schema import AggFunction
 from fluss.schema.table import TableInfo, TablePath
-from fluss.spark.fluss_catalog import TableShape, shown_properties
 from fluss.spark.naming import (
     TableName,
     provider_name,
@@ -23,6 +22,7 @@ from fluss.spark.naming import (
     unique_spark_name,
 )
 from fluss.spark.query_options import format_columns, format_options, format_partitions, format_time
+from fluss.spark.table_shape import TableShape, shown_properties
 
 SCHEMA = fluss.Schema(
     pa.schema([("id", pa.int64()), ("day", pa.string()), ("total", pa.int64()), ("names", pa.string())])

@@ -9,9 +9,11 @@ tables that a connection returned, and blocks the calling thread.
 | reads | exact ranges of logs (``ranges``), the rows of a key table at an offset (``rows_at``) |
 | changes | runs of records, the leading columns of a changelog, folding changes to rows (``scan``) |
 | writes | counted rows (``CountedWriter``), batches with chosen sequence numbers (``SequencedWriter``) |
+| lakes | which tables are to be tiered, and registering what was (``TieringCalls``) |
 | recovery | what a writer has written (``writer_batches``), where rows belong (``TableSplitter``) |
 """
 
+from fluss.client.admin.tiering_calls import FinishedRound, HeartbeatAnswer, TieringAssignment, TieringCalls
 from fluss.client.bulk.counted_writer import CountedWriter
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.bulk.rows_at import rows_at
@@ -23,12 +25,15 @@ from fluss.client.bulk.sequenced_writer import (
     upsert_encoder,
 )
 from fluss.client.bulk.table_facts import (
+    admin_of,
     lake_snapshot_of,
     named_buckets_of,
     offsets_of,
     partitions_and_dropped_of,
     partitions_of,
+    reopened,
     row_counts_of,
+    tiering_calls_of,
     writer_batch_bytes,
 )
 from fluss.client.bulk.table_splitter import TableSplitter
@@ -48,12 +53,17 @@ __all__ = [
     "NOT_IN_LOG",
     "ChangelogFold",
     "CountedWriter",
+    "FinishedRound",
+    "HeartbeatAnswer",
     "LogRange",
     "PartitionSplitter",
     "RecordRun",
     "SequencedWriter",
     "TableSplitter",
+    "TieringAssignment",
+    "TieringCalls",
     "WrittenBatch",
+    "admin_of",
     "append_encoder",
     "changelog_batch",
     "changelog_schema",
@@ -68,11 +78,13 @@ __all__ = [
     "partitions_and_dropped_of",
     "partitions_of",
     "read_ranges",
+    "reopened",
     "retried",
     "row_counts_of",
     "rows_at",
     "scan_columns",
     "slices",
+    "tiering_calls_of",
     "upsert_encoder",
     "wait_for",
     "writer_batch_bytes",

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from fluss.client.admin.admin import FlussAdmin
+from fluss.client.admin.tiering_calls import TieringCalls
 from fluss.client.fluss_table import FlussTable, TableContext, context_of
 from fluss.client.kernel.leaders import ask_leaders, find_unknown_leaders
 from fluss.client.kernel.table_calls import (
@@ -100,14 +102,33 @@ def lake_snapshot_of(table: FlussTable) -> LakeSnapshot | None:
     """Return how far the lake has a table, None if it has nothing of it."""
     if table.get_table_info().properties.get(LAKE_ENABLED.key, "").lower() != "true":
         return None
-    context = context_of(table)
-    admin = FlussAdmin._create(context.cluster, context.runtime)
     try:
-        return context.runtime.run(admin.get_latest_lake_snapshot(table.table_path))
+        return context_of(table).runtime.run(admin_of(table).get_latest_lake_snapshot(table.table_path))
     except FlussError as error:
         if error.error_code not in _NO_LAKE_CODES:
             raise
         return None
+
+
+def tiering_calls_of(admin: FlussAdmin) -> TieringCalls:
+    """Return the calls of a tiering service to the cluster of an admin."""
+    return TieringCalls(admin._cluster, admin._runtime)
+
+
+def admin_of(table: FlussTable) -> FlussAdmin:
+    """Return an admin of the cluster that a table belongs to."""
+    context = context_of(table)
+    return FlussAdmin._create(context.cluster, context.runtime)
+
+
+def reopened(table: FlussTable) -> FlussTable:
+    """Return a table as the coordinator knows it now, with the properties of its lake; code 7 if it is gone.
+
+    It is another one, with another table id, if it was dropped and created again.
+    """
+    context = context_of(table)
+    info = context.runtime.run(admin_of(table).get_table_info(table.table_path))
+    return FlussTable._create(replace(context, info=info))
 
 
 def writer_batch_bytes(table: FlussTable) -> int:

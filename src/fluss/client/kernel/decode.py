@@ -7,27 +7,27 @@ they were written instead. Column positions are the same in all schemas of a tab
 are only ever added at the end.
 
 Rows that a filter does not want are left out here, before anything else is done with them. The columns that only the
-filter needs are fetched, and left out as well.
+filter needs are fetched, and left out as well. Behind a batch of which nothing was wanted, those of the filter are
+decompressed first, and the others only if a row is wanted: wanted rows often lie close together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.errors import CorruptRecordError
 from fluss.filter.row_filter import RowFilter
-from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, project_batch
+from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, is_compressed, project_batch
 from fluss.record.log_batch import LogBatch, decode_row_body, read_batch, verify_crc
 from fluss.record.value_batch import decode_by_schema, decode_value_batch, split_values
 from fluss.row import compacted_columns, indexed
-from fluss.row.arrow_arrays import buffer_numbers, empty_batch
+from fluss.row.arrow_arrays import empty_batch, number_array, true_indexes
 from fluss.row.encoded import EncodedRows
 from fluss.schema.arrow import arrow_type
 from fluss.schema.schema import Column, Schema
@@ -38,6 +38,8 @@ from fluss.schema.types import DataType
 _READINGS_MAX: Final = 256
 # What the rows of one batch may take in memory besides their own bytes. Nulls are small in rows, and not in Arrow.
 _ARRAYS_BYTES_MAX: Final = 1 << 30
+# Up to this part of the rows it is faster to pick them one by one than to go over all of them.
+_PICKED_SHARE_MAX: Final = 1 / 4
 
 
 class ScanColumns:
@@ -102,6 +104,19 @@ class DecodedBatch:
     offsets: Int64Array | None = None
 
 
+# The columns of a filter: name, index in a batch or None for a column of nulls, type.
+_Sources: TypeAlias = tuple[tuple[str, int | None, pa.DataType], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Skim:
+    """How the columns of a filter are read alone, from an Arrow batch as it was received."""
+
+    cut: ColumnProjection
+    schema: pa.Schema
+    sources: _Sources
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
     """How batches of one schema are read."""
@@ -112,12 +127,14 @@ class _Reading:
     sources: tuple[int | None, ...]
     output_types: tuple[DataType, ...]
     output_schema: pa.Schema
-    # The columns of the filter: name, index in the payload or None as above, type.
-    filter_sources: tuple[tuple[str, int | None, pa.DataType], ...]
+    # Where the filter finds its columns in the payload.
+    filter_sources: _Sources
     # Whether the output is the payload as it is.
     is_payload: bool
     # Cuts unwanted columns out of a whole Arrow batch before anything is decoded.
     cut: ColumnProjection | None
+    # How the columns of the filter are read alone; None if there are no others.
+    skim: _Skim | None
 
 
 class BatchDecoder:
@@ -132,6 +149,8 @@ class BatchDecoder:
         self._log_format = log_format
         self._load_schema = load_schema
         self._readings: dict[tuple[int, bool, bool], _Reading] = {}
+        # Whether the filter has kept nothing of the last batch.
+        self._was_empty = False
 
     def decode(self, batch: LogBatch, *, is_projected: bool, aligned: bool = True) -> DecodedBatch:
         """Return the rows of a batch. ``is_projected`` says that the server has cut out the pushed-down columns.
@@ -141,7 +160,10 @@ class BatchDecoder:
         reading = self._reading(batch.header.schema_id, is_projected, aligned)
         if not is_projected:
             verify_crc(batch)
-        if self._log_format is LogFormat.ARROW:
+        is_arrow = self._log_format is LogFormat.ARROW
+        if is_arrow and self._was_empty and self._is_ruled_out(batch, reading, trusted=not is_projected):
+            return _nothing_of(batch, reading)
+        if is_arrow:
             change_types = batch.change_types
             payload = self._arrow_payload(batch, reading, trusted=not is_projected)
         else:
@@ -149,10 +171,12 @@ class BatchDecoder:
         rows = payload if reading.is_payload else _chosen(payload, reading)
         base_offset, offsets = batch.header.base_offset, None
         if self._columns.row_filter is not None:
-            kept = _kept_rows(self._columns.row_filter, reading, payload)
-            if kept is not None:
-                rows, offsets = rows.filter(kept.truth), kept.numbers + base_offset
-                change_types = None if change_types is None else change_types[kept.numbers]
+            truth = self._columns.row_filter.truth(_filter_columns(payload, reading.filter_sources), payload.num_rows)
+            kept = true_indexes(truth)
+            self._was_empty = not len(kept)
+            if len(kept) < payload.num_rows:
+                rows, offsets = _picked(rows, truth, kept), kept + base_offset
+                change_types = None if change_types is None else change_types[kept]
         return DecodedBatch(
             base_offset=base_offset,
             timestamp_ms=batch.header.commit_timestamp,
@@ -162,6 +186,17 @@ class BatchDecoder:
             change_types=None if change_types is None else change_types.copy(),
             offsets=offsets,
         )
+
+    def _is_ruled_out(self, batch: LogBatch, reading: _Reading, *, trusted: bool) -> bool:
+        """Whether the filter keeps nothing of a batch, by the filter's columns alone, if that is less work."""
+        row_filter, skim = self._columns.row_filter, reading.skim
+        if row_filter is None or skim is None or not is_compressed(batch):
+            return False
+        cut = read_batch(b"".join(project_batch(batch, skim.cut, recompute_crc=False)))
+        payload = decode_arrow_batch(cut, skim.schema, trusted=trusted)
+        truth = row_filter.truth(_filter_columns(payload, skim.sources), payload.num_rows)
+        is_any: bool = truth.true_count > 0
+        return not is_any
 
     def _arrow_payload(self, batch: LogBatch, reading: _Reading, *, trusted: bool) -> pa.RecordBatch:
         if reading.cut is not None and batch.header.record_count:
@@ -200,6 +235,8 @@ class BatchDecoder:
         output, output_schema = wanted.columns, wanted.arrow_schema
         if not aligned and wanted.positions is None:
             output, output_schema = tuple(full), fields
+        # The columns that are received.
+        received, received_schema = full, fields
         pushdown = wanted.pushdown
         cut = None
         if pushdown and (is_projected or self._log_format is LogFormat.ARROW):
@@ -208,41 +245,68 @@ class BatchDecoder:
                 cut = ColumnProjection.of(fields, present)
             if present:
                 full, fields = [full[p] for p in present], pa.schema([fields.field(p) for p in present])
-        index_by_id = {column.column_id: index for index, column in enumerate(full)}
-        sources = tuple(index_by_id.get(column.column_id) for column in output)
-        filtered = () if wanted.row_filter is None else map(wanted.schema.column, wanted.row_filter.columns)
+        if is_projected:
+            received, received_schema = full, fields
+        sources = _indexes(output, full)
         return _Reading(
             payload_columns=tuple(full),
             payload_schema=fields,
             sources=sources,
             output_types=tuple(column.data_type for column in output),
             output_schema=output_schema,
-            filter_sources=tuple(
-                (column.name, index_by_id.get(column.column_id), arrow_type(column.data_type)) for column in filtered
-            ),
+            filter_sources=_filter_sources(wanted, full),
             is_payload=sources == tuple(range(len(full))) and output_schema.equals(fields),
             cut=cut,
+            skim=_skim(wanted, received, received_schema) if self._log_format is LogFormat.ARROW else None,
         )
 
 
-class _Kept(NamedTuple):
-    """Which rows a filter keeps: for each row whether it does, and the numbers of those rows."""
+def _indexes(wanted: Iterable[Column], found: Sequence[Column]) -> tuple[int | None, ...]:
+    """Return where columns are among others, by their ids; None for those that are not."""
+    index_by_id = {column.column_id: index for index, column in enumerate(found)}
+    return tuple(index_by_id.get(column.column_id) for column in wanted)
 
-    truth: pa.Array
-    numbers: Int64Array
+
+def _filter_sources(wanted: ScanColumns, found: Sequence[Column]) -> _Sources:
+    columns = [] if wanted.row_filter is None else [wanted.schema.column(name) for name in wanted.row_filter.columns]
+    types = [arrow_type(column.data_type) for column in columns]
+    return tuple(zip((column.name for column in columns), _indexes(columns, found), types, strict=True))
 
 
-def _kept_rows(row_filter: RowFilter, reading: _Reading, payload: pa.RecordBatch) -> _Kept | None:
-    """Find the rows that a filter keeps; None if it keeps all of them."""
-    row_count = payload.num_rows
-    columns = {
-        name: pa.nulls(row_count, type_) if source is None else payload.column(source)
-        for name, source, type_ in reading.filter_sources
-    }
-    truth = row_filter.truth(columns, row_count)
-    if truth.true_count == row_count:
+def _skim(wanted: ScanColumns, received: Sequence[Column], schema: pa.Schema) -> _Skim | None:
+    """Return how the columns of the filter are read without the others, None if it would be no less work."""
+    positions = sorted(index for _, index, _ in _filter_sources(wanted, received) if index is not None)
+    if not positions or len(positions) == len(received):
         return None
-    return _Kept(truth, buffer_numbers(pc.indices_nonzero(truth), np.uint64).astype(np.int64))
+    return _Skim(
+        ColumnProjection.of(schema, positions),
+        pa.schema([schema.field(position) for position in positions]),
+        _filter_sources(wanted, [received[position] for position in positions]),
+    )
+
+
+def _filter_columns(rows: pa.RecordBatch, sources: _Sources) -> dict[str, pa.Array]:
+    return {
+        name: pa.nulls(rows.num_rows, type_) if source is None else rows.column(source)
+        for name, source, type_ in sources
+    }
+
+
+def _picked(rows: pa.RecordBatch, truth: pa.Array, kept: Int64Array) -> pa.RecordBatch:
+    """Return the rows that a filter keeps, given which and their numbers; never views of all rows."""
+    is_few = len(kept) <= rows.num_rows * _PICKED_SHARE_MAX
+    return rows.take(number_array(kept)) if is_few else rows.filter(truth)
+
+
+def _nothing_of(batch: LogBatch, reading: _Reading) -> DecodedBatch:
+    return DecodedBatch(
+        base_offset=batch.header.base_offset,
+        timestamp_ms=batch.header.commit_timestamp,
+        rows=empty_batch(reading.output_schema),
+        data_types=reading.output_types,
+        change_types=None if batch.header.is_append_only else np.empty(0, np.uint8),
+        offsets=np.empty(0, np.int64),
+    )
 
 
 def _chosen(payload: pa.RecordBatch, reading: _Reading) -> pa.RecordBatch:

@@ -16,16 +16,20 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.convert import (
     dropped_partition,
+    lake_snapshot,
     partition_info,
     pb_partition_spec,
     pb_table_path,
     raise_failure,
     table_bucket,
+    table_info,
 )
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.offsets import OffsetSpec, OffsetType
+from fluss.schema.offsets import LakeSnapshot, OffsetSpec, OffsetType
 from fluss.schema.table import DroppedPartition, PartitionInfo, PartitionSpec, TableBucket, TableInfo, TablePath
 
+# The lake has nothing of a table: it has no lake, or nothing was written to it yet.
+_NO_LAKE_CODES: Final = frozenset({ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION, ErrorCode.LAKE_SNAPSHOT_NOT_EXIST})
 # The server id of a request that does not come from a replica.
 _NO_FOLLOWER: Final = -1
 _OFFSET_TYPES: Final = {OffsetType.EARLIEST: 0, OffsetType.LATEST: 1, OffsetType.TIMESTAMP: 2}
@@ -58,6 +62,24 @@ async def is_gone(cluster: Cluster, info: TableInfo) -> bool:
     except FlussError as error:
         return error.error_code == ErrorCode.TABLE_NOT_EXIST
     return response.table_id != info.table_id
+
+
+async def readable_lake_snapshot(cluster: Cluster, path: TablePath) -> LakeSnapshot | None:
+    """Ask which snapshot of its lake a table may be read from, and how far that goes; None if there is none yet."""
+    request = pb.GetLakeSnapshotRequest(table_path=pb_table_path(path), readable=True)
+    try:
+        return lake_snapshot(await cluster.request_coordinator(apis.GET_LAKE_SNAPSHOT, request))
+    except FlussError as error:
+        if error.error_code not in _NO_LAKE_CODES:
+            raise
+        return None
+
+
+async def fresh_table_info(cluster: Cluster, path: TablePath) -> TableInfo:
+    """Ask the coordinator to describe a table; the answer has the properties of its lake's catalog, too."""
+    request = pb.GetTableInfoRequest(table_path=pb_table_path(path))
+    response = await cluster.request_coordinator(apis.GET_TABLE_INFO, request)
+    return table_info(path, response)
 
 
 async def partitions_and_dropped(

@@ -32,7 +32,8 @@ class ChangelogFold:
 
     ``columns`` are wanted, of the rows that their filter keeps. Changes have the columns ``with_keys``: those, what
     else the filter needs, and what else there is of ``key_names``, the primary key without the partition columns.
-    Changes of one bucket come in the order of their offsets.
+    Changes of one bucket come in the order of their offsets. With ``keeps_deletes`` keys that end with a deletion are
+    kept, for somebody who has older rows: they are among the ``changes`` and not among the ``rows``.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class ChangelogFold:
         with_keys: ScanColumns,
         key_names: Sequence[str],
         *,
+        keeps_deletes: bool = False,
         pending_rows_min: int = _PENDING_ROWS_MIN,
     ) -> None:
         self._columns = columns
+        self._keeps_deletes = keeps_deletes
         self._pending_rows_min = pending_rows_min
         names = [column.name for column in with_keys.columns]
         self._key_positions = [names.index(name) for name in key_names]
@@ -59,7 +62,8 @@ class ChangelogFold:
         # What a row was before its update says nothing about what it is now.
         kept = change_types(changes) != ChangeType.UpdateBefore
         changes = changes if kept.all() else changes.filter(bool_array(kept))
-        self._buckets.setdefault(run.bucket, _BucketFold(changes.schema)).pending.append(changes)
+        fold = self._buckets.setdefault(run.bucket, _BucketFold(changes.schema, self._keeps_deletes))
+        fold.pending.append(changes)
         self._pending_rows += changes.num_rows
         if self._pending_rows >= max(self._folded_rows, self._pending_rows_min):
             self._fold()
@@ -70,9 +74,15 @@ class ChangelogFold:
         unfiltered = self._columns.with_filter_columns()
         types = tuple(column.data_type for column in self._columns.columns)
         for bucket, fold in self._buckets.items():
-            for batch in fold.folded.select(range(len(unfiltered.columns))).to_batches():
+            for batch in fold.rows().select(range(len(unfiltered.columns))).to_batches():
                 rows = pa.RecordBatch.from_arrays(batch.columns, schema=unfiltered.arrow_schema)
                 yield RecordRun.of_snapshot(bucket, filtered_rows(rows, self._columns), types)
+
+    def changes(self, bucket: TableBucket) -> pa.Table | None:
+        """Return the last change of every key of a bucket as ``keyed_changes`` does; None if it has no changes."""
+        self._fold()
+        fold = self._buckets.get(bucket)
+        return None if fold is None else fold.folded
 
     def _fold(self) -> None:
         self._pending_rows = self._folded_rows = 0
@@ -84,17 +94,26 @@ class ChangelogFold:
 class _BucketFold:
     """The rows of one bucket as far as they are folded, and the changes since."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, keeps_deletes: bool) -> None:
         self.folded: pa.Table = schema.empty_table()
         self.pending: list[pa.Table] = []
+        self._keeps_deletes = keeps_deletes
 
     def fold(self) -> None:
         if not self.pending:
             return
         rows = pa.concat_tables([self.folded, *self.pending])
         self.pending = []
-        kept = is_end_of_key(rows) & (change_types(rows) != ChangeType.Delete)
+        kept = is_end_of_key(rows)
+        if not self._keeps_deletes:
+            kept &= change_types(rows) != ChangeType.Delete
         self.folded = rows.filter(bool_array(kept)).combine_chunks()
+
+    def rows(self) -> pa.Table:
+        """Return what is left when deletions have been applied."""
+        if not self._keeps_deletes:
+            return self.folded
+        return self.folded.filter(bool_array(change_types(self.folded) != ChangeType.Delete))
 
 
 def keyed_changes(run: RecordRun, key_positions: Sequence[int], key_types: Sequence[DataType]) -> pa.Table:

@@ -54,8 +54,10 @@ class TableReadOptions:
     row_limit: int | None = None
     # Chosen partitions; None stands for all.
     partitions: Collection[str | PartitionSpec] | None = None
-    # A single bucket, instead of partitions.
-    bucket: TableBucket | None = None
+    # Some buckets, instead of partitions.
+    buckets: Collection[TableBucket] | None = None
+    # Where logs are read from; those of other buckets are from their beginning.
+    starts: Mapping[TableBucket, int] | None = None
     # Shows how far the read is.
     progress: ProgressBar | None = None
 
@@ -87,12 +89,12 @@ class TableRead:
     async def begin(cls, cluster: Cluster, runtime: Runtime, info: TableInfo, options: TableReadOptions) -> TableRead:
         """Find out what there is, and how to read it. Runs on the loop of the cluster."""
         path, columns = info.table_path, options.columns
-        if options.bucket is None:
+        if options.buckets is None:
             buckets = await table_buckets(cluster, info, options.partitions, columns.row_filter)
         else:
-            buckets = [options.bucket]
+            buckets = list(options.buckets)
         rows = _KeptRows(buckets, options.row_limit)
-        earliest = dict.fromkeys(buckets, EARLIEST_OFFSET)
+        earliest = dict.fromkeys(buckets, EARLIEST_OFFSET) | dict(options.starts or {})
         if not info.has_primary_key():
             pipeline = ScanPipeline(cluster, runtime, info, columns, predicate=options.predicate)
             return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows, progress=options.progress)

@@ -16,7 +16,8 @@ from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.progress import progress_bar
 from fluss.client.scan.records import RecordBatch, ScanRecord, require_pandas
 from fluss.client.scan.table_buckets import PartitionChoices, check_bucket_id, checked_choices
-from fluss.client.scan.table_read import TableRead, TableReadOptions
+from fluss.client.scan.table_read import TableReadOptions
+from fluss.client.scan.union_read import begin_read
 from fluss.errors import FlussError
 from fluss.filter.row_filter import Filter, RowFilter, check_filter
 from fluss.integers import int32
@@ -160,6 +161,10 @@ class TableScan:
         from the last snapshot on, in remote storage: this machine has to be able to read it, and needs RocksDB for it
         (``pip install "flussbett[server]"``).
 
+        A table that has a lake is read from there as far as the lake goes, and from Fluss behind it
+        (``client.lake.read``): records and partitions that Fluss no longer has are among the rows. Rows of the lake
+        come first; those of a log bucket stay in their order.
+
         ``progress`` shows how far the read is, if there is a terminal or a notebook.
         """
         return run_blocking(self.to_arrow_async(partitions, progress=progress))
@@ -167,7 +172,7 @@ class TableScan:
     async def to_arrow_async(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
         options = self._read_options(partitions, progress)
-        begin = TableRead.begin(self._cluster, self._runtime, self._info, options)
+        begin = begin_read(self._cluster, self._runtime, self._info, options)
         read = await self._runtime.bridge(begin, cancels=True)
         return pa.Table.from_batches(await read.all_rows(), schema=options.columns.arrow_schema)
 
@@ -201,7 +206,7 @@ class TableScan:
         keep all rows of a table with a primary key in memory.
         """
         options = self._read_options(partitions, progress)
-        read = self._runtime.run(TableRead.begin(self._cluster, self._runtime, self._info, options))
+        read = self._runtime.run(begin_read(self._cluster, self._runtime, self._info, options))
         return pa.RecordBatchReader.from_batches(options.columns.arrow_schema, read.batches())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -211,7 +216,7 @@ class TableScan:
     def _batches(self, partitions: PartitionChoices) -> Iterator[pa.RecordBatch]:
         """Yield the rows, beginning to read when the first is asked for."""
         options = self._read_options(partitions)
-        read = self._runtime.run(TableRead.begin(self._cluster, self._runtime, self._info, options))
+        read = self._runtime.run(begin_read(self._cluster, self._runtime, self._info, options))
         yield from read.batches()
 
     def _read_options(self, partitions: PartitionChoices, progress: bool = False) -> TableReadOptions:

@@ -19,8 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -36,6 +35,7 @@ from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import BucketGroup, HostedBucket, HostedTable, open_all
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.remote_logs import RemoteLogs
+from fluss.storage.backup.kept_points import KeptPoints
 from fluss.storage.backup.ownership import (
     Claim,
     FencedError,
@@ -46,23 +46,20 @@ from fluss.storage.backup.ownership import (
     load_claim,
 )
 from fluss.storage.backup.points import (
-    INDEX_COUNT,
     INDEXES,
     METADATA,
-    TAILS,
     BackupPoint,
+    Chains,
     StoredObject,
-    TailChain,
-    encode_index,
     get_chains,
     get_point,
-    index_of,
     new_path,
     point_paths,
     put_object,
     put_point,
 )
 from fluss.storage.backup.restore_note import RestoreNote
+from fluss.storage.backup.tail_index import TailIndex
 from fluss.storage.backup.tails import PlannedTail, packs, plan_tail, ship_pack
 from fluss.storage.remote.store import CHUNK_BYTES, RemoteStoppedError, RemoteStore
 from fluss.storage.vfs import Files
@@ -79,9 +76,8 @@ _LAST_POINT_TIMEOUT_S: Final = 20.0
 # A backup is late when it is older than so many intervals, and than so long.
 _LATE_INTERVALS: Final = 3
 _LATE_MS_MIN: Final = 30_000
-# Objects with tails are written again when less than half of them is needed, and it is worth it.
-_WASTE_BYTES_MIN: Final = 64 * 1024 * 1024
 _COPY_FILE: Final = "backup-metadata.tmp"
+_COPY_ATTEMPTS: Final = 4
 
 logger = logging.getLogger(__name__)
 
@@ -91,14 +87,6 @@ class _Change(NamedTuple):
 
     group: BucketGroup
     bucket_id: int
-
-
-class _KeptPoint(NamedTuple):
-    """A point that can be restored, what it names, and its number in this process; 0 if an earlier one made it."""
-
-    path: str
-    objects: frozenset[str]
-    number: int
 
 
 class Backup:
@@ -129,17 +117,11 @@ class Backup:
         self._claim: Claim | None = None
         # Why this server ships no more.
         self._fence: FencedError | None = None
-        # What the next point says. By index.
-        self._chains: list[dict[TableBucket, TailChain]] = [{} for _ in range(INDEX_COUNT)]
-        self._dirty_indexes: set[int] = set()
+        # What the next point says.
+        self._tails = TailIndex()
         self._point: BackupPoint | None = None
         self._metadata_changes = -1
-        # What is needed of each object with tails, and how large it is as far as that is known.
-        self._live_bytes: Counter[str] = Counter()
-        self._object_bytes: dict[str, int] = {}
-        self._kept: list[_KeptPoint] = []
-        self._garbage: list[str] = []
-        self._is_swept = False
+        self._kept = KeptPoints(remote.settings.backup_points_kept)
         self._is_looked_through = False
         # When the last round that shipped everything was begun.
         self._complete_ms = clock()
@@ -189,7 +171,7 @@ class Backup:
             ),
             ("fluss_backup_fenced", "1 if another server has taken over the remote directory.", self._is_fenced),
             ("fluss_backup_failed_buckets", "Buckets whose tail could not be shipped.", lambda: len(self._failures)),
-            ("fluss_backup_tail_bytes", "Bytes of tails that the backup needs.", lambda: self._live_bytes.total()),
+            ("fluss_backup_tail_bytes", "Bytes of tails that the backup needs.", lambda: self._tails.byte_count),
         ):
             metrics.gauge(name, meaning, read)
         for name, meaning, count in (
@@ -213,6 +195,7 @@ class Backup:
         if not self.is_enabled:
             return
         self._remote.gate.close()
+        self._remote.shipped_ms = self._kept_since_ms
         try:
             await self._begin()
         except FencedError as error:
@@ -238,6 +221,7 @@ class Backup:
                     await self.ship()
             except (FlussError, OSError, TimeoutError) as error:
                 logger.error("the last changes before the stop are not in the backup: %s", error or "no time was left")
+                self._remote.traffic.stop()
         await asyncio.to_thread(self._threads.shutdown)
 
     @property
@@ -249,14 +233,12 @@ class Backup:
         return load_claim(self._files, self._data_dir, self._store.location) is not None
 
     async def _begin(self) -> None:
-        self._claim = await self._in_thread(self._own_claim)
+        own = await self._in_thread(self._own_claim)
+        paths, self._point, chains = await self._in_thread(self._load, own)
+        self._kept = KeptPoints(self._remote.settings.backup_points_kept, paths)
+        self._tails.load(chains)
+        self._claim = own
         self._remote.gate.check_owner = self._check_owner
-        paths, point, chains = await self._in_thread(self._load)
-        self._point = point
-        self._kept = [_KeptPoint(path, frozenset(), 0) for path in paths]
-        for bucket, chain in chains.items():
-            self._chains[index_of(bucket)][bucket] = chain
-            self._count(chain, +1)
 
     def _own_claim(self) -> Claim:
         store = self._store
@@ -273,19 +255,15 @@ class Backup:
         check_claim(store, known)
         return known
 
-    def _load(self) -> tuple[list[str], BackupPoint | None, Mapping[TableBucket, TailChain]]:
+    def _load(self, own: Claim) -> tuple[list[str], BackupPoint | None, Chains]:
         store = self._store
         paths = point_paths(store)
         point = get_point(store, paths[-1]) if paths else None
         note = RestoreNote.load(self._files, self._data_dir)
-        if point is not None and note is not None and note.epoch == self._claim_epoch > point.epoch:
+        if point is not None and note is not None and note.epoch == own.epoch > point.epoch:
             # The server that was replaced may have written a last point, which does not count.
             point = get_point(store, note.point_path)
         return paths, point, {} if point is None else get_chains(store, point)
-
-    @property
-    def _claim_epoch(self) -> int:
-        return 0 if self._claim is None else self._claim.epoch
 
     def _check_owner(self) -> None:
         """Raise FencedError if another server has taken over. Blocking."""
@@ -301,9 +279,9 @@ class Backup:
             self._disk_guard.refuse(error)
             logger.critical("%s", error.message)
 
-    def chains(self) -> dict[TableBucket, TailChain]:
+    def chains(self) -> Chains:
         """Return the tails of the newest point, and what was shipped since."""
-        return {bucket: chain for chains in self._chains for bucket, chain in chains.items()}
+        return self._tails.all()
 
     # A round
 
@@ -331,10 +309,11 @@ class Backup:
         failures: dict[TableBucket, str] = {}
         for first in range(0, len(changes), _BUCKETS_PER_STEP):
             await self._ship_some(changes[first : first + _BUCKETS_PER_STEP], failures)
-        await self._write_again()
+        for pack in packs(self._tails.wasteful()):
+            await self._shipped(pack)
         self._note_failures(failures)
         change_count = await self._metadata.change_count()
-        is_new = bool(self._dirty_indexes) or change_count != self._metadata_changes or self._point is None
+        is_new = bool(self._tails.changed) or change_count != self._metadata_changes or self._point is None
         if is_new or self._remote.gate.is_waited_for:
             await self._make_point(began_ms, change_count)
         else:
@@ -353,10 +332,9 @@ class Backup:
         """Take pieces out of chains that are in remote segments by now."""
         changed, self._remote.changed = self._remote.changed, set()
         for bucket in changed:
-            chain = self._chains[index_of(bucket)].get(bucket)
-            group = self._group(bucket)
+            chain, group = self._tails.get(bucket), self._group(bucket)
             if chain is not None and group is not None and group.remote is not None:
-                self._replace(bucket, chain.since(group.remote.ends[bucket.bucket_id]))
+                self._tails.replace(bucket, chain.since(group.remote.ends[bucket.bucket_id]))
 
     def _group(self, bucket: TableBucket) -> BucketGroup | None:
         table = self._tables.get(bucket.table_id)
@@ -396,7 +374,7 @@ class Backup:
         ]
 
     def _shipped_end(self, group: BucketGroup, bucket: TableBucket) -> int:
-        chain = self._chains[index_of(bucket)].get(bucket)
+        chain = self._tails.get(bucket)
         shipped = 0 if chain is None else chain.end_offset
         return shipped if group.remote is None else max(shipped, group.remote.ends[bucket.bucket_id])
 
@@ -436,7 +414,7 @@ class Backup:
                 # A backup must not be ahead of what a machine that loses its power still has.
                 await log.flush()
             end = log.end_shown
-            chain = self._chains[index_of(bucket)].get(bucket)
+            chain = self._tails.get(bucket)
             remote_end = 0 if group.remote is None else group.remote.ends[bucket.bucket_id]
             has_remote_writers = group.remote is not None and group.remote.segment_counts[bucket.bucket_id] > 0
             shipped = 0 if chain is None else chain.end_offset
@@ -455,60 +433,22 @@ class Backup:
         for bucket, chain in await self._in_thread(ship_pack, self._store, self._files, plans):
             group = self._group(bucket)
             if group is not None:
-                self._replace(bucket, chain)
-        total = sum(plan.size_bytes for plan in plans)
-        self._shipped_bytes += total
+                self._tails.replace(bucket, chain)
+        self._shipped_bytes += sum(plan.size_bytes for plan in plans)
 
-    def _replace(self, bucket: TableBucket, chain: TailChain | None) -> None:
-        """Make a chain that of a bucket; None if it has no tail any more."""
-        chains = self._chains[index_of(bucket)]
-        before = chains.get(bucket)
-        if before is chain:
-            return
-        if before is not None:
-            self._count(before, -1)
-        if chain is None:
-            del chains[bucket]
-        else:
-            chains[bucket] = chain
-            self._count(chain, +1)
-        self._dirty_indexes.add(index_of(bucket))
-
-    def _count(self, chain: TailChain, sign: int) -> None:
-        for piece in chain.all_pieces():
-            self._live_bytes[piece.path] += sign * piece.size_bytes
-            if not self._live_bytes[piece.path]:
-                del self._live_bytes[piece.path]
-                self._object_bytes.pop(piece.path, None)
-            else:
-                known = self._object_bytes.get(piece.path, 0)
-                self._object_bytes[piece.path] = max(known, piece.position + piece.size_bytes)
+    def _kept_since_ms(self) -> int:
+        """Return when the oldest point was begun that is kept; 0 if an earlier run has made it."""
+        # Whoever asks has something to remove.
+        self._remote.gate.mark()
+        return self._kept.oldest_ms
 
     def dropped(self, group: BucketGroup) -> None:
         """Forget the tails of a table or partition that was dropped."""
         if self.is_enabled:
             for bucket_id in range(group.bucket_count):
                 bucket = _bucket_of(group, bucket_id)
-                if bucket in self._chains[index_of(bucket)]:
-                    self._replace(bucket, None)
-
-    async def _write_again(self) -> None:
-        """Write what is needed of objects that are mostly waste to new ones, a few at a time."""
-        waste = sum(self._object_bytes.values()) - self._live_bytes.total()
-        if waste < max(_WASTE_BYTES_MIN, self._live_bytes.total()):
-            return
-        chains = self.chains()
-        # A writer snapshot is small, and comes again with the next segment.
-        fixed = {chain.writers.path for chain in chains.values() if chain.writers is not None}
-        victims, moved = set(), 0
-        for path in sorted(self._live_bytes, key=lambda path: self._live_bytes[path] / self._object_bytes[path]):
-            moved += self._live_bytes[path]
-            if moved > _WASTE_BYTES_MIN:
-                break
-            victims.add(path)
-        victims -= fixed
-        plans = [plan for bucket, chain in chains.items() if (plan := _moved(bucket, chain, victims)) is not None]
-        await asyncio.gather(*map(self._shipped, packs(plans)))
+                if self._tails.get(bucket) is not None:
+                    self._tails.replace(bucket, None)
 
     # Points
 
@@ -517,18 +457,18 @@ class Backup:
         gate, before = self._remote.gate, self._point
         number = gate.begin_point()
         if before is None or change_count != self._metadata_changes:
-            metadata = await self._in_thread(self._ship_metadata)
+            metadata = await self._ship_metadata()
             self._metadata_changes = change_count
         else:
             metadata = before.metadata
         indexes = {} if before is None else dict(before.indexes)
-        dirty = sorted(self._dirty_indexes)
-        for index in dirty:
+        changed = sorted(self._tails.changed)
+        for index in changed:
             indexes.pop(index, None)
-            if self._chains[index]:
-                data = encode_index(self._chains[index])
+            data = self._tails.encoded(index)
+            if data is not None:
                 indexes[index] = await self._in_thread(put_object, self._store, new_path(INDEXES, ".json"), data)
-        objects = frozenset((metadata.path, *(stored.path for stored in indexes.values()), *self._live_bytes))
+        objects = (metadata.path, *(stored.path for stored in indexes.values()), *self._tails.objects)
         is_of_own_epoch = before is not None and before.epoch == self._claim.epoch
         point = BackupPoint(
             self._claim.epoch,
@@ -540,64 +480,64 @@ class Backup:
             indexes,
         )
         await self._in_thread(self._put_point, point)
-        self._dirty_indexes.difference_update(dirty)
+        self._tails.changed.difference_update(changed)
         self._point = point
         self._point_count += 1
-        self._kept.append(_KeptPoint(point.path, objects, number))
-        excess = self._kept[: -self._remote.settings.backup_points_kept]
-        self._kept = self._kept[len(excess) :]
-        needed = frozenset[str]().union(*(kept.objects for kept in self._kept))
-        for kept in excess:
-            self._garbage.append(kept.path)
-            self._garbage += kept.objects - needed
-        gate.keep_from(self._kept[0].number)
+        self._kept.add(point, objects, number)
+        gate.keep_from(self._kept.oldest_number)
 
     def _put_point(self, point: BackupPoint) -> None:
         self._check_owner()
         put_point(self._store, point)
 
-    def _ship_metadata(self) -> StoredObject:
+    async def _ship_metadata(self) -> StoredObject:
+        """Copy the metadata and ship them.
+
+        Snapshots of rows by key that they name must not be ahead of the tails; one may have been made since these were
+        shipped. Then the tail of its bucket is shipped again, and the metadata are copied once more.
+        """
         copy = self._data_dir / _COPY_FILE
-        self._files.remove(copy)
         try:
-            self._metadata.copy_to(copy)
-            size_bytes, checksum = self._files.size(copy), 0
-            for position in range(0, size_bytes, CHUNK_BYTES):
-                checksum = crc32c(self._files.read(copy, position, CHUNK_BYTES), checksum)
-            path = new_path(METADATA, ".sqlite")
-            self._store.put_file(path, self._files, copy, size_bytes)
-            self._shipped_bytes += size_bytes
-            return StoredObject(path, size_bytes, checksum)
+            for attempt in range(_COPY_ATTEMPTS):
+                offsets = await self._in_thread(self._copy_metadata, copy)
+                ahead = [
+                    _Change(group, bucket.bucket_id)
+                    for bucket, offset in offsets.items()
+                    if (group := self._group(bucket)) is not None and offset > self._shipped_end(group, bucket)
+                ]
+                if not ahead or attempt == _COPY_ATTEMPTS - 1:
+                    break
+                await self._ship_some(ahead, self._failures)
+            return await self._in_thread(self._put_metadata, copy)
         finally:
-            self._files.remove(copy)
+            await self._in_thread(self._files.remove, copy)
+
+    def _copy_metadata(self, copy: Path) -> Mapping[TableBucket, int]:
+        self._files.remove(copy)
+        self._metadata.copy_to(copy)
+        return self._metadata.snapshot_offsets(copy)
+
+    def _put_metadata(self, copy: Path) -> StoredObject:
+        size_bytes, checksum = self._files.size(copy), 0
+        for position in range(0, size_bytes, CHUNK_BYTES):
+            checksum = crc32c(self._files.read(copy, position, CHUNK_BYTES), checksum)
+        path = new_path(METADATA, ".sqlite")
+        self._store.put_file(path, self._files, copy, size_bytes)
+        self._files.forget(copy)
+        self._shipped_bytes += size_bytes
+        return StoredObject(path, size_bytes, checksum)
 
     # What is not needed any more
 
     async def _remove_garbage(self) -> None:
-        if not self._is_swept and self._kept and self._kept[0].number:
-            # Objects that earlier runs have left. Those of this one are known.
-            self._is_swept = True
-            needed = frozenset[str]().union(*(kept.objects for kept in self._kept))
-            self._garbage += [path for path in await self._in_thread(self._leftovers) if path not in needed]
-        if not self._garbage:
+        if not self._kept.is_removal_due:
             return
-        garbage, self._garbage = self._garbage, []
         try:
-            await self._in_thread(self._remove, garbage)
+            await self._in_thread(self._kept.remove, self._store, self._check_owner)
         except FencedError:
             raise
         except (FlussError, OSError) as error:
-            self._garbage = garbage
             logger.warning("objects of older backups are not removed yet: %s", error)
-
-    def _leftovers(self) -> list[str]:
-        store = self._store
-        return [f"{directory}/{name}" for directory in (TAILS, INDEXES, METADATA) for name in store.names(directory)]
-
-    def _remove(self, paths: Sequence[str]) -> None:
-        self._check_owner()
-        for path in paths:
-            self._store.remove(path)
 
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args))
@@ -609,19 +549,3 @@ def _bucket_of(group: BucketGroup, bucket_id: int) -> TableBucket:
 
 def _one(read: Callable[[], float]) -> tuple[Sample, ...]:
     return (Sample(read()),)
-
-
-def _moved(bucket: TableBucket, chain: TailChain, victims: Collection[str]) -> PlannedTail | None:
-    """Return how the first pieces that are in some objects are written to another one; None if there are none."""
-    first = next((index for index, piece in enumerate(chain.pieces) if piece.path in victims), None)
-    if first is None:
-        return None
-    end = first
-    while end < len(chain.pieces) and chain.pieces[end].path in victims:
-        end += 1
-    moved = chain.pieces[first:end]
-    return PlannedTail(
-        *(bucket, chain.pieces[:first], moved[0].start_offset, moved[-1].end_offset, moved),
-        writers=chain.writers,
-        behind=chain.pieces[end:],
-    )

@@ -28,6 +28,7 @@ from fluss.record.log_batch import (
     LogBatch,
     downgrade_to_v0,
     iter_batches,
+    parts_of_v0,
     read_batch,
 )
 from fluss.record.pruning import BatchFilter
@@ -51,6 +52,9 @@ _HEADS_MAX = 4096
 _HEADS_SECONDS_SHARE = 0.25
 # Batches that are skipped between two wanted ones are read with them if they are not larger than this together.
 _GAP_BYTES_MAX = 64 * 1024
+
+# Batches from this size on are sent in parts, without a copy of their records.
+_PART_BYTES_MIN = 64 * 1024
 
 # The limits of a fetch may cut off its last batch, which clients throw away. Larger pieces than this are not sent.
 _CUT_BYTES_MAX = 16 * 1024
@@ -157,7 +161,7 @@ class Selection:
     def cut(self, batch: LogBatch) -> Sequence[BytesLike]:
         """Return the wanted columns of a batch in parts."""
         if self._columns is None:
-            return (downgrade_to_v0(batch),)
+            return parts_of_v0(batch)
         return project_batch(batch, self._projection(batch.header.schema_id), recompute_crc=False, as_v0=True)
 
     def _projection(self, schema_id: int) -> ColumnProjection:
@@ -238,8 +242,14 @@ def _read_stored(log: LogTablet, offset: int, bytes_max: int, *, at_least_one_ba
         view = view[: whole.byte_count]
     if whole.magic_highest == MAGIC_V0:
         return BucketData((view,), len(view))
-    batches = [downgrade_to_v0(batch) for batch in iter_batches(view)]
-    return BucketData(batches, sum(map(len, batches)))
+    parts = [part for batch in iter_batches(view) for part in _sent(parts_of_v0(batch))]
+    return BucketData(parts, sum(map(len, parts)))
+
+
+def _sent(parts: Sequence[BytesLike]) -> Sequence[BytesLike]:
+    """Return the parts of a batch as they are sent: small ones are joined, which is less work than sending each."""
+    is_joined = len(parts) > 1 and sum(map(len, parts)) < _PART_BYTES_MIN
+    return (b"".join(parts),) if is_joined else parts
 
 
 def _read_selected(
@@ -256,7 +266,7 @@ def _read_selected(
             if not view:
                 return found.data(has_more=False)
             limits.scan_bytes_left -= len(view)
-            offset = found.add(iter_batches(view), offset)
+            offset = found.add(iter_batches(view), offset, len(view))
         else:
             started_s = time.thread_time()
             stored = log.read_heads(
@@ -287,7 +297,7 @@ class _Found:
         self._selection = selection
         self._bytes_max = bytes_max
         self._limits = limits
-        self._chunks: list[bytes] = []
+        self._chunks: list[BytesLike] = []
         self._byte_count = 0
         self._filtered_end_offset: int | None = None
         self.is_full = False
@@ -295,9 +305,10 @@ class _Found:
     def data(self, *, has_more: bool) -> BucketData:
         return BucketData(self._chunks, self._byte_count, self._filtered_end_offset, has_more)
 
-    def add(self, batches: Iterable[LogBatch], offset: int) -> int:
-        """Add batches until it is full; return the offset to go on from."""
+    def add(self, batches: Iterable[LogBatch], offset: int, viewed_bytes: int) -> int:
+        """Add batches until it is full; return the offset to go on from. They are views of ``viewed_bytes`` bytes."""
         parts: list[BytesLike] = []
+        before = self._byte_count
         for batch in batches:
             cut = self._selection.cut(batch)
             cut_bytes = sum(map(len, cut))
@@ -306,11 +317,14 @@ class _Found:
             if self._byte_count + cut_bytes > self._bytes_max and not is_first:
                 self.is_full = True
                 break
-            parts += cut
+            parts += cut if self._selection.is_projected else _sent(cut)
             self._byte_count += cut_bytes
             self._filtered_end_offset, offset = None, batch.header.offset_next
-        # Copied, since a part keeps all that was read in memory, and little of it is wanted.
-        self._chunks.append(b"".join(parts))
+        if self._selection.is_projected or self._byte_count - before < viewed_bytes // 2:
+            # Copied, since a part keeps all that was read in memory, and little of it is wanted.
+            self._chunks.append(b"".join(parts))
+        else:
+            self._chunks += parts
         self.is_full |= self._byte_count >= self._bytes_max
         return offset
 
@@ -339,7 +353,7 @@ class _Found:
                 view = log.read(int(heads.base_offsets[first]), byte_count, at_least_one_batch=True)
                 self._limits.scan_bytes_left -= len(view)
             positions = (starts[wanted[done : done + span]] - starts[first]).tolist()
-            offset = self.add((read_batch(view, position) for position in positions), offset)
+            offset = self.add((read_batch(view, position) for position in positions), offset, len(view))
             done += span
         if self.is_full:
             return offset

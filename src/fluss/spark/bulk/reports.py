@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, NamedTuple, Self, TextIO, TypeAlias
 
+from fluss.amounts import format_bytes, format_count, format_duration, format_rate, format_scaled
+
 _BAR_CHARS: Final = 20
 # Often enough to look alive, seldom enough to cost nothing.
 _INTERVAL_S: Final = 0.25
@@ -19,10 +21,6 @@ _ESTIMATE_AFTER_S: Final = 0.5
 _MODULUS: Final = 2**64
 
 logger = logging.getLogger(__name__)
-
-_SCALES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_MINUTE_S: Final = 60
-_HOUR_S: Final = 3600
 
 
 # While a job runs
@@ -328,42 +326,3 @@ class CopyReport:
 
 def _rate(rows: int, seconds: float) -> float:
     return rows / seconds if seconds > 0 else 0.0
-
-
-# Amounts as people read them
-
-
-def format_count(count: int, noun: str) -> str:
-    """Return ``1 file``, ``12,000 rows``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def format_scaled(amount: float) -> str:
-    """Return an amount in three digits or so: ``853``, ``4.25 M``."""
-    for scale, letter in _SCALES:
-        if amount >= scale:
-            return f"{amount / scale:.3g} {letter}" if amount < 999.5 * scale else f"{amount / scale:.0f} {letter}"
-    return f"{amount:.0f}"
-
-
-def format_bytes(byte_count: int) -> str:
-    """Return ``12 B``, ``3.05 MB``; a megabyte is a million bytes."""
-    text = format_scaled(byte_count)
-    return f"{text}B" if text[-1].isalpha() else f"{text} B"
-
-
-def format_rate(rows_per_second: float) -> str:
-    """Return ``1.52 M rows/s``."""
-    return f"{format_scaled(rows_per_second)} rows/s"
-
-
-def format_duration(seconds: float) -> str:
-    """Return ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < _MINUTE_S:
-        return f"{whole} s"
-    if whole < _HOUR_S:
-        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
-    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"

@@ -34,7 +34,7 @@ from fluss.schema.naming_rules import name_problem
 from fluss.schema.schema import shown_names
 from fluss.schema.table import PartitionInfo, TableInfo, TablePath, qualified_partition_name
 from fluss.spark.attachments import Attachments
-from fluss.spark.fluss_catalog import FlussCatalog, reason_of, shown_properties
+from fluss.spark.fluss_catalog import FlussCatalog, reason_of
 from fluss.spark.naming import TableName, table_name
 from fluss.spark.session.noise import plain_errors
 from fluss.spark.sql.parser import Head, head_of, parse
@@ -62,6 +62,7 @@ from fluss.spark.sql.statements import (
     UnsetProperties,
 )
 from fluss.spark.sql.tokens import fail, statement_tokens
+from fluss.spark.table_shape import shown_properties
 from fluss.spark.text_limits import declared_schema
 from fluss.spark.type_mapping import spark_schema
 

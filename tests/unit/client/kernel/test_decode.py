@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ScanColumns
 from fluss.errors import ChecksumError, CorruptRecordError, ErrorCode, FlussError
+from fluss.filter.row_filter import RowFilter
 from fluss.record.arrow_batch import ColumnProjection, encode_arrow_batch, project_batch
+from fluss.record.arrow_ipc import parse_message
 from fluss.record.compression import NO_COMPRESSION, ArrowCompression
 from fluss.record.log_batch import LogBatch, build_batch, encode_row_body, read_batch
 from fluss.row import compacted_columns, indexed
@@ -208,3 +210,55 @@ def test_rows_without_a_batch_are_decoded_with_their_schema() -> None:
     rows = compacted_columns.encode_rows(batch_of(OLD_ROWS, OLD).columns, OLD.data_types)
     decoder = BatchDecoder(ScanColumns(2, NEW, [2, 1]), LogFormat.COMPACTED, SCHEMAS.__getitem__)
     assert decoder.decode_rows(rows, 1).to_pylist() == [{"price": None, "name": "a"}, {"price": None, "name": None}]
+
+
+WIDE = Schema(pa.schema([("id", pa.int32()), ("name", pa.string()), ("price", pa.float64())]))
+
+
+def wide_batch(prices: list[float | None], **options: Any) -> LogBatch:
+    rows = [{"id": index, "name": f"name {index % 7}", "price": price} for index, price in enumerate(prices)]
+    return encode(batch_of(rows, WIDE), schema=WIDE, **options)
+
+
+def filtered(condition: str, positions: list[int] | None = None) -> BatchDecoder:
+    columns = ScanColumns(1, WIDE, positions, RowFilter.of([condition], WIDE))
+    return BatchDecoder(columns, LogFormat.ARROW, no_other_schema)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("positions", [None, [1], [2], [1, 0]])
+@pytest.mark.parametrize("wanted", [[5], list(range(250)), list(range(0, 1000, 2)), list(range(1000)), []])
+def test_rows_that_a_filter_keeps_have_their_offsets_and_change_types(
+    compression: ArrowCompression, positions: list[int] | None, wanted: list[int]
+) -> None:
+    decoder = filtered("price > 0", positions)
+    changes = [1 + index % 4 for index in range(1000)]
+    prices = [1.0 if index in wanted else None for index in range(1000)]
+    batch = wide_batch(prices, changes=changes, compression=compression)
+    # Also behind a batch of which nothing is wanted, when columns of the filter are looked at first.
+    for price_before in (1.0, None):
+        decoder.decode(wide_batch([price_before] * 100, compression=compression), is_projected=False)
+        decoded = decoder.decode(batch, is_projected=False)
+        offsets = [10 + index for index in range(1000)] if decoded.offsets is None else decoded.offsets.tolist()
+        assert offsets == [10 + index for index in wanted]
+        assert decoded.change_types is not None
+        assert decoded.change_types.tolist() == [changes[index] for index in wanted]
+        expected = {"id": list(wanted), "name": [f"name {index % 7}" for index in wanted], "price": [1.0] * len(wanted)}
+        names = WIDE.column_names if positions is None else [WIDE.column_names[position] for position in positions]
+        assert decoded.rows.to_pydict() == {name: expected[name] for name in names}
+
+
+def test_behind_a_batch_without_wanted_rows_only_the_columns_of_the_filter_are_decompressed() -> None:
+    columns = ScanColumns(1, WIDE, [1], RowFilter.of(["price > 0"], WIDE))
+    batch = projected(wide_batch([0.0] * 1000, compression=ArrowCompression()), WIDE, columns)
+    damaged = bytearray(batch.data)
+    message = parse_message(batch.arrow_message)
+    body = len(damaged) - message.body_length
+    # The texts of the names come behind their validity and their offsets.
+    start, size = message.buffers[2].tolist()
+    damaged[body + start + 8 : body + start + size] = bytes(size - 8)
+    decoder = filtered("price > 0", [1])
+    with pytest.raises(CorruptRecordError):
+        decoder.decode(read_batch(damaged), is_projected=True)
+    assert decoder.decode(batch, is_projected=True).rows.num_rows == 0
+    assert decoder.decode(read_batch(damaged), is_projected=True).rows.num_rows == 0

@@ -9,6 +9,7 @@ import io
 
 import pytest
 
+from fluss.amounts import format_bytes, format_count, format_duration, format_scaled
 from fluss.spark.bulk.reports import (
     BucketCheck,
     Checksum,
@@ -20,10 +21,6 @@ from fluss.spark.bulk.reports import (
     ProgressWatch,
     TableCopyReport,
     TerminalLine,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_scaled,
     listener_of,
     quiet,
 )

@@ -1,0 +1,140 @@
+"""``fluss``: the list of all commands, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from fluss._version import __version__
+from fluss.cli.commands import Group, Lazy, shared_options
+from fluss.cli.exits import CommandError, Exit, exit_code_of, sentence_of
+from fluss.cli.session import Session
+from fluss.errors import FlussError
+
+PROGRAM: Final = "fluss"
+
+_HELP: Final = """\
+Streaming tables from a terminal: any cluster that speaks the Apache Fluss protocol, and a server of your own.
+
+A table is named DATABASE.TABLE; without a database it is one of the database `fluss`. The cluster is that of --server,
+else of FLUSS_BOOTSTRAP_SERVERS, else of the current profile, else localhost:9123.
+"""
+_EXAMPLES: Final = (
+    "fluss serve --detach                              # a server on this machine",
+    "fluss table create trips --from trips.parquet     # a table with the columns of a file",
+    "fluss load trips.parquet trips",
+    "fluss tail -f trips --filter 'km > 5'",
+    'fluss sql "SELECT city, sum(km) FROM trips GROUP BY city"',
+)
+
+SECTIONS: Final = {
+    "A server on this machine": {
+        "serve": Lazy("fluss.cli.serving:serve", "Start a server, here or in the background."),
+        "stop": Lazy("fluss.cli.serving:stop", "Stop a server that runs on this machine."),
+        "status": Lazy("fluss.cli.serving:status", "Show whether a server runs here, and what answers."),
+    },
+    "Databases and tables": {
+        "db": Lazy("fluss.cli.databases:databases", "List, create, drop and show databases."),
+        "table": Lazy("fluss.cli.tables:tables", "List, create, show, alter and drop tables."),
+        "partition": Lazy("fluss.cli.partitions:partitions", "List, add and drop partitions of a table."),
+    },
+    "This command": {
+        "profile": Lazy("fluss.cli.profile_commands:profiles", "Keep addresses and logins of clusters by name."),
+        "completion": Lazy("fluss.cli.completion:completion", "Print the completion of a shell."),
+    },
+}
+
+
+def _version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"Flussbett {__version__}")
+        context.exit()
+
+
+root = Group(
+    PROGRAM,
+    help=_HELP,
+    sections=SECTIONS,
+    examples=_EXAMPLES,
+    params=[
+        *shared_options(),
+        click.Option(
+            ["--version"], is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version."
+        ),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command, and return its exit code. Nothing that goes wrong is shown as a traceback, unless asked for."""
+    session = Session()
+    try:
+        try:
+            result = root.main(
+                None if arguments is None else list(arguments), PROGRAM, standalone_mode=False, obj=session
+            )
+            sys.stdout.flush()
+            return int(result) if isinstance(result, int) else Exit.OK
+        finally:
+            session.close()
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        sys.stderr.write("\n")
+        return Exit.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return Exit.USAGE
+    except click.UsageError as error:
+        _tell_usage(error)
+        return Exit.USAGE
+    except CommandError as error:
+        _tell(error.message, session, error)
+        return error.code
+    except click.ClickException as error:
+        _tell(error.format_message(), session, error)
+        return error.exit_code
+    except FlussError as error:
+        _tell(sentence_of(error), session, error)
+        return exit_code_of(error)
+    except BrokenPipeError:
+        # Nobody reads any more. Python would complain once more when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.BROKEN_PIPE
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename is not None else ""
+        _tell(f"{named}{error.strerror or error}", session, error)
+        return Exit.NOT_FOUND if isinstance(error, FileNotFoundError) else Exit.FAILED
+    except Exception as error:
+        _tell(
+            f"something unforeseen happened ({type(error).__name__}: {error}); run it again with --debug, and report "
+            "what it shows",
+            session,
+            error,
+        )
+        return Exit.FAILED
+
+
+def _tell(message: str, session: Session, error: BaseException) -> None:
+    if session.debug:
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    click.echo(f"{click.style('Error', fg='red') if _has_colours() else 'Error'}: {message}", err=True)
+
+
+def _tell_usage(error: click.UsageError) -> None:
+    message = error.format_message()
+    message = f"{message[:1].lower()}{message[1:].rstrip('.')}" if message[:2].istitle() else message.rstrip(".")
+    if error.ctx is not None and "--help" not in message and not message.endswith("?"):
+        message += f"; `{error.ctx.command_path} --help` shows what can be given"
+    click.echo(f"{click.style('Error', fg='red') if _has_colours() else 'Error'}: {message}", err=True)
+
+
+def _has_colours() -> bool:
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")

@@ -1,0 +1,243 @@
+"""Rows of a lake table as its Fluss table has them: the same columns, the same types, all deletes applied.
+
+Files from which nothing is deleted are read together by pyarrow's datasets, several at a time. From the others,
+deleted rows are cut out by their positions. What is left, files with deletes by key and tables whose columns were
+renamed, is read by ``scans``, which is slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, LessThan
+from pyiceberg.expressions.visitors import bind, extract_field_ids
+from pyiceberg.io.pyarrow import PyArrowFileIO, _read_deletes, expression_to_pyarrow
+from pyiceberg.manifest import FileFormat
+from pyiceberg.schema import Schema as LakeSchema
+from pyiceberg.schema import index_name_by_id
+from pyiceberg.table import Table as IcebergTable
+
+from fluss.errors import ErrorCode, FlussError
+from fluss.lake.arrow_conversion import arrow_schema, lake_array
+from fluss.lake.pruning import pruning_condition
+from fluss.lake.scans import LakeFile, LakeScan
+from fluss.lake.schema_mapping import OFFSET_COLUMN
+from fluss.options import without_passwords
+from fluss.schema.predicate import BoundPredicate
+from fluss.schema.schema import Schema
+
+# Rows of a batch, and how many batches and files are read ahead: this is what a read holds in memory.
+_BATCH_ROWS: Final = 131_072
+_BATCHES_AHEAD: Final = 8
+_FILES_AHEAD: Final = 2
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class LakeRows:
+    """Rows of a lake table at one snapshot.
+
+    ``schema`` is that of the Fluss table, ``fields`` are the columns to return, each once, as the Fluss table has them:
+    columns that the lake table does not have yet are null. Rows for which ``predicate`` does not hold may be left out,
+    as far as the lake can tell. Raises code 53 if the lake does not have the snapshot.
+    """
+
+    def __init__(
+        self,
+        table: IcebergTable,
+        snapshot_id: int,
+        schema: Schema,
+        fields: pa.Schema,
+        predicate: BoundPredicate | None = None,
+    ) -> None:
+        self._table = table
+        self._snapshot_id = snapshot_id
+        self._fields = fields
+        lake_schema: LakeSchema = table.metadata.schema()
+        known = {field.name for field in lake_schema.fields}
+        self._names = [name for name in fields.names if name in known]
+        self._condition = pruning_condition(predicate, schema, known)
+        self._lake_schema = lake_schema
+        self._scan = self._new_scan(self._condition)
+        self._is_by_name = _has_stable_names(table)
+
+    def _new_scan(self, condition: BooleanExpression, columns: Sequence[str] | None = None) -> LakeScan:
+        names = self._names if columns is None else columns
+        return LakeScan(self._table, snapshot_id=self._snapshot_id, columns=names, row_filter=condition)
+
+    def files(self) -> list[LakeFile]:
+        """Return the data files that may have rows: bucket by bucket, those of a bucket in the order of the log."""
+        with reading_lake(self._table):
+            files = self._scan.files()
+        offset_id = self._lake_schema.find_field(OFFSET_COLUMN).field_id
+        return sorted(files, key=lambda file: (file.partition_values, file.bucket_id, _first_offset(file, offset_id)))
+
+    def batches(self, files: Iterable[LakeFile], *, offset_stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some of the files, in their order; with ``offset_stop`` only those before it in the log.
+
+        Rows for which the predicate does not hold may be among them.
+        """
+        condition = self._condition
+        if offset_stop is not None:
+            condition = And(condition, LessThan(OFFSET_COLUMN, offset_stop))
+        reading = _Reading(self, condition)
+        with reading_lake(self._table):
+            for group in _alike(files, self._is_plain):
+                for batch in reading.read(group):
+                    if batch.num_rows:
+                        yield self._fluss_batch(batch)
+
+    def _is_plain(self, file: LakeFile) -> bool:
+        """Whether a file can be read with others by names of columns."""
+        return self._is_by_name and not file.has_deletes and file.data.file_format == FileFormat.PARQUET
+
+    def _fluss_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = batch.schema.names
+        columns = [
+            lake_array(batch.column(names.index(field.name)), field.type)
+            if field.name in names
+            else pa.nulls(batch.num_rows, field.type)
+            for field in self._fields
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._fields)
+
+
+class _Reading:
+    """One pass over files, with a condition under which rows may be left out."""
+
+    def __init__(self, rows: LakeRows, condition: BooleanExpression) -> None:
+        self._rows = rows
+        self._condition = condition
+        self._io: Any = rows._table.io
+        self._schema = rows._lake_schema
+        self._format = ds.ParquetFileFormat(
+            default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
+        )
+        # Positions by delete file, then by data file. Delete files belong to one bucket, and buckets come one by one.
+        self._deletes: dict[str, dict[str, pa.ChunkedArray]] = {}
+
+    def read(self, files: Sequence[LakeFile]) -> Iterator[pa.RecordBatch]:
+        """Yield rows of files that are all plain, or of a single one."""
+        if self._rows._is_plain(files[0]):
+            return self._read_plain(files)
+        (file,) = files
+        if not self._rows._is_by_name or file.equality_deletes or file.data.file_format != FileFormat.PARQUET:
+            return self._rows._new_scan(self._condition, self._columns()).read_file(file)
+        return self._read_without_deleted(file)
+
+    def _read_plain(self, files: Sequence[LakeFile]) -> Iterator[pa.RecordBatch]:
+        yield from self._dataset(files).to_batches(
+            columns=self._columns(),
+            filter=self._arrow_condition(),
+            batch_size=_BATCH_ROWS,
+            batch_readahead=_BATCHES_AHEAD,
+            fragment_readahead=_FILES_AHEAD,
+        )
+
+    def _read_without_deleted(self, file: LakeFile) -> Iterator[pa.RecordBatch]:
+        deleted = self._deleted_positions(file)
+        condition = self._arrow_condition()
+        first = 0
+        # Positions count all rows of a file, so that nothing may be left out while it is read.
+        batches = self._dataset([file]).to_batches(
+            columns=[*dict.fromkeys([*self._columns(), *self._condition_columns()])],
+            batch_size=_BATCH_ROWS,
+            batch_readahead=_BATCHES_AHEAD,
+        )
+        for batch in batches:
+            stop = first + batch.num_rows
+            begin, end = np.searchsorted(deleted, [first, stop])
+            if end > begin:
+                kept = np.ones(batch.num_rows, bool)
+                kept[deleted[begin:end] - first] = False
+                batch = batch.filter(pa.array(kept))
+            first = stop
+            yield batch if condition is None else batch.filter(condition)
+
+    def _columns(self) -> list[str]:
+        # Somebody has to count the rows if none of the columns is there.
+        return self._rows._names or [OFFSET_COLUMN]
+
+    def _condition_columns(self) -> list[str]:
+        if self._condition == AlwaysTrue():
+            return []
+        ids = extract_field_ids(bind(self._schema, self._condition, True))
+        return [field.name for field in self._schema.fields if field.field_id in ids]
+
+    def _arrow_condition(self) -> pc.Expression | None:
+        if self._condition == AlwaysTrue():
+            return None
+        return expression_to_pyarrow(bind(self._schema, self._condition, True), self._schema)
+
+    def _dataset(self, files: Sequence[LakeFile]) -> ds.FileSystemDataset:
+        scheme, netloc, _ = PyArrowFileIO.parse_location(files[0].data.file_path, self._io.properties)
+        paths = [PyArrowFileIO.parse_location(file.data.file_path, self._io.properties)[2] for file in files]
+        return ds.FileSystemDataset.from_paths(
+            paths,
+            schema=arrow_schema(self._schema, with_field_ids=False),
+            format=self._format,
+            filesystem=self._io.fs_by_scheme(scheme, netloc),
+        )
+
+    def _deleted_positions(self, file: LakeFile) -> Int64Array:
+        """Return the positions of deleted rows in ascending order. Each delete file is read once for its bucket."""
+        paths = {deletes.file_path for deletes in file.position_deletes}
+        self._deletes = {path: found for path, found in self._deletes.items() if path in paths}
+        for deletes in file.position_deletes:
+            if deletes.file_path not in self._deletes:
+                self._deletes[deletes.file_path] = _read_deletes(self._io, deletes)
+        by_file = (found.get(file.data.file_path) for found in self._deletes.values())
+        positions = [found.to_numpy() for found in by_file if found is not None]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *positions]))
+
+
+@contextmanager
+def reading_lake(table: IcebergTable) -> Iterator[None]:
+    """Say what to do about a file that cannot be read; secrets are left out."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise FlussError(
+            f"The lake table {'.'.join(table.name())} cannot be read: "
+            f"{without_passwords(f'{type(error).__name__}: {error}')}. If files were removed meanwhile, read again; "
+            "if this machine cannot reach them, set 'client.lake.read' to off to read what Fluss itself has",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        ) from error
+
+
+def _has_stable_names(table: IcebergTable) -> bool:
+    """Whether a column has had its name as long as it was there, and no other one had it: as tables of Fluss do."""
+    ids: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for schema in table.metadata.schemas:
+        for field_id, name in index_name_by_id(schema).items():
+            if ids.setdefault(name, field_id) != field_id or names.setdefault(field_id, name) != name:
+                return False
+    return True
+
+
+def _first_offset(file: LakeFile, offset_id: int) -> int:
+    bound = (file.data.lower_bounds or {}).get(offset_id)
+    return -1 if bound is None else int.from_bytes(bound, "little", signed=True)
+
+
+def _alike(files: Iterable[LakeFile], is_plain: Any) -> Iterator[list[LakeFile]]:
+    """Put plain files together that follow each other; every other one is by itself."""
+    plain: list[LakeFile] = []
+    for file in files:
+        if is_plain(file):
+            plain.append(file)
+            continue
+        if plain:
+            yield plain
+            plain = []
+        yield [file]
+    if plain:
+        yield plain

@@ -1,0 +1,1 @@
+"""The lake on Spark: rounds of tiering whose tasks run on executors."""

@@ -1,0 +1,12 @@
+"""Tiering: what a Fluss table has got since the last round becomes a snapshot of its lake table. Without Spark.
+
+| module | what it is |
+|---|---|
+| ``round_plan`` | which records of which buckets a round brings to the lake, on which state of both; recovery |
+| ``split_work`` | what a task does: reads its splits, writes data files |
+| ``round_commit`` | one commit to the lake, then one to Fluss, in an order by which every record arrives exactly once |
+| ``rounds`` | one round of one table, from the plan to the report |
+
+A round has a driver, which plans and commits, and tasks, which move the rows. ``rounds.tier`` runs everything in this
+process; ``fluss.spark.lake`` runs the tasks on executors, and rounds of many tables by the coordinator's schedule.
+"""

@@ -1,0 +1,311 @@
+"""What one round brings to the lake: splits of logs, from the offsets that Fluss knows, on one state of the lake table.
+
+| table | known offset | log ends | split |
+|---|---|---|---|
+| any | any | at it, or at 0 | none |
+| log | none | behind 0 | the log from its beginning |
+| log | yes | behind it | the log from there |
+| primary key | none | behind 0 | its rows at the end of the log; a short log is read from its beginning |
+| primary key | yes | behind it | the changes from there, at most ``CHANGES_MAX`` |
+
+The order of the questions matters. Offsets are asked for first: records before them were written with schemas that the
+table had by then, so the table, asked for next, has all their columns, and so has the lake table, to which columns are
+added first. The lake table is loaded once, and the commit is made on that state or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pyiceberg.table import Table as IcebergTable
+
+from fluss import FlussTable
+from fluss.client.bulk import (
+    TieringCalls,
+    admin_of,
+    lake_snapshot_of,
+    named_buckets_of,
+    offsets_of,
+    reopened,
+    tiering_calls_of,
+)
+from fluss.errors import ErrorCode, FlussError
+from fluss.lake.catalogs import catalog_properties
+from fluss.lake.commits import OFFSETS_KEY, latest_tiered_snapshot
+from fluss.lake.lake_tables import LakeTables
+from fluss.lake.scans import LakeFile, LakeScan
+from fluss.lake.schema_mapping import SYSTEM_COLUMNS
+from fluss.schema.offsets import LakeSnapshot, OffsetSpec
+from fluss.schema.table import TableBucket, TableInfo, spec_of_partition_name
+from fluss.schema.table_options import LAKE_ENABLED, LAKE_FORMAT
+
+# Changes of one bucket that a round takes at most: a task holds them in memory, one for each key.
+CHANGES_MAX: Final = 4_000_000
+# A bucket that was never tiered is read from its log if that is complete and no longer than this; then its rows have
+# their true offsets. Otherwise its rows are asked for, which come without, but in any number.
+_SHORT_LOG: Final = 1_000_000
+# How often a plan is begun again because partitions are dropped while it is made, or the lake was ahead.
+_TRIES_MAX: Final = 5
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TieringSplit:
+    """A part of a bucket that one task brings to the lake: records from ``start`` up to and without ``stop``.
+
+    Of the kind ``rows`` it is the rows after all changes before ``stop``.
+    """
+
+    bucket: TableBucket
+    partition_values: tuple[str, ...]
+    start: int
+    stop: int
+    kind: Literal["log", "changes", "rows"] = "log"
+    # What the lake has of the bucket, for kinds that look for older rows of their keys.
+    lake_files: tuple[LakeFile, ...] = ()
+
+    @property
+    def weight(self) -> int:
+        """About how many rows there are."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """One round of one table, before anything of it is done."""
+
+    table: FlussTable
+    lake_table: IcebergTable
+    known: LakeSnapshot | None
+    splits: tuple[TieringSplit, ...]
+    # Where the logs of all buckets ended.
+    latest: Mapping[TableBucket, int]
+    # Whether some bucket has more than this round takes.
+    leaves_rest: bool
+
+    @property
+    def info(self) -> TableInfo:
+        return self.table.get_table_info()
+
+    def known_offset(self, bucket: TableBucket) -> int | None:
+        """Return the offset up to which the lake had a bucket when the round was planned."""
+        return None if self.known is None else self.known.get_bucket_offset(bucket)
+
+
+def lake_tables_of(info: TableInfo, own: Mapping[str, str] | None = None) -> LakeTables:
+    """Open the catalog of a table's lake; ``own`` are credentials and whatever else the server does not tell."""
+    lake_format = LAKE_FORMAT.of(info.properties)
+    if lake_format is None or lake_format != "iceberg":
+        raise FlussError(
+            f"The lake of {info.table_path} has the format {lake_format or 'none'}; only iceberg can be tiered here",
+            ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+        )
+    return LakeTables.open(catalog_properties(info.properties, own))
+
+
+def plan_round(table: FlussTable, own: Mapping[str, str] | None = None) -> RoundPlan:
+    """Plan a round of a table as it is now. A lake that is ahead of Fluss is registered first.
+
+    Raises a FlussError: code 7 if the table is gone or its lake table is, 40 if it has no lake.
+    """
+    table_id = table.get_table_info().table_id
+    for _ in range(_TRIES_MAX):
+        try:
+            plan = _Planner(table, own).plan()
+        except FlussError as error:
+            # A partition was dropped between two questions.
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            continue
+        if plan is None:
+            continue
+        if plan.info.table_id != table_id:
+            raise FlussError(
+                f"{table.table_path} was dropped and created again; tier the new table", ErrorCode.TABLE_NOT_EXIST
+            )
+        return plan
+    raise FlussError(f"{table.table_path} changes faster than a round of tiering can be planned; try again")
+
+
+class _Planner:
+    def __init__(self, table: FlussTable, own: Mapping[str, str] | None) -> None:
+        self._before = table
+        self._own = own
+
+    def plan(self) -> RoundPlan | None:
+        """Return the plan, None if the lake was ahead and all has to be asked again."""
+        names = named_buckets_of(self._before)
+        latest = offsets_of(self._before, list(names), OffsetSpec.latest())
+        table = reopened(self._before)
+        info = table.get_table_info()
+        if not LAKE_ENABLED.of(info.properties):
+            raise FlussError(
+                f"{info.table_path} has no lake; set its property '{LAKE_ENABLED.key}' to true",
+                ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+            )
+        known = lake_snapshot_of(table)
+        lake_table = lake_tables_of(info, self._own).load(info.table_path)
+        if recovered(tiering_calls_of(admin_of(table)), info, lake_table, known):
+            return None
+        _check_columns(info, lake_table)
+        plan = RoundPlan(table, lake_table, known, (), latest, False)
+        due = {
+            bucket: plan.known_offset(bucket)
+            for bucket, end in latest.items()
+            if end > (plan.known_offset(bucket) or 0)
+        }
+        keys = info.partition_keys
+        values = {
+            bucket: () if name is None else tuple(spec_of_partition_name(name, keys).spec_map.values())
+            for bucket, name in names.items()
+            if bucket in due
+        }
+        splits = self._key_splits(plan, due, values) if info.has_primary_key() else self._log_splits(plan, due, values)
+        leaves_rest = any(split.stop < latest[split.bucket] for split in splits)
+        return RoundPlan(table, lake_table, known, tuple(splits), latest, leaves_rest)
+
+    def _log_splits(
+        self,
+        plan: RoundPlan,
+        due: Mapping[TableBucket, int | None],
+        values: Mapping[TableBucket, tuple[str, ...]],
+    ) -> list[TieringSplit]:
+        earliest = self._earliest(plan, due)
+        return [
+            TieringSplit(bucket, values[bucket], start, plan.latest[bucket])
+            for bucket, known in due.items()
+            if (start := earliest[bucket] if known is None else known) < plan.latest[bucket]
+        ]
+
+    def _key_splits(
+        self,
+        plan: RoundPlan,
+        due: Mapping[TableBucket, int | None],
+        values: Mapping[TableBucket, tuple[str, ...]],
+    ) -> list[TieringSplit]:
+        earliest = self._earliest(plan, due)
+        files = _files_by_bucket(plan.lake_table) if due else {}
+        splits = []
+        for bucket, known in due.items():
+            place, stop = values[bucket], plan.latest[bucket]
+            lake_files = tuple(files.get((place, bucket.bucket_id), ()))
+            if known is None and (earliest[bucket] > 0 or stop > _SHORT_LOG):
+                splits.append(TieringSplit(bucket, place, 0, stop, "rows", lake_files))
+            else:
+                start = known or 0
+                splits.append(TieringSplit(bucket, place, start, min(stop, start + CHANGES_MAX), "changes", lake_files))
+        return splits
+
+    def _earliest(self, plan: RoundPlan, due: Mapping[TableBucket, int | None]) -> dict[TableBucket, int]:
+        untiered = [bucket for bucket, known in due.items() if known is None]
+        return offsets_of(plan.table, untiered, OffsetSpec.earliest()) if untiered else {}
+
+
+def _check_columns(info: TableInfo, lake_table: IcebergTable) -> None:
+    present = {field.name for field in lake_table.schema().fields}
+    missing = [name for name in [*info.schema.column_names, *SYSTEM_COLUMNS] if name not in present]
+    if missing:
+        raise FlussError(
+            f"The lake table of {info.table_path} has no column '{missing[0]}'; add it there, with its type and behind "
+            "the columns of the table"
+        )
+
+
+def _files_by_bucket(lake_table: IcebergTable) -> dict[tuple[tuple[str, ...], int], list[LakeFile]]:
+    found: dict[tuple[tuple[str, ...], int], list[LakeFile]] = {}
+    for file in LakeScan(lake_table).files():
+        found.setdefault((file.partition_values, file.bucket_id), []).append(file)
+    return found
+
+
+# Recovery
+
+
+def recovered(calls: TieringCalls, info: TableInfo, lake_table: IcebergTable, known: LakeSnapshot | None) -> bool:
+    """Register the newest snapshot that a tiering service made, if Fluss does not know it; return whether it was so.
+
+    A service has died between its commit to the lake and that to Fluss, or is about to make the second. Its snapshot
+    says in which file its offsets are.
+    """
+    tiered = latest_tiered_snapshot(lake_table)
+    if tiered is None:
+        return False
+    if known is not None:
+        if known.snapshot_id == tiered.snapshot_id:
+            return False
+        snapshot = lake_table.metadata.snapshot_by_id(known.snapshot_id)
+        if snapshot is None:
+            raise FlussError(
+                f"Fluss has the lake snapshot {known.snapshot_id} of {info.table_path} as its newest, and the lake "
+                "table does not have it: it was expired, or the lake table is another one",
+                ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+            )
+        if (tiered.sequence_number or 0) <= (snapshot.sequence_number or 0):
+            return False
+    path = (tiered.summary or {}).get(OFFSETS_KEY)
+    if path is None or "{" in path:
+        raise FlussError(
+            f"The lake snapshot {tiered.snapshot_id} of {info.table_path} does not say in which file its offsets are; "
+            "it was made by a service before 0.9, whose interrupted rounds cannot be taken over",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        )
+    logger.warning(
+        "the lake has snapshot %d of %s, which Fluss does not know: a service was interrupted; it is registered now",
+        tiered.snapshot_id,
+        info.table_path,
+    )
+    calls.commit(info.table_id, tiered.snapshot_id, path)
+    return True
+
+
+# Tasks
+
+
+def packed(splits: Sequence[TieringSplit], parallelism: int, *, task_rows: int) -> list[tuple[TieringSplit, ...]]:
+    """Share splits out among tasks of about ``task_rows`` rows, or as many as there are cores, whichever is more.
+
+    A task has a price of its own, so small splits share one. Ranges of logs are laid end to end and cut; what must stay
+    whole goes to the task that has the least so far, the largest first.
+    """
+    total = sum(split.weight for split in splits)
+    if not splits:
+        return []
+    count = max(-(-total // task_rows), min(parallelism, -(-total // _SMALL_TASK_ROWS)))
+    if count > parallelism:
+        count = -(-count // parallelism) * parallelism
+    if all(split.kind == "log" for split in splits):
+        return _cut(splits, -(-total // count))
+    tasks: list[list[TieringSplit]] = [[] for _ in range(min(count, len(splits)))]
+    weights = [0] * len(tasks)
+    for split in sorted(splits, key=lambda each: -each.weight):
+        lightest = weights.index(min(weights))
+        tasks[lightest].append(split)
+        weights[lightest] += split.weight
+    return [tuple(task) for task in tasks if task]
+
+
+# A task takes tens of milliseconds to begin; with fewer rows than this for each it is better to have fewer tasks.
+_SMALL_TASK_ROWS: Final = 100_000
+
+
+def _cut(splits: Sequence[TieringSplit], rows: int) -> list[tuple[TieringSplit, ...]]:
+    tasks: list[tuple[TieringSplit, ...]] = []
+    task: list[TieringSplit] = []
+    left = rows
+    for split in splits:
+        start = split.start
+        while start < split.stop:
+            stop = min(split.stop, start + left)
+            task.append(TieringSplit(split.bucket, split.partition_values, start, stop))
+            left -= stop - start
+            start = stop
+            if not left:
+                tasks.append(tuple(task))
+                task, left = [], rows
+    if task:
+        tasks.append(tuple(task))
+    return tasks

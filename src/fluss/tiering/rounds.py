@@ -1,0 +1,164 @@
+"""One round of one table: planned, written by tasks, committed.
+
+from fluss.tiering.rounds import tier
+
+report = tier(table)        # a fluss.FlussTable; tasks run in this process
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from fluss import FlussTable
+from fluss.client.bulk import offsets_of
+from fluss.errors import ErrorCode, FlussError
+from fluss.lake.data_files import FileLayout
+from fluss.schema.offsets import OffsetSpec
+from fluss.tiering.round_commit import Collected, RoundCommit, RoundLostError, Step
+from fluss.tiering.round_plan import RoundPlan, TieringSplit, packed, plan_round
+from fluss.tiering.split_work import RoundWork, TaskResult
+
+# About how many rows a task brings to the lake, where there are more tasks than cores.
+TASK_ROWS: Final = 4_000_000
+# How often a round is planned again because another writer of the lake table was faster.
+_TRIES_MAX: Final = 3
+
+TaskRunner: TypeAlias = Callable[[FlussTable, RoundWork, Sequence[tuple[TieringSplit, ...]]], list[TaskResult]]
+"""Runs tasks, wherever: returns their results in the same order."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What a round has done. ``snapshot_id`` is None if there was nothing to do."""
+
+    table: str
+    table_id: int
+    snapshot_id: int | None
+    rows: int
+    """Rows that were written."""
+    deleted_rows: int
+    """Older rows of the same keys that were deleted."""
+    data_files: int
+    delete_files: int
+    bytes: int
+    splits: int
+    tasks: int
+    lag_rows: int
+    """Records that have come since, or were left for the next round."""
+    lag_s: float | None
+    """How old the newest record was that the lake has now, None if the round had none."""
+    is_complete: bool
+    """Whether everything was brought to the lake that was there when the round was planned."""
+    plan_s: float
+    write_s: float
+    commit_s: float
+
+    @property
+    def seconds(self) -> float:
+        """All of its time."""
+        return self.plan_s + self.write_s + self.commit_s
+
+
+def run_here(table: FlussTable, work: RoundWork, tasks: Sequence[tuple[TieringSplit, ...]]) -> list[TaskResult]:
+    """Run the tasks of a round in this thread, one after the other."""
+    return [work.run(table, task) for task in tasks]
+
+
+def tier(
+    table: FlussTable,
+    *,
+    lake_properties: Mapping[str, str] | None = None,
+    run_tasks: TaskRunner = run_here,
+    parallelism: int = 1,
+    task_rows: int = TASK_ROWS,
+    limit_s: float | None = None,
+    still_ours: Callable[[], None] = lambda: None,
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> RoundReport:
+    """Bring to the lake what a table has got since the last round, blocking. It is safe to do so beside a service.
+
+    ``lake_properties`` are credentials of the lake and whatever else its server does not tell. After ``limit_s``
+    seconds tasks stop, and what they have is committed. ``still_ours`` is called before commits, and raises
+    RoundLostError if the table was given to another service. ``on_step`` is told each step when it is done.
+    """
+    for attempt in range(_TRIES_MAX):
+        started_s = time.monotonic()
+        plan = plan_round(table, lake_properties)
+        on_step("planned")
+        tasks = packed(plan.splits, parallelism, task_rows=task_rows)
+        planned_s = time.monotonic()
+        work = _work(plan, limit_s)
+        results = run_tasks(plan.table, work, tasks) if tasks else []
+        on_step("written")
+        written_s = time.monotonic()
+        collected = Collected.of(plan, results)
+        still_ours()
+        try:
+            snapshot_id = RoundCommit(plan, collected, still_ours=still_ours, on_step=on_step).commit()
+        except RoundLostError as error:
+            if attempt == _TRIES_MAX - 1 or error.error_code == ErrorCode.TABLE_NOT_EXIST:
+                raise
+            logger.info("%s; it is planned again", error.message)
+            # If it is not ours any more, this raises.
+            still_ours()
+            continue
+        committed_s = time.monotonic()
+        seconds = (planned_s - started_s, written_s - planned_s, committed_s - written_s)
+        return _report(plan, collected, snapshot_id, len(tasks), seconds)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _work(plan: RoundPlan, limit_s: float | None) -> RoundWork:
+    info = plan.info
+    return RoundWork(
+        path=info.table_path,
+        table_id=info.table_id,
+        layout=FileLayout.of(plan.lake_table),
+        columns=tuple(info.schema.column_names),
+        key_columns=tuple(info.physical_primary_keys) if info.has_primary_key() else (),
+        deadline_s=None if limit_s is None else time.time() + limit_s,
+    )
+
+
+def _report(
+    plan: RoundPlan, collected: Collected, snapshot_id: int | None, tasks: int, seconds: tuple[float, float, float]
+) -> RoundReport:
+    results = collected.results
+    stamps = [result.last_timestamp_ms for result in results if result.last_timestamp_ms is not None]
+    plan_s, write_s, commit_s = seconds
+    return RoundReport(
+        table=str(plan.info.table_path),
+        table_id=plan.info.table_id,
+        snapshot_id=snapshot_id,
+        rows=sum(result.rows for result in results),
+        deleted_rows=sum(result.deleted_rows for result in results),
+        data_files=sum(len(result.data_files) for result in results),
+        delete_files=sum(len(result.delete_files) for result in results),
+        bytes=sum(result.byte_count for result in results),
+        splits=len(plan.splits),
+        tasks=tasks,
+        lag_rows=_lag_rows(plan, collected),
+        lag_s=max(0.0, time.time() - max(stamps) / 1000) if stamps else None,
+        is_complete=collected.is_complete and not plan.leaves_rest,
+        plan_s=plan_s,
+        write_s=write_s,
+        commit_s=commit_s,
+    )
+
+
+def _lag_rows(plan: RoundPlan, collected: Collected) -> int:
+    """Return how many records of the planned buckets are not in the lake now; those of dropped partitions are none."""
+    try:
+        latest = offsets_of(plan.table, list(plan.latest), OffsetSpec.latest())
+    except FlussError as error:
+        logger.debug("how far the lake is behind %s is not known: %s", plan.info.table_path, error.message)
+        latest = dict(plan.latest)
+    return sum(
+        max(0, end - collected.ends.get(bucket, plan.known_offset(bucket) or 0)) for bucket, end in latest.items()
+    )

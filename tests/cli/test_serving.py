@@ -1,0 +1,33 @@
+"""A server in the background: started, found, stopped."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.runner import FlussCommand
+
+
+def test_a_server_is_started_found_and_stopped(fluss: FlussCommand) -> None:
+    del fluss.environment["FLUSS_BOOTSTRAP_SERVERS"]
+    stopped = fluss.run("status", "--format", "json")
+    assert (stopped.code, stopped.rows[0]["state"]) == (3, "stopped")
+    assert fluss.run("stop").code == 3
+    refused = fluss.run("serve", "--detach", "--port", "0", "-D", "log.segment.file-sice=1mb")
+    assert (refused.code, "log.segment.file-size" in refused.err) == (1, True)
+    started = fluss("serve", "--detach", "--port", "0", "-D", "durability=os", "--format", "json").rows[0]
+    try:
+        assert fluss("db", "ls", "--server", started["address"]).lines[1].startswith("fluss ")
+        again = fluss.run("serve", "--detach", "--port", "0")
+        assert (again.code, f"process {started['process']}" in again.err) == (1, True)
+        shown = fluss("status", terminal=True).out
+        assert "yes, with 1 databases" in shown
+        assert started["address"] in shown
+    finally:
+        assert str(started["process"]) in fluss("stop", terminal=True).out
+    assert fluss.run("status").code == 3
+
+
+def test_the_configuration_of_a_server_is_printed(fluss: FlussCommand) -> None:
+    shown = fluss("serve", "--data-dir", "elsewhere", "--print-config", "--durability", "os").out
+    assert "durability: os" in shown
+    assert json.dumps(str(fluss.home / "elsewhere"))[1:-1] in shown
