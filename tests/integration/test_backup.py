@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
-import time
+import socket
+import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ import fluss
 from fluss import blocking, embedded
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.__main__ import main
-from fluss.server.coordinator.metadata_backup import remote_logs
+from fluss.server.coordinator.metadata_backup import remote_logs, table_count
 from fluss.storage.backup.points import POINTS, get_chains, newest_point
 from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
@@ -153,8 +153,7 @@ def test_a_server_whose_directory_was_taken_over_takes_no_more_writes(
     with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, old):
         create(old)
         append(old.get_table(EVENTS).new_append().create_writer(), 0, 10)
-        now_ms = time.time_ns() // 1_000_000
-        eventually(lambda: (point := newest_point(store_at(remote))) is not None and point.time_ms > now_ms)
+        eventually(lambda: end_in_backup(remote) == 10)
         with serving(new_dir, {"backup.restore-from": str(remote)}) as (_, new):
             assert ids(new) == list(range(10))
             append(new.get_table(EVENTS).new_append().create_writer(), 10, 3)
@@ -187,6 +186,18 @@ def test_a_server_whose_directory_was_taken_over_takes_no_more_writes(
 def shipped(remote: Path) -> dict[fluss.TableBucket, object]:
     point = newest_point(store_at(remote))
     return {} if point is None else get_chains(store_at(remote), point)  # type: ignore[return-value]
+
+
+def end_in_backup(remote: Path) -> int:
+    """Return up to which offset the newest backup has the only log; 0 as long as that cannot be told."""
+    try:
+        ends = [chain.end_offset for chain in shipped(remote).values()]  # type: ignore[attr-defined]
+        point = newest_point(store_at(remote))
+        ends += [] if point is None else [entry.end_offset for entry in remote_logs(remote / point.metadata.path)]
+    except (FlussError, OSError):
+        # An older point was removed meanwhile.
+        return 0
+    return max(ends, default=0)
 
 
 def test_a_place_of_another_server_and_data_of_its_own_are_refused(
@@ -289,10 +300,40 @@ def test_a_backup_is_verified_without_restoring_it(
     assert "there is no backup in" in capsys.readouterr().err
 
 
+def test_how_often_and_how_much_is_backed_up_are_options(data_dir: Path, remote: Path, tmp_path: Path) -> None:
+    with serving(data_dir, {"remote.data.dir": str(remote), "backup.interval": "0ms"}) as (_, connection):
+        create(connection)
+    assert not (remote / "backup").exists()
+    with serving(data_dir, {"remote.data.dir": str(remote), "backup.points-kept": "5"}) as (_, connection):
+        for number in range(8):
+            create(connection, fluss.TablePath("fluss", f"table{number}"))
+            count = number + 1
+            eventually(lambda count=count: table_count_in_backup(remote) == count + 1)  # type: ignore[misc]
+    assert len(list((remote / POINTS).iterdir())) == 5
+    with pytest.raises(FlussError, match="not below 2"):
+        embedded.start({"backup.points-kept": "1"}, data_dir=tmp_path / "other")
+
+
+def table_count_in_backup(remote: Path) -> int:
+    try:
+        point = newest_point(store_at(remote))
+        return 0 if point is None else table_count(remote / point.metadata.path)
+    except (FlussError, OSError):
+        return 0
+
+
 def test_how_old_the_backup_is_can_be_seen(data_dir: Path, remote: Path) -> None:
-    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = {"remote.data.dir": str(remote), "metrics.reporter.prometheus.port": str(port)}
+    with serving(data_dir, options) as (_, connection):
         create(connection)
         eventually(lambda: newest_point(store_at(remote)))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        values = {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("fluss_backup_")}
+        assert 0 <= values["fluss_backup_age_seconds"] < 120
+        assert values["fluss_backup_fenced"] == values["fluss_backup_failed_buckets"] == 0
+        assert values["fluss_backup_points_total"] >= 1
         assert connection.get_admin().get_cluster_health().status.name == "GREEN"
-    with closing(sqlite3.connect(data_dir / "metadata.sqlite")) as database:
-        assert database.execute("SELECT count(*) FROM tables").fetchone() == (1,)

@@ -84,7 +84,8 @@ class TailIndex:
         chains = self.all()
         # A writer snapshot is small, and comes again with the next segment.
         fixed = {chain.writers.path for chain in chains.values() if chain.writers is not None}
-        victims, moved = set(), 0
+        victims: set[str] = set()
+        moved = 0
         for path in sorted(self._live_bytes, key=lambda path: self._live_bytes[path] / self._object_bytes[path]):
             moved += self._live_bytes[path]
             if victims and moved > _WASTE_BYTES_MIN:
