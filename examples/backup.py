@@ -27,7 +27,7 @@ with tempfile.TemporaryDirectory() as name:
             for number in range(100):
                 writer.upsert({"id": number % 10, "item": f"item {number}"})
             writer.flush()
-    # A server that is stopped ships what is left; one that is killed loses at most what was written since its last round.
+    # A server that is stopped ships what is left; one that is killed loses at most what came after its last round.
     shutil.rmtree(directory / "data")
     print("the server is gone, and its disk with it")
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 _OPTIONS = "tests/integration/test_server_options.py::"
 _DOORS = "tests/integration/test_doors.py::"
+_HTTP = "tests/integration/test_http.py::"
 _QUOTAS = _DOORS + "test_quotas_hold_from_the_start_and_can_be_changed_while_the_server_runs"
 _QUOTAS_OF_NAMES = _DOORS + "test_names_have_quotas_of_their_own"
 _BOOTSTRAP = "tests/unit/client/kernel/test_servers.py::"
@@ -137,6 +138,10 @@ SERVER = {
     "server.max-connections-per-address": _DOORS + "test_one_address_has_no_more_places_than_its_option_says",
     "server.request-arrival-timeout": _DOORS + "test_a_request_has_to_arrive_in_time",
     "server.login-timeout": _DOORS + "test_a_client_has_to_log_in_in_time",
+    "http.listener": _HTTP + "test_it_is_off_unless_asked_for_and_says_if_a_port_is_taken",
+    "http.hosts": _HTTP + "test_what_every_answer_carries",
+    "http.monitoring.access": _HTTP + "test_who_may_read_metrics",
+    "http.session-timeout": _HTTP + "test_https",
     "metrics.reporter.prometheus.port": _DOORS + "test_metrics_can_be_read_over_http",
     "metrics.reporter.prometheus.host": _DOORS + "test_metrics_can_be_read_over_http",
     "quota.produce.bytes-per-second": _QUOTAS,

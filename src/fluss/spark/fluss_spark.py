@@ -64,6 +64,7 @@ from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
 if TYPE_CHECKING:
     from fluss.spark.bulk.reports import CopyReport, ExportReport, LoadReport
+    from fluss.spark.lake.tiering_query import TieringQuery
     from fluss.tiering.progress import TieringReport
 
 _SHUFFLE_TASKS = "spark.sql.shuffle.partitions"
@@ -488,6 +489,18 @@ class FlussSpark:
         from fluss.spark.lake import tiering
 
         return tiering.tier(self, self._catalog, tables, **options)
+
+    def start_tiering(
+        self, tables: str | TablePath | Sequence[str | TablePath] | None = None, **options: Any
+    ) -> TieringQuery:
+        """Keep lakes fresh in the background: of the tables that the coordinator hands out, or of those named.
+
+        Returns a query in the manner of streams; stop it in the end. The options are those of
+        ``fluss.spark.lake.tiering.start_tiering``.
+        """
+        from fluss.spark.lake import tiering
+
+        return tiering.start_tiering(self, tables, **options)
 
     def __repr__(self) -> str:
         return f"FlussSpark({self.options.get(Config.bootstrap_servers.key, '')!r})"

@@ -7,7 +7,7 @@ tables that a connection returned, and blocks the calling thread.
 |---|---|
 | plans | partitions, offsets, row counts and the lake snapshot of a table (``table_facts``) |
 | reads | exact ranges of logs (``ranges``), the rows of a key table at an offset (``rows_at``) |
-| changes | runs of records, the leading columns of a changelog, folding changes to rows (``scan``) |
+| changes | runs of records, the leading columns of a changelog, folding changes to rows (``scan``, ``LastChanges``) |
 | writes | counted rows (``CountedWriter``), batches with chosen sequence numbers (``SequencedWriter``) |
 | lakes | which tables are to be tiered, and registering what was (``TieringCalls``) |
 | recovery | what a writer has written (``writer_batches``), where rows belong (``TableSplitter``) |
@@ -15,6 +15,7 @@ tables that a connection returned, and blocks the calling thread.
 
 from fluss.client.admin.tiering_calls import FinishedRound, HeartbeatAnswer, TieringAssignment, TieringCalls
 from fluss.client.bulk.counted_writer import CountedWriter
+from fluss.client.bulk.last_changes import KeyChanges, LastChanges
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.bulk.rows_at import rows_at
 from fluss.client.bulk.sequenced_writer import (
@@ -55,6 +56,8 @@ __all__ = [
     "CountedWriter",
     "FinishedRound",
     "HeartbeatAnswer",
+    "KeyChanges",
+    "LastChanges",
     "LogRange",
     "PartitionSplitter",
     "RecordRun",

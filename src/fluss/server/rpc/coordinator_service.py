@@ -93,6 +93,11 @@ class CoordinatorService:
                 handlers[key] = handler
         return handlers
 
+    @property
+    def crowded_count(self) -> int:
+        """How many tables lack partitions by time because a limit is reached."""
+        return self._auto_partitioner.crowded_count
+
     def show(self, metrics: Metrics) -> None:
         """Show the limit of buckets, and what it is in the way of."""
         metrics.gauge("fluss_buckets_max", "The most buckets that there may be.", lambda: self._bucket_count_max)
