@@ -220,6 +220,19 @@ def test_a_place_of_another_server_and_data_of_its_own_are_refused(
         assert ids(connection) == [0, 1, 2], "the owner itself goes on"
 
 
+def test_a_directory_that_is_not_mounted_is_not_written_to(data_dir: Path, remote: Path, tmp_path: Path) -> None:
+    options = {"remote.data.dir": str(remote)}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+    remote.rename(tmp_path / "elsewhere")
+    with serving(data_dir, options) as (_, connection):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 3, 3)
+        assert not (remote / "backup").exists()
+        (tmp_path / "elsewhere").rename(remote)
+        eventually(lambda: end_in_backup(remote) == 6, "the backup going on")
+
+
 def test_readers_that_have_seen_more_than_the_backup_are_told(
     data_dir: Path, remote: Path, new_dir: Path, tmp_path: Path
 ) -> None:
@@ -330,10 +343,15 @@ def test_how_old_the_backup_is_can_be_seen(data_dir: Path, remote: Path) -> None
     with serving(data_dir, options) as (_, connection):
         create(connection)
         eventually(lambda: newest_point(store_at(remote)))
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-            lines = answer.read().decode().splitlines()
-        values = {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("fluss_backup_")}
+
+        def shown() -> dict[str, float] | None:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                lines = answer.read().decode().splitlines()
+            values = {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("fluss_backup_")}
+            return values if values["fluss_backup_points_total"] >= 1 else None
+
+        values = eventually(shown)
+        assert values is not None
         assert 0 <= values["fluss_backup_age_seconds"] < 120
         assert values["fluss_backup_fenced"] == values["fluss_backup_failed_buckets"] == 0
-        assert values["fluss_backup_points_total"] >= 1
         assert connection.get_admin().get_cluster_health().status.name == "GREEN"

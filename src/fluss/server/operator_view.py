@@ -222,6 +222,8 @@ class OperatorView:
             )
         if (problem := self._manager.disk_guard.problem) is not None:
             red.append(problem)
+        if health.problem is not None:
+            (red if health.is_fenced else yellow).append(health.problem)
         if damaged_count := len(scrubber.damaged_files):
             yellow.append(f"{damaged_count} files are damaged and not mended; the log of the server names them")
         if crowded_count := self._coordinator_service.crowded_count:

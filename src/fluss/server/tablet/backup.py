@@ -123,6 +123,8 @@ class Backup:
         self._metadata_changes = -1
         self._kept = KeptPoints(remote.settings.backup_points_kept)
         self._is_looked_through = False
+        # What was dropped since the last round.
+        self._dropped: list[BucketGroup] = []
         # When the last round that shipped everything was begun.
         self._complete_ms = clock()
         self._failures: dict[TableBucket, str] = {}
@@ -244,16 +246,19 @@ class Backup:
         store = self._store
         known = load_claim(self._files, self._data_dir, store.location)
         highest = highest_claim(store)
+        if known is not None and not known.is_confirmed and highest != known.claim:
+            # It was interrupted before its claim was written.
+            known = None
         if known is None and highest is not None:
             raise FlussError(
                 f"{store.location} belongs to {describe(store, highest)}: give this server a remote.data.dir of its "
                 f"own; if that one is gone for good, start another in its place: --restore-from {store.location} with "
                 "a new --data-dir"
             )
-        if known is None or highest is None or highest < known:
+        if known is None:
             return claim(store, self._files, self._data_dir, platform.node(), self._clock())
-        check_claim(store, known)
-        return known
+        check_claim(store, known.claim)
+        return known.claim
 
     def _load(self, own: Claim) -> tuple[list[str], BackupPoint | None, Chains]:
         store = self._store
@@ -304,8 +309,11 @@ class Backup:
         if self._claim is None:
             await self._begin()
         began_ms = self._clock()
+        self._leave_out_dropped()
         self._leave_out_copied()
         changes = await self._changes()
+        # Nothing is written to a place that belongs to another server, or is not mounted.
+        await self._in_thread(self._check_owner)
         failures: dict[TableBucket, str] = {}
         for first in range(0, len(changes), _BUCKETS_PER_STEP):
             await self._ship_some(changes[first : first + _BUCKETS_PER_STEP], failures)
@@ -316,8 +324,6 @@ class Backup:
         is_new = bool(self._tails.changed) or change_count != self._metadata_changes or self._point is None
         if is_new or self._remote.gate.is_waited_for:
             await self._make_point(began_ms, change_count)
-        else:
-            await self._in_thread(self._check_owner)
         if not failures:
             self._complete_ms = began_ms
         await self._remove_garbage()
@@ -443,8 +449,14 @@ class Backup:
         return self._kept.oldest_ms
 
     def dropped(self, group: BucketGroup) -> None:
-        """Forget the tails of a table or partition that was dropped."""
+        """Have the tails of a table or partition forgotten that was dropped."""
         if self.is_enabled:
+            self._dropped.append(group)
+
+    def _leave_out_dropped(self) -> None:
+        """Forget tails of what was dropped before this round: the metadata that it ships do not know it any more."""
+        dropped, self._dropped = self._dropped, []
+        for group in dropped:
             for bucket_id in range(group.bucket_count):
                 bucket = _bucket_of(group, bucket_id)
                 if self._tails.get(bucket) is not None:

@@ -66,10 +66,11 @@ def claim(store: RemoteStore, files: Files, data_dir: Path, host: str, time_ms: 
         highest = highest_claim(store)
         own = Claim(1 if highest is None else highest.epoch + 1, owner_id)
         # Noted first: a server that is interrupted here has to recognise its own claim.
-        save_claim(files, data_dir, store.location, own)
+        _save_claim(files, data_dir, store.location, own, is_confirmed=False)
         store.put(own.path, write_json({"version": _VERSION, "host": host, "time_ms": time_ms}))
         others = [found for found in _claims(store) if found.owner_id != owner_id]
         if all(other.epoch < own.epoch for other in others):
+            _save_claim(files, data_dir, store.location, own, is_confirmed=True)
             return own
         time.sleep(random.uniform(0, _PAUSE_S))
     raise FlussError(f"several servers try to take over {store.location} at the same time; start one of them")
@@ -81,15 +82,24 @@ def _claims(store: RemoteStore) -> list[Claim]:
 
 
 def check_claim(store: RemoteStore, own: Claim) -> None:
-    """Raise FencedError if a claim is not the highest any more. Blocking."""
+    """Raise FencedError if a claim is not the highest any more. Blocking.
+
+    No claims at all are a FlussError: more likely than not the directory is not mounted, and nothing may be written.
+    """
     highest = highest_claim(store)
-    if highest is not None and highest > own:
+    if highest is None:
+        raise FlussError(
+            f"the claim of this server is not in {store.location}; see that the directory is mounted and was not "
+            f"emptied. If it is to begin anew, stop the server and remove {IDENTITY_FILE} from its data directory",
+            ErrorCode.LOG_STORAGE_EXCEPTION,
+        )
+    if highest > own:
         raise FencedError(
             f"this server takes no more writes: {describe(store, highest)} has taken over its remote directory "
             f"{store.location}; let clients use that server, and start this one again with another remote.data.dir if "
             "its data are still needed"
         )
-    if highest is None or highest < own:
+    if highest < own:
         raise FencedError(
             f"this server takes no more writes: its claim {store.location}/{own.path} is gone, so that another server "
             "could ship to the same place; see who has removed it, and start this server again"
@@ -110,7 +120,14 @@ def describe(store: RemoteStore, found: Claim) -> str:
 # What a data directory knows of its claim
 
 
-def load_claim(files: Files, data_dir: Path, location: str) -> Claim | None:
+class KnownClaim(NamedTuple):
+    """The claim of a data directory, and whether it is known to have been written."""
+
+    claim: Claim
+    is_confirmed: bool
+
+
+def load_claim(files: Files, data_dir: Path, location: str) -> KnownClaim | None:
     """Return the claim that a data directory has on a location; None if it has none there. Blocking."""
     path = data_dir / IDENTITY_FILE
     if not files.exists(path):
@@ -118,10 +135,16 @@ def load_claim(files: Files, data_dir: Path, location: str) -> Claim | None:
     with json_file(files.read(path, 0, files.size(path)), "claim", str(path), version=_VERSION) as fields:
         if fields.string("location") != location:
             return None
-        return Claim(fields.integer("epoch", lowest=1), fields.string("owner_id"))
+        own = Claim(fields.integer("epoch", lowest=1), fields.string("owner_id"))
+        return KnownClaim(own, fields.boolean("is_confirmed", True))
 
 
-def save_claim(files: Files, data_dir: Path, location: str, own: Claim) -> None:
-    """Note the claim of a data directory on a location. Blocking."""
-    fields = {"version": _VERSION, "location": location, "epoch": own.epoch, "owner_id": own.owner_id}
+def _save_claim(files: Files, data_dir: Path, location: str, own: Claim, *, is_confirmed: bool) -> None:
+    fields = {
+        "version": _VERSION,
+        "location": location,
+        "epoch": own.epoch,
+        "owner_id": own.owner_id,
+        "is_confirmed": is_confirmed,
+    }
     files.replace(data_dir / IDENTITY_FILE, write_json(fields))

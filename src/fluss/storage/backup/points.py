@@ -30,6 +30,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -190,8 +191,11 @@ def get_point(store: RemoteStore, path: str) -> BackupPoint:
 
 def newest_point(store: RemoteStore) -> BackupPoint | None:
     """Return the newest point; None if there is none. Damage is a FlussError."""
-    paths = point_paths(store)
-    return get_point(store, paths[-1]) if paths else None
+    while paths := point_paths(store):
+        # A server that runs may have made several since, and removed this one.
+        with suppress(FileNotFoundError):
+            return get_point(store, paths[-1])
+    return None
 
 
 def _object_fields(stored: StoredObject) -> dict[str, Any]:
