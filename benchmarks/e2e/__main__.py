@@ -37,6 +37,7 @@ if __name__ == "__main__":
                 "spark_errors",
                 "spark_large",
                 "spark_plan",
+                "tiering",
             ),
             __doc__,
             # Fetched from elsewhere, and only where there is a JDK.

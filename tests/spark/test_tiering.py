@@ -62,6 +62,11 @@ def test_log_tables_are_tiered_by_tasks(fs: FlussSpark, cluster: LakeCluster, na
     assert sorted(lake["id"].to_list()) == list(range(2000))
     ranges = lake.group_by("day", "__bucket").agg(pl.col("__offset").n_unique().alias("n"), pl.col("__offset").max())
     assert all(row["n"] == row["__offset"] + 1 for row in ranges.to_dicts())
+    compacted = fs.lake.compact(name)
+    assert (compacted.rows, compacted.files_after) == (2000, 4)
+    verified = fs.lake.verify(name)
+    assert verified.is_right, verified.problems
+    assert verified.compared_rows == 2000
     with pytest.raises(FlussError, match="does not exist"):
         fs.tier("fluss.no_such_table")
 
@@ -87,6 +92,9 @@ def test_tables_with_keys_are_tiered_by_the_command(
     found = dict(zip(lake["id"].to_list(), lake["text"].to_list(), strict=True))
     assert found == {n: "old" if n < 50 else "new" for n in range(10, 120)}
     assert len(lake) == len(found)
+    fs = FlussSpark(spark, bootstrap_servers=cluster.bootstrap_servers)
+    assert fs.lake.compact(name).delete_files > 0
+    assert fs.lake.verify(name).is_right
     assert tier.main([*command, "-D", "secret"]) == 1
     assert "Entry 1 of -D is not KEY=VALUE" in capsys.readouterr().err
 

@@ -64,6 +64,7 @@ from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
 if TYPE_CHECKING:
     from fluss.spark.bulk.reports import CopyReport, ExportReport, LoadReport
+    from fluss.spark.lake.fluss_lake import FlussLake
     from fluss.spark.lake.tiering_query import TieringQuery
     from fluss.tiering.progress import TieringReport
 
@@ -480,6 +481,13 @@ class FlussSpark:
         return bulk.copy(self, source, target, **options)
 
     # The lake
+
+    @property
+    def lake(self) -> FlussLake:
+        """The lake of tables: compact, expire, verify, remove what was forgotten."""
+        from fluss.spark.lake.fluss_lake import FlussLake
+
+        return FlussLake(self)
 
     def tier(self, tables: str | TablePath | Sequence[str | TablePath] | None = None, **options: Any) -> TieringReport:
         """Bring to the lake what tables have got since the last time, now; without ``tables`` all that have a lake.

@@ -126,6 +126,18 @@ def _parser() -> argparse.ArgumentParser:
         help="an option of the Fluss client, or lake.KEY=VALUE for one of the lake's catalog",
     )
     add("--config", metavar="FILE", help="a file of such options, one KEY = VALUE a line")
+    add(
+        "--expire-snapshots",
+        action="store_true",
+        help="remove old snapshots of all tables, not only where table.datalake.auto-expire-snapshot is on",
+    )
+    add(
+        "--snapshot-min-age",
+        metavar="SECONDS",
+        type=float,
+        default=3600.0,
+        help="how long snapshots stay for those who read them (default: 3600)",
+    )
     add("--metrics-port", metavar="PORT", type=int, help="show metrics at http://127.0.0.1:PORT/metrics")
     add("--json", action="store_true", help="a JSON object for each round instead of a line")
     add(
@@ -178,6 +190,8 @@ def _run(given: argparse.Namespace, options: Mapping[str, str], lake_properties:
         "lake_properties": lake_properties,
         "max_concurrent_tables": given.max_concurrent_tables,
         "poll_interval_s": given.poll_interval,
+        "expire_snapshots": given.expire_snapshots,
+        "snapshot_min_age_s": given.snapshot_min_age,
     }
     if given.task_rows is not None:
         common["task_rows"] = given.task_rows

@@ -9,6 +9,9 @@
 | ``rounds`` | one round of one table, from the plan to the report |
 | ``progress`` | what rounds have done, for people and for programs; ``tiering_metrics`` for monitoring |
 | ``schedules`` | which table is next: what the coordinator hands out, or tables by name |
+| ``compaction`` | small files and deleted rows of a lake table, rewritten |
+| ``verification`` | a lake table compared with its Fluss table |
+| ``upkeep`` | what is done after rounds or on demand: compaction, expiry, forgotten files |
 | ``service`` | rounds of many tables, several at a time, with heartbeats |
 
 A round has a driver, which plans and commits, and tasks, which move the rows. ``rounds.tier`` runs everything in this

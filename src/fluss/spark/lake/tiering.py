@@ -24,6 +24,7 @@ from fluss.tiering.rounds import TASK_ROWS, RoundReport
 from fluss.tiering.rounds import tier as tier_table
 from fluss.tiering.schedules import CoordinatorSchedule, NamedSchedule, Schedule
 from fluss.tiering.service import StillOurs, TieringService
+from fluss.tiering.upkeep import MIN_AGE_S, UpkeepOptions, after_round
 
 if TYPE_CHECKING:
     from fluss.spark.fluss_catalog import FlussCatalog
@@ -41,13 +42,17 @@ class TieringOptions:
     """How tables are brought to the lake.
 
     ``lake_properties`` are credentials of the lake's catalog and files, named as pyiceberg names them, which servers do
-    not tell. ``max_concurrent_tables`` rounds run at a time; a task brings about ``task_rows`` rows to the lake.
+    not tell. ``max_concurrent_tables`` rounds run at a time; a task brings about ``task_rows`` rows to the lake. With
+    ``expire_snapshots`` old snapshots are removed after rounds, also where ``table.datalake.auto-expire-snapshot`` is
+    off; ``snapshot_min_age_s`` is how old they are then at least.
     """
 
     lake_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     max_concurrent_tables: int = MAX_CONCURRENT_TABLES
     task_rows: int = TASK_ROWS
     poll_interval_s: float = POLL_INTERVAL_S
+    expire_snapshots: bool = False
+    snapshot_min_age_s: float = MIN_AGE_S
 
     def __post_init__(self) -> None:
         if self.max_concurrent_tables < 1:
@@ -147,15 +152,26 @@ class _Rounds:
 
     def run(self, path: TablePath, still_ours: StillOurs | None = None, limit_s: float | None = None) -> RoundReport:
         """Run one round of a table."""
-        table = await_table(self.settings, path)
-        return tier_table(
-            table,
-            lake_properties=self._options.lake_properties,
+        options = self._options
+        still_ours = still_ours or (lambda: None)
+        report = tier_table(
+            await_table(self.settings, path),
+            lake_properties=options.lake_properties,
             run_tasks=self.tasks,
-            task_rows=self._options.task_rows,
+            task_rows=options.task_rows,
             limit_s=limit_s,
-            still_ours=still_ours or (lambda: None),
+            still_ours=still_ours,
         )
+        if report.snapshot_id is not None:
+            # In the time of the round, so that nothing else of this service commits to the table meanwhile.
+            after_round(
+                await_table(self.settings, path),
+                UpkeepOptions(options.expire_snapshots, options.snapshot_min_age_s),
+                lake_properties=options.lake_properties,
+                run_tasks=self.tasks,
+                still_ours=still_ours,
+            )
+        return report
 
     def run_assigned(self, assignment: TieringAssignment, still_ours: StillOurs) -> RoundReport:
         """Run a round that a schedule has asked for, no longer than the freshness of the table."""
