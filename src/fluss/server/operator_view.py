@@ -212,7 +212,8 @@ class OperatorView:
         return await self._call(self._health)
 
     def _health(self) -> HealthReport:
-        red, yellow = [], []
+        red: list[str] = []
+        yellow: list[str] = []
         health, scrubber = self._manager.health(), self._manager.scrubber
         failed_count = health.bucket_count - health.active_count
         if failed_count:
