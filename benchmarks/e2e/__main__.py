@@ -32,6 +32,7 @@ if __name__ == "__main__":
                 "scrubbing",
                 "remote",
                 "backup",
+                "snapshots",
                 "tls",
                 "spark",
                 "spark_errors",

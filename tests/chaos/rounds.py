@@ -24,6 +24,7 @@ _REMOTE: Final = {
     "log.segment.file-size": "1kb",
     "remote.log.task-interval-duration": "100ms",
     "backup.interval": "100ms",
+    "kv.snapshot.interval": "200ms",
 }
 
 
