@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote test-page check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
+.PHONY: help setup run story lake serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote test-page check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ run: $(STAMP) ## The pipeline: orders stream into a table, Spark enriches and su
 
 story: $(STAMP) ## A server, two tables, rows in and out, without Spark: a short story with figures
 	@$(PY) examples/story.py
+
+lake: $(STAMP) ## A table and its lake: orders stream, old days are dropped from Fluss, lag and files are drawn (lake.svg)
+	@$(PY) examples/lake.py --days 6 --day-seconds 4 --picture $(or $(PICTURE),lake.svg)
 
 serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
 	@$(PY) -m fluss.server --data-dir $(or $(DATA),data)
