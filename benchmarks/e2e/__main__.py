@@ -32,6 +32,7 @@ if __name__ == "__main__":
                 "scrubbing",
                 "monitoring",
                 "remote",
+                "backup",
                 "snapshots",
                 "tls",
                 "spark",
