@@ -120,6 +120,10 @@ class JavaCluster:
     def sasl_bootstrap_servers(self) -> str:
         return ",".join(f"127.0.0.1:{self._ports[f'tablet-{number}'][1]}" for number in self.server_ids)
 
+    def address(self, listener: str = "FLUSS") -> str:
+        """The first of the tablet servers."""
+        return (self.bootstrap_servers if listener == "FLUSS" else self.sasl_bootstrap_servers).partition(",")[0]
+
     def config(self, listener: str = "FLUSS", **options: str) -> Config:
         """Return the settings of a client; options are named as Config names them, such as ``writer_acks``."""
         addresses = self.bootstrap_servers if listener == "FLUSS" else self.sasl_bootstrap_servers
