@@ -126,19 +126,13 @@ class CatalogAdmin(AdminCalls):
         self, table_path: TablePath | str, table_descriptor: TableDescriptor, ignore_if_exists: bool | None = None
     ) -> None:
         """Create a table; code 8 if it exists, 4 if the database is missing, 15, 17 and others if it cannot be."""
-        path = checked_path(table_path)
         descriptor = checked("table_descriptor", table_descriptor, TableDescriptor)
         request = pb.CreateTableRequest(
-            table_path=pb_table_path(path),
+            table_path=pb_table_path(checked_path(table_path)),
             table_json=table_to_json(descriptor),
             ignore_if_exists=ignore_if_exists is not None and checked("ignore_if_exists", ignore_if_exists, bool),
         )
-        await self._run(self._create_table(path, request, has_partitions=bool(descriptor.partition_keys)))
-
-    async def _create_table(self, path: TablePath, request: pb.CreateTableRequest, *, has_partitions: bool) -> None:
-        await self._cluster.request_coordinator(apis.CREATE_TABLE, request)
-        if has_partitions:
-            self._cluster.note_new_table(path)
+        await self._ask(apis.CREATE_TABLE, request)
 
     async def drop_table(self, table_path: TablePath | str, ignore_if_not_exists: bool = False) -> None:
         """Drop a table with all its data; code 7 if it is missing."""

@@ -34,8 +34,6 @@ ResponseT = TypeVar("ResponseT")
 _REFRESH_SERVERS_MAX: Final = 3
 # Questions that some leader was missing from the answer of: so many are remembered, older ones may be asked at once.
 _BACKOFFS_MAX: Final = 1000
-# How long a coordinator of Apache Fluss 0.9 may take to hear of a table that it has created.
-_NEW_TABLE_S: Final = 1.0
 # Changes may have been made before the connection broke, and making them twice would end in an error that is not one.
 # Everything else may be asked again.
 _CHANGES: Final = frozenset(
@@ -116,8 +114,6 @@ class Cluster:
         self.remote_storage = RemoteStorage()
         # A refresh that found a bucket without a leader is followed by a pause.
         self._backoffs: dict[_Question, Backoff] = {}
-        # When tables with partitions were created, those of the last moment.
-        self._new_tables: dict[TablePath, float] = {}
         self._is_closed = False
         # A connection that its owner forgot to close must not keep sockets open.
         self._finalizer = weakref.finalize(self, _close_abandoned, asyncio.get_running_loop(), self._pool)
@@ -259,32 +255,6 @@ class Cluster:
         return self._rng.choice(nodes) if nodes else None
 
     # Tables
-
-    def note_new_table(self, path: TablePath) -> None:
-        """A table with partitions has been created by this client."""
-        now_s = asyncio.get_running_loop().time()
-        recent = {known: at_s for known, at_s in self._new_tables.items() if at_s > now_s - _NEW_TABLE_S}
-        self._new_tables = {**recent, path: now_s}
-
-    async def settle_new_table(self, path: TablePath) -> None:
-        """Let the coordinator hear of a table that this client has just created, before a partition of it is created.
-
-        That of Apache Fluss 0.9 answers as soon as the table is in ZooKeeper, and hears of it from there. If it hears
-        of a partition first, it fails, and from then on chooses no leaders for any new table of the cluster.
-        """
-        created_at_s = self._new_tables.pop(path, None)
-        if created_at_s is None:
-            return
-        pause_s = created_at_s + _NEW_TABLE_S - asyncio.get_running_loop().time()
-        if pause_s > 0 and await self._is_before_1_0():
-            await self._sleep(pause_s)
-
-    async def _is_before_1_0(self) -> bool:
-        try:
-            return not any([await self.offers(node.id, apis.SCAN_KV) for node in self.tablet_servers[:1]])
-        except FlussError:
-            # What is asked next says what is wrong.
-            return False
 
     def table_info(self, path: TablePath) -> TableInfo | None:
         """Return what is known about a table, without asking."""

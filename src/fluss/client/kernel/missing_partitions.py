@@ -85,7 +85,6 @@ async def create_partition(cluster: Cluster, path: TablePath, spec: PartitionSpe
         # The protocol calls it so; it means to ignore a partition that exists.
         ignore_if_not_exists=ignore_if_exists,
     )
-    await cluster.settle_new_table(path)
     await cluster.request_coordinator(apis.CREATE_PARTITION, request)
 
 

@@ -471,26 +471,3 @@ async def test_older_schemas_are_asked_for_once() -> None:
             await cluster.schema(PATH, 3)
         assert caught.value.error_code == 9
         await cluster.close()
-
-
-@pytest.mark.parametrize("is_before_1_0", [True, False])
-async def test_partitions_of_a_table_created_a_moment_ago_wait_for_an_old_coordinator(is_before_1_0: bool) -> None:
-    """One that hears of them before it hears of the table chooses no leaders any more."""
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    handlers = {} if is_before_1_0 else {ApiKey.SCAN_KV: lambda context, request: None}
-    async with ScriptedServer(handlers=handlers) as server:
-        cluster = await Cluster.connect(server.config(), sleep=sleep)
-        cluster.note_new_table(PATH)
-        await cluster.settle_new_table(TablePath("fluss", "older"))
-        assert pauses == []
-        await cluster.settle_new_table(PATH)
-        assert all(0 < seconds <= 1 for seconds in pauses)
-        assert len(pauses) == is_before_1_0
-        # It has been waited for, once.
-        await cluster.settle_new_table(PATH)
-        assert len(pauses) == is_before_1_0
-        await cluster.close()
