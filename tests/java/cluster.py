@@ -154,10 +154,11 @@ class JavaCluster:
         return self
 
     def restart_coordinator(self) -> None:
-        """Kill the coordinator and start it again: it reads from ZooKeeper what there is."""
-        self._end("coordinator", signal.SIGKILL)
+        """Stop the coordinator and start it again: it reads from ZooKeeper what there is."""
+        self._end("coordinator", signal.SIGTERM)
         self._start("coordinator", _COORDINATOR)
-        self._until(self._is_complete, "the coordinator")
+        self._until(lambda: _listens(self._ports["coordinator"][0]), "the coordinator")
+        self._until(self._is_complete, "the coordinator to be known")
 
     @contextlib.contextmanager
     def noticing_tables(self) -> Iterator[None]:
