@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
+.PHONY: help setup run story lake serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote test-page check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ run: $(STAMP) ## The pipeline: orders stream into a table, Spark enriches and su
 
 story: $(STAMP) ## A server, two tables, rows in and out, without Spark: a short story with figures
 	@$(PY) examples/story.py
+
+lake: $(STAMP) ## A table and its lake: orders stream, old days are dropped from Fluss, lag and files are drawn (lake.svg)
+	@$(PY) examples/lake.py --days 6 --day-seconds 4 --picture $(or $(PICTURE),lake.svg)
 
 serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
 	@$(PY) -m fluss.server --data-dir $(or $(DATA),data)
@@ -74,9 +77,15 @@ fmt: $(STAMP) ## Format the code
 interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this server (part of make test)
 	@$(PY) -m pytest tests/interop
 
+test-page: $(STAMP) ## Test the page in a real browser (chromium) and its accessibility (SCREENSHOTS=dir keeps pictures)
+	@$(PY) -c 'import playwright' 2> /dev/null || $(PY) -m pip install --quiet --disable-pip-version-check playwright
+	@command -v npm > /dev/null && { test -d .axe || npm install --silent --no-audit --prefix .axe axe-core; } || echo "without npm accessibility is not checked"
+	@$(if $(SCREENSHOTS),FLUSS_SCREENSHOTS=$(SCREENSHOTS)) $(PY) -m pytest -q -m "slow or not slow" tests/page tests/integration/test_http.py
+
 test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with failures; every point of a crash
 	@test -x .moto/bin/python || { $(PYTHON) -m venv .moto && .moto/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server,s3]'; }
 	@$(PY) -m pytest -q -m "slow or not slow" tests/unit/storage/remote tests/unit/server/tablet/test_remote_copier.py \
+		tests/unit/server/tablet/test_kv_snapshotter.py tests/integration/test_kv_snapshots.py \
 		tests/integration/test_remote_log.py tests/integration/test_object_stores.py tests/interop/test_remote_log.py \
 		tests/interop/test_remote_s3.py
 

@@ -33,6 +33,12 @@ settings.load_profile("flussbett")
 _FIRST = ("tests/spark/", "tests/chaos/", "tests/interop/", "tests/fuzz/", "tests/integration/", "tests/test_")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--java-cluster", action="store_true", help="run integration tests against a cluster of Apache Fluss"
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     """Have each process of ``pytest -n`` compile a part of the test modules first, and find the others compiled.

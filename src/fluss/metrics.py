@@ -1,12 +1,13 @@
-"""Counters and gauges of one server, and their text form for monitoring systems (the Prometheus text format)."""
+"""Counters, gauges and histograms of one server or client, and their Prometheus text form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -29,12 +30,33 @@ class Sample:
     labels: Labels = ()
 
 
+@dataclass(frozen=True, slots=True)
+class HistogramSample:
+    """How many values were at most each of some bounds, the last of them infinite, and the sum of all."""
+
+    buckets: Sequence[tuple[float, int]]
+    total: float
+    labels: Labels = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The values of one name at one moment."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    samples: Sequence[Sample]
+    histograms: Sequence[HistogramSample] = ()
+
+
 @dataclass(slots=True)
 class _Family:
-    kind: Literal["counter", "gauge"]
+    kind: Kind
     meaning: str
     counters: dict[Labels, Counter] = field(default_factory=dict)
     sources: list[Callable[[], Iterable[Sample]]] = field(default_factory=list)
+    histograms: list[Callable[[], Iterable[HistogramSample]]] = field(default_factory=list)
 
     def samples(self) -> Iterator[Sample]:
         for labels, counter in self.counters.items():
@@ -75,6 +97,20 @@ class Metrics:
         """Show counts that are kept elsewhere, and whose labels come and go."""
         self._family(name, "counter", meaning).sources.append(read)
 
+    def histograms(self, name: str, meaning: str, read: Callable[[], Iterable[HistogramSample]]) -> None:
+        """Show distributions that are kept elsewhere, and whose labels come and go."""
+        self._family(name, "histogram", meaning).histograms.append(read)
+
+    def collect(self) -> list[Family]:
+        """Return everything as it is now. To be called where the values belong, as a rule on the event loop."""
+        return [
+            Family(
+                *(name, family.kind, family.meaning, list(family.samples())),
+                [sample for read in family.histograms for sample in read()],
+            )
+            for name, family in sorted(self._families.items())
+        ]
+
     def values(self) -> dict[tuple[str, Labels], float]:
         """Return every value by name and labels."""
         return {
@@ -86,16 +122,26 @@ class Metrics:
     def text(self) -> str:
         """Write all values in the Prometheus text format."""
         lines: list[str] = []
-        for name, family in sorted(self._families.items()):
+        for family in self.collect():
+            name = family.name
             lines.append(f"# HELP {name} {family.meaning}")
             lines.append(f"# TYPE {name} {family.kind}")
-            lines += (f"{name}{_label_text(sample.labels)} {_number_text(sample.value)}" for sample in family.samples())
+            lines += (f"{name}{_label_text(sample.labels)} {_number_text(sample.value)}" for sample in family.samples)
+            lines += (line for histogram in family.histograms for line in _histogram_lines(name, histogram))
         return "\n".join((*lines, ""))
 
-    def _family(self, name: str, kind: Literal["counter", "gauge"], meaning: str) -> _Family:
+    def _family(self, name: str, kind: Kind, meaning: str) -> _Family:
         family = self._families.setdefault(name, _Family(kind, meaning))
         assert (family.kind, family.meaning) == (kind, meaning), f"{name} has another kind or meaning elsewhere"
         return family
+
+
+def _histogram_lines(name: str, histogram: HistogramSample) -> Iterator[str]:
+    for bound, count in histogram.buckets:
+        text = "+Inf" if bound == float("inf") else _number_text(bound)
+        yield f"{name}_bucket{_label_text((*histogram.labels, ('le', text)))} {count}"
+    yield f"{name}_count{_label_text(histogram.labels)} {histogram.buckets[-1][1]}"
+    yield f"{name}_sum{_label_text(histogram.labels)} {_number_text(histogram.total)}"
 
 
 def _label_text(labels: Labels) -> str:

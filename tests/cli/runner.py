@@ -7,6 +7,7 @@ a terminal, an environment, signals, an exit code. ``python -m tests.cli.runner`
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import pty
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120.0
@@ -59,6 +60,7 @@ class Running:
         self._answers = answers
         self._parts: dict[int, list[bytes]] = {out: []} | ({} if err is None else {err: []})
         self._open = set(self._parts)
+        self._closed: set[int] = set()
         self._out, self._err, self._stdin = out, err, stdin
 
     def send(self, text: str) -> None:
@@ -83,6 +85,33 @@ class Running:
             self._read(1.0)
         return self._text(self._out)
 
+    def read_until_end(self, text: str) -> str:
+        """Wait until a text is the last that was printed."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not self._text(self._out).endswith(text):
+            assert self._open, f"it has ended without {text!r}: {self._text(self._out)!r}"
+            assert time.monotonic() < deadline, f"no {text!r} at the end of {self._text(self._out)!r}"
+            self._read(1.0)
+        return self._text(self._out)
+
+    def give_up(self) -> None:
+        """End a command that a test has left, because it failed."""
+        if self._answers.fileno() >= 0:
+            with suppress(ProcessLookupError):
+                os.kill(self.number, signal.SIGKILL)
+            self._answers.close()
+
+    def read_some(self) -> str:
+        """Read what is there within a moment, and return everything so far."""
+        self._read(0.2)
+        return self._text(self._out)
+
+    def close_output(self) -> None:
+        """End reading what the command prints, as `head` does."""
+        os.close(self._out)
+        self._open.discard(self._out)
+        self._closed.add(self._out)
+
     def wait(self) -> Result:
         deadline = time.monotonic() + TIMEOUT_S
         while self._open:
@@ -90,7 +119,7 @@ class Running:
                 os.kill(self.number, signal.SIGKILL)
             self._read(1.0)
         self.close_input()
-        for descriptor in self._parts:
+        for descriptor in self._parts.keys() - self._closed:
             os.close(descriptor)
         code = json.loads(self._answers.makefile().readline())["code"]
         self._answers.close()
@@ -118,6 +147,7 @@ class FlussCommand:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.environment: dict[str, str] = {}
+        self._started: list[Running] = []
         ours, theirs = socket.socketpair()
         self._orders = ours
         self._process = subprocess.Popen(
@@ -128,6 +158,8 @@ class FlussCommand:
         theirs.close()
 
     def close(self) -> None:
+        for running in self._started:
+            running.give_up()
         self._orders.close()
         self._process.wait()
 
@@ -165,7 +197,9 @@ class FlussCommand:
         while not line.endswith(b"\n"):
             line += ours.recv(1)
         out, err, stdin = running
-        return Running(ours, json.loads(line)["process"], out, err, stdin)
+        running_command = Running(ours, json.loads(line)["process"], out, err, stdin)
+        self._started.append(running_command)
+        return running_command
 
     def run(
         self,
@@ -206,6 +240,9 @@ def _serve(descriptor: int) -> int:
     import fluss.cli.tables
     import fluss.spark.sql.parser  # noqa: F401
 
+    # Children have less to copy.
+    gc.collect()
+    gc.freeze()
     orders = socket.socket(fileno=descriptor)
     while True:
         if not orders.recv(1):
@@ -217,7 +254,7 @@ def _serve(descriptor: int) -> int:
         waiting = os.fork()
         if waiting == 0:
             orders.close()
-            return _run(channel, descriptors[1:])
+            _run(channel, descriptors[1:])
         channel.close()
         for each in set(descriptors[1:]):
             os.close(each)
@@ -230,7 +267,7 @@ def _reap() -> None:
             pass
 
 
-def _run(channel: socket.socket, descriptors: list[int]) -> int:
+def _run(channel: socket.socket, descriptors: list[int]) -> NoReturn:
     order = json.loads(channel.makefile().readline())
     number = os.fork()
     if number:
@@ -260,7 +297,12 @@ def _run(channel: socket.socket, descriptors: list[int]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from fluss.cli.app import main
 
-    return main(order["arguments"])
+    code = main(order["arguments"])
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    # Taking everything apart takes longer than most commands.
+    os._exit(code)
 
 
 if __name__ == "__main__":

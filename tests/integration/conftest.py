@@ -1,9 +1,14 @@
-"""What integration tests share: the server that the package offers to every pytest run, and one that is a process."""
+"""What integration tests share: the server that the package offers to every pytest run, and one that is a process.
+
+With ``--java-cluster`` both are a cluster of Apache Fluss. Tests that start servers of their own are left out then, and
+those marked ``only_here`` are skipped with the reason that the marker gives.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +18,46 @@ from fluss.protocol import api as apis
 from fluss.protocol.api import ApiKey
 from fluss.server.rpc.tablet_service import TabletService
 from tests.integration.keyed_tables import Tables, tables_of
+from tests.java.cluster import JavaCluster
+from tests.java.jars import JavaUnavailableError
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--java-cluster"):
+        return
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        is_here = Path(__file__).parent in item.path.parents
+        (left_out if is_here and "java_cluster" not in item.fixturenames else kept).append(item)  # type: ignore[attr-defined]  # functions have them
+        marker = item.get_closest_marker("only_here")
+        if marker is not None:
+            item.add_marker(pytest.mark.skip(reason=marker.args[0]))
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def java_cluster(request: pytest.FixtureRequest) -> Iterator[JavaCluster | None]:
+    """The cluster of Apache Fluss to test with instead of our server, if that was asked for."""
+    if not request.config.getoption("--java-cluster"):
+        yield None
+        return
+    factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+    try:
+        made = JavaCluster(factory.mktemp("java-cluster"))
+    except JavaUnavailableError as error:
+        pytest.skip(str(error))
+    with made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def fluss_server(
+    request: pytest.FixtureRequest, java_cluster: JavaCluster | None
+) -> JavaCluster | embedded.EmbeddedServer:
+    """The server of the package, unless there is a cluster."""
+    return request.getfixturevalue("fluss_server") if java_cluster is None else java_cluster
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,8 +73,11 @@ def server(fluss_server: embedded.EmbeddedServer) -> embedded.EmbeddedServer:
 
 
 @pytest.fixture(scope="session")
-def server_process() -> Iterator[embedded.EmbeddedServer]:
+def server_process(java_cluster: JavaCluster | None) -> Iterator[JavaCluster | embedded.EmbeddedServer]:
     """A server that shares neither interpreter nor event loop with its clients."""
+    if java_cluster is not None:
+        yield java_cluster
+        return
     with embedded.start({"durability": "os"}, process=True) as running:
         yield running
 

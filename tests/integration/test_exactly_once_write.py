@@ -25,7 +25,7 @@ from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.spark.write.exactly_once import ExactlyOnceWrite, SinkState, TaskRecords
-from fluss.spark.write.sink import SinkRows
+from fluss.spark.write.sink_rows import SinkRows
 from fluss.spark.write.writer_record import WriterRecord
 from fluss.testing.faultnet import Faults
 from fluss.testing.waiting import eventually

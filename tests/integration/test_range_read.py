@@ -30,6 +30,7 @@ from fluss.server.rpc.scans import KvScanner
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
 from tests.integration.keyed_tables import Tables, delete, in_background, tables_of, upsert, upsert_batch
+from tests.java.cluster import JavaCluster
 
 LOG = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())])
 KEYED = pa.schema([("name", pa.string()), ("id", pa.int32()), ("price", pa.int64())])
@@ -43,7 +44,11 @@ class Served(ServerProcess):
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+def tables(tmp_path_factory: pytest.TempPathFactory, java_cluster: JavaCluster | None) -> Iterator[Tables]:
+    if java_cluster is not None:
+        with tables_of(java_cluster) as made:
+            yield made
+        return
     with Served(tmp_path_factory.mktemp("server"), "-D", "durability=os") as server, tables_of(server) as made:
         yield made
 

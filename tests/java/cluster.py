@@ -62,7 +62,9 @@ _OPTIONS: Final = {
     "security.sasl.enabled.mechanisms": "PLAIN",
     "security.sasl.listener.name.client.plain.jaas.config": f"{_JAAS};",
     "authorizer.enabled": "true",
-    "super.users": "User:admin",
+    # Without a name everything is allowed at the internal listener, but lists of names are empty there if it may not
+    # see them, too.
+    "super.users": "User:admin;User:ANONYMOUS",
     # Files of remote storage soon: a segment is one as soon as it is full.
     "log.segment.file-size": "4mb",
     "remote.log.task-interval-duration": "1s",
@@ -118,9 +120,10 @@ class JavaCluster:
     def sasl_bootstrap_servers(self) -> str:
         return ",".join(f"127.0.0.1:{self._ports[f'tablet-{number}'][1]}" for number in self.server_ids)
 
-    def config(self, **options: str) -> Config:
-        """Return the settings of a client; an option ``writer_acks`` is ``writer.acks``... as Config names it."""
-        config = Config({"bootstrap.servers": self.bootstrap_servers})
+    def config(self, listener: str = "FLUSS", **options: str) -> Config:
+        """Return the settings of a client; options are named as Config names them, such as ``writer_acks``."""
+        addresses = self.bootstrap_servers if listener == "FLUSS" else self.sasl_bootstrap_servers
+        config = Config({"bootstrap.servers": addresses})
         for name, value in options.items():
             setattr(config, name, value)
         return config

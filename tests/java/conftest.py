@@ -14,7 +14,7 @@ import pytest
 
 from fluss import Config, blocking, embedded
 from tests.java.cluster import JavaCluster
-from tests.java.jars import JavaUnavailableError
+from tests.java.jars import JavaUnavailableError, class_path, program_class_path
 from tests.java.peer import JavaPeer
 
 OURS, JAVA = "flussbett", "java"
@@ -28,14 +28,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(1800))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def jars() -> None:
+    """Have the jars before anything is started, or skip."""
+    try:
+        class_path("server")
+        program_class_path()
+    except JavaUnavailableError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaCluster]:
     """One coordinator and three tablet servers."""
-    try:
-        made = JavaCluster(tmp_path_factory.mktemp("java-cluster"))
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
-    with made:
+    with JavaCluster(tmp_path_factory.mktemp("java-cluster")) as made:
         yield made
 
 

@@ -1,7 +1,7 @@
 """Lets a program that starts its own server have a cluster that runs already: for the programs of guide and README.
 
-``python -m tests.java.elsewhere ADDRESSES SASL_ADDRESSES NAME`` reads a program from standard input. Whatever it starts
-is this cluster, emptied before; to stop or to kill it does nothing.
+``python -m tests.java.elsewhere ADDRESSES NAME`` reads a program from standard input. What it starts is this cluster,
+emptied before; to stop or to kill it does nothing. A second server beside it is one of ours.
 """
 
 from __future__ import annotations
@@ -13,27 +13,33 @@ import sys
 from typing import Any, Self
 
 from fluss import Config, TablePath, blocking, embedded
+from fluss.embedded import EmbeddedServer
 from fluss.testing.waiting import eventually
-from tests.java.cluster import sasl_config
 
 
 class Elsewhere:
     """What programs do with a server of their own."""
 
     bootstrap_servers = ""
-    sasl_bootstrap_servers = ""
+    # Whether the program has started it and not stopped it again.
+    is_taken = False
 
     def __init__(self, *options: object, **more: object) -> None:
         self.data_dir = None
 
     def start(self, *_: object) -> Self:
+        Elsewhere.is_taken = True
         self.empty()
         return self
 
     def stop(self, *_: object) -> None:
         """Leave it running."""
+        Elsewhere.is_taken = False
 
-    kill = restart = stop
+    def kill(self) -> None:
+        """Leave it running."""
+
+    restart = kill
 
     @property
     def port(self) -> int:
@@ -46,8 +52,8 @@ class Elsewhere:
         return config
 
     def empty(self) -> None:
-        """Drop everything that a program before has left; as the administrator: others see no names in lists."""
-        with blocking.connect(sasl_config(self.sasl_bootstrap_servers, "admin")) as connection:
+        """Drop everything that a program before has left."""
+        with blocking.connect(self.config()) as connection:
             admin = connection.get_admin()
             for name in admin.list_databases():
                 if name == "fluss":
@@ -69,17 +75,21 @@ class Elsewhere:
         self.stop()
 
 
-def stand_in(bootstrap_servers: str, sasl_bootstrap_servers: str) -> None:
+def stand_in(bootstrap_servers: str) -> None:
     """Let the programs of this process have this cluster."""
     Elsewhere.bootstrap_servers = bootstrap_servers
-    Elsewhere.sasl_bootstrap_servers = sasl_bootstrap_servers
+    Elsewhere.is_taken = False
+
+    def start(*options: Any, **more: Any) -> Elsewhere | EmbeddedServer:
+        return EmbeddedServer(*options, **more).start() if Elsewhere.is_taken else Elsewhere().start()
+
     module: Any = embedded
     module.EmbeddedServer = Elsewhere
-    module.start = lambda *options, **more: Elsewhere().start()
+    module.start = start
 
 
-def main(bootstrap_servers: str, sasl_bootstrap_servers: str, name: str) -> None:
-    stand_in(bootstrap_servers, sasl_bootstrap_servers)
+def main(bootstrap_servers: str, name: str) -> None:
+    stand_in(bootstrap_servers)
     code = compile(sys.stdin.read(), name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result = eval(code, {"__name__": "__main__", "__file__": name})
     if inspect.iscoroutine(result):

@@ -150,9 +150,9 @@ def test_a_table_of_the_java_client_is_ours_too(
     )
     table = ours.get_table(TablePath("fluss", table_name))
     assert [str(column.data_type) for column in table.get_table_info().schema.columns] == [
-        "INT NOT NULL",
-        "DECIMAL(12, 3)",
-        "ARRAY<STRING>",
+        "int NOT NULL",
+        "decimal(12,3)",
+        "array<string>",
     ]
     java.upsert(f"fluss.{table_name}", [[1, "1.500", ["a", None]], [2, None, None]])
     rows = table.new_scan().to_arrow().sort_by("id").to_pylist()

@@ -41,8 +41,7 @@ PROGRAMS = [
 
 
 def run(program: str, cluster: JavaCluster) -> str:
-    addresses = [cluster.bootstrap_servers, cluster.sasl_bootstrap_servers]
-    command = [sys.executable, "-W", "error", "-m", "tests.java.elsewhere", *addresses, "program.py"]
+    command = [sys.executable, "-W", "error", "-m", "tests.java.elsewhere", cluster.bootstrap_servers, "program.py"]
     done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=400, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -160,7 +160,7 @@ def on_cluster(cluster: JavaCluster) -> Iterator[None]:
         # Kept by the patch, so that they are what they were afterwards.
         patch.setattr(embedded, "EmbeddedServer", embedded.EmbeddedServer)
         patch.setattr(embedded, "start", embedded.start)
-        stand_in(cluster.bootstrap_servers, cluster.sasl_bootstrap_servers)
+        stand_in(cluster.bootstrap_servers)
         yield
 
 

@@ -61,11 +61,17 @@ def test_new_tables_are_read_at_once(connection: blocking.FlussConnection, datab
     """A table whose leaders are not chosen yet: many are made at the same time, so that choosing takes a while."""
 
     def read_new(number: int) -> int:
-        table = create(connection, database, f"new_{number}", ["id"], bucket_count=3)
-        return table.new_scan().to_arrow().num_rows
+        table = create(connection, database, f"new_{number}", ["id"] if number % 2 else [], bucket_count=3)
+        newest = table.new_scan().limit(1).create_bucket_batch_scanner(fluss.TableBucket(table_id(table), 2))
+        ends = connection.get_admin().list_offsets(table.table_path, [0, 1, 2], "latest")
+        return sum(ends.values()) + newest.to_arrow().num_rows + table.new_scan().to_arrow().num_rows
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(read_new, range(16))) == [0] * 16
+
+
+def table_id(table: blocking.FlussTable) -> int:
+    return table.get_table_info().table_id
 
 
 @pytest.fixture

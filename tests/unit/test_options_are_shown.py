@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 _OPTIONS = "tests/integration/test_server_options.py::"
 _DOORS = "tests/integration/test_doors.py::"
+_HTTP = "tests/integration/test_http.py::"
 _QUOTAS = _DOORS + "test_quotas_hold_from_the_start_and_can_be_changed_while_the_server_runs"
 _QUOTAS_OF_NAMES = _DOORS + "test_names_have_quotas_of_their_own"
 _BOOTSTRAP = "tests/unit/client/kernel/test_servers.py::"
@@ -40,6 +41,7 @@ _CONSUMERS = "tests/integration/test_consumers.py::"
 _UNION = "tests/integration/test_union_read.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 _REMOTE = "tests/integration/test_remote_log.py::"
+_SNAPSHOTS = "tests/integration/test_kv_snapshots.py::"
 _STORES = "tests/unit/storage/remote/test_store.py::"
 _TOKENS = "tests/unit/storage/remote/test_security_tokens.py::"
 _PLACES = _FILES + "test_places_of_remote_storage_are_checked_and_spread_as_they_are_weighted"
@@ -84,6 +86,7 @@ CLIENT = {
     "scanner.log.fetch.max-bytes-for-bucket": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.min-bytes": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.wait-max-time-ms": _FETCH + "test_requests_say_everything",
+    "scanner.kv.read-preference": _SNAPSHOTS + "test_rows_at_an_offset_are_read_from_a_snapshot_by_those_who_prefer_it",
     "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
     "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
     "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
@@ -136,6 +139,10 @@ SERVER = {
     "server.max-connections-per-address": _DOORS + "test_one_address_has_no_more_places_than_its_option_says",
     "server.request-arrival-timeout": _DOORS + "test_a_request_has_to_arrive_in_time",
     "server.login-timeout": _DOORS + "test_a_client_has_to_log_in_in_time",
+    "http.listener": _HTTP + "test_it_is_off_unless_asked_for_and_says_if_a_port_is_taken",
+    "http.hosts": _HTTP + "test_what_every_answer_carries",
+    "http.monitoring.access": _HTTP + "test_who_may_read_metrics",
+    "http.session-timeout": _HTTP + "test_https",
     "metrics.reporter.prometheus.port": _DOORS + "test_metrics_can_be_read_over_http",
     "metrics.reporter.prometheus.host": _DOORS + "test_metrics_can_be_read_over_http",
     "quota.produce.bytes-per-second": _QUOTAS,
@@ -173,6 +180,9 @@ SERVER = {
     "log.filter.max-size": _OPTIONS + "test_a_filter_may_cost_so_much",
     "log.filter.max-batches": _OPTIONS + "test_a_fetch_looks_at_so_many_batches",
     "kv.snapshot.interval": _KV + "test_rows_are_written_to_the_disk_at_an_interval_that_can_be_changed",
+    "kv.snapshot.num-retained": _SNAPSHOTS + "test_a_lease_keeps_a_snapshot",
+    "kv.snapshot.transfer-thread-num": _KV + "test_options_reach_the_settings",
+    "kv.snapshot.lease.expiration-check-interval": _KV + "test_options_reach_the_settings",
     "kv.writes.memory-size": _KV + "test_writes_beyond_their_memory_are_refused",
     "kv.rocksdb.block.cache-size": _KV + "test_options_reach_the_settings",
     "kv.rocksdb.writebuffer.size": _KV + "test_a_small_write_buffer_goes_to_the_disk_when_it_is_full",

@@ -11,7 +11,7 @@ import click
 
 from fluss._version import __version__
 from fluss.cli.commands import Group, Lazy, shared_options
-from fluss.cli.exits import CommandError, Exit, exit_code_of, sentence_of
+from fluss.cli.exits import CommandError, Exit, ReaderGoneError, exit_code_of, sentence_of
 from fluss.cli.session import Session
 from fluss.errors import FlussError
 
@@ -41,6 +41,42 @@ SECTIONS: Final = {
         "db": Lazy("fluss.cli.databases:databases", "List, create, drop and show databases."),
         "table": Lazy("fluss.cli.tables:tables", "List, create, show, alter and drop tables."),
         "partition": Lazy("fluss.cli.partitions:partitions", "List, add and drop partitions of a table."),
+    },
+    "Rows": {
+        "load": Lazy("fluss.cli.loading:load", "Load files into a table: Parquet, CSV, JSON lines, Arrow."),
+        "dump": Lazy("fluss.cli.loading:dump", "Write the rows of a table to a file: Parquet, CSV, JSON lines, Arrow."),
+        "append": Lazy("fluss.cli.row_commands:append", "Append rows to a log table: JSON lines from standard input."),
+        "head": Lazy("fluss.cli.row_commands:head", "Show some rows of a table."),
+        "tail": Lazy("fluss.cli.tailing:tail", "Show the newest records of a table, and those that come."),
+        "get": Lazy("fluss.cli.row_commands:get", "Look rows up by their keys."),
+        "put": Lazy("fluss.cli.row_commands:put", "Insert or replace rows of a primary-key table."),
+        "delete": Lazy("fluss.cli.row_commands:delete", "Delete rows of a primary-key table by their keys."),
+    },
+    "Positions": {
+        "offsets": Lazy(
+            "fluss.cli.offset_commands:offsets", "Show where the logs of a table begin and end, by bucket."
+        ),
+        "consumers": Lazy(
+            "fluss.cli.offset_commands:consumers",
+            "List the consumers of a table: who reads it by name, and how far behind they are.",
+        ),
+        "lag": Lazy("fluss.cli.offset_commands:lag", "Show how far consumers are behind, by bucket."),
+    },
+    "SQL": {
+        "sql": Lazy("fluss.cli.sql_commands:sql", "Run SQL over tables, one query or in a shell."),
+    },
+    "The cluster": {
+        "health": Lazy(
+            "fluss.cli.cluster_commands:health",
+            "Show how the cluster is: its servers, and whether all replicas are there.",
+        ),
+        "top": Lazy(
+            "fluss.cli.live:top", "Show what a cluster is doing, live: records per table, lag, requests, bytes, memory."
+        ),
+        "bench": Lazy("fluss.cli.benching:bench", "Measure a cluster for a moment: writes, reads, lookups."),
+        "config": Lazy("fluss.cli.cluster_commands:config", "Look at options, change them, and explain them."),
+        "acl": Lazy("fluss.cli.security_commands:acls", "List, grant and revoke rights."),
+        "user": Lazy("fluss.cli.security_commands:users", "Keep a file of users, and make hashes of passwords."),
     },
     "This command": {
         "profile": Lazy("fluss.cli.profile_commands:profiles", "Keep addresses and logins of clusters by name."),
@@ -102,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FlussError as error:
         _tell(sentence_of(error), session, error)
         return exit_code_of(error)
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGoneError):
         # Nobody reads any more. Python would complain once more when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE

@@ -114,7 +114,12 @@ class Command(click.Command):
         super().__init__(*arguments, **settings)
         self.examples = tuple(examples)
         self.own_parameter_count = len(self.params)
-        self.params += [each for each in shared_options() if not is_local or each.name in _LOCAL_OPTIONS]
+        taken = {name for each in self.params for name in each.opts}
+        for each in shared_options():
+            if not is_local or each.name in _LOCAL_OPTIONS:
+                # As `fluss tail -f`, which is what everybody knows.
+                each.opts = [name for name in each.opts if name not in taken]
+                self.params.append(each)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = self.params[: self.own_parameter_count]

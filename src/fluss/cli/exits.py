@@ -74,6 +74,10 @@ class CommandError(click.ClickException):
         self.code = code
 
 
+class ReaderGoneError(Exception):
+    """The program that reads the output has ended, as `head` does when it has seen enough."""
+
+
 def exit_code_of(error: FlussError) -> Exit:
     """Return the exit code for an error of the library."""
     return _CODES.get(ErrorCode(error.error_code), Exit.FAILED) if _is_known(error.error_code) else Exit.FAILED

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
+from fluss.cli.exits import ReaderGoneError
 from fluss.cli.values import csv_text, json_text, shown_text
 
 FORMATS: Final = ("table", "json", "csv")
@@ -37,8 +38,13 @@ class Output:
             case "json":
                 return self._lines(f"{json_text(dict(zip(columns, row, strict=True)))}\n" for row in rows)
             case "csv":
-                return (self._lines(csv_text([columns])) and 0) or self._lines(csv_text(rows))
+                self._lines(csv_text([columns]))
+                return self._lines(csv_text(rows))
         return self._table(columns, rows, empty)
+
+    def stream(self, columns: Sequence[str]) -> RowStream:
+        """Return a way to print rows as they come, some at a time, for as long as they come."""
+        return RowStream(self, columns)
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Print one thing: a line for each of its values; as JSON one object."""
@@ -67,13 +73,27 @@ class Output:
         """Print a text as it is."""
         self._lines([text])
 
+    def raw_lines(self, lines: Iterable[str]) -> None:
+        """Print lines as they are."""
+        self._lines(lines)
+
     def _lines(self, lines: Iterable[str]) -> int:
         count = 0
         for line in lines:
-            sys.stdout.write(line)
+            self._write(line)
             count += 1
-        sys.stdout.flush()
+        self._write(None)
         return count
+
+    def _write(self, text: str | None) -> None:
+        """Write a text, or see to it that all that was written is seen."""
+        try:
+            if text is None:
+                sys.stdout.flush()
+            else:
+                sys.stdout.write(text)
+        except BrokenPipeError:
+            raise ReaderGoneError from None
 
     # Tables
 
@@ -123,6 +143,43 @@ class Output:
             batch = [_cells(row) for row in islice(rest, _SAMPLE_ROWS)]
             is_first = False
         return count
+
+
+class RowStream:
+    """Rows that are printed as they come. The head is printed with the first of them."""
+
+    def __init__(self, output: Output, columns: Sequence[str]) -> None:
+        self._output = output
+        self._columns = columns
+        self._is_begun = False
+        self._widths: list[int] = []
+
+    def write(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Print rows, and see to it that they are seen."""
+        match self._output.format:
+            case "json":
+                lines: Iterable[str] = (f"{json_text(dict(zip(self._columns, row, strict=True)))}\n" for row in rows)
+            case "csv":
+                lines = csv_text(rows if self._is_begun else chain([self._columns], rows))
+                self._is_begun = True
+            case _:
+                lines = self._padded_rows(rows)
+        self._output.raw_lines(lines)
+
+    def _padded_rows(self, rows: Iterable[Sequence[Any]]) -> Iterable[str]:
+        cells = [_cells(row) for row in rows]
+        if not cells:
+            return []
+        head = [name.upper() for name in self._columns]
+        if not self._is_begun:
+            self._widths = [0] * len(head)
+            cells.insert(0, head)
+        self._widths = [max(width, *map(len, column)) for width, *column in zip(self._widths, *cells, strict=True)]
+        lines = [_padded(row, self._widths) for row in cells]
+        if not self._is_begun and self._output.is_terminal and not os.environ.get("NO_COLOR"):
+            lines[0] = f"\x1b[1m{lines[0].rstrip()}\x1b[0m\n"
+        self._is_begun = True
+        return lines
 
 
 def _cells(row: Sequence[Any]) -> list[str]:

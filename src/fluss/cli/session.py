@@ -15,7 +15,7 @@ import click
 from fluss.cli.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from fluss import blocking
+    from fluss import FlussTable, blocking
     from fluss.cli.output import Output
     from fluss.config import Config
 
@@ -124,12 +124,21 @@ class Session:
         """Return a table as it is now."""
         return self.connection.get_table(path)
 
+    def plain_table(self, path: str) -> FlussTable:
+        """Return a table for exact reads and writes, which go by its plain form."""
+        from fluss import FlussConnection
+        from fluss.client.bulk import wait_for
+
+        connection = self._open.enter_context(wait_for(FlussConnection.create(self.config())))
+        return wait_for(connection.get_table(path))
+
     def keep(self, context: Any) -> Any:
         """Enter a context that is left at the end of the call."""
         return self._open.enter_context(context)
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close what was opened; what was written is stored then, or the reason is raised."""
+        self.__dict__.pop("connection", None)
         self._open.close()
 
 

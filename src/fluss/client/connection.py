@@ -19,6 +19,7 @@ from fluss.client.write.writer_client import WriterClient
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int64
+from fluss.net.channel import Dial
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.value_objects import ServerMade
 
@@ -67,8 +68,8 @@ class FlussConnection(ServerMade):
         return await FlussConnection.create(config)
 
     @classmethod
-    async def _open(cls, config: Config, current: Runtime) -> FlussConnection:
-        cluster = await Cluster.connect(config)
+    async def _open(cls, config: Config, current: Runtime, dial: Dial | None = None) -> FlussConnection:
+        cluster = await Cluster.connect(config, dial=dial)
         return cls._with_fields(
             _cluster=cluster,
             _runtime=current,
@@ -224,3 +225,9 @@ def _is_in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+async def connect_inside(config: Config, dial: Dial) -> FlussConnection:
+    """Connect through sockets that the caller makes: for a client that lives in the process of a server."""
+    current = runtime()
+    return await current.bridge(FlussConnection._open(config, current, dial), cancels=True)

@@ -50,6 +50,8 @@ _ROW_GROUP_ROWS: Final = 1 << 20
 _PATH_ID: Final = 2147483546
 _POSITION_ID: Final = 2147483545
 _FIELD_ID: Final = b"PARQUET:field_id"
+# With deletes in more data files than this there is one delete file for all of them.
+_SCOPED_DELETES_MAX: Final = 16
 _POSITION_DELETES_SCHEMA: Final = pa.schema(
     [
         pa.field("file_path", pa.string(), nullable=False, metadata={_FIELD_ID: str(_PATH_ID).encode()}),
@@ -263,19 +265,29 @@ class DataFileWriter:
 def write_position_deletes(
     layout: FileLayout, partition: Record, positions: pa.Table, *, name: str = "deletes"
 ) -> list[DataFile]:
-    """Write which rows of data files of a partition are gone, and return the file; nothing for no rows.
+    """Write which rows of data files of a partition are gone, and return the files; none for no rows.
 
-    ``positions`` has the columns ``file_path`` and ``pos``, as ``key_positions`` returns them, in any order.
+    ``positions`` has the columns ``file_path`` and ``pos``, as ``key_positions`` returns them, in any order. A few data
+    files have a delete file each, so that readers of the others need not look at any; many have one together.
     """
     if positions.num_rows == 0:
         return []
     rows = positions.select(["file_path", "pos"]).cast(_POSITION_DELETES_SCHEMA)
-    rows = rows.sort_by([("file_path", "ascending"), ("pos", "ascending")])
+    rows = rows.sort_by([("file_path", "ascending"), ("pos", "ascending")]).combine_chunks()
+    ends = pc.run_end_encode(rows["file_path"].combine_chunks()).run_ends.to_pylist()
+    if len(ends) > _SCOPED_DELETES_MAX:
+        ends = [rows.num_rows]
+    starts = [0, *ends[:-1]]
+    parts = [rows.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
+    return [_write_position_deletes(layout, partition, part, name) for part in parts]
+
+
+def _write_position_deletes(layout: FileLayout, partition: Record, rows: pa.Table, name: str) -> DataFile:
     file = _ParquetFile(layout, _POSITION_DELETES_SCHEMA, layout.new_location(partition, name))
     file.write(rows)
     size = file.close()
     lower, upper = _position_bounds(rows)
-    return [_delete_file(DataFileContent.POSITION_DELETES, layout, partition, file.location, rows, size, lower, upper)]
+    return _delete_file(DataFileContent.POSITION_DELETES, layout, partition, file.location, rows, size, lower, upper)
 
 
 def write_equality_deletes(

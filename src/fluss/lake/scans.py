@@ -167,6 +167,15 @@ class LakeScan:
         return sets
 
 
+def detached(table: IcebergTable) -> IcebergTable:
+    """Return a table at its newest snapshot, without its catalog and its past: small, and it can be pickled."""
+    snapshot = table.metadata.current_snapshot()
+    metadata = table.metadata.model_copy(
+        update={"snapshots": [] if snapshot is None else [snapshot], "snapshot_log": [], "metadata_log": []}
+    )
+    return IcebergTable(table.name(), metadata, table.metadata_location, table.io, None)
+
+
 def deleted_positions(io: FileIO, file: LakeFile) -> list[pa.ChunkedArray]:
     """Return the positions of rows of a data file that are deleted, by delete file."""
     by_file = (_read_deletes(io, deletes).get(file.data.file_path) for deletes in file.position_deletes)

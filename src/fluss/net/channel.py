@@ -10,7 +10,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from fluss._version import __version__
 from fluss.errors import (
@@ -41,6 +41,9 @@ ResponseT = TypeVar("ResponseT")
 CLIENT_NAME = "flussbett"
 # A larger answer to the first question is none: the bytes of another protocol, read as a length, are far above it.
 _FIRST_FRAME_BYTES_MAX = 16 * 1024 * 1024
+
+# Returns a Unix socket whose other end a server has. For clients in the process of a server, who need no address.
+Dial: TypeAlias = Callable[[], Awaitable[socket.socket]]
 
 logger = logging.getLogger(__name__)
 
@@ -108,14 +111,19 @@ class Channel:
         expected_server_type: ServerRole | None = None,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        dial: Dial | None = None,
     ) -> Channel:
         """Connect, agree on versions, and authenticate if there are credentials. Speaks TLS if ``tls`` is given.
 
         A server that is temporarily unable to check credentials is asked again without end; ``sleep`` and ``rng``
-        govern the pauses. A server that says to be of another type than expected is refused.
+        govern the pauses. A server that says to be of another type than expected is refused. With ``dial`` the address
+        is only a name.
         """
         channel = cls(f"{host}:{port}", settings or ChannelSettings())
-        await channel._open(host, port, tls)
+        if dial is None:
+            await channel._open(host, port, tls)
+        else:
+            await channel._open_inside(dial)
         try:
             await channel._agree_on_versions(expected_server_type)
             if credentials is not None:
@@ -210,6 +218,14 @@ class Channel:
             raise connect_failure(self._name, error) from error
         except (OSError, UnicodeError) as error:
             raise NetworkError(f"no connection to {self._name}: {error}") from error
+
+    async def _open_inside(self, dial: Dial) -> None:
+        sock = await dial()
+        try:
+            await self._loop.create_unix_connection(lambda: self._protocol, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
 
     async def _resolve(self, host: str, port: int) -> list[str]:
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -327,7 +343,8 @@ class Channel:
         self._outbox = Outbox(self._loop, transport, self._send_waiting)
         self._is_tls = transport.get_extra_info("ssl_object") is not None
         connection = transport.get_extra_info("socket")
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._is_disconnected.clear()
         self._failure = None
 

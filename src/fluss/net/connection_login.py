@@ -19,6 +19,27 @@ _LOGIN_CHECK_S: Final = 0.25
 _TRY_AGAIN_S: Final = 1.0
 
 
+async def check_in_turn(throttle: LoginThrottle, address: str, guess: Guess) -> Success:
+    """Check a guess when it is its turn. Raises AuthenticationError, or code 51 if the client is to try again."""
+    try:
+        attempt = throttle.begin(address, guess.username)
+    except FlussError:
+        # At once, it would be an invitation to ask at once again.
+        await asyncio.sleep(_TRY_AGAIN_S)
+        raise
+    try:
+        while (wait_s := attempt.wait_s) > 0:
+            await asyncio.sleep(min(wait_s, _LOGIN_CHECK_S))
+        success = await guess.check()
+    except AuthenticationError:
+        raise
+    except BaseException:
+        attempt.withdraw()
+        raise
+    attempt.succeeded()
+    return success
+
+
 class ConnectionLogin:
     """The logins of one client, which may log in again as long as it is the same user."""
 
@@ -47,23 +68,10 @@ class ConnectionLogin:
         if self._failed_count >= _FAILED_LOGINS_MAX:
             raise AuthenticationError("too many failed logins; connect again")
         try:
-            attempt = self._throttle.begin(address, guess.username)
-        except FlussError:
-            # At once, it would be an invitation to ask at once again.
-            await asyncio.sleep(_TRY_AGAIN_S)
-            raise
-        try:
-            while (wait_s := attempt.wait_s) > 0:
-                await asyncio.sleep(min(wait_s, _LOGIN_CHECK_S))
-            success = await guess.check()
+            return await check_in_turn(self._throttle, address, guess)
         except AuthenticationError:
             self._failed_count += 1
             raise
-        except BaseException:
-            attempt.withdraw()
-            raise
-        attempt.succeeded()
-        return success
 
     def take_outdated(self) -> Principal | None:
         """Return the user if it has another password by now than the one it has logged in with. Tells it once."""

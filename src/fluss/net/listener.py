@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fluss.errors import ErrorCode, FlussError
@@ -18,8 +20,9 @@ from fluss.net.listener_settings import ListenerSettings
 from fluss.net.listener_state import Shared
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import Quotas
-from fluss.net.request_handler import Answer, Handler, RequestContext
-from fluss.net.server_connection import ServerConnection
+from fluss.net.request_handler import Answer, Guest, Handler, RequestContext
+from fluss.net.request_metrics import RequestMetrics
+from fluss.net.server_connection import ConnectionFacts, ServerConnection
 from fluss.net.tls import ServerCertificate
 from fluss.net.tls_acceptor import TlsAcceptor
 from fluss.protocol.api import APIS, UNAUTHENTICATED_APIS, Api, ApiKey
@@ -57,6 +60,7 @@ class Listener:
         places: Places | None = None,
         quotas: Quotas | None = None,
         throttle: LoginThrottle | None = None,
+        request_metrics: RequestMetrics | None = None,
     ) -> None:
         own = UNAUTHENTICATED_APIS & handlers.keys()
         assert not own, f"{sorted(own)} are answered by the connection itself"
@@ -74,6 +78,7 @@ class Listener:
             admission=Admission(settings.connections_max, settings.connections_per_address_max, *given_places),
             quotas=quotas or Quotas(clock or time.monotonic),
             bursts=BurstLog(logger),
+            request_metrics=request_metrics,
         )
         self._connections: set[ServerConnection] = set()
         self._all_disconnected = asyncio.Event()
@@ -105,6 +110,10 @@ class Listener:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    def connections(self) -> list[ConnectionFacts]:
+        """Say who is connected."""
+        return [connection.facts() for connection in self._connections if connection.is_connected]
 
     def end_outdated_sessions(self) -> None:
         """End sessions whose users have other passwords by now. To be called when users have changed."""
@@ -155,6 +164,13 @@ class Listener:
         self._port = self._server.sockets[0].getsockname()[1]
         self._schedule_check(loop)
 
+    async def adopt(self, sock: socket.socket, guest: Guest) -> None:
+        """Take in a client whose end of a pair of Unix sockets is inside this process. Needs no ``start``."""
+        loop = asyncio.get_running_loop()
+        if self._check_timer is None:
+            self._schedule_check(loop)
+        await loop.connect_accepted_socket(partial(self._new_connection, guest), sock)
+
     async def _accept_tls(self, certificate: ServerCertificate) -> TlsAcceptor:
         acceptor = TlsAcceptor(
             self._settings.name,
@@ -169,10 +185,11 @@ class Listener:
 
     async def stop(self, *, grace_s: float = 10.0) -> None:
         """Stop accepting, let received requests finish for at most ``grace_s``, and close. May be called again."""
-        if self._server is None:
+        if self._server is None and self._check_timer is None:
             return
         self._is_stopping = True
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         if self._check_timer is not None:
             self._check_timer.cancel()
         for connection in list(self._connections):
@@ -183,7 +200,8 @@ class Listener:
         except TimeoutError:
             await self._abort_connections()
         self._shared.bursts.close()
-        await self._server.wait_closed()
+        if self._server is not None:
+            await self._server.wait_closed()
         self._shared.hashing.close()
 
     async def __aenter__(self) -> Listener:
@@ -207,11 +225,13 @@ class Listener:
         if tasks:
             await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
 
-    def _new_connection(self) -> ServerConnection:
+    def _new_connection(self, guest: Guest | None = None) -> ServerConnection:
         # Over TLS a client has its place before the handshake.
         is_admitted = self._settings.certificate is not None
         return ServerConnection(
-            self._settings, self._shared, self._connected, self._disconnected, is_admitted=is_admitted
+            *(self._settings, self._shared, self._connected, self._disconnected),
+            is_admitted=is_admitted,
+            guest=guest,
         )
 
     def _connected(self, connection: ServerConnection) -> FlussError | None:

@@ -13,6 +13,7 @@ from fluss.net.login import PasswordHashing
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import Quotas
 from fluss.net.request_handler import Handler
+from fluss.net.request_metrics import RequestMetrics
 from fluss.protocol.api import Api, ApiKey
 
 
@@ -31,4 +32,6 @@ class Shared:
     admission: Admission
     quotas: Quotas
     bursts: BurstLog
+    # None: requests are not counted.
+    request_metrics: RequestMetrics | None = None
     hashing: PasswordHashing = field(default_factory=PasswordHashing)

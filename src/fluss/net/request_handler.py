@@ -23,6 +23,14 @@ class RequestContext:
     is_gone: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A client inside this process that another part of it has let in: who it is, and for whom at what address."""
+
+    principal: Principal
+    peer_address: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """A response whose handler wants to know when its bytes have left, or never will; both are told once."""

@@ -8,6 +8,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import Any, cast
@@ -20,12 +21,12 @@ from fluss.net.listener_settings import ListenerSettings
 from fluss.net.listener_state import Shared
 from fluss.net.quota_throttle import QuotaThrottle
 from fluss.net.quotas import FETCH_APIS, PRODUCE_APIS, ClientQuota, QuotaKind
-from fluss.net.request_handler import Answer, RequestContext
+from fluss.net.request_handler import Answer, Guest, RequestContext
 from fluss.net.tls import peer_principal
 from fluss.net.tls_acceptor import TlsConnection
 from fluss.net.transport import Outbox
 from fluss.protocol.codec import Parts
-from fluss.protocol.sasl import ANONYMOUS
+from fluss.protocol.sasl import ANONYMOUS, Principal
 from fluss.protocol.session import (
     AnswerReady,
     RequestReceived,
@@ -51,6 +52,22 @@ _NO_BODY = memoryview(b"")
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionFacts:
+    """One connection, for those who look who is there."""
+
+    listener_name: str
+    peer_address: str
+    # None: it has not logged in.
+    principal: Principal | None
+    connected_s: float
+    idle_s: float
+    request_count: int
+    in_flight_count: int
+    received_bytes: int
+    sent_bytes: int
+
+
 class _Phase(Enum):
     OPEN = auto()
     DRAINING = auto()  # Nothing more is read; what was received is carried out and answered.
@@ -74,6 +91,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         on_disconnected: Callable[[ServerConnection], None],
         *,
         is_admitted: bool = False,
+        guest: Guest | None = None,
     ) -> None:
         self._settings = settings
         self._shared = shared
@@ -88,6 +106,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         # There is a session as soon as the connection has a place, and nothing is allocated for it before.
         self._session: ServerSession
         self._is_admitted = is_admitted
+        self._guest = guest
         self._is_refused = False
         self._is_being_told = False
         self._transport: asyncio.Transport
@@ -120,6 +139,22 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         self._arrival = Arrival(settings.arrival_timeout_s)
         self._sent_bytes_seen = 0
         self._quotas = shared.quotas
+        self._request_metrics = shared.request_metrics
+        self._received_bytes = 0
+        self._request_count = 0
+
+    def facts(self) -> ConnectionFacts:
+        """Say who it is and what it has done."""
+        session = getattr(self, "_session", None)
+        return ConnectionFacts(
+            *(self._settings.name, self._peer_address, None if session is None else session.principal),
+            connected_s=self._clock() - self._connected_at,
+            idle_s=self._clock() - self._active_at,
+            request_count=self._request_count,
+            in_flight_count=len(self._tasks) + len(self._queue),
+            received_bytes=self._received_bytes,
+            sent_bytes=self._outbox.sent_bytes,
+        )
 
     @property
     def tasks(self) -> frozenset[asyncio.Task[None]]:
@@ -143,8 +178,11 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
             on_throttled=self.regulate_reading,
             on_released=self._proceed,
         )
-        self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._peer_address = _address_text(self._transport.get_extra_info("peername"))
+        if self._guest is None:
+            self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._peer_address = _address_text(self._transport.get_extra_info("peername"))
+        else:
+            self._peer_address = self._guest.peer_address
         host = self._peer_address.rpartition(":")[0]
         self._address = address_key(host)
         refusal = self._on_connected(self)
@@ -179,6 +217,9 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
 
     def _identify(self) -> FlussError | None:
         """Look at the client's certificate where the listener asks for one; return why the client cannot stay."""
+        if self._guest is not None:
+            self._session.identify(self._guest.principal)
+            return None
         certificate = self._settings.certificate
         if certificate is None:
             return None
@@ -198,6 +239,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._active_at = now = self._clock()
+        self._received_bytes += nbytes
         if self._phase is not _Phase.OPEN:
             return
         turn_ends_at = time.monotonic() + _TURN_S
@@ -217,7 +259,9 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
     def _take_events(self, events: list[ServerEvent]) -> None:
         for event in events:
             if isinstance(event, RequestReceived):
-                self._hold_request(len(event.body))
+                event.received_at, event.received_bytes = self._active_at, len(event.body)
+                self._request_count += 1
+                self._hold_request(event.received_bytes)
                 self._queue.append(event)
             elif isinstance(event, AnswerReady):
                 if self._quotas.is_active:
@@ -409,6 +453,10 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
             if self._quotas.is_active and request.api.key in FETCH_APIS:
                 self._quota_throttle.charge(QuotaKind.FETCH, sum(map(len, parts)))
             self._write(parts, on_sent)
+            if self._request_metrics is not None:
+                self._request_metrics.of(request.api).answered(
+                    request.received_bytes, sum(map(len, parts)), self._clock() - request.received_at
+                )
         elif on_sent is not None:
             on_sent()
 
@@ -419,6 +467,10 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
             logger.error("%s of %s failed", request.api.name, self._peer_address, exc_info=error)
             text = f"{request.api.name} failed inside the server ({type(error).__name__}); its log has the details"
             error = FlussError(text, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if self._request_metrics is not None:
+            counts = self._request_metrics.of(request.api)
+            counts.error_count += 1
+            counts.answered(request.received_bytes, 0, self._clock() - request.received_at)
         self._write(self._session.error(request.request_id, error))
 
     def _give_up_requests(self) -> None:

@@ -78,6 +78,9 @@ class RequestReceived:
     api_version: int
     request_id: int
     body: memoryview
+    # When it arrived, and how large it was then: the connection sets them.
+    received_at: float = 0.0
+    received_bytes: int = 0
 
     def decode(self) -> Any:
         """Return the request message, or raise CorruptMessageError."""

@@ -21,6 +21,7 @@ from fluss._version import __version__
 from fluss.errors import FlussError
 from fluss.net.transport import run
 from fluss.server import hash_password
+from fluss.server.http_options import DEFAULT_HTTP_PORT
 from fluss.server.listener_options import DEFAULT_LISTENER_NAME, DEFAULT_PORT
 from fluss.server.listener_parsing import PORT_MAX, address_text
 from fluss.server.option_sources import STANDARD_INPUT, Setting
@@ -52,6 +53,9 @@ examples:
     {_PROGRAM} --data-dir ./data --config server.yaml
   Instead of a password its hash can stand there, which this command makes:
     {_PROGRAM} {hash_password.COMMAND}
+
+  Look at the server with a browser, and at its metrics:
+    {_PROGRAM} --data-dir ./data --http
 
   Change one option, and look at what all of them are:
     {_PROGRAM} --data-dir ./data -D log.segment.file-size=256mb --print-config
@@ -112,6 +116,14 @@ def _parser() -> argparse.ArgumentParser:
         "--config", type=Path, metavar="FILE", help="options as YAML with dotted keys; - is standard input"
     )
     parser.add_argument(
+        "--http",
+        nargs="?",
+        const=str(DEFAULT_HTTP_PORT),
+        metavar="ADDRESS",
+        help=f"show the server over HTTP: the page, /metrics, /health; host:port (default {_DEFAULT_HOST}:"
+        f"{DEFAULT_HTTP_PORT}); the same as -D http.listener=ADDRESS",
+    )
+    parser.add_argument(
         "--durability",
         choices=[choice.value for choice in Durability],
         help="when a write counts: fsync when it is on the disk (default), os when the operating system has it",
@@ -158,6 +170,8 @@ def _options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         given[ServerOptions.data_dir.key] = Setting(arguments.data_dir, "--data-dir")
     if arguments.durability is not None:
         given[ServerOptions.durability.key] = Setting(arguments.durability, "--durability")
+    if arguments.http is not None:
+        given[ServerOptions.http_address.key] = Setting(arguments.http, "--http")
     if arguments.insecure:
         given[ServerOptions.insecure_listeners_allowed.key] = Setting("true", "--insecure")
     options = ServerOptions.load(given, file=arguments.config)
@@ -214,7 +228,8 @@ def _say_ready(server: FlussServer) -> None:
     where = ", ".join(str(listener) for listener in server.listeners)
     options = server.options
     print(
-        f"Flussbett {__version__} ready on {where}, data in {server.data_dir}, durability {options.durability}",
+        f"Flussbett {__version__} ready on {where}, data in {server.data_dir}, durability {options.durability}"
+        + (f", page at {server.http_url}" if server.http_url else ""),
         flush=True,
     )
 

@@ -22,6 +22,8 @@ from fluss.server.server_options import ServerOptions
 # What binds to every address of the machine, but is not an address one can connect to.
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})
 _LOOPBACK_HOST = "127.0.0.1"
+# The name of the HTTP listener in options that can be given to one listener alone.
+HTTP_LISTENER_NAME = "http"
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ def plan_listeners(options: ServerOptions) -> tuple[ListenerPlan, ...]:
         own_users = options.listener_users.get(endpoint.name.lower())
         if protocol.uses_sasl:
             _check_users(options, endpoint.name, own_users)
-        tls = _tls(options, endpoint.name) if protocol.uses_tls else None
+        tls = tls_of(options, endpoint.name) if protocol.uses_tls else None
         plans.append(ListenerPlan(endpoint, protocol, own_users, advertised.get(endpoint.name), tls))
     if options.authorizer_enabled:
         _check_internal(options.internal_listener_name, plans)
@@ -276,7 +278,7 @@ def _check_own_users(options: ServerOptions, names: Collection[str]) -> None:
 
 
 def _check_own_tls(options: ServerOptions, names: Collection[str]) -> None:
-    known = {name.lower() for name in names}
+    known = {HTTP_LISTENER_NAME, *(name.lower() for name in names)}
     for name in options.listeners_with_tls_options:
         if name not in known:
             raise FlussError(
@@ -285,7 +287,7 @@ def _check_own_tls(options: ServerOptions, names: Collection[str]) -> None:
             )
 
 
-def _tls(options: ServerOptions, listener_name: str) -> ServerTls:
+def tls_of(options: ServerOptions, listener_name: str) -> ServerTls:
     """Return what a listener needs for TLS. The files are read when it is started."""
 
     def file(option: ServerOption[str]) -> Path | None:

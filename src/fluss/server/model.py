@@ -187,6 +187,88 @@ class RemoteLogRegistry(Protocol):
         ...
 
 
+class KvSnapshotEntry(NamedTuple):
+    """What is registered of one snapshot of a bucket's rows in remote storage."""
+
+    bucket: TableBucket
+    snapshot_id: int
+    # The directory of remote storage, and that of the bucket's snapshots below it.
+    root: str
+    directory: str
+    # The changes before it are in the rows, and none from it on.
+    log_offset: int
+    size_bytes: int
+    # No value has more bytes.
+    value_bytes_max: int
+    created_ms: int
+    # Since when it is not needed any more; None while it is.
+    retired_ms: int | None = None
+
+
+class KvSnapshotBucket(NamedTuple):
+    """What is registered of all snapshots of a bucket."""
+
+    bucket: TableBucket
+    root: str
+    directory: str
+    next_id: int = 0
+    # Whether there may be objects that no snapshot names.
+    is_dirty: bool = False
+
+
+class KvSnapshotTotals(NamedTuple):
+    """How many snapshots and leases are registered."""
+
+    snapshot_count: int = 0
+    size_bytes: int = 0
+    lease_count: int = 0
+    leased_count: int = 0
+
+
+class KvSnapshotRegistry(Protocol):
+    """Where the coordinator keeps which snapshots there are. Each method is one durable step."""
+
+    async def load(self) -> tuple[list[KvSnapshotBucket], list[KvSnapshotEntry]]:
+        """Return the buckets that may have orphans, and the newest snapshot of each bucket."""
+        ...
+
+    async def totals(self, now_ms: int) -> KvSnapshotTotals: ...
+
+    async def find(self, bucket: TableBucket) -> KvSnapshotBucket | None: ...
+
+    async def of_bucket(self, bucket: TableBucket) -> list[KvSnapshotEntry]:
+        """Return the snapshots of a bucket, the newest first, also those that are not needed any more."""
+        ...
+
+    async def superfluous(self, retained_count: int) -> list[TableBucket]:
+        """Return the buckets with more snapshots than are retained, or with some that are not needed any more."""
+        ...
+
+    async def begin(self, buckets: Collection[KvSnapshotBucket]) -> None:
+        """Note that objects are about to be written or removed; those of dropped tables are left out."""
+        ...
+
+    async def add(self, entry: KvSnapshotEntry) -> bool:
+        """Make a snapshot the newest one. False if the table or partition is gone: then nothing has changed."""
+        ...
+
+    async def retire(self, bucket: TableBucket, retained_count: int, now_ms: int) -> None:
+        """Note that all but the newest snapshots, and those that are leased, are not needed any more."""
+        ...
+
+    async def remove(self, bucket: TableBucket, snapshot_ids: Collection[int]) -> None:
+        """Forget snapshots; their objects become orphans."""
+        ...
+
+    async def finish(self, buckets: Collection[TableBucket]) -> None:
+        """Note that there are no objects any more that no snapshot names."""
+        ...
+
+    async def expire_leases(self, now_ms: int) -> int:
+        """Forget leases whose time is over; return how many they were."""
+        ...
+
+
 def format_bucket(bucket: TableBucket) -> str:
     """Return a bucket in the form that clients look for in messages."""
     partition = "" if bucket.partition_id is None else f"partitionId={bucket.partition_id}, "

@@ -25,6 +25,7 @@ from fluss.net.login import Users
 from fluss.net.login_throttle import LoginThrottle
 from fluss.net.quotas import QuotaKind, QuotaRates, Quotas
 from fluss.net.request_handler import Handler
+from fluss.net.request_metrics import RequestMetrics
 from fluss.net.tls import ServerCertificate, ServerTls
 from fluss.protocol import scram
 from fluss.protocol.api import ApiKey
@@ -39,11 +40,20 @@ from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.descriptors import connections_possible, raise_limit
-from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
+from fluss.server.http_listener import HttpPlan, Site, page_sentence, plan_http, start_site
+from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.listener_parsing import address_text
-from fluss.server.listeners import ListenerPlan, RunningListener, SharedUsers, plan_listeners, warn_of_listeners
+from fluss.server.listeners import (
+    HTTP_LISTENER_NAME,
+    ListenerPlan,
+    RunningListener,
+    SharedUsers,
+    plan_listeners,
+    warn_of_listeners,
+)
 from fluss.server.metrics_page import MetricsPage
 from fluss.server.model import Clock
+from fluss.server.operator_view import INSIDE_LISTENER, OperatorView
 from fluss.server.periodic import Periodic
 from fluss.server.process_options import Durability
 from fluss.server.rpc.coordinator_service import CoordinatorService
@@ -51,10 +61,9 @@ from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.security_files import SecurityFiles, UsersFile, load_salt_key
 from fluss.server.server_option import ServerOption
 from fluss.server.server_options import ServerOptions
-from fluss.server.tablet.disk_guard import DiskGuard
+from fluss.server.tablet.kv_snapshots import KvSnapshotSettings
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.remote_logs import RemoteSettings
-from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrubber import ScrubSettings
 from fluss.server.tablet.tablet_files import find_tablet
@@ -78,6 +87,9 @@ _MEMORY_CHECK_INTERVAL_MS: Final = 5_000
 # readers, its keys. And all of them are used as soon as one reader subscribes to all of them.
 _MEMORY_BYTES_PER_BUCKET: Final = 16 * 1024
 _BUCKETS_MIN: Final = 16_384
+# What the page may hold: the connections of its users, and what they read.
+_PAGE_CONNECTIONS_MAX: Final = 256
+_PAGE_MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 logger = logging.getLogger(__name__)
@@ -101,6 +113,8 @@ class FlussServer:
             raise FlussError(f"'{ServerOptions.data_dir.key}' is not set; say where to keep the data")
         self._options = options
         self._plans = plan_listeners(options)
+        self._http_plan = plan_http(options, self._plans)
+        self._site: Site | None = None
         self._clock = clock
         self._files = files
         self._running = AsyncExitStack()
@@ -110,6 +124,11 @@ class FlussServer:
         self._quotas.show(self._metrics)
         self._metrics.gauge("fluss_resident_memory_bytes", "The memory of the process.", lambda: resident_bytes() or 0)
         self._security_files = SecurityFiles()
+        self._login_throttle = LoginThrottle(time.monotonic)
+        self._request_metrics: RequestMetrics | None = None
+        if options.metrics_port or self._http_plan is not None:
+            self._request_metrics = RequestMetrics()
+            self._request_metrics.show(self._metrics)
 
     @property
     def metrics(self) -> Metrics:
@@ -128,6 +147,11 @@ class FlussServer:
     def listeners(self) -> tuple[RunningListener, ...]:
         """The listeners that take clients in, in the order of the configuration."""
         return tuple(self._listeners)
+
+    @property
+    def http_url(self) -> str | None:
+        """Where the page is; None if there is none."""
+        return None if self._site is None else self._site.url
 
     async def start(self) -> None:
         """Open everything and take clients in. Raises FlussError with what is in the way."""
@@ -183,13 +207,16 @@ class FlussServer:
             clock=self._clock,
             ids=coordinator.row_ids,
             remote_registry=coordinator.store.remote_logs,
+            snapshot_registry=coordinator.store.kv_snapshots,
             tiered=coordinator.lake_snapshots,
             files=self._files,
         )
         self._running.push_async_callback(manager.stop)
         manager.scrubber.show(self._metrics)
         await manager.start()
-        coordinator_service = CoordinatorService(coordinator, manager)
+        coordinator_service = CoordinatorService(
+            coordinator, manager, None if manager.snapshots is None else manager.snapshots.files_of
+        )
         self._running.push_async_callback(coordinator_service.stop)
         await coordinator_service.start()
         manager.show(self._metrics)
@@ -200,10 +227,26 @@ class FlussServer:
         tablet_service.show(self._metrics)
         self._watch_memory()
         users = await self._load_users(directory.path)
-        _follow_changes(coordinator.configs, users, manager.disk_guard, manager.retention, manager.kv_runtime)
+        _follow_changes(coordinator.configs, users, manager)
         _follow_quotas(coordinator.configs, self._quotas)
         handlers = {**coordinator_service.handlers(), **tablet_service.handlers()}
-        await self._start_listeners(handlers, users, nodes, tablet_service)
+        listeners = await self._start_listeners(handlers, users, nodes, tablet_service)
+        if self._http_plan is not None:
+            inside = self._inside_listener(handlers, nodes)
+            view = OperatorView(
+                self._options,
+                self._metrics,
+                self._request_metrics or RequestMetrics(),
+                coordinator,
+                coordinator_service,
+                manager,
+                listeners,
+                inside,
+                users=self._http_users(self._http_plan, users),
+                throttle=self._login_throttle,
+                delayed_fetch_count=lambda: tablet_service.delayed_fetch_count,
+            )
+            await self._start_site(self._http_plan, view)
         if self._options.metrics_port:
             page = MetricsPage(self._metrics.text, self._options.metrics_host, self._options.metrics_port)
             self._running.push_async_callback(page.stop)
@@ -264,9 +307,9 @@ class FlussServer:
 
     async def _start_listeners(
         self, handlers: Mapping[ApiKey, Handler], users: SharedUsers, nodes: Nodes, tablet_service: TabletService
-    ) -> None:
+    ) -> list[Listener]:
         started: list[Listener] = []
-        places, throttle = Places(connections_possible()), LoginThrottle(time.monotonic)
+        places = Places(connections_possible())
 
         async def stop_all() -> None:
             # Fetches that wait for records are answered with what there is, so that no client has to be cut off.
@@ -276,7 +319,13 @@ class FlussServer:
         self._running.push_async_callback(stop_all)
         for plan in self._plans:
             settings = await self._listener_settings(plan, users)
-            listener = Listener(settings, handlers, places=places, quotas=self._quotas, throttle=throttle)
+            listener = Listener(
+                *(settings, handlers),
+                places=places,
+                quotas=self._quotas,
+                throttle=self._login_throttle,
+                request_metrics=self._request_metrics,
+            )
             started.append(listener)
             listener.show(self._metrics)
             if plan.needs_shared_users:
@@ -289,6 +338,36 @@ class FlussServer:
             )
             self._listeners.append(running)
             logger.info("listener %s; clients are told %s", running, address_text(host, port))
+        return started
+
+    # The page
+
+    def _inside_listener(self, handlers: Mapping[ApiKey, Handler], nodes: Nodes) -> Listener:
+        """Return a listener without an address: the page reads tables as a client that was let in already."""
+        settings = ListenerSettings(
+            name=INSIDE_LISTENER,
+            connections_max=_PAGE_CONNECTIONS_MAX,
+            connections_per_address_max=_PAGE_CONNECTIONS_MAX,
+            in_flight_bytes_max=_PAGE_MEMORY_BYTES_MAX,
+            unsent_bytes_total_max=_PAGE_MEMORY_BYTES_MAX,
+        )
+        listener = Listener(settings, handlers, quotas=self._quotas)
+        self._running.push_async_callback(listener.stop)
+        # Nobody connects to it: the page makes its connections in another way.
+        nodes.set_listener(INSIDE_LISTENER, "127.0.0.1", 1)
+        return listener
+
+    def _http_users(self, plan: HttpPlan, users: SharedUsers) -> Users | None:
+        if not plan.needs_login:
+            return None
+        return users if plan.users_of is None else UserTable(plan.users_of.own_users or {})
+
+    async def _start_site(self, plan: HttpPlan, view: OperatorView) -> None:
+        self._running.callback(view.close)
+        certificate = None if plan.tls is None else await self._load_certificate(HTTP_LISTENER_NAME, plan.tls)
+        site = self._site = await start_site(plan, view, certificate)
+        self._running.push_async_callback(asyncio.to_thread, site.stop)
+        logger.info("the page is at %s", site.url)
 
     async def _listener_settings(self, plan: ListenerPlan, users: SharedUsers) -> ListenerSettings:
         options = self._options
@@ -303,7 +382,7 @@ class FlussServer:
             check_credentials=known_users,
             mechanisms=self._mechanisms,
             certificate=certificate,
-            http_page=_metrics_sentence(options),
+            http_page=page_sentence(options),
             frame_bytes_max=options.request_bytes_max,
             connections_max=options.connection_count_max,
             connections_per_address_max=options.connection_count_per_address_max or None,
@@ -323,13 +402,6 @@ class FlussServer:
         return certificate
 
 
-def _metrics_sentence(options: ServerOptions) -> str:
-    """Say where metrics are, to those who look for a page on the port of a listener."""
-    if not options.metrics_port:
-        return f"Metrics can be had as a page: start the server with -D {ServerOptions.metrics_port.key}=9249"
-    return f"Metrics are at http://{address_text(options.metrics_host, options.metrics_port)}/metrics"
-
-
 def _refuse_lost_metadata(data_dir: Path) -> None:
     """Refuse logs without the file that says whose they are: new tables would be taken for the old ones. Blocking."""
     metadata = data_dir / METADATA_FILE
@@ -346,9 +418,7 @@ def _refuse_lost_metadata(data_dir: Path) -> None:
 # Settings of the parts
 
 
-def _follow_changes(
-    configs: DynamicConfigs, users: SharedUsers, disk_guard: DiskGuard, retention: Retention, kv_runtime: KvRuntime
-) -> None:
+def _follow_changes(configs: DynamicConfigs, users: SharedUsers, manager: TabletManager) -> None:
     """Give the parts of the server the options that can change while it runs, now and whenever they change."""
 
     def current(option: ServerOption[T]) -> T:
@@ -358,13 +428,16 @@ def _follow_changes(
         limit_ratio = current(ServerOptions.disk_write_limit_ratio)
         # One may come from a stored change, the other from a configuration that was edited since.
         recover_ratio = min(current(ServerOptions.disk_write_recover_ratio), limit_ratio)
-        disk_guard.set_ratios(limit_ratio=limit_ratio, recover_ratio=recover_ratio)
+        manager.disk_guard.set_ratios(limit_ratio=limit_ratio, recover_ratio=recover_ratio)
 
     def set_rolls(_: str | None = None) -> None:
-        retention.rolls_active_segment = current(ServerOptions.log_retention_rolls_active_segment)
+        manager.retention.rolls_active_segment = current(ServerOptions.log_retention_rolls_active_segment)
 
     def set_flush_interval(_: str | None = None) -> None:
-        kv_runtime.set_flush_interval(current(ServerOptions.kv_flush_interval_ms))
+        interval_ms = current(ServerOptions.kv_flush_interval_ms)
+        manager.kv_runtime.set_flush_interval(interval_ms)
+        if manager.snapshotter is not None:
+            manager.snapshotter.set_interval(interval_ms)
 
     followed: tuple[tuple[ServerOption[Any], Callable[[str | None], None]], ...] = (
         (ServerOptions.disk_write_limit_ratio, set_ratios),
@@ -462,6 +535,12 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
             index_cache_bytes=options.remote_log_index_cache_bytes,
             upload_bytes_per_second=options.remote_upload_bytes_per_second,
         ),
+        snapshots=KvSnapshotSettings(
+            interval_ms=options.kv_flush_interval_ms,
+            retained_count=options.kv_snapshots_retained,
+            transfer_threads=options.kv_snapshot_transfer_threads,
+            lease_check_interval_ms=options.kv_snapshot_lease_check_interval_ms,
+        ),
     )
 
 
@@ -472,6 +551,8 @@ def _kv_settings(options: ServerOptions) -> KvSettings:
             write_buffers_bytes_max=options.kv_write_buffers_bytes_max,
             write_buffer_bytes=options.kv_write_buffer_bytes,
             shared_store_bytes_max=options.kv_shared_store_bytes_max,
+            # What clients fetch from remote storage they must be able to read.
+            is_portable=bool(options.remote_locations),
         ),
         write_memory_bytes_max=options.kv_write_memory_bytes_max,
         flush_interval_ms=options.kv_flush_interval_ms,

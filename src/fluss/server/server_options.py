@@ -1,8 +1,8 @@
 """Server options: every key with its default and its meaning, and the ``ServerOptions`` that hold the values.
 
-The tables of options are ``ListenerOptions``, ``ProcessOptions``, ``StorageOptions`` and ``RemoteOptions``. A value
-comes from the first of: an argument, the environment (``FLUSS_`` and the key in capitals with underscores), a
-configuration file, the default.
+The tables of options are ``ListenerOptions``, ``HttpOptions``, ``ProcessOptions``, ``StorageOptions`` and
+``RemoteOptions``. A value comes from the first of: an argument, the environment (``FLUSS_`` and the key in capitals
+with underscores), a configuration file, the default.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
 from fluss.options import HIDDEN, format_value, is_secret_key, suggestion, without_passwords
+from fluss.server.http_options import HttpOptions
 from fluss.server.listener_options import ListenerOptions, OwnOptions, own_option, own_settings
 from fluss.server.option_sources import Setting, is_upstream_only, read_options_file
 from fluss.server.process_options import ProcessOptions
@@ -29,6 +30,7 @@ T = TypeVar("T")
 # In the order in which they are documented.
 _FAMILIES: Final[tuple[type[OptionFamily], ...]] = (
     ListenerOptions,
+    HttpOptions,
     ProcessOptions,
     StorageOptions,
     RemoteOptions,
@@ -43,7 +45,7 @@ _SERVICE_LINK: Final = re.compile(r"FLUSS_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT_\d
 _USUAL_MISTAKES: Final = {"FLUSS_PORT": "FLUSS_BIND_LISTENERS", "FLUSS_HOST": "FLUSS_BIND_LISTENERS"}
 
 
-class ServerOptions(ListenerOptions, ProcessOptions, StorageOptions, RemoteOptions):
+class ServerOptions(ListenerOptions, HttpOptions, ProcessOptions, StorageOptions, RemoteOptions):
     """The options of a server, checked one by one and together. They do not change.
 
     ``ServerOptions({"data.dir": "/data"})`` takes its values from a mapping and from nowhere else; ``load`` looks into

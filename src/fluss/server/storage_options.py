@@ -188,8 +188,31 @@ class StorageOptions(OptionFamily):
         DURATION_MS,
         "10 min",
         "How often rows by key that are only in memory are written to the disk, so that a restart after a crash need "
-        "not take them from the changelog; 0 s leaves it to the amount that was written, and to a stop in order.",
+        "not take them from the changelog; 0 s leaves it to the amount that was written, and to a stop in order. With "
+        "remote storage, also how often snapshots of rows by key are made there; 0 s: none are.",
         lowest=0,
+    )
+    kv_snapshots_retained = ServerOption(
+        "kv.snapshot.num-retained",
+        INT32,
+        "2",
+        "How many snapshots of the rows of a bucket are kept in remote storage, besides those that are leased.",
+        lowest=1,
+    )
+    kv_snapshot_transfer_threads = ServerOption(
+        "kv.snapshot.transfer-thread-num",
+        INT32,
+        "4",
+        "How many files of snapshots are sent to remote storage, or fetched from it, at the same time.",
+        lowest=1,
+        highest=256,
+    )
+    kv_snapshot_lease_check_interval_ms = ServerOption(
+        "kv.snapshot.lease.expiration-check-interval",
+        DURATION_MS,
+        "10 min",
+        "How often it is looked for leases of snapshots whose time is over.",
+        lowest=1000,
     )
     kv_write_memory_bytes_max = ServerOption(
         "kv.writes.memory-size",

@@ -47,6 +47,7 @@ from fluss.spark.query_options import (
     time_range_options,
     write_options,
 )
+from fluss.spark.read.native_lake import native_read
 from fluss.spark.read.past import version_of
 from fluss.spark.read.planner import read_view
 from fluss.spark.read.split_read import view_filter
@@ -64,6 +65,8 @@ from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
 if TYPE_CHECKING:
     from fluss.spark.bulk.reports import CopyReport, ExportReport, LoadReport
+    from fluss.spark.lake.fluss_lake import FlussLake
+    from fluss.spark.lake.tiering_query import TieringQuery
     from fluss.tiering.progress import TieringReport
 
 _SHUFFLE_TASKS = "spark.sql.shuffle.partitions"
@@ -225,6 +228,10 @@ class FlussSpark:
         info = self._catalog.table_info(checked.table.path)
         schema = view_schema(info.schema, checked.view, checked.columns, is_case_sensitive=checked.is_case_sensitive)
         view_filter(checked, info, read_view(info, checked))
+        if not is_stream:
+            native = native_read(self._spark, self._format, info, checked, merged, schema)
+            if native is not None:
+                return native
         reader = self._spark.readStream if is_stream else self._spark.read
         return reader.format(self._format).schema(schema).options(**merged).load()
 
@@ -480,6 +487,13 @@ class FlussSpark:
 
     # The lake
 
+    @property
+    def lake(self) -> FlussLake:
+        """The lake of tables: compact, expire, verify, remove what was forgotten."""
+        from fluss.spark.lake.fluss_lake import FlussLake
+
+        return FlussLake(self)
+
     def tier(self, tables: str | TablePath | Sequence[str | TablePath] | None = None, **options: Any) -> TieringReport:
         """Bring to the lake what tables have got since the last time, now; without ``tables`` all that have a lake.
 
@@ -488,6 +502,18 @@ class FlussSpark:
         from fluss.spark.lake import tiering
 
         return tiering.tier(self, self._catalog, tables, **options)
+
+    def start_tiering(
+        self, tables: str | TablePath | Sequence[str | TablePath] | None = None, **options: Any
+    ) -> TieringQuery:
+        """Keep lakes fresh in the background: of the tables that the coordinator hands out, or of those named.
+
+        Returns a query in the manner of streams; stop it in the end. The options are those of
+        ``fluss.spark.lake.tiering.start_tiering``.
+        """
+        from fluss.spark.lake import tiering
+
+        return tiering.start_tiering(self, tables, **options)
 
     def __repr__(self) -> str:
         return f"FlussSpark({self.options.get(Config.bootstrap_servers.key, '')!r})"

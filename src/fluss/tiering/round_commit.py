@@ -26,7 +26,7 @@ from fluss.lake.commits import LakeConflictError, commit_files, tiering_properti
 from fluss.lake.data_files import delete_files
 from fluss.schema.table import TableBucket
 from fluss.tiering.round_plan import RoundPlan
-from fluss.tiering.split_work import SplitResult, TaskResult
+from fluss.tiering.split_result import SplitResult, TaskResult
 
 Step: TypeAlias = Literal["planned", "written", "checked", "prepared", "committed", "registered"]
 """What a round has done; see above."""

@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from fluss import FlussTable
 from fluss.client.bulk import offsets_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.data_files import FileLayout
+from fluss.lake.scans import detached
 from fluss.schema.offsets import OffsetSpec
+from fluss.tiering.key_work import KeyWork
 from fluss.tiering.round_commit import Collected, RoundCommit, RoundLostError, Step
-from fluss.tiering.round_plan import RoundPlan, TieringSplit, packed, plan_round
-from fluss.tiering.split_work import RoundWork, TaskResult
+from fluss.tiering.round_plan import RoundPlan, packed, plan_round
+from fluss.tiering.split_result import Deadline
+from fluss.tiering.split_work import RoundWork
+from fluss.tiering.task_runners import RunHere, TaskRunner
 
 # About how many rows a task brings to the lake, where there are more tasks than cores.
 TASK_ROWS: Final = 4_000_000
 # How often a round is planned again because another writer of the lake table was faster.
 _TRIES_MAX: Final = 3
-
-TaskRunner: TypeAlias = Callable[[FlussTable, RoundWork, Sequence[tuple[TieringSplit, ...]]], list[TaskResult]]
-"""Runs tasks, wherever: returns their results in the same order."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,17 +66,11 @@ class RoundReport:
         return self.plan_s + self.write_s + self.commit_s
 
 
-def run_here(table: FlussTable, work: RoundWork, tasks: Sequence[tuple[TieringSplit, ...]]) -> list[TaskResult]:
-    """Run the tasks of a round in this thread, one after the other."""
-    return [work.run(table, task) for task in tasks]
-
-
 def tier(
     table: FlussTable,
     *,
     lake_properties: Mapping[str, str] | None = None,
-    run_tasks: TaskRunner = run_here,
-    parallelism: int = 1,
+    run_tasks: TaskRunner | None = None,
     task_rows: int = TASK_ROWS,
     limit_s: float | None = None,
     still_ours: Callable[[], None] = lambda: None,
@@ -83,18 +78,21 @@ def tier(
 ) -> RoundReport:
     """Bring to the lake what a table has got since the last round, blocking. It is safe to do so beside a service.
 
-    ``lake_properties`` are credentials of the lake and whatever else its server does not tell. After ``limit_s``
+    ``lake_properties`` are credentials of the lake and whatever else its server does not tell. Tasks run in this
+    thread, or where ``run_tasks`` takes them. After ``limit_s``
     seconds tasks stop, and what they have is committed. ``still_ours`` is called before commits, and raises
     RoundLostError if the table was given to another service. ``on_step`` is told each step when it is done.
     """
+    run_tasks = run_tasks or RunHere()
     for attempt in range(_TRIES_MAX):
         started_s = time.monotonic()
         plan = plan_round(table, lake_properties)
         on_step("planned")
-        tasks = packed(plan.splits, parallelism, task_rows=task_rows)
+        tasks = packed(plan.splits, run_tasks.parallelism, task_rows=task_rows)
         planned_s = time.monotonic()
         work = _work(plan, limit_s)
-        results = run_tasks(plan.table, work, tasks) if tasks else []
+        weights = [sum(split.weight for split in task) for task in tasks]
+        results = run_tasks("tier", plan.table, work, tasks, weights) if tasks else []
         on_step("written")
         written_s = time.monotonic()
         collected = Collected.of(plan, results)
@@ -116,14 +114,12 @@ def tier(
 
 def _work(plan: RoundPlan, limit_s: float | None) -> RoundWork:
     info = plan.info
-    return RoundWork(
-        path=info.table_path,
-        table_id=info.table_id,
-        layout=FileLayout.of(plan.lake_table),
-        columns=tuple(info.schema.column_names),
-        key_columns=tuple(info.physical_primary_keys) if info.has_primary_key() else (),
-        deadline_s=None if limit_s is None else time.time() + limit_s,
-    )
+    layout, columns = FileLayout.of(plan.lake_table), tuple(info.schema.column_names)
+    key_work = None
+    if info.has_primary_key():
+        key_work = KeyWork(layout, detached(plan.lake_table), columns, tuple(info.physical_primary_keys))
+    deadline = Deadline(None if limit_s is None else time.time() + limit_s)
+    return RoundWork(info.table_path, info.table_id, layout, columns, deadline, key_work)
 
 
 def _report(

@@ -7,13 +7,10 @@ behind that died is found as orphans later.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
-
-from pyiceberg.manifest import DataFile
 
 from fluss import FlussTable
 from fluss.client.bulk import LogRange, RecordRun, read_ranges
@@ -21,47 +18,12 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.lake.arrow_conversion import lake_batch
 from fluss.lake.data_files import DataFileWriter, FileLayout
 from fluss.schema.table import TableBucket, TablePath
+from fluss.tiering.key_work import KeyWork
 from fluss.tiering.round_plan import TieringSplit
+from fluss.tiering.split_result import Deadline, SplitResult, TaskResult
 
 # Rows that all writers of a task may hold before the largest of them has to write.
 _WAITING_BYTES_MAX: Final = 192 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class SplitResult:
-    """What has become of a split. ``end`` is the offset up to which the lake has it now, None if nothing is known."""
-
-    split: TieringSplit
-    end: int | None
-    rows: int = 0
-    data_files: tuple[DataFile, ...] = ()
-    delete_files: tuple[DataFile, ...] = ()
-    deleted_rows: int = 0
-    last_timestamp_ms: int | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        return self.end == self.split.stop
-
-    @property
-    def files(self) -> tuple[DataFile, ...]:
-        return (*self.data_files, *self.delete_files)
-
-    @property
-    def byte_count(self) -> int:
-        """The size of the files."""
-        return sum(file.file_size_in_bytes for file in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """What a task returns."""
-
-    splits: tuple[SplitResult, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(split.rows for split in self.splits)
 
 
 @dataclass(frozen=True)
@@ -73,10 +35,9 @@ class RoundWork:
     layout: FileLayout
     # Columns of the Fluss table, as they were when the round was planned.
     columns: tuple[str, ...]
-    key_columns: tuple[str, ...] = ()
-    # When tasks stop reading and return what they have, in seconds since 1970.
-    deadline_s: float | None = None
-    clock: Callable[[], float] = field(default=time.time)
+    deadline: Deadline
+    # For tables with a primary key.
+    key_work: KeyWork | None = None
 
     def run(self, table: FlussTable, splits: tuple[TieringSplit, ...]) -> TaskResult:
         """Bring splits to files. Raises code 7 if the table is another one by now."""
@@ -84,14 +45,20 @@ class RoundWork:
             raise FlussError(
                 f"{self.path} was dropped and created again while it was tiered", ErrorCode.TABLE_NOT_EXIST
             )
-        logs = tuple(split for split in splits if split.kind == "log")
-        results = list(_LogTask(self, table).run(logs)) if logs else []
-        return TaskResult(tuple(results))
+        if self.key_work is None:
+            return TaskResult(tuple(_LogTask(self, table).run(splits)))
+        return TaskResult(tuple(self._key_result(self.key_work, table, split) for split in splits))
 
-    @property
-    def is_late(self) -> bool:
-        """Whether the time of the round is over."""
-        return self.deadline_s is not None and self.clock() >= self.deadline_s
+    def _key_result(self, work: KeyWork, table: FlussTable, split: TieringSplit) -> SplitResult:
+        # The rows of a bucket that is tiered for the first time are read to their end, or not at all.
+        if self.deadline.is_over:
+            return SplitResult(split, None)
+        try:
+            return work.run(table, split, self.deadline)
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            return SplitResult(split, None)
 
 
 class _LogTask:
@@ -130,7 +97,7 @@ class _LogTask:
             with closing(read_ranges(self._table, ranges, columns=self._work.columns)) as runs:
                 for run in runs:
                     self._write(writers, run)
-                    if self._work.is_late:
+                    if self._work.deadline.is_over:
                         break
                 else:
                     # The last batches may have had no records.

@@ -20,7 +20,9 @@ from fluss.schema.table import TableBucket
 from fluss.tiering.progress import RoundProgress, TieringReport
 from fluss.tiering.round_commit import RoundLostError, Step
 from fluss.tiering.round_plan import TieringSplit, lake_tables_of, packed
-from fluss.tiering.rounds import run_here, tier
+from fluss.tiering.rounds import tier
+from fluss.tiering.split_result import Deadline
+from fluss.tiering.task_runners import RunHere
 from tests.unit.tiering.lakes import LakeCluster, lake_rows, lake_table, ordered
 
 EVENTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -49,7 +51,7 @@ def test_each_round_brings_what_is_new(lake_cluster: LakeCluster, name: str) -> 
     assert (nothing.snapshot_id, nothing.rows, nothing.splits) == (None, 0, 0)
     for first in (0, 500):
         append(lake_cluster, name, first, 500)
-        report = tier(table, parallelism=2)
+        report = tier(table)
         assert (report.rows, report.lag_rows, report.is_complete) == (500, 0, True)
         assert report.bytes > 0
         assert report.lag_s is not None
@@ -74,12 +76,13 @@ def test_partitions_columns_that_came_later_and_partitions_that_are_gone(lake_cl
     wait_for(lake_cluster.admin.alter_table(name, add_columns=[pa.field("note", pa.string())]))
     lake_cluster.append(name, pa.table({"id": [6], "day": ["2"], "note": ["new"]}))
 
-    def run_tasks(planned: FlussTable, work: Any, tasks: Any) -> Any:
-        # Planned, and dropped before it is read: the rest of the round goes on.
-        wait_for(lake_cluster.admin.drop_partition(name, {"day": "3"}))
-        return run_here(planned, work, tasks)
+    class Late(RunHere):
+        def __call__(self, *tasks: Any) -> Any:
+            # Planned, and dropped before it is read: the rest of the round goes on.
+            wait_for(lake_cluster.admin.drop_partition(name, {"day": "3"}))
+            return super().__call__(*tasks)
 
-    report = tier(table, run_tasks=run_tasks)
+    report = tier(table, run_tasks=Late())
     assert report.rows == 2
     rows = sorted((row["id"], row["day"], row["note"]) for row in lake_rows(table))
     assert rows == [(1, "1", None), (2, "2", None), (3, "3", None), (4, "2", None), (6, "2", "new")]
@@ -230,16 +233,17 @@ def test_a_round_stops_at_its_limit_and_the_next_goes_on(lake_cluster: LakeClust
     for first in range(0, 600, 100):
         append(lake_cluster, name, first, 100)
 
-    def run_tasks(planned: FlussTable, work: Any, tasks: Any) -> Any:
-        # The first piece of the log is late at once; what the second has written is behind a gap.
-        (task,) = tasks
-        (split,) = task
-        middle = split.start + 300
-        late = [TieringSplit(split.bucket, (), split.start, middle), TieringSplit(split.bucket, (), middle, split.stop)]
-        late_work = replace(work, deadline_s=0.0)
-        return [late_work.run(planned, (late[0],)), work.run(planned, (late[1],))]
+    class FirstIsLate(RunHere):
+        def __call__(self, what: str, planned: FlussTable, work: Any, tasks: Any, weights: Any) -> Any:
+            # The first piece of the log is late at once; what the second has written is behind a gap.
+            ((split,),) = tasks
+            middle = split.start + 300
+            first = TieringSplit(split.bucket, (), split.start, middle)
+            second = TieringSplit(split.bucket, (), middle, split.stop)
+            late = replace(work, deadline=Deadline(0.0))
+            return [late.run(planned, (first,)), work.run(planned, (second,))]
 
-    report = tier(table, run_tasks=run_tasks)
+    report = tier(table, run_tasks=FirstIsLate())
     assert not report.is_complete
     assert 0 < report.rows < 300
     assert report.lag_rows == 600 - report.rows

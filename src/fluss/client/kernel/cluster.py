@@ -17,6 +17,7 @@ from fluss.client.kernel.servers import Bootstrap, ServerPool
 from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, NetworkError, RequestTimeoutError
+from fluss.net.channel import Dial
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api, ApiKey
 from fluss.protocol.convert import pb_physical_path, pb_table_path, table_path
@@ -93,6 +94,7 @@ class Cluster:
         *,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        dial: Dial | None = None,
     ) -> None:
         config.validate()
         self.config = config.copy()
@@ -100,7 +102,7 @@ class Cluster:
         self._sleep = sleep
         self._request_timeout_s = config.request_timeout_ms / 1000
         self._metadata = Metadata()
-        self._pool = ServerPool(config, rng=self._rng, sleep=sleep)
+        self._pool = ServerPool(config, rng=self._rng, sleep=sleep, dial=dial)
         self._bootstrap = Bootstrap(
             config.bootstrap_servers,
             self._pool.connect,
@@ -124,9 +126,10 @@ class Cluster:
         *,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        dial: Dial | None = None,
     ) -> Cluster:
         """Check the config, ask the bootstrap servers for the others, and return the cluster they belong to."""
-        cluster = cls(config, rng=rng, sleep=sleep)
+        cluster = cls(config, rng=rng, sleep=sleep, dial=dial)
         try:
             await cluster.rebootstrap()
         except BaseException:

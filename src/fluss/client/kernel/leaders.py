@@ -2,7 +2,7 @@
 
 ``Cluster.leader_of`` says what is known. The rest of this module finds out what is not, each in its way:
 
-- ``find_leader`` for one bucket, ``ask_leaders`` for a question to many, which is asked again when leaders move.
+- ``ask_leaders`` for a question to some buckets, which is asked again when leaders move.
 - ``TableLeaders`` for writers and lookups, which know partitions by name and keep coming back.
 - ``find_leaders`` for scanners, which know partitions by id and want to hear about each bucket that has no leader.
 
@@ -12,6 +12,7 @@ Everything here runs on the loop of the cluster.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
@@ -26,8 +27,8 @@ T = TypeVar("T")
 # How requests and answers name a bucket of their table: by the id of its partition, or None, and its own id.
 BucketKey: TypeAlias = tuple[int | None, int]
 
-# How often the leader of one bucket is looked for; the cluster pauses in between.
-_REFRESHES_MAX: Final = 4
+# A bucket that has been without a leader for so long is worth a warning.
+LEADERLESS_S_MAX: Final = 5.0
 # Partitions that are asked for one by one at the same time, after a question for all of them has failed.
 _QUESTIONS_MAX: Final = 16
 # Partitions whose leaders are asked for with one request, and so many requests at the same time: each takes a server
@@ -35,18 +36,7 @@ _QUESTIONS_MAX: Final = 16
 _PARTITIONS_PER_REQUEST: Final = 500
 _METADATA_REQUESTS_MAX: Final = 4
 
-
-async def find_leader(cluster: Cluster, path: TablePath, bucket: TableBucket) -> int:
-    """Return the leader of a bucket, and look for it a few times if need be; then code 44."""
-    for _ in range(_REFRESHES_MAX):
-        leader_id = cluster.leader_of(bucket)
-        if leader_id is not None:
-            return leader_id
-        await _refresh(cluster, path, [bucket])
-    leader_id = cluster.leader_of(bucket)
-    if leader_id is None:
-        raise _no_leader(path, bucket)
-    return leader_id
+logger = logging.getLogger(__name__)
 
 
 async def ask_leaders(
@@ -59,18 +49,17 @@ async def ask_leaders(
 ) -> dict[TableBucket, T]:
     """Ask every leader about its buckets, all at once, and put the answers together; the first error wins.
 
-    Buckets whose leader is unknown or has moved are looked up again a few times.
+    Leaders that are unknown, away or have moved are looked up again and waited for, at most ``request-timeout``: those
+    of a new table are still being chosen, and after a crash a cluster takes a while to choose others.
     """
-    pauses_s = LEADER_CALLS.pauses_s()
+    wait = _LeaderWait(cluster, path, sleep)
     while True:
         by_leader: dict[int | None, list[TableBucket]] = {}
         for bucket in buckets:
             by_leader.setdefault(cluster.leader_of(bucket), []).append(bucket)
         leaderless = by_leader.pop(None, [])
         if leaderless:
-            error = FlussError(
-                f"No leader found for table bucket {leaderless[0]} of {path}; it may be starting, try again"
-            )
+            error = _no_leader(cluster, path, leaderless[0])
         else:
             try:
                 answers = await asyncio.gather(
@@ -81,11 +70,51 @@ async def ask_leaders(
                 if not failure.stale_metadata:
                     raise
                 error = failure
-        pause_s = next(pauses_s, None)
-        if pause_s is None:
-            raise error
-        await sleep(pause_s)
+        await wait.pause(error)
         await _refresh(cluster, path, buckets)
+        _check_possible(cluster, path, buckets)
+
+
+class _LeaderWait:
+    """The pauses of a question that leaders could not answer yet, and a warning when it takes long."""
+
+    def __init__(self, cluster: Cluster, path: TablePath, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self._path = path
+        self._sleep = sleep
+        self._timeout_s = cluster.config.request_timeout_ms / 1000
+        self._began_s = time.monotonic()
+        self._pauses_s = LEADER_CALLS.pauses_s()
+        self._is_told = False
+
+    async def pause(self, error: FlussError) -> None:
+        """Wait before the next attempt; raises the error of the last one when the time is over."""
+        waited_s = time.monotonic() - self._began_s
+        if waited_s >= self._timeout_s:
+            raise error
+        if waited_s >= LEADERLESS_S_MAX and not self._is_told:
+            self._is_told = True
+            logger.warning(
+                "a question about %s has waited for %.0f of %g s: %s",
+                self._path,
+                waited_s,
+                self._timeout_s,
+                error.message,
+            )
+        await self._sleep(min(next(self._pauses_s), max(self._timeout_s - waited_s, 0.0)))
+
+
+def _check_possible(cluster: Cluster, path: TablePath, buckets: Iterable[TableBucket]) -> None:
+    """Refuse buckets that will never have a leader: of a table that has been created again, or with a wrong number."""
+    info = cluster.table_info(path)
+    if info is None:
+        return
+    for bucket in buckets:
+        if bucket.table_id != info.table_id:
+            raise _created_again(path, "read the new one")
+        if bucket.bucket_id >= info.num_buckets:
+            raise FlussError(
+                f"No leader found for table bucket {bucket}: {path} has the buckets 0 to {info.num_buckets - 1}"
+            )
 
 
 def _put_together(
@@ -118,18 +147,6 @@ async def find_unknown_leaders(cluster: Cluster, path: TablePath, buckets: Colle
         await _refresh(cluster, path, unknown)
 
 
-async def await_leaders(cluster: Cluster, path: TablePath, buckets: Collection[TableBucket], timeout_s: float) -> None:
-    """Wait until all of these buckets have leaders, which those of a new table do not have yet; after that, code 44."""
-    retries = retries_until(timeout_s)
-    while True:
-        await find_unknown_leaders(cluster, path, buckets)
-        leaderless = next((bucket for bucket in buckets if cluster.leader_of(bucket) is None), None)
-        if leaderless is None:
-            return
-        if not await anext(retries, False):
-            raise _no_leader(path, leaderless)
-
-
 async def retries_until(timeout_s: float) -> AsyncIterator[bool]:
     """Yield True for each further try after a pause, as long as the time lasts."""
     deadline_s = time.monotonic() + timeout_s
@@ -140,8 +157,24 @@ async def retries_until(timeout_s: float) -> AsyncIterator[bool]:
         yield True
 
 
-def _no_leader(path: TablePath, bucket: TableBucket) -> FlussError:
-    return FlussError(f"No leader found for table bucket {bucket} of {path}", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
+def _no_leader(cluster: Cluster, path: TablePath, bucket: TableBucket) -> FlussError:
+    return FlussError(
+        f"No leader found for table bucket {bucket} of {path}: {_why_leaderless(cluster, bucket)}",
+        ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+    )
+
+
+def _why_leaderless(cluster: Cluster, bucket: TableBucket | None) -> str:
+    named_id = None if bucket is None else cluster.named_leader_of(bucket)
+    if named_id is None:
+        return "the cluster names none, its replicas may be starting or away"
+    return f"it would be tablet server {named_id}, which is not among the servers of the cluster"
+
+
+def _created_again(path: TablePath, purpose: str) -> FlussError:
+    return FlussError(
+        f"{path} was dropped and created again; get the table again to {purpose}", ErrorCode.TABLE_NOT_EXIST
+    )
 
 
 async def find_leaders(
@@ -155,7 +188,7 @@ async def find_leaders(
     for bucket in buckets:
         error = found.get(bucket.partition_id) or found.get(None)
         if error is None and cluster.leader_of(bucket) is None:
-            error = _why_leaderless(cluster, info, bucket)
+            error = _leaderless_error(cluster, info, bucket)
         if error is not None:
             errors[bucket] = error
     return errors
@@ -186,14 +219,11 @@ async def _refresh_partitions(
     return found
 
 
-def _why_leaderless(cluster: Cluster, info: TableInfo, bucket: TableBucket) -> FlussError:
+def _leaderless_error(cluster: Cluster, info: TableInfo, bucket: TableBucket) -> FlussError:
     known = cluster.table_info(info.table_path)
     if known is not None and known.table_id != info.table_id:
-        return FlussError(
-            f"{info.table_path} was dropped and created again; get the table again to read the new one",
-            ErrorCode.TABLE_NOT_EXIST,
-        )
-    return _no_leader(info.table_path, bucket)
+        return _created_again(info.table_path, "read the new one")
+    return _no_leader(cluster, info.table_path, bucket)
 
 
 class TableLeaders:
@@ -254,12 +284,6 @@ class TableLeaders:
         partition = "" if self.partition_name is None else f" partition '{self.partition_name}'"
         return FlussError(
             f"bucket {bucket_id} of {self._info.table_path}{partition} has no leader at the moment: "
-            f"{self._why(bucket_id)}",
+            f"{_why_leaderless(self._cluster, self.buckets[bucket_id] if self.buckets else None)}",
             ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
         )
-
-    def _why(self, bucket_id: int) -> str:
-        named_id = self._cluster.named_leader_of(self.buckets[bucket_id]) if self.buckets else None
-        if named_id is None:
-            return "the cluster names none, its replicas may be starting or away"
-        return f"it would be tablet server {named_id}, which is not among the servers of the cluster"

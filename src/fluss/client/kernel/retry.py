@@ -47,8 +47,9 @@ class RetryPolicy:
 BOOTSTRAP: Final = RetryPolicy(0.1, 1.0, retries_max=3)
 # Buckets without a leader: elections take a moment, and thousands of clients that ask all the time make them longer.
 METADATA: Final = RetryPolicy(0.1, 1.0)
-# Questions to the leaders of buckets, which may be missing or move while they are asked.
-LEADER_CALLS: Final = RetryPolicy(0.1, 1.0, retries_max=5, is_first_immediate=True)
+# Questions to the leaders of buckets, which may be missing or move while they are asked; ``request-timeout`` is their
+# limit.
+LEADER_CALLS: Final = RetryPolicy(0.1, 1.0, is_first_immediate=True)
 # Batches that were not stored, and the writer id that they wait for; ``writer.retries`` is their limit.
 WRITES: Final = RetryPolicy(0.1, 1.0)
 # Fetches of a bucket that failed: as long as the scanner is subscribed to it.

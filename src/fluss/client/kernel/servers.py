@@ -14,7 +14,7 @@ from fluss.client.kernel.retry import BOOTSTRAP
 from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError, RequestTimeoutError
-from fluss.net.channel import Channel, ChannelSettings
+from fluss.net.channel import Channel, ChannelSettings, Dial
 from fluss.net.tls import ClientContext, ClientTls
 from fluss.protocol import api as apis
 from fluss.protocol import sasl
@@ -140,7 +140,9 @@ class ServerPool:
         *,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        dial: Dial | None = None,
     ) -> None:
+        self._dial = dial
         self._settings = ChannelSettings(
             connect_timeout_s=config.connect_timeout_ms / 1000, handshake_timeout_s=config.request_timeout_ms / 1000
         )
@@ -170,6 +172,7 @@ class ServerPool:
             expected_server_type=role,
             rng=self._rng,
             sleep=self._sleep,
+            dial=self._dial,
         )
 
     async def _replace(self, node: ServerNode) -> Channel:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from fluss.buffers import Int64Array
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
-from fluss.client.kernel.leaders import find_leader
+from fluss.client.kernel.leaders import ask_leaders
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.scan.pipeline import ScanPipeline, bounds
 from fluss.client.scan.records import RecordBatch, RecordRun, require_pandas, row_offsets
@@ -156,21 +156,23 @@ class BatchScanner(ServerMade):
         return list(kept)
 
     async def _scan(self) -> tuple[pa.RecordBatch, int]:
-        leader_id = await find_leader(self._cluster, self._info.table_path, self._bucket)
-        request = pb.LimitScanRequest(
-            table_id=self._bucket.table_id,
-            partition_id=self._bucket.partition_id,
-            bucket_id=self._bucket.bucket_id,
-            limit=self._limit,
-        )
-        response = await self._cluster.request(leader_id, apis.LIMIT_SCAN, request)
-        raise_failure(response)
+        bucket = self._bucket
+        records = (await ask_leaders(self._cluster, self._info.table_path, [bucket], self._ask))[bucket]
         # Blocks a worker thread, not the loop, in the rare case that a schema has to be loaded.
         decode = self._decode_values if self._info.has_primary_key() else self._decode_log
         try:
-            return await self._runtime.offload(decode, response.records_view, self._load_schema)
+            return await self._runtime.offload(decode, records, self._load_schema)
         except CorruptRecordError as error:
             raise FlussError(f"The rows of {self._bucket} cannot be read: {error.message}") from error
+
+    async def _ask(self, leader_id: int, buckets: list[TableBucket]) -> dict[TableBucket, memoryview]:
+        bucket = buckets[0]
+        request = pb.LimitScanRequest(
+            table_id=bucket.table_id, partition_id=bucket.partition_id, bucket_id=bucket.bucket_id, limit=self._limit
+        )
+        response = await self._cluster.request(leader_id, apis.LIMIT_SCAN, request)
+        raise_failure(response)
+        return {bucket: response.records_view}
 
     def _load_schema(self, schema_id: int) -> Schema:
         return self._runtime.run(self._cluster.schema(self._info.table_path, schema_id))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.leaders import await_leaders, find_unknown_leaders, retries_until
+from fluss.client.kernel.leaders import find_unknown_leaders, retries_until
 from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.errors import ErrorCode, FlussError
 from fluss.filter.row_filter import RowFilter
@@ -129,18 +129,8 @@ async def incomplete_changelogs(
     cluster: Cluster, path: TablePath, buckets: Collection[TableBucket]
 ) -> dict[TableBucket, int]:
     """Return the buckets whose changelogs no longer begin with the first change, and where they begin."""
-    timeout_s = cluster.config.request_timeout_ms / 1000
-    retries = retries_until(timeout_s)
-    while True:
-        await await_leaders(cluster, path, buckets, timeout_s)
-        try:
-            found = await bucket_offsets(cluster, path, buckets, OffsetSpec.earliest())
-        except FlussError as error:
-            # A leader that has been chosen a moment ago may not know it yet.
-            if not error.stale_metadata or not await anext(retries, False):
-                raise
-        else:
-            return {bucket: offset for bucket, offset in found.items() if offset > 0}
+    found = await bucket_offsets(cluster, path, buckets, OffsetSpec.earliest())
+    return {bucket: offset for bucket, offset in found.items() if offset > 0}
 
 
 async def _offers(cluster: Cluster, server_ids: Collection[int | None]) -> list[bool | None]:

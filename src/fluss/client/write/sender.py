@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.leaders import TableLeaders
+from fluss.client.kernel.leaders import LEADERLESS_S_MAX, TableLeaders
 from fluss.client.kernel.missing_partitions import MissingPartitions
 from fluss.client.kernel.retry import METADATA, WRITES, Backoff, RetryPolicy
 from fluss.client.kernel.table_calls import is_gone
@@ -50,7 +50,7 @@ class SenderSettings:
     batch_retry: RetryPolicy = WRITES
     leader_retry: RetryPolicy = METADATA
     # How long a bucket may be without a leader before that is worth a warning.
-    leaderless_s_max: float = 5.0
+    leaderless_s_max: float = LEADERLESS_S_MAX
 
     @classmethod
     def of(cls, config: Config) -> SenderSettings:

@@ -24,6 +24,7 @@ from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json, schema_to_json
 from fluss.schema.table import TableBucket, TablePath
 from fluss.server.coordinator.dropped_partitions import DroppedPartition
+from fluss.server.coordinator.kv_snapshot_table import KvSnapshotTable
 from fluss.server.coordinator.lake_snapshot_table import LakeSnapshotTable
 from fluss.server.coordinator.remote_log_table import RemoteLogTable
 from fluss.server.coordinator.sqlite_file import SqliteFile
@@ -91,6 +92,11 @@ class MetadataStore:
     def remote_logs(self) -> RemoteLogTable:
         """Which manifests of remote logs count."""
         return RemoteLogTable(self._file)
+
+    @property
+    def kv_snapshots(self) -> KvSnapshotTable:
+        """Which snapshots of rows by key are in remote storage, and who has leased them."""
+        return KvSnapshotTable(self._file)
 
     @property
     def lake_snapshots(self) -> LakeSnapshotTable:
@@ -569,6 +575,72 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         """,
         """
         CREATE TRIGGER remote_log_dropped AFTER DELETE ON remote_logs
+        BEGIN
+            INSERT OR IGNORE INTO dropped_remote_logs VALUES (old.root, old.directory);
+        END
+        """,
+    ),
+    # Snapshots of rows by key in remote storage: of a bucket all together, one by one, and leases of them. What is
+    # dropped leaves the directory behind, to be removed with those of remote logs.
+    (
+        """
+        CREATE TABLE kv_snapshot_buckets (
+            table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,
+            partition_id INTEGER REFERENCES partitions (partition_id) ON DELETE CASCADE,
+            bucket_id INTEGER NOT NULL,
+            root TEXT NOT NULL,
+            directory TEXT NOT NULL,
+            next_id INTEGER NOT NULL,
+            is_dirty INTEGER NOT NULL
+        )
+        """,
+        """
+        CREATE UNIQUE INDEX kv_snapshot_buckets_by_bucket
+        ON kv_snapshot_buckets (table_id, ifnull(partition_id, -1), bucket_id)
+        """,
+        "CREATE INDEX kv_snapshot_buckets_by_partition ON kv_snapshot_buckets (partition_id)",
+        """
+        CREATE TABLE kv_snapshots (
+            table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,
+            partition_id INTEGER REFERENCES partitions (partition_id) ON DELETE CASCADE,
+            bucket_id INTEGER NOT NULL,
+            snapshot_id INTEGER NOT NULL,
+            root TEXT NOT NULL,
+            directory TEXT NOT NULL,
+            log_offset INTEGER NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            value_bytes_max INTEGER NOT NULL,
+            created_ms INTEGER NOT NULL,
+            retired_ms INTEGER
+        )
+        """,
+        """
+        CREATE UNIQUE INDEX kv_snapshots_by_bucket
+        ON kv_snapshots (table_id, ifnull(partition_id, -1), bucket_id, snapshot_id)
+        """,
+        "CREATE INDEX kv_snapshots_by_partition ON kv_snapshots (partition_id)",
+        """
+        CREATE TABLE kv_snapshot_leases (
+            lease_id TEXT PRIMARY KEY, expires_ms INTEGER NOT NULL
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE kv_leased_snapshots (
+            lease_id TEXT NOT NULL REFERENCES kv_snapshot_leases (lease_id) ON DELETE CASCADE,
+            table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,
+            partition_id INTEGER REFERENCES partitions (partition_id) ON DELETE CASCADE,
+            bucket_id INTEGER NOT NULL,
+            snapshot_id INTEGER NOT NULL
+        )
+        """,
+        """
+        CREATE UNIQUE INDEX kv_leased_snapshots_by_bucket
+        ON kv_leased_snapshots (table_id, ifnull(partition_id, -1), bucket_id, lease_id)
+        """,
+        "CREATE INDEX kv_leased_snapshots_by_lease ON kv_leased_snapshots (lease_id)",
+        "CREATE INDEX kv_leased_snapshots_by_partition ON kv_leased_snapshots (partition_id)",
+        """
+        CREATE TRIGGER kv_snapshots_dropped AFTER DELETE ON kv_snapshot_buckets
         BEGIN
             INSERT OR IGNORE INTO dropped_remote_logs VALUES (old.root, old.directory);
         END

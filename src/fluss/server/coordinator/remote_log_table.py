@@ -19,7 +19,7 @@ _COLUMNS: Final = (
     "table_id, partition_id, bucket_id, root, directory, manifest_path, start_offset, end_offset, first_time_ms, "
     "size_bytes, segment_count, is_dirty"
 )
-_IS_BUCKET: Final = "table_id = ? AND ifnull(partition_id, -1) = ? AND bucket_id = ?"
+IS_BUCKET: Final = "table_id = ? AND ifnull(partition_id, -1) = ? AND bucket_id = ?"
 
 
 class RemoteLogTable:
@@ -35,8 +35,8 @@ class RemoteLogTable:
 
     async def find(self, bucket: TableBucket) -> RemoteLogEntry | None:
         def find(connection: sqlite3.Connection) -> RemoteLogEntry | None:
-            query = f"SELECT {_COLUMNS} FROM remote_logs WHERE {_IS_BUCKET}"
-            row = connection.execute(query, _key(bucket)).fetchone()
+            query = f"SELECT {_COLUMNS} FROM remote_logs WHERE {IS_BUCKET}"
+            row = connection.execute(query, bucket_key(bucket)).fetchone()
             return None if row is None else _entry(*row)
 
         return await self._file.read(find)
@@ -53,9 +53,9 @@ class RemoteLogTable:
         def begin(connection: sqlite3.Connection) -> None:
             for entry in entries:
                 changed = connection.execute(
-                    f"UPDATE remote_logs SET is_dirty = 1 WHERE {_IS_BUCKET}", _key(entry.bucket)
+                    f"UPDATE remote_logs SET is_dirty = 1 WHERE {IS_BUCKET}", bucket_key(entry.bucket)
                 )
-                if not changed.rowcount and _is_hosted(connection, entry.bucket):
+                if not changed.rowcount and is_hosted(connection, entry.bucket):
                     marks = ", ".join("?" * 12)
                     connection.execute(f"INSERT INTO remote_logs VALUES ({marks})", _row(entry._replace(is_dirty=True)))
 
@@ -65,16 +65,16 @@ class RemoteLogTable:
         def commit(connection: sqlite3.Connection) -> bool:
             changed = connection.execute(
                 "UPDATE remote_logs SET manifest_path = ?, start_offset = ?, end_offset = ?, first_time_ms = ?, "
-                f"size_bytes = ?, segment_count = ? WHERE {_IS_BUCKET}",
-                (*_row(entry)[5:11], *_key(entry.bucket)),
+                f"size_bytes = ?, segment_count = ? WHERE {IS_BUCKET}",
+                (*_row(entry)[5:11], *bucket_key(entry.bucket)),
             )
             return changed.rowcount > 0
 
         return await self._file.write(commit)
 
     async def finish(self, buckets: Collection[TableBucket]) -> None:
-        keys = [_key(bucket) for bucket in buckets]
-        statement = f"UPDATE remote_logs SET is_dirty = 0 WHERE {_IS_BUCKET}"
+        keys = [bucket_key(bucket) for bucket in buckets]
+        statement = f"UPDATE remote_logs SET is_dirty = 0 WHERE {IS_BUCKET}"
         await self._file.write(lambda connection: connection.executemany(statement, keys))
 
     async def dropped(self) -> list[tuple[str, str]]:
@@ -87,7 +87,7 @@ class RemoteLogTable:
         await self._file.write(lambda connection: connection.executemany(statement, removed))
 
 
-def _is_hosted(connection: sqlite3.Connection, bucket: TableBucket) -> bool:
+def is_hosted(connection: sqlite3.Connection, bucket: TableBucket) -> bool:
     """Tell whether the table or partition is still there."""
     if bucket.partition_id is None:
         query, key = "SELECT 1 FROM tables WHERE table_id = ?", bucket.table_id
@@ -96,7 +96,7 @@ def _is_hosted(connection: sqlite3.Connection, bucket: TableBucket) -> bool:
     return connection.execute(query, (key,)).fetchone() is not None
 
 
-def _key(bucket: TableBucket) -> tuple[int, int, int]:
+def bucket_key(bucket: TableBucket) -> tuple[int, int, int]:
     return bucket.table_id, -1 if bucket.partition_id is None else bucket.partition_id, bucket.bucket_id
 
 

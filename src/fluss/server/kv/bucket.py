@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from itertools import islice, takewhile
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from fluss.errors import FlussError, KvDamagedError
@@ -41,7 +42,7 @@ from fluss.server.kv.kv_runtime import KvRuntime
 from fluss.server.kv.preparer import BucketShare, PreparedBatch, ShareOutcome
 from fluss.server.kv.store_life import StoreLife
 from fluss.server.model import Table, format_bucket
-from fluss.storage.kv.state import IdBlock
+from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvStore
 from fluss.storage.kv.store_writes import StoreWrite
 from fluss.storage.log.append_result import AppendResult
@@ -420,6 +421,17 @@ class KvBucket:
         Returns up to which offset it may. What is not on the disk yet cannot be protected.
         """
         return await self._life.checkpoint(offset)
+
+    async def export(self, offset_before: int) -> tuple[Path, KvState] | None:
+        """Copy the store to a directory for others to read; return it, and how far its rows have come.
+
+        None if it is not worth it, as there are few changes since an offset, up to which there is a copy.
+        """
+        self._reader_count += 1
+        try:
+            return await self._life.export(offset_before)
+        finally:
+            self._reader_count -= 1
 
     async def flush(self) -> None:
         """Have what is in the store survive a crash, so that it need not be replayed."""

@@ -16,6 +16,7 @@ from fluss.server.descriptors import rocksdb_files
 from fluss.server.kv.joint_work import JointApplication, JointPreparation, LoopBudget
 from fluss.server.kv.open_stores import OpenStores, SharedStores
 from fluss.server.kv.preparer import BatchPreparer
+from fluss.server.kv.snapshot_source import SnapshotSource
 from fluss.server.model import IdSource, LogArchive, Table
 from fluss.server.periodic import Periodic
 from fluss.storage.kv.store import KvResources
@@ -84,6 +85,8 @@ class KvRuntime:
         self.counts = StoreCounts()
         # What remote storage has of a changelog, if anything.
         self.archive_of: Callable[[LogTablet], LogArchive | None] = lambda log: None
+        # What it has of the rows of a bucket, if anything.
+        self.snapshots_of: Callable[[LogTablet], SnapshotSource | None] = lambda log: None
         self._ids = ids
         self._resources: KvResources | None = None
         self._preparers: dict[int, BatchPreparer] = {}
@@ -225,18 +228,23 @@ class StoreCounts:
         self.promoted = Counter()
         self._opened = Counter()
         self._rebuilt = Counter()
+        self._restored = Counter()
         self._replayed_bytes = Counter()
 
-    def note_recovered(self, replayed_bytes: int, *, is_rebuilt: bool) -> None:
+    def note_recovered(self, replayed_bytes: int, *, is_rebuilt: bool, is_from_snapshot: bool) -> None:
         """A store was opened, and brought up to date from its changelog."""
         self._opened.add()
         self._rebuilt.add(is_rebuilt)
+        self._restored.add(is_from_snapshot)
         self._replayed_bytes.add(replayed_bytes)
 
     def show(self, metrics: Metrics) -> None:
         metrics.show_counter("fluss_stores_opened_total", "Stores that were opened.", self._opened)
         metrics.show_counter(
             "fluss_stores_rebuilt_total", "Stores that could not be used, and were built again.", self._rebuilt
+        )
+        metrics.show_counter(
+            "fluss_stores_restored_total", "Stores that were built from a snapshot in remote storage.", self._restored
         )
         metrics.show_counter(
             "fluss_stores_promoted_total", "Stores that have become too large to share a database.", self.promoted

@@ -3,12 +3,17 @@
 | what is found                                       | what is done                                           |
 |-----------------------------------------------------|--------------------------------------------------------|
 | a store that the changelog continues                | the rest of the changelog is replayed                  |
-| none, or one that is damaged or ahead of its log    | it is removed and built from the whole changelog       |
-| the same, and the beginning of the changelog is gone | it is built from the newest usable copy, then replayed |
-| the same, there is no usable copy, and remote storage has the beginning | it is built from that                  |
-| the same, and there is no such thing                | code 26: what is missing has to be restored            |
+| none, or one that is damaged or ahead of its log    | it is removed and built again, see below               |
 
-What the log has no longer and remote storage still has is read from there.
+It is built from the first of these that can be used, and then the rest of the changelog is replayed:
+
+1. the newest snapshot in remote storage that the log continues, or a newer copy beside the store if the beginning of
+   the changelog is gone;
+2. an older one of these;
+3. the whole changelog. If its beginning is nowhere any more, code 26: what is missing has to be restored.
+
+What the log has no longer and remote storage still has is read from there. A snapshot that is ahead of the log is
+forgotten for good, before the log goes on.
 
 Replaying may be interrupted at any point: how far it has come is written together with the rows.
 
@@ -28,7 +33,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,13 +43,15 @@ from fluss.record.log_batch import LogBatch, iter_batches, verify_crc
 from fluss.record.mutations import Mutations
 from fluss.schema.table_options import CHANGELOG_IMAGE, ChangelogImage
 from fluss.server.kv.auto_increment import AutoIncrement
+from fluss.server.kv.snapshot_source import SnapshotSource
 from fluss.server.merge.changelog import decode_changelog, store_entries
 from fluss.server.merge.changes import row_count_delta
-from fluss.server.model import LogArchive, Table
+from fluss.server.model import KvSnapshotEntry, LogArchive, Table
 from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.shared_database import SharedDatabases
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvResources, KvStore, remove_store
+from fluss.storage.kv.store_export import adopt_export
 from fluss.storage.kv.store_home import StoreHome
 from fluss.storage.log.file_names import OFFSET_DIGITS, TabletKind
 from fluss.storage.log.tablet import LogTablet
@@ -56,6 +63,9 @@ _PROGRESS_INTERVAL_S: Final = 5.0
 _OFFSET_NAME: Final = re.compile(rf"[0-9]{{{OFFSET_DIGITS}}}")
 # A copy that is not complete.
 _UNFINISHED_NAME: Final = "unfinished"
+# One that is being fetched from remote storage, or exported to it.
+_FETCHED_NAME: Final = "fetched"
+_EXPORTED_NAME: Final = "exported"
 logger = logging.getLogger(__name__)
 
 
@@ -73,6 +83,16 @@ class KvDirectories:
             log_directory.with_name(f"{TabletKind.KV}{bucket}"),
             log_directory.with_name(f"{TabletKind.KV_SNAPSHOTS}{bucket}"),
         )
+
+    @property
+    def fetched(self) -> Path:
+        """Where a snapshot of remote storage is brought to. Of no use when nothing is being done."""
+        return self.snapshots / _FETCHED_NAME
+
+    @property
+    def exported(self) -> Path:
+        """Where the store is copied to, to be brought to remote storage. Of no use when nothing is being done."""
+        return self.snapshots / _EXPORTED_NAME
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Return the copies with their offsets, newest first. Blocking."""
@@ -99,11 +119,12 @@ class Recovery:
         read_bytes: int,
         databases: SharedDatabases | None = None,
         archive: LogArchive | None = None,
+        snapshots: SnapshotSource | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``databases`` are those that small stores share; None if every store has one of its own.
 
-        ``archive`` is what remote storage has of the changelog.
+        ``archive`` is what remote storage has of the changelog, ``snapshots`` what it has of the rows.
         """
         self._log = log
         self._table = table
@@ -119,13 +140,17 @@ class Recovery:
         )
         self._read_bytes = read_bytes
         self._archive = archive
+        self._snapshots = snapshots
+        self._resources = resources
         self._clock = clock
         self._is_cancelled = threading.Event()
         self._offset_end = log.offset_high_watermark
         self._offset: int | None = None
-        # Changelog bytes that were replayed, and whether what was there could not be used.
+        # Changelog bytes that were replayed, whether what was there could not be used, and whether it was begun with a
+        # snapshot of remote storage.
         self.replayed_bytes = 0
         self.is_rebuilt = False
+        self.is_from_snapshot = False
 
     @property
     def progress_text(self) -> str:
@@ -155,7 +180,7 @@ class Recovery:
         return self._run(is_damaged=is_damaged, may_open_own=False)
 
     def _run(self, *, is_damaged: bool, may_open_own: bool) -> KvStore | None:
-        if not is_damaged:
+        if not is_damaged and not (self._snapshots is not None and self._home.is_missing):
             try:
                 return self._opened_and_replayed(may_open_own=may_open_own)
             except KvDamagedError as error:
@@ -164,8 +189,7 @@ class Recovery:
                 logger.warning("%s; it is built again", error.message)
         self.is_rebuilt = True
         self._home.remove()
-        if self._log.offset_start > 0:
-            self._restore_checkpoint()
+        self._restore_copy()
         return self._opened_and_replayed(may_open_own=may_open_own)
 
     def _opened_and_replayed(self, *, may_open_own: bool) -> KvStore | None:
@@ -193,26 +217,24 @@ class Recovery:
 
     # Copies
 
-    def _restore_checkpoint(self) -> None:
-        """Begin with the newest copy that the changelog continues."""
-        problems = []
-        for offset, directory in self._directories.checkpoints():
-            if not self._has_changes_from(offset):
-                problems.append(f"{directory} does not fit")
-                continue
+    def _restore_copy(self) -> None:
+        """Begin with the newest copy that the changelog continues; without one the changelog has to be whole."""
+        problems: list[str] = []
+        for copy in self._copies(problems):
             try:
-                copy = self._home.open_copy(directory)
-                try:
-                    self._home.restore(copy)
-                finally:
-                    _close(copy)
+                self._restore(copy)
             except KvDamagedError as error:
                 if self._home.is_shared_damaged:
                     raise
                 problems.append(error.message)
                 self._home.remove()
                 continue
-            logger.info("%s is built from %s", self._directories.store, directory)
+            finally:
+                self._remove_fetched()
+            self.is_from_snapshot = isinstance(copy.source, KvSnapshotEntry)
+            logger.info("%s is built from %s", self._directories.store, copy.name)
+            return
+        if self._log.offset_start == 0:
             return
         if self._has_changes_from(0):
             logger.info("%s is built from remote storage, which has its whole changelog", self._directories.store)
@@ -224,6 +246,54 @@ class Recovery:
             "from a backup, or drop the table",
             ErrorCode.STORAGE_EXCEPTION,
         )
+
+    def _copies(self, problems: list[str]) -> list[_Copy]:
+        """Return the copies that the changelog continues, the newest first."""
+        copies = []
+        if self._log.offset_start > 0:
+            # Otherwise the changelog is better: what has damaged the store may be in the files that they share.
+            copies += [
+                _Copy(offset, str(directory), directory) for offset, directory in self._directories.checkpoints()
+            ]
+        if self._snapshots is not None:
+            entries = self._snapshots.entries()
+            ahead = [entry for entry in entries if entry.log_offset > self._log.offset_next]
+            if ahead:
+                logger.warning(
+                    "%s: %d snapshots in remote storage are ahead of the log, which ends at offset %d; they go",
+                    *(self._directories.store, len(ahead), self._log.offset_next),
+                )
+                self._snapshots.discard(ahead)
+            copies += [_Copy(entry.log_offset, _name(entry), entry) for entry in entries if entry not in ahead]
+        usable = [copy for copy in copies if self._has_changes_from(copy.offset)]
+        problems += [f"{copy.name} does not fit" for copy in copies if copy not in usable]
+        # What is on the disk already comes first.
+        return sorted(usable, key=lambda copy: (copy.offset, isinstance(copy.source, Path)), reverse=True)
+
+    def _restore(self, copy: _Copy) -> None:
+        directory = copy.source if isinstance(copy.source, Path) else self._fetched(copy.source)
+        store = self._home.open_copy(directory)
+        try:
+            self._home.restore(store)
+        finally:
+            _close(store)
+
+    def _fetched(self, entry: KvSnapshotEntry) -> Path:
+        """Bring a snapshot to the disk, as a store."""
+        assert self._snapshots is not None, "it has one"
+        directory = self._directories.fetched
+        DISK.make_directory(directory.parent)
+        state = self._snapshots.fetch(entry, directory, self._check)
+        adopt_export(directory, state, self._resources)
+        return directory
+
+    def _remove_fetched(self) -> None:
+        if DISK.exists(self._directories.fetched):
+            remove_store(self._directories.fetched)
+
+    def _check(self) -> None:
+        if self._is_cancelled.is_set():
+            raise FlussError("the recovery was interrupted", ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # Replay
 
@@ -244,8 +314,7 @@ class Recovery:
 
     def _batches(self, offset: int) -> Iterator[LogBatch]:
         while offset < self._offset_end:
-            if self._is_cancelled.is_set():
-                raise FlussError("the recovery was interrupted", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._check()
             for batch in iter_batches(self._read(offset)):
                 verify_crc(batch)
                 # A read begins with the batch that has the offset.
@@ -257,6 +326,18 @@ class Recovery:
         if self._archive is not None and offset < self._log.offset_start:
             return self._archive.read(offset, self._read_bytes)
         return self._log.read(offset, self._read_bytes, at_least_one_batch=True)
+
+
+class _Copy(NamedTuple):
+    """A copy of a store: beside it, or in remote storage."""
+
+    offset: int
+    name: str
+    source: Path | KvSnapshotEntry
+
+
+def _name(entry: KvSnapshotEntry) -> str:
+    return f"snapshot {entry.snapshot_id} in {entry.root}/{entry.directory}"
 
 
 class _ReplayRun:

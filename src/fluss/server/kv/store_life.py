@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
@@ -21,12 +22,18 @@ from fluss.server.kv.kv_runtime import KvRuntime
 from fluss.server.kv.open_stores import OpenStores
 from fluss.server.kv.recovery import KvDirectories, Recovery, take_checkpoint
 from fluss.server.model import Table, format_bucket
+from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.shared_database import GivenUpError
-from fluss.storage.kv.store import KvStore
+from fluss.storage.kv.state import KvState
+from fluss.storage.kv.store import KvStore, remove_store
+from fluss.storage.kv.store_export import export_store
 from fluss.storage.log.tablet import LogTablet
 
 # How often a store is opened in a shared database that fails meanwhile.
 _SHARED_ATTEMPTS: Final = 3
+# A store that shares a database and has more bytes is exported when a change has come for so many of its rows.
+_COPIED_ALWAYS_BYTES_MAX: Final = 1024 * 1024
+_ROWS_PER_CHANGE_MAX: Final = 8
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +45,7 @@ class StoreLife:
         "_changing",
         "_closed_reason",
         "_directories",
+        "_export_count",
         "_failed_at_s",
         "_failure",
         "_is_busy",
@@ -88,6 +96,7 @@ class StoreLife:
         # Of the changelog, since the store was last flushed.
         self._unflushed_bytes = 0
         self._is_flushing = False
+        self._export_count = 0
 
     @property
     def current(self) -> KvStore | None:
@@ -111,6 +120,7 @@ class StoreLife:
             and self._changing is None
             and not self._waiting_count
             and not self._is_flushing
+            and not self._export_count
             and not self._store.snapshot_count
             and not self._is_busy()
         )
@@ -246,6 +256,7 @@ class StoreLife:
             read_bytes=self._runtime.settings.recovery_bytes,
             databases=databases,
             archive=self._runtime.archive_of(self._log),
+            snapshots=self._runtime.snapshots_of(self._log),
         )
         try:
             store = await self._runtime.in_upkeep(recovery.run_unless_own, is_damaged=self._is_damaged)
@@ -262,7 +273,9 @@ class StoreLife:
         finally:
             self._recovery = None
         self._unflushed_bytes = recovery.replayed_bytes
-        self._runtime.counts.note_recovered(recovery.replayed_bytes, is_rebuilt=recovery.is_rebuilt)
+        self._runtime.counts.note_recovered(
+            recovery.replayed_bytes, is_rebuilt=recovery.is_rebuilt, is_from_snapshot=recovery.is_from_snapshot
+        )
         if store.shared is not None and not self._is_shared:
             await self._change_slot(is_shared=True)
         return store
@@ -374,6 +387,29 @@ class StoreLife:
             self._look_for_damage(store, error)
             raise
 
+    async def export(self, offset_before: int) -> tuple[Path, KvState] | None:
+        """Copy the store to a directory that other programs can read; return it, and how far its rows have come.
+
+        None if it is not worth it, as there are few changes since an offset, up to which there is a copy. The changelog
+        has reached the disk as far as the rows have come. The directory is for the caller to remove.
+        """
+        store = await self.get()
+        if not _is_export_due(store, offset_before):
+            return None
+        # It is not idle meanwhile.
+        self._export_count += 1
+        try:
+            directory = self._directories.exported
+            await self._runtime.in_upkeep(_make_way, directory)
+            state = await self._runtime.in_upkeep(export_store, store, directory, self._runtime.resources)
+            await self._log.flush()
+        except FlussError as error:
+            self._look_for_damage(store, error)
+            raise
+        finally:
+            self._export_count -= 1
+        return directory, state
+
     def _look_for_damage(self, store: KvStore, error: FlussError) -> None:
         # A full disk is no reason to close a store: reads go on, and the next write finds out whether it can.
         if isinstance(error, KvDamagedError):
@@ -413,3 +449,17 @@ class StoreLife:
             logger.warning("%s was not closed in order: %s", self._text, error.message)
         finally:
             open_stores.closed()
+
+
+def _is_export_due(store: KvStore, offset_before: int) -> bool:
+    state = store.state
+    if store.shared is None or state.row_count is None or store.size_bytes() < _COPIED_ALWAYS_BYTES_MAX:
+        return state.applied_offset > offset_before
+    # All its rows have to be copied. So there have to be changes in proportion; to replay them takes less time.
+    return (state.applied_offset - offset_before) * _ROWS_PER_CHANGE_MAX > state.row_count
+
+
+def _make_way(directory: Path) -> None:
+    """Remove what an interrupted export has left."""
+    DISK.make_directory(directory.parent)
+    remove_store(directory)

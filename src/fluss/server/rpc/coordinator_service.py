@@ -25,7 +25,7 @@ from fluss.server.rpc.databases import DatabaseHandlers
 from fluss.server.rpc.get_metadata import MetadataHandlers
 from fluss.server.rpc.handler_group import ChangeHandler, HandlerGroup
 from fluss.server.rpc.lake import LakeHandlers
-from fluss.server.rpc.table_copies import SnapshotHandlers
+from fluss.server.rpc.table_copies import SnapshotFiles, SnapshotHandlers
 from fluss.server.rpc.tables import PartitionHandlers, TableHandlers
 from fluss.server.rpc.writer_ids import WriterHandlers
 
@@ -37,8 +37,13 @@ logger = logging.getLogger(__name__)
 class CoordinatorService:
     """Serves the catalog. ``handlers`` can be used by any number of listeners of one event loop."""
 
-    def __init__(self, coordinator: Coordinator, bucket_host: BucketHost) -> None:
-        """Take the state and the host that keeps the buckets, which has opened those of all tables already."""
+    def __init__(
+        self, coordinator: Coordinator, bucket_host: BucketHost, snapshot_files: SnapshotFiles | None = None
+    ) -> None:
+        """Take the state and the host that keeps the buckets, which has opened those of all tables already.
+
+        ``snapshot_files`` tells the files of snapshots in remote storage; None if there is none.
+        """
         catalog, authorizer, settings = coordinator.catalog, coordinator.authorizer, coordinator.settings
         configs, tags, clock = coordinator.configs, coordinator.tags, coordinator.clock
         catalog.attach(bucket_host)
@@ -67,7 +72,10 @@ class CoordinatorService:
             PartitionHandlers(catalog, authorizer, tables),
             MetadataHandlers(catalog, coordinator.nodes, authorizer, tables, settings),
             WriterHandlers(catalog, authorizer, self._writer_ids, coordinator.producers),
-            SnapshotHandlers(catalog, authorizer, coordinator.store.remote_logs, coordinator.tokens),
+            SnapshotHandlers(
+                *(catalog, authorizer, coordinator.store.remote_logs, coordinator.store.kv_snapshots),
+                *(snapshot_files, coordinator.tokens, clock),
+            ),
             LakeHandlers(catalog, authorizer, coordinator.lake_snapshots, self._lake_tiering),
             AclHandlers(coordinator.store, authorizer),
             ClusterHandlers(bucket_host, self._auto_partitioner, configs, tags, authorizer, coordinator.rng),
@@ -84,6 +92,11 @@ class CoordinatorService:
                 assert key not in handlers, f"{key.name} has two handlers"
                 handlers[key] = handler
         return handlers
+
+    @property
+    def crowded_count(self) -> int:
+        """How many tables lack partitions by time because a limit is reached."""
+        return self._auto_partitioner.crowded_count
 
     def show(self, metrics: Metrics) -> None:
         """Show the limit of buckets, and what it is in the way of."""

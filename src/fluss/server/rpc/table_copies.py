@@ -1,60 +1,75 @@
-"""Requests about copies of tables: remote logs, snapshots of rows by key.
-
-There are no snapshots and no lakes yet, so the answers are about what does not exist; but what is asked for is looked
-at as carefully as everywhere else.
-"""
+"""Requests about copies of tables in remote storage: remote logs, snapshots of rows by key and leases of these."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeAlias
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.integers import INT64_MAX
 from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import partition_id, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.table import TableBucket
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
+from fluss.server.coordinator.kv_snapshot_table import KvSnapshotTable
 from fluss.server.coordinator.remote_log_table import RemoteLogTable
 from fluss.server.coordinator.table_service import check_partitioned
-from fluss.server.model import Partition, Table
+from fluss.server.model import Clock, KvSnapshotEntry, Partition, Table
 from fluss.server.rpc.handler_group import ChangeHandler, check_table_id
 from fluss.storage.remote.security_tokens import SecurityTokens
 
 # The end of a remote log of which everything has expired.
 _NOTHING_COPIED: Final = -1
+_LEASE_ID_CHARS_MAX: Final = 255
+
+# Tells of a snapshot where its files are, and what RocksDB called them.
+SnapshotFiles: TypeAlias = Callable[[KvSnapshotEntry], Awaitable[list[tuple[str, str]]]]
 
 
 class SnapshotHandlers:
     """Answers which copies a table has elsewhere, or why that cannot be said."""
 
     def __init__(
-        self, catalog: Catalog, authorizer: Authorizer, remote_logs: RemoteLogTable, tokens: SecurityTokens
+        self,
+        catalog: Catalog,
+        authorizer: Authorizer,
+        remote_logs: RemoteLogTable,
+        kv_snapshots: KvSnapshotTable,
+        snapshot_files: SnapshotFiles | None,
+        tokens: SecurityTokens,
+        clock: Clock,
     ) -> None:
+        """``snapshot_files`` tells the files of a snapshot; None if there is no remote storage."""
         self._catalog = catalog
         self._authorizer = authorizer
         self._remote_logs = remote_logs
+        self._kv_snapshots = kv_snapshots
+        self._snapshot_files = snapshot_files
         self._tokens = tokens
+        self._clock = clock
 
     def readers(self) -> Mapping[ApiKey, Handler]:
         return {
             ApiKey.GET_LATEST_KV_SNAPSHOTS: self._latest_kv_snapshots,
             ApiKey.LIST_KV_SNAPSHOTS: self._list_kv_snapshots,
             ApiKey.GET_KV_SNAPSHOT_METADATA: self._kv_snapshot_metadata,
-            ApiKey.ACQUIRE_KV_SNAPSHOT_LEASE: self._acquire_lease,
-            ApiKey.RELEASE_KV_SNAPSHOT_LEASE: self._release_lease,
-            ApiKey.DROP_KV_SNAPSHOT_LEASE: self._drop_lease,
             ApiKey.LIST_REMOTE_LOG_MANIFESTS: self._list_remote_log_manifests,
             ApiKey.GET_FILESYSTEM_SECURITY_TOKEN: self._security_token,
         }
 
     def changers(self) -> Mapping[ApiKey, ChangeHandler]:
-        return {}
+        return {
+            ApiKey.ACQUIRE_KV_SNAPSHOT_LEASE: self._acquire_lease,
+            ApiKey.RELEASE_KV_SNAPSHOT_LEASE: self._release_lease,
+            ApiKey.DROP_KV_SNAPSHOT_LEASE: self._drop_lease,
+        }
 
     # Snapshots of rows by key
 
-    def _latest_kv_snapshots(
+    async def _latest_kv_snapshots(
         self, context: RequestContext, request: pb.GetLatestKvSnapshotsRequest
     ) -> pb.GetLatestKvSnapshotsResponse:
         path = table_path(request.table_path)
@@ -64,48 +79,94 @@ class SnapshotHandlers:
         name = request.partition_name if request.HasField("partition_name") else None
         named = None if name is None else self._catalog.partitions_of(table.table_id).get(name)
         partition = _partition_of_request(table, name, named)
-        return pb.GetLatestKvSnapshotsResponse(
-            table_id=table.table_id,
-            partition_id=None if partition is None else partition.partition_id,
-            latest_snapshots=[pb.PbKvSnapshot(bucket_id=bucket_id) for bucket_id in range(table.bucket_count)],
-        )
+        partition_id = None if partition is None else partition.partition_id
+        newest: dict[int, KvSnapshotEntry] = {}
+        for entry in await self._snapshots(table, partition_id):
+            newest.setdefault(entry.bucket.bucket_id, entry)
+        response = pb.GetLatestKvSnapshotsResponse(table_id=table.table_id, partition_id=partition_id)
+        for bucket_id in range(table.bucket_count):
+            found = newest.get(bucket_id)
+            response.latest_snapshots.append(
+                pb.PbKvSnapshot(bucket_id=bucket_id) if found is None else _snapshot(found)
+            )
+        return response
 
-    def _list_kv_snapshots(
+    async def _list_kv_snapshots(
         self, context: RequestContext, request: pb.ListKvSnapshotsRequest
     ) -> pb.ListKvSnapshotsResponse:
         table, partition = self._table_and_partition(context, request)
         _check_primary_key_table(table)
+        partition_id = None if partition is None else partition.partition_id
         return pb.ListKvSnapshotsResponse(
-            table_id=table.table_id, partition_id=None if partition is None else partition.partition_id
+            table_id=table.table_id,
+            partition_id=partition_id,
+            active_snapshots=[_snapshot(entry) for entry in await self._snapshots(table, partition_id)],
         )
 
-    def _kv_snapshot_metadata(
+    async def _snapshots(self, table: Table, partition_id: int | None) -> list[KvSnapshotEntry]:
+        """Return the snapshots that can be read, the newest of each bucket first."""
+        if self._snapshot_files is None:
+            return []
+        return await self._kv_snapshots.of_group(table.table_id, partition_id)
+
+    async def _kv_snapshot_metadata(
         self, context: RequestContext, request: pb.GetKvSnapshotMetadataRequest
     ) -> pb.GetKvSnapshotMetadataResponse:
         check_table_id(self._authorizer, self._catalog, context, Operation.DESCRIBE, request.table_id)
-        raise FlussError(
-            f"Bucket {request.bucket_id} of the table of id {request.table_id} has no snapshot {request.snapshot_id}; "
-            "read the changelog from its start instead",
-            ErrorCode.KV_SNAPSHOT_NOT_EXIST,
-        )
+        bucket = TableBucket.new_with_partition(request.table_id, partition_id(request), request.bucket_id)
+        entry = await self._kv_snapshots.find_snapshot(bucket, request.snapshot_id)
+        if entry is None or self._snapshot_files is None:
+            raise FlussError(
+                f"Bucket {request.bucket_id} of the table of id {request.table_id} has no snapshot "
+                f"{request.snapshot_id}; ask for the latest one, or read the changelog from its start instead",
+                ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+            )
+        response = pb.GetKvSnapshotMetadataResponse(log_offset=entry.log_offset)
+        for remote_path, local_name in await self._snapshot_files(entry):
+            response.snapshot_files.add(remote_path=remote_path, local_file_name=local_name)
+        return response
 
-    def _acquire_lease(
+    # Leases
+
+    async def _acquire_lease(
         self, context: RequestContext, request: pb.AcquireKvSnapshotLeaseRequest
     ) -> pb.AcquireKvSnapshotLeaseResponse:
+        _check_lease_id(request.lease_id)
+        wanted = []
         for leased in request.snapshots_to_lease:
             self._check_leasable(context, leased.table_id)
-        return pb.AcquireKvSnapshotLeaseResponse(unavailable_snapshots=request.snapshots_to_lease)
+            for snapshot in leased.bucket_snapshots:
+                bucket = TableBucket.new_with_partition(leased.table_id, partition_id(snapshot), snapshot.bucket_id)
+                wanted.append((bucket, snapshot.snapshot_id))
+        expires_ms = min(self._clock() + max(0, request.lease_duration_ms), INT64_MAX)
+        response = pb.AcquireKvSnapshotLeaseResponse()
+        tables: dict[int, pb.PbKvSnapshotLeaseForTable] = {}
+        for bucket, snapshot_id in await self._kv_snapshots.acquire_lease(request.lease_id, expires_ms, wanted):
+            if bucket.table_id not in tables:
+                tables[bucket.table_id] = response.unavailable_snapshots.add(table_id=bucket.table_id)
+            tables[bucket.table_id].bucket_snapshots.add(
+                partition_id=bucket.partition_id, bucket_id=bucket.bucket_id, snapshot_id=snapshot_id
+            )
+        return response
 
-    def _release_lease(
+    async def _release_lease(
         self, context: RequestContext, request: pb.ReleaseKvSnapshotLeaseRequest
     ) -> pb.ReleaseKvSnapshotLeaseResponse:
         for table_id in {bucket.table_id for bucket in request.buckets_to_release}:
             self._check_leasable(context, table_id)
+        buckets = [
+            TableBucket.new_with_partition(bucket.table_id, partition_id(bucket), bucket.bucket_id)
+            for bucket in request.buckets_to_release
+        ]
+        await self._kv_snapshots.release_lease(request.lease_id, buckets)
         return pb.ReleaseKvSnapshotLeaseResponse()
 
-    def _drop_lease(
+    async def _drop_lease(
         self, context: RequestContext, request: pb.DropKvSnapshotLeaseRequest
     ) -> pb.DropKvSnapshotLeaseResponse:
+        for table_id in await self._kv_snapshots.tables_of_lease(request.lease_id):
+            self._check_leasable(context, table_id)
+        await self._kv_snapshots.drop_lease(request.lease_id)
         return pb.DropKvSnapshotLeaseResponse()
 
     def _check_leasable(self, context: RequestContext, table_id: int) -> None:
@@ -149,6 +210,17 @@ class SnapshotHandlers:
         wanted = partition_id(request)
         found = None if wanted is None else self._catalog.partition_by_id(wanted)
         return table, _partition_of_request(table, wanted, found)
+
+
+def _snapshot(entry: KvSnapshotEntry) -> pb.PbKvSnapshot:
+    return pb.PbKvSnapshot(bucket_id=entry.bucket.bucket_id, snapshot_id=entry.snapshot_id, log_offset=entry.log_offset)
+
+
+def _check_lease_id(lease_id: str) -> None:
+    if not 0 < len(lease_id) <= _LEASE_ID_CHARS_MAX:
+        raise FlussError(
+            f"The id of a lease has {len(lease_id)} characters; give it 1 to {_LEASE_ID_CHARS_MAX}, such as a UUID"
+        )
 
 
 def _check_primary_key_table(table: Table) -> None:

@@ -350,6 +350,7 @@ class BucketGroup:
         "opener",
         "recovery_offsets",
         "remote",
+        "snapshot_offsets",
         "table_id",
     )
 
@@ -375,6 +376,8 @@ class BucketGroup:
         self.first_times: array[int] | None = None
         # What of it is in remote storage; None if nothing is.
         self.remote: RemoteOffsets | None = None
+        # How far the newest snapshots of rows by key in remote storage go, by number; None if there are none.
+        self.snapshot_offsets: array[int] | None = None
         # For copies to remote storage: 1 for logs that are not open and have nothing to be copied.
         self.copy_looks: bytearray | None = None
 

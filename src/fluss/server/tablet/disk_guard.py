@@ -50,6 +50,16 @@ class DiskGuard:
         self._recover_ratio = recover_ratio
 
     @property
+    def usage_ratio(self) -> float:
+        """How full the disk was at the last look, from 0 to 1."""
+        return self._ratio
+
+    @property
+    def problem(self) -> str | None:
+        """Why writes are refused; None if they are not."""
+        return self._problem() if self.is_locked else None
+
+    @property
     def is_locked(self) -> bool:
         return self._is_above_limit or self._is_out_of_space
 

@@ -29,6 +29,7 @@ from fluss.server.model import (
     CatalogView,
     Clock,
     IdSource,
+    KvSnapshotRegistry,
     Partition,
     RemoteLogRegistry,
     Table,
@@ -37,6 +38,8 @@ from fluss.server.model import (
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import BucketGroup, HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
+from fluss.server.tablet.kv_snapshots import KvSnapshots, KvSnapshotSettings
+from fluss.server.tablet.kv_snapshotter import KvSnapshotter
 from fluss.server.tablet.log_ends import know_log_ends, log_ends
 from fluss.server.tablet.log_opener import LogOpener
 from fluss.server.tablet.log_upkeep import LogUpkeep
@@ -70,6 +73,7 @@ class TabletSettings:
     scans: ScanSettings = field(default_factory=ScanSettings)
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
     remote: RemoteSettings = field(default_factory=RemoteSettings)
+    snapshots: KvSnapshotSettings = field(default_factory=KvSnapshotSettings)
     # Whether an acknowledged record is on the disk, or may still be in the memory of the operating system.
     is_fsync_required: bool = True
     checkpoint_interval_ms: int = 60_000
@@ -127,12 +131,13 @@ class TabletManager:
         clock: Clock,
         ids: IdSource | None = None,
         remote_registry: RemoteLogRegistry | None = None,
+        snapshot_registry: KvSnapshotRegistry | None = None,
         tiered: TieredOffsets | None = None,
         files: Files | None = None,
         usage_ratio: Callable[[Path], float] = disk_usage_ratio,
     ) -> None:
         """``ids`` numbers the rows of tables that ask for it; ``remote_registry`` knows what is in remote storage,
-        ``tiered`` what is in lakes.
+        ``snapshot_registry`` which snapshots of rows by key there are, ``tiered`` what is in lakes.
         """
         self._data_dir = data_dir
         self._catalog = catalog
@@ -168,12 +173,19 @@ class TabletManager:
         )
         self._remote: RemoteLogs | None = None
         self._copier: RemoteCopier | None = None
+        self._snapshots: KvSnapshots | None = None
+        self._snapshotter: KvSnapshotter | None = None
         if remote_registry is not None:
             self._remote = RemoteLogs(settings.remote, remote_registry, self._tables, data_dir, self._files)
+            if snapshot_registry is not None:
+                self._snapshots = KvSnapshots(settings.snapshots, snapshot_registry, self._remote, self._tables, clock)
+                self._snapshotter = KvSnapshotter(self._snapshots, self._remote, self._tables)
+                self._kv_runtime.snapshots_of = self._snapshots.source
             self._copier = RemoteCopier(
                 *(self._remote, self._tables, self._opener, self._files, clock),
                 index_interval_bytes=settings.log.index_interval_bytes,
                 tiered=tiered,
+                offset_needed=None if self._snapshots is None else self._snapshots.offset_needed,
             )
             self._kv_runtime.archive_of = self._remote.archive
         self._retention = Retention(
@@ -229,6 +241,16 @@ class TabletManager:
         return self._copier
 
     @property
+    def snapshots(self) -> KvSnapshots | None:
+        """The snapshots of rows by key in remote storage; None if the server knows no such thing."""
+        return self._snapshots
+
+    @property
+    def snapshotter(self) -> KvSnapshotter | None:
+        """What makes these snapshots."""
+        return self._snapshotter
+
+    @property
     def scrubber(self) -> Scrubber:
         return self._scrubber
 
@@ -258,6 +280,8 @@ class TabletManager:
             await self._take_notes()
             if self._remote is not None:
                 await self._remote.start()
+            if self._snapshots is not None:
+                await self._snapshots.start()
         except BaseException:
             await self._stop_threads()
             raise
@@ -268,6 +292,8 @@ class TabletManager:
         self._scrubber.start()
         if self._copier is not None:
             self._copier.start()
+        if self._snapshotter is not None:
+            self._snapshotter.start()
         if not self._opener.was_clean:
             self._in_background(self._recover())
         self._in_background(self._remove_residue())
@@ -284,6 +310,8 @@ class TabletManager:
         await self._scrubber.stop()
         if self._copier is not None:
             await self._copier.stop()
+        if self._snapshotter is not None:
+            await self._snapshotter.stop()
         await self._reaper.stop()
         while self._background:
             await asyncio.wait(self._background)
@@ -301,6 +329,8 @@ class TabletManager:
     async def _stop_threads(self) -> None:
         if self._remote is not None:
             await self._remote.stop()
+        if self._snapshots is not None:
+            await self._snapshots.stop()
         await self._kv_runtime.stop()
         await self._committer.stop()
         await asyncio.to_thread(self._readers.shutdown)
@@ -344,6 +374,8 @@ class TabletManager:
         self._reaper.drop(group)
         if self._copier is not None:
             self._copier.dropped(group)
+        if self._snapshotter is not None:
+            self._snapshotter.dropped(group)
         return ends
 
     def table_altered(self, table: Table) -> None:
@@ -368,6 +400,9 @@ class TabletManager:
         if self._remote is not None and self._copier is not None:
             self._remote.show(metrics)
             self._copier.show(metrics)
+        if self._snapshots is not None and self._snapshotter is not None:
+            self._snapshots.show(metrics)
+            self._snapshotter.show(metrics)
 
     def _failed_count(self) -> int:
         health = self.health()

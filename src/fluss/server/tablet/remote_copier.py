@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -76,8 +76,11 @@ class RemoteCopier:
         *,
         index_interval_bytes: int,
         tiered: TieredOffsets | None = None,
+        offset_needed: Callable[[TableBucket], Awaitable[int | None]] | None = None,
     ) -> None:
+        """``offset_needed`` tells from which offset on snapshots of rows by key need the changelog."""
         self._tiered = tiered
+        self._offset_needed = offset_needed
         self._logs = logs
         self._tables = tables
         self._opener = opener
@@ -309,6 +312,8 @@ class RemoteCopier:
             count = sum(segment.end_offset <= offset_limit for segment in segments[:count])
         if count and hosted.group.table.has_primary_key:
             offset_limit = await hosted.key_values().protect(segments[count - 1].end_offset)
+            needed = None if self._offset_needed is None else await self._offset_needed(hosted.bucket)
+            offset_limit = offset_limit if needed is None else min(offset_limit, needed)
             count = sum(segment.end_offset <= offset_limit for segment in segments[:count])
         return count
 

@@ -95,6 +95,9 @@ class RemoteLogs:
         self._segments_known = 0
         # Buckets whose remote logs may have objects that no manifest names.
         self.dirty: set[TableBucket] = set()
+        # Where backups are shipped: tells when the newest one began that is complete, 0 as long as there is none. What
+        # only an earlier backup names has to stay until then.
+        self.shipped_ms: Callable[[], int] | None = None
 
     @property
     def is_enabled(self) -> bool:
@@ -164,13 +167,16 @@ class RemoteLogs:
             store = self._stores.setdefault(root, RemoteStore(objects, self.traffic))
         return store
 
-    def new_entry(self, group: BucketGroup, bucket_id: int) -> RemoteLogEntry:
-        """Return what to register before the first segment of a bucket is copied."""
+    def root_of(self, group: BucketGroup) -> str:
+        """Return in which directory of remote storage something new of a group is put."""
         # Ids count up, so this is each of them in turn.
         number = group.table_id if group.partition_id is None else group.partition_id
+        return self._locations[number % len(self._locations)]
+
+    def new_entry(self, group: BucketGroup, bucket_id: int) -> RemoteLogEntry:
+        """Return what to register before the first segment of a bucket is copied."""
         bucket = TableBucket.new_with_partition(group.table_id, group.partition_id, bucket_id)
-        root = self._locations[number % len(self._locations)]
-        return RemoteLogEntry(bucket, root, remote_directory(group.location(bucket_id)))
+        return RemoteLogEntry(bucket, self.root_of(group), remote_directory(group.location(bucket_id)))
 
     # What is there
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from fluss import FlussTable
+from fluss.schema.table import TablePath
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of
 from fluss.spark.bulk.reports import Listener, quiet
 from fluss.spark.connections import await_table
 from fluss.spark.query_options import client_settings
-from fluss.tiering.round_plan import TieringSplit
-from fluss.tiering.split_work import RoundWork, TaskResult
+from fluss.tiering.task_runners import TaskWork, WorkResult
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT", bound=WorkResult)
 
 _POOL: Final = "spark.scheduler.pool"
+_DEFAULT_POOL: Final = "default"
 
 
 @dataclass(frozen=True)
@@ -22,14 +26,15 @@ class _OnExecutor:
     """What a task does; it is pickled. The executor keeps its connection for the next task."""
 
     settings: Mapping[str, str]
-    work: RoundWork
+    path: TablePath
+    work: TaskWork[Any, Any]
 
-    def __call__(self, splits: tuple[TieringSplit, ...]) -> TaskResult:
-        return self.work.run(await_table(self.settings, self.work.path), splits)
+    def __call__(self, item: Any) -> Any:
+        return self.work.run(await_table(self.settings, self.path), item)
 
 
 class SparkTasks:
-    """Runs the tasks of rounds as jobs of a session. Called from several threads it runs several jobs at a time.
+    """Runs tasks as jobs of a session. Called from several threads it runs several jobs at a time.
 
     Each table has a pool of its own, among which a session with ``spark.scheduler.mode`` = ``FAIR`` divides its cores
     evenly, so that a table with many tasks does not keep the others waiting.
@@ -42,17 +47,35 @@ class SparkTasks:
         self._listener = listener
 
     @property
-    def cores(self) -> int:
+    def parallelism(self) -> int:
         """How many tasks run at the same time."""
         return self._context.defaultParallelism
 
     def __call__(
-        self, table: FlussTable, work: RoundWork, tasks: Sequence[tuple[TieringSplit, ...]]
-    ) -> list[TaskResult]:
-        weights = [sum(split.weight for split in task) for task in tasks]
-        job = BulkJob(f"tier {table.table_path}", _OnExecutor(self._settings, work), tasks, weights)
-        self._context.setLocalProperty(_POOL, f"tiering.{table.table_path}")
+        self,
+        what: str,
+        table: FlussTable,
+        work: TaskWork[ItemT, ResultT],
+        items: Sequence[ItemT],
+        weights: Sequence[int],
+    ) -> list[ResultT]:
+        path = table.table_path
+        job: BulkJob[ItemT, ResultT] = BulkJob(
+            f"{what} {path}", _OnExecutor(self._settings, path, work), items, weights
+        )
+        self._context.setLocalProperty(_POOL, f"tiering.{path}")
+        self._context.addJobTag(_tag(path))
         try:
             return job.run(self._spark, listener=self._listener)
         finally:
-            self._context.setLocalProperty(_POOL, "default")
+            self._context.removeJobTag(_tag(path))
+            self._context.setLocalProperty(_POOL, _DEFAULT_POOL)
+
+    def cancel(self, path: TablePath) -> None:
+        """End the tasks of a table."""
+        self._context.cancelJobsWithTag(_tag(path))
+
+
+def _tag(path: TablePath) -> str:
+    # Tags have no commas.
+    return f"fluss-tiering-{path}".replace(",", "_")

@@ -26,7 +26,8 @@ from fluss.spark.source_options import Transaction
 from fluss.spark.write.exactly_once import SinkState, write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import Overwrite, WrittenKeys
 from fluss.spark.write.row_hashes import Hashes
-from fluss.spark.write.sink import SinkPlan, WriteSummary
+from fluss.spark.write.sink import SinkPlan
+from fluss.spark.write.sink_rows import WriteSummary
 from fluss.spark.write.task_failure import TaskFailure, raise_first
 
 logger = logging.getLogger(__name__)

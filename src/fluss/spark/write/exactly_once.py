@@ -35,7 +35,8 @@ from fluss.errors import FlussError
 from fluss.spark.naming import format_bucket
 from fluss.spark.write.keyed_write import KeyedWrite
 from fluss.spark.write.log_write import LogWrite
-from fluss.spark.write.sink import SinkPlan, SinkRows, WriteSummary
+from fluss.spark.write.sink import SinkPlan
+from fluss.spark.write.sink_rows import SinkRows, WriteSummary
 from fluss.spark.write.task_failure import refusing_rows
 from fluss.spark.write.writer_record import Attempt, DriverRecord, RecordStore, WriterRecord
 

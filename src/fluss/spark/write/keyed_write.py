@@ -34,7 +34,7 @@ from fluss.row.encoded import large_binary_array, offsets_of, rows_of
 from fluss.schema.table import TableBucket
 from fluss.spark.naming import format_bucket
 from fluss.spark.write.row_hashes import UInt64Array, row_hashes
-from fluss.spark.write.sink import SinkRows, WriteSummary
+from fluss.spark.write.sink_rows import SinkRows, WriteSummary
 from fluss.spark.write.writer_record import LOST_TRACK, NOT_REPEATABLE, ROWS_PER_BATCH, Attempt
 
 # Attempts must have the same hashes.

@@ -35,7 +35,7 @@ from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
 from fluss.spark.naming import format_bucket
 from fluss.spark.write.row_hashes import RowCounts
-from fluss.spark.write.sink import WriteSummary
+from fluss.spark.write.sink_rows import WriteSummary
 from fluss.spark.write.task_failure import refusing_rows
 from fluss.spark.write.writer_record import LOST_TRACK, NOT_REPEATABLE, Attempt, concurrent_attempt
 

@@ -25,7 +25,8 @@ from fluss.row.encoded import EncodedRows
 from fluss.schema.table import TableInfo
 from fluss.schema.table_options import DELETE_BEHAVIOR, MERGE_ENGINE, DeleteBehavior
 from fluss.spark.write.row_hashes import Hashes, RowCounts
-from fluss.spark.write.sink import SinkPlan, SinkRows
+from fluss.spark.write.sink import SinkPlan
+from fluss.spark.write.sink_rows import SinkRows
 
 # The hashes of all rows must fit into the memory of the driver: 16 bytes each.
 ROWS_MAX: Final = 10_000_000

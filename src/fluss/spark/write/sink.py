@@ -12,12 +12,11 @@ Rows of a DataFrame with a change type (``sink.change-type-column``) are applied
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +35,7 @@ from fluss.spark.connections import await_table
 from fluss.spark.conversion import FromSpark
 from fluss.spark.query_options import WriteOptions
 from fluss.spark.text_limits import text_limits
+from fluss.spark.write.sink_rows import SinkRows
 from fluss.spark.write.task_failure import refusing_rows
 
 _WRITE, _DELETE, _IGNORE = range(3)
@@ -54,40 +54,6 @@ _LOOK_AHEAD_BYTES: Final = 8 * 1024 * 1024
 # Batches are joined until they have so many bytes, times the buckets among which they are divided afterwards.
 _BATCH_BYTES_MIN: Final = 1024 * 1024
 _BUCKETS_JOINED_FOR_MAX: Final = 8
-
-
-class SinkRows(NamedTuple):
-    """Rows in the form of their table. In a primary-key table some may be deletes, of which only the key counts."""
-
-    rows: pa.RecordBatch
-    is_delete: npt.NDArray[np.bool_] | None = None
-
-
-@dataclass
-class WriteSummary:
-    """Rows that are stored, altogether and by bucket: ``"<partition name or nothing>:<bucket>"``.
-
-    ``rows_found`` of them had been stored by an attempt before.
-    """
-
-    rows: int = 0
-    rows_found: int = 0
-    rows_by_bucket: Counter[str] = field(default_factory=Counter)
-
-    def described(self, table: object, took_s: float) -> str:
-        """Return the summary of a task for its line in the log."""
-        found = f" ({self.rows_found} of them by an earlier attempt)" if self.rows_found else ""
-        return f"{self.rows} rows{found} to {len(self.rows_by_bucket)} buckets of {table} in {took_s:.3f} s"
-
-    @classmethod
-    def total(cls, summaries: Iterable[WriteSummary]) -> WriteSummary:
-        """Put the summaries of tasks together."""
-        total = cls()
-        for each in summaries:
-            total.rows += each.rows
-            total.rows_found += each.rows_found
-            total.rows_by_bucket += each.rows_by_bucket
-        return total
 
 
 @dataclass(frozen=True)

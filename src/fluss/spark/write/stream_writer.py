@@ -22,7 +22,8 @@ from fluss.spark.query_options import WriteOptions
 from fluss.spark.session.noise import ShortTracebacks
 from fluss.spark.write.exactly_once import SinkState, write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import check_complete_output
-from fluss.spark.write.sink import SinkPlan, WriteSummary
+from fluss.spark.write.sink import SinkPlan
+from fluss.spark.write.sink_rows import WriteSummary
 from fluss.spark.write.sink_table import SinkTable, check_sink_table
 from fluss.spark.write.task_failure import TaskFailure, raise_first
 

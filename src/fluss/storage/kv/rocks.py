@@ -57,6 +57,7 @@ else:
 
 __all__ = [
     "DISK",
+    "PORTABLE_FORMAT_VERSION",
     "KvResources",
     "Rdict",
     "RdictIter",
@@ -83,6 +84,8 @@ _MIB: Final = 1024 * _KIB
 # RocksDB writes to the disk of the machine, so there is no other one for what lies beside its files.
 DISK: Final[Files] = OsFiles()
 _COLUMN_FAMILY: Final = "default"
+# The newest format of SST files that RocksDB 6 reads, which Java clients of Apache Fluss have.
+PORTABLE_FORMAT_VERSION: Final = 5
 # An error of the operating system that says that a file of the store is gone. All others are the machine's trouble,
 # which may pass: the files are as good as they were.
 _LOST: Final = tuple(os.strerror(number) for number in (errno.ENOENT, errno.EISDIR))
@@ -116,6 +119,9 @@ class KvResources:
         self.options = self._options(self.settings.open_files_max)
         # Of a database with many stores.
         self.shared_options = self._options(self.settings.shared_open_files_max)
+        # Of a copy that is opened to be changed by a single row: its SST files stay as they are.
+        self.copy_options = self._options(self.settings.open_files_max)
+        self.copy_options.set_disable_auto_compactions(True)
 
     @property
     def cached_bytes(self) -> int:
@@ -177,10 +183,14 @@ class KvResources:
         table.set_metadata_block_size(32 * _KIB)
         table.set_pin_top_level_index_and_filter(True)
         table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
-        # The one that ``sst_check`` knows, too.
-        table.set_checksum_type(ChecksumType.xxh3())
-        # The first with checksums that also notice a block in a wrong place.
-        table.set_format_version(6)
+        # Those that ``sst_check`` knows, too.
+        if self.settings.is_portable:
+            table.set_checksum_type(ChecksumType.crc32c())
+            table.set_format_version(PORTABLE_FORMAT_VERSION)
+        else:
+            table.set_checksum_type(ChecksumType.xxh3())
+            # The first with checksums that also notice a block in a wrong place.
+            table.set_format_version(6)
         return table
 
 

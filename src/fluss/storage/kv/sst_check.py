@@ -5,17 +5,18 @@ or copies, and takes no part of RocksDB's memory, locks or cache. A file is made
 
     [data blocks] [partitions of the filter, of the index] [other meta blocks] [metaindex] [footer]
 
-| part    | content                                                                                                |
-|---------|--------------------------------------------------------------------------------------------------------|
-| block   | its bytes, compressed or not; 1 byte: the compression; 4 bytes: the checksum of both                       |
-| footer  | 53 bytes, format version 6: ``_FOOTER``                                                                    |
-| metaindex | entries: name of a meta block, its handle (varints: position, size without the last 5 bytes)           |
-| index   | entries: key, handle of a partition; a partition has entries: key, handle of a data block                 |
+| part    | content                                                                                              |
+|---------|------------------------------------------------------------------------------------------------------|
+| block   | its bytes, compressed or not; 1 byte: the compression; 4 bytes: the checksum of both                 |
+| footer  | 53 bytes: ``_FOOTER`` of format version 6, ``_PORTABLE_FOOTER`` of format version 5                      |
+| metaindex | entries: name of a meta block, its handle (varints: position, size without the last 5 bytes)       |
+| index   | entries: key, handle of a partition; a partition has entries: key, handle of a data block            |
 
 Entries of the index and of the filter's index have no length of their value and no shared keys, since every one is a
-restart point; those of the metaindex have both. The checksum is half of XXH3 of the bytes, changed by the kind of
-compression. To it a number is added that depends on the file and the position, so that a block of another place is
-noticed, too.
+restart point; those of the metaindex have both. In format version 6 the checksum is half of XXH3 of the bytes, changed
+by the kind of compression. To it a number is added that depends on the file and the position, so that a block of
+another place is noticed, too. In format version 5 it is CRC-32C of bytes and compression, rotated and moved, and the
+footer says where the index is; version 6 says it in the metaindex.
 
 The blocks that the handles name must cover the file without a gap: then every byte has been checked. A file of another
 format or checksum is not an error: nothing can be said about it.
@@ -31,6 +32,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from fluss.errors import KvDamagedError
+from fluss.record.framing import crc32c
 from fluss.storage.kv.xxh3 import xxh3_64
 
 _FOOTER: Final = struct.Struct(
@@ -43,10 +45,21 @@ _FOOTER: Final = struct.Struct(
     "I"  # format version
     "8s"  # magic
 )
+_PORTABLE_FOOTER: Final = struct.Struct(
+    "<B"  # checksum type
+    "40s"  # handles of the metaindex and of the index, and zeros
+    "I"  # format version
+    "8s"  # magic
+)
 _EXTENDED_MAGIC: Final = bytes.fromhex("3e007a00")
 _MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 _FORMAT_VERSION: Final = 6
+_PORTABLE_FORMAT_VERSION: Final = 5
+_CRC32C: Final = 1
 _XXH3: Final = 4
+# How RocksDB changes a CRC before it stores it.
+_CRC_ROTATION: Final = 15
+_CRC_DELTA: Final = 0xA282EAD8
 _TRAILER: Final = struct.Struct("<BI")
 _UINT32: Final = struct.Struct("<I")
 # What a checksum is changed by, times the last byte.
@@ -89,11 +102,16 @@ class SstCheck:
         self._read = read
         self._chunk_bytes = chunk_bytes
         self._base_context = 0
+        self._is_portable = False
+        # As the footer says; in format version 6 the metaindex does.
+        self._index: Handle | None = None
 
     def run(self) -> None:
         """Check every block. Raises KvDamagedError with file and byte, or UnknownFormatError."""
         metaindex = self._read_footer()
         meta = dict(self._named_handles(self._checked_block(metaindex), metaindex.position))
+        if self._index is not None:
+            meta[_INDEX] = self._index
         handles = [*meta.values(), metaindex]
         for name, handle in meta.items():
             if name == _INDEX:
@@ -117,7 +135,9 @@ class SstCheck:
         checksum_type, extended, checksum, base_context, metaindex_bytes, version, magic = _FOOTER.unpack(footer)
         if magic != _MAGIC or len(footer) != _FOOTER.size:
             raise self._damage(position, "the file does not end with the footer of an SST file")
-        if version != _FORMAT_VERSION or checksum_type != _XXH3:
+        if (version, checksum_type) == (_PORTABLE_FORMAT_VERSION, _CRC32C):
+            return self._read_portable_footer(footer, position)
+        if (version, checksum_type) != (_FORMAT_VERSION, _XXH3):
             raise UnknownFormatError
         self._base_context = base_context
         zeroed = bytearray(footer)
@@ -129,6 +149,25 @@ class SstCheck:
         metaindex = Handle(position - metaindex_bytes - _TRAILER.size, metaindex_bytes)
         if metaindex.position < 0:
             raise self._damage(position, "the footer speaks of more bytes than there are")
+        return metaindex
+
+    def _read_portable_footer(self, footer: bytes, position: int) -> Handle:
+        _, handles, _, _ = _PORTABLE_FOOTER.unpack(footer)
+        try:
+            numbers, at = [], 0
+            for _ in range(4):
+                number, at = _varint(handles, at)
+                numbers.append(number)
+                if number and not handles[at - 1]:
+                    raise self._damage(position, "a number of the footer is longer than it need be")
+        except IndexError:
+            raise self._damage(position, "the footer names no blocks") from None
+        if any(handles[at:]):
+            raise self._damage(position, "there is something in the footer behind the blocks that it names")
+        self._is_portable = True
+        metaindex, self._index = Handle(*numbers[:2]), Handle(*numbers[2:])
+        if metaindex.end != position:
+            raise self._damage(position, "the footer is not behind the metaindex that it names")
         return metaindex
 
     def _handles(self, handle: Handle) -> Iterator[Handle]:
@@ -191,9 +230,15 @@ class SstCheck:
         if len(piece) < handles[-1].end - start:
             raise self._damage(start + len(piece), "the file ends in the middle of a block")
         blocks = [piece[handle.position - start :][: handle.size] for handle in handles]
-        for handle, value in zip(handles, xxh3_64(blocks), strict=True):
-            kind, stored = _TRAILER.unpack_from(piece, handle.position - start + handle.size)
-            found = _mixed(value, kind, self._base_context, handle.position)
+        hashes = None if self._is_portable else xxh3_64(blocks)
+        for index, handle in enumerate(handles):
+            at = handle.position - start
+            kind, stored = _TRAILER.unpack_from(piece, at + handle.size)
+            if hashes is None:
+                # With the kind of compression, which is the byte behind the block.
+                found = _stored_crc(crc32c(piece[at : at + handle.size + 1]))
+            else:
+                found = _mixed(hashes[index], kind, self._base_context, handle.position)
             if stored != found:
                 raise self._damage(
                     handle.position, f"the block has the checksum {stored:#010x}, its bytes give {found:#010x}"
@@ -238,3 +283,7 @@ def _mixed(value: int, last_byte: int, base_context: int, position: int) -> int:
     if not base_context:
         return checksum
     return (checksum + (base_context ^ ((position & _UINT32_MAX) + (position >> 32)))) & _UINT32_MAX
+
+
+def _stored_crc(crc: int) -> int:
+    return (((crc >> _CRC_ROTATION) | (crc << (32 - _CRC_ROTATION))) + _CRC_DELTA) & _UINT32_MAX

@@ -355,17 +355,17 @@ class KvStore(StoreWrites):
             if self._flush is None:
                 self._keep(self._memtables[:1])
 
-    def checkpoint(self, directory: Path) -> KvState:
+    def checkpoint(self, directory: Path, *, copies_rows: bool = False) -> KvState:
         """Make a copy that opens as a store of its own, in a directory that must not exist yet; return its state.
 
-        SST files are hard links, unless the store shares a database: then its rows are copied. It is durable when this
-        returns; one that was interrupted leaves a directory that is not complete, with the same name or with the
-        suffix ``.tmp``.
+        SST files are hard links, unless the store shares a database or ``copies_rows``: then its rows are copied. It is
+        durable when this returns; one that was interrupted leaves a directory that is not complete, with the same name
+        or with the suffix ``.tmp``.
         """
         if rocks.DISK.exists(directory):
             raise FlussError(f"There is no room for a checkpoint: {directory} exists", ErrorCode.KV_STORAGE_EXCEPTION)
         rocks.DISK.make_directory(directory.parent)
-        if self.shared is not None:
+        if copies_rows or self.shared is not None:
             return self._copy_rows(directory)
         # This leaves little for the copy, which holds the GIL.
         self.flush()

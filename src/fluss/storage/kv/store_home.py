@@ -64,6 +64,11 @@ class StoreHome:
         return KvStore.open(self.directory, self._resources) if may_open_own else None
 
     @property
+    def is_missing(self) -> bool:
+        """Whether there is nothing of the store. Raises what ``open`` raises."""
+        return not rocks.DISK.exists(self.directory) and not self._is_in_shared()
+
+    @property
     def is_shared_damaged(self) -> bool:
         """Whether the database that the store would share is damaged as a whole."""
         return self._databases is not None and self._databases.damaged(self._table_id) is not None

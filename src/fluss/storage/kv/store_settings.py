@@ -48,6 +48,8 @@ class KvStoreSettings:
     # time. RocksDB hands them over with the GIL held: a step takes less than a millisecond.
     filter_keys_per_row: int = 16
     filter_step_keys: int = 1000
+    # Whether SST files are written as RocksDB 6 reads them, too, so that they can be handed out as they are.
+    is_portable: bool = False
     # Rows of one answer to a scan, whatever they weigh: a row takes more memory than it has bytes.
     scan_rows_max: int = 1_048_576
 

@@ -15,7 +15,7 @@ from fluss.client.kernel.retry import Backoff, RetryPolicy
     ("policy", "pauses_s"),
     [
         (retry.BOOTSTRAP, [0.1, 0.2, 0.4]),
-        (retry.LEADER_CALLS, [0.0, 0.1, 0.2, 0.4, 0.8]),
+        (RetryPolicy(0.1, 1.0, retries_max=5, is_first_immediate=True), [0.0, 0.1, 0.2, 0.4, 0.8]),
         (RetryPolicy(1.0, 1.0, retries_max=0), []),
     ],
 )

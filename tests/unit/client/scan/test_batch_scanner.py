@@ -18,7 +18,7 @@ from fluss.row import compacted
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import Column, Schema
 from fluss.schema.types import DataTypes
-from tests.fakes.scan_cluster import SCHEMA, TABLE_ID, Client, ScanCluster, client_of, scan_cluster
+from tests.fakes.scan_cluster import SCHEMA, Client, ScanCluster, client_of, scan_cluster
 from tests.unit.client.scan.test_log_scanner import rows
 
 KEYED = Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), primary_keys=["id"])
@@ -94,16 +94,16 @@ async def test_damage_is_an_error(client: Client, servers: ScanCluster) -> None:
     assert error.value.error_code == -2
 
 
-async def test_a_bucket_without_a_leader_is_code_44(client: Client, servers: ScanCluster) -> None:
+async def test_a_bucket_without_a_leader_is_code_44(servers: ScanCluster) -> None:
     def lose() -> None:
         servers.leaders[None, 0] = 77
         servers.publish()
 
     servers.call(lose)
-    client.cluster.forget_leaders(TABLE_ID)
-    with pytest.raises(FlussError, match="No leader found") as error:
-        await scan(client, 1).next_batch()
-    assert error.value.error_code == 44
+    with client_of(servers, request__timeout=300) as client:
+        with pytest.raises(FlussError, match="No leader found") as error:
+            await scan(client, 1).next_batch()
+        assert error.value.error_code == 44
 
 
 def test_rows_of_a_table_with_a_primary_key_keep_their_order_across_schemas() -> None:

@@ -11,6 +11,7 @@ import pytest
 from fluss.errors import KvDamagedError
 from fluss.storage.kv import rocks
 from fluss.storage.kv.sst_check import SstCheck, UnknownFormatError
+from fluss.storage.kv.store_settings import KvStoreSettings
 
 
 def check(data: bytes) -> None:
@@ -21,12 +22,12 @@ def value(rng: random.Random) -> bytes:
     return bytes(rng.choices(b"abcdefgh", k=rng.randrange(10, 200)))
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+@pytest.fixture(scope="module", params=[False, True], ids=["newest format", "portable format"])
+def files(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> list[bytes]:
     """A small file of a flush, and a large one of a merge."""
     directory = tmp_path_factory.mktemp("sst")
     rng = random.Random(1)
-    resources = rocks.KvResources()
+    resources = rocks.KvResources(KvStoreSettings(is_portable=request.param))
     database = rocks.open_database(directory / "db", resources)
     database[b"a"] = b"1"
     database.flush(True)

@@ -1,0 +1,123 @@
+"""Which table is tiered next: what the coordinator hands out, or certain tables by a clock of one's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from fluss.client.bulk import JOBS, FinishedRound, TieringAssignment, TieringCalls, retried
+from fluss.errors import FlussError
+from fluss.schema.table import TablePath
+
+# How long a coordinator may be away when a round asks whether it may commit. Then the round is given up.
+_CONFIRM_LIMIT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """An answer of a schedule: a table to be tiered now, if there is one, and rounds that are not ours any more."""
+
+    assignment: TieringAssignment | None
+    refused: Mapping[int, FlussError]
+
+
+class Schedule(Protocol):
+    """Says which table is tiered when."""
+
+    def beat(
+        self,
+        tiering: Collection[TieringAssignment],
+        finished: Sequence[FinishedRound],
+        failed: Sequence[TieringAssignment],
+        *,
+        wants_table: bool,
+    ) -> Beat:
+        """Tell what is going on, and ask for a table."""
+        ...
+
+    def confirm(self, assignment: TieringAssignment) -> None:
+        """Raise a FlussError if a round must not be committed."""
+        ...
+
+    def wait_s(self) -> float:
+        """Return after how many seconds there has to be a beat, if nothing happens before."""
+        ...
+
+
+class CoordinatorSchedule:
+    """The schedule of the cluster, by heartbeats. Several services share its tables."""
+
+    def __init__(self, calls: TieringCalls, poll_interval_s: float) -> None:
+        self._calls = calls
+        self._poll_interval_s = poll_interval_s
+
+    def beat(
+        self,
+        tiering: Collection[TieringAssignment],
+        finished: Sequence[FinishedRound],
+        failed: Sequence[TieringAssignment],
+        *,
+        wants_table: bool,
+    ) -> Beat:
+        answer = self._calls.heartbeat(tiering=tiering, finished=finished, failed=failed, request_table=wants_table)
+        return Beat(answer.assignment, answer.refused)
+
+    def confirm(self, assignment: TieringAssignment) -> None:
+        answer = retried(lambda: self._calls.heartbeat(tiering=[assignment]), JOBS, _CONFIRM_LIMIT_S)
+        if assignment.table_id in answer.refused:
+            raise answer.refused[assignment.table_id]
+
+    def wait_s(self) -> float:
+        return self._poll_interval_s
+
+
+class NamedSchedule:
+    """Certain tables, each again when its freshness is over. The coordinator is not asked.
+
+    Beside other services that is safe, because commits are conditional, but one of two rounds of a table is in vain.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[TablePath],
+        facts: Callable[[TablePath], tuple[int, float]],
+        poll_interval_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``facts`` returns the id of a table and its freshness in seconds, or raises a FlussError."""
+        self._facts = facts
+        self._poll_interval_s = poll_interval_s
+        self._clock = clock
+        self._due_s = dict.fromkeys(paths, clock())
+        self._epochs = dict.fromkeys(paths, 0)
+
+    def beat(
+        self,
+        tiering: Collection[TieringAssignment],
+        finished: Sequence[FinishedRound],
+        failed: Sequence[TieringAssignment],
+        *,
+        wants_table: bool,
+    ) -> Beat:
+        now_s = self._clock()
+        for ended in finished:
+            path = ended.assignment.table_path
+            self._due_s[path] = now_s if ended.by_force else now_s + self._facts(path)[1]
+        for assignment in failed:
+            self._due_s[assignment.table_path] = now_s
+        running = {assignment.table_path for assignment in tiering}
+        due = [path for path, due_s in self._due_s.items() if due_s <= now_s and path not in running]
+        if not wants_table or not due:
+            return Beat(None, {})
+        path = min(due, key=self._due_s.__getitem__)
+        self._epochs[path] += 1
+        return Beat(TieringAssignment(self._facts(path)[0], path, 0, self._epochs[path]), {})
+
+    def confirm(self, assignment: TieringAssignment) -> None:
+        return
+
+    def wait_s(self) -> float:
+        soonest_s = min(self._due_s.values(), default=0.0) - self._clock()
+        return min(self._poll_interval_s, soonest_s) if soonest_s > 0 else self._poll_interval_s

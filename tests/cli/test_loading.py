@@ -1,0 +1,134 @@
+"""Files into tables and tables into files: every format, rows that do not fit, and loads that are killed and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fluss.testing.waiting import eventually
+from tests.cli.runner import FlussCommand
+
+ROWS = pa.table({"id": range(5000), "city": [f"city-{number % 7}" for number in range(5000)], "km": [1.5] * 5000})
+
+
+@pytest.fixture
+def trips(fluss: FlussCommand, fluss_database: str) -> str:
+    table = f"{fluss_database}.trips"
+    fluss("table", "create", table, "-c", "id BIGINT", "-c", "city STRING", "-c", "km DOUBLE", "--buckets", "2")
+    return table
+
+
+def ids(fluss: FlussCommand, table: str) -> list[int]:
+    return sorted(int(line) for line in fluss("dump", table, "-", "--file-format", "csv", "--columns", "id").lines[1:])
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl", "arrow", "csv.gz"])
+def test_a_table_goes_to_a_file_and_back(fluss: FlussCommand, trips: str, suffix: str) -> None:
+    pq.write_table(ROWS, fluss.home / "trips.parquet", row_group_size=1000)
+    assert fluss("load", "trips.parquet", trips).out == f"Loaded 5,000 rows into {trips}.\n"
+    file = f"dumped.{suffix.removesuffix('.gz')}"
+    fluss("dump", trips, file, terminal=suffix == "csv")
+    if suffix.endswith(".gz"):
+        with pa.output_stream(fluss.home / f"{file}.gz", compression="gzip") as compressed:
+            compressed.write((fluss.home / file).read_bytes())
+        file += ".gz"
+    refused = fluss.run("dump", trips, file)
+    assert (refused.code, "--force" in refused.err) == (1, True)
+    copy = f"{trips}_copy"
+    fluss("table", "create", copy, "--from", file)
+    fluss("load", file, copy, terminal=suffix == "csv")
+    assert ids(fluss, copy) == list(range(5000))
+    assert not list(fluss.home.glob("*.part"))
+
+
+def test_rows_come_from_standard_input(fluss: FlussCommand, trips: str) -> None:
+    told = fluss("load", "-", trips, "--file-format", "csv", "-f", "json", text='id,city\n1,Bonn\n2,\n3,""\n').rows
+    assert told == [{"table": trips, "files": 1, "rows": 3, "rejected": 0}]
+    fluss("load", "-", trips, "--file-format", "json", text='{"id": 4}\n')
+    fluss("load", "-", trips, "--file-format", "csv", "--no-header", "--delimiter", ";", text="5;Ulm;2.5\n")
+    found = {row["id"]: row["city"] for row in fluss("tail", trips, "--format", "json").rows}
+    assert found == {1: "Bonn", 2: None, 3: "", 4: None, 5: "Ulm"}
+
+
+def test_rows_that_do_not_fit_are_told_or_put_aside(fluss: FlussCommand, trips: str) -> None:
+    (fluss.home / "a.csv").write_text("id,city,km\n1,Bonn,1\nx,Kiel,2\n\n3,Ulm\n4,Jena,four\n5,Hof,5\n")
+    (fluss.home / "b.jsonl").write_text('{"id": 6}\n{"id": 7.5}\n[]\n{"id": 99999999999999999999}\n{"id": 8}\n')
+    pq.write_table(pa.table({"id": [9, 10], "km": ["1", "far"]}), fluss.home / "c.parquet")
+    refused = fluss.run("load", "a.csv", trips)
+    assert (refused.code, "a.csv, line 5: 2 values" in refused.err, "--rejects" in refused.err) == (6, True, True)
+    done = fluss.run("load", "a.csv", "b.jsonl", "c.parquet", trips, "--rejects", "bad.jsonl", "-f", "json")
+    assert (done.code, done.rows[0]["rows"], done.rows[0]["rejected"]) == (6, 5, 7)
+    bad = [json.loads(line) for line in (fluss.home / "bad.jsonl").read_text().splitlines()]
+    assert sorted(each["place"] for each in bad) == [
+        "a.csv, line 3",
+        "a.csv, line 5",
+        "a.csv, line 6",
+        "b.jsonl, line 2",
+        "b.jsonl, line 3",
+        "b.jsonl, line 4",
+        "c.parquet, row group 0, row 1",
+    ]
+    assert all(each["reason"] and "row" in each for each in bad)
+    few = fluss.run("load", "a.csv", trips, "--rejects", "bad.jsonl", "--max-rejects", "1")
+    assert (few.code, "more than 1 rows" in few.err) == (6, True)
+
+
+def test_columns_are_renamed_or_left_out(fluss: FlussCommand, trips: str) -> None:
+    (fluss.home / "a.csv").write_text("number,city,extra\n1,Bonn,x\n")
+    refused = fluss.run("load", "a.csv", trips)
+    assert (refused.code, "--rename number=COLUMN" in refused.err) == (6, True)
+    fluss("load", "a.csv", trips, "--rename", "number=id", "--ignore-extra")
+    assert fluss("tail", trips, "--format", "json").rows == [{"id": 1, "city": "Bonn", "km": None}]
+    assert fluss.run("load", "none.csv", trips).code == 3
+    assert fluss.run("load", "a.csv", f"{trips}_no").code == 3
+
+
+@pytest.mark.parametrize("kind", ["log", "primary key", "partitioned"])
+def test_a_load_that_is_killed_goes_on_and_loads_each_row_once(
+    fluss: FlussCommand, fluss_database: str, kind: str
+) -> None:
+    table = f"{fluss_database}.t"
+    flags = {"log": [], "primary key": ["-k", "id"], "partitioned": ["--partition-by", "city"]}[kind]
+    fluss("table", "create", table, "-c", "id BIGINT", "-c", "city STRING", "-c", "km DOUBLE", *flags, "--buckets", "2")
+    pq.write_table(ROWS, fluss.home / "a.parquet", row_group_size=250)
+    (fluss.home / "b.csv").write_text(
+        "".join(["id,city,km\n", *(f"{n},city-1,2\n" for n in range(5000, 5100)), "x,y,z\n"])
+    )
+    command = ["load", "a.parquet", "b.csv", table, "--resume", "state", "--rejects", "bad", "--part-bytes", "10000"]
+    account = fluss.home / "state"
+    for part in (2, 9):
+        running = fluss.start(*command)
+        eventually(partial(_has_come_to, account, part), f"part {part}")
+        os.kill(running.number, signal.SIGKILL)
+        assert running.wait().code == -signal.SIGKILL
+    done = fluss.run(*command, "-f", "json", terminal=kind == "log")
+    assert done.code == 6, "one row did not fit"
+    assert json.loads(re.findall("{.*}", done.out)[-1]) == {"table": table, "files": 2, "rows": 5100, "rejected": 1}
+    assert ids(fluss, table) == list(range(5100))
+    assert len((fluss.home / "bad").read_text().splitlines()) == 1
+    again = fluss.run(*command, "-f", "json")
+    assert again.rows[0]["rows"] == 5100
+    assert len(ids(fluss, table)) == 5100
+    other = fluss.run("load", "b.csv", table, "--resume", "state")
+    assert (other.code, "about other files" in other.err) == (6, True)
+
+
+def _has_come_to(account: Path, position: int) -> bool:
+    found = json.loads(account.read_text()) if account.exists() else {"file": 0, "position": 0}
+    return bool(found["file"] or found["position"] >= position)
+
+
+def test_a_terminal_sees_how_far_a_load_is(fluss: FlussCommand, trips: str) -> None:
+    pq.write_table(ROWS, fluss.home / "trips.parquet", row_group_size=1000)
+    shown = fluss("load", "trips.parquet", trips, terminal=True).out
+    assert f"load {trips}" in shown
+    assert "rows/s" in shown
+    assert fluss("load", "trips.parquet", trips).err == ""
