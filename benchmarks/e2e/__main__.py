@@ -30,7 +30,9 @@ if __name__ == "__main__":
                 "fitting",
                 "consumers",
                 "scrubbing",
+                "monitoring",
                 "remote",
+                "backup",
                 "snapshots",
                 "tls",
                 "spark",
@@ -38,6 +40,7 @@ if __name__ == "__main__":
                 "spark_large",
                 "spark_plan",
                 "tiering",
+                "union",
             ),
             __doc__,
             # Fetched from elsewhere, and only where there is a JDK.
