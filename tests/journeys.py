@@ -64,7 +64,9 @@ async def _append(table: fluss.FlussTable, footprints: Footprints) -> None:
         writer.append({"id": 1, "name": "first"})
         await writer.flush()
         with footprints:
-            writer.append({"id": 2, "name": "second"})
+            # So many that Arrow is worth its while.
+            for number in range(100):
+                writer.append({"id": number, "name": "second"})
             await writer.flush()
 
 

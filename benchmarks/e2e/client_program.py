@@ -146,9 +146,39 @@ async def lookups(connection: Any, name: str, alone: int, together: int) -> dict
     return seconds
 
 
+async def acknowledgements(connection: Any, name: str, row_count: int) -> dict[str, float]:
+    """Append a row and wait until it is acknowledged, one after the other; seconds of the median and of the slowest."""
+    _, table = await make_table(connection, name, "ZSTD")
+    writer = table.new_append().create_writer()
+    row = order_rows(1)[0]
+    seconds: list[float] = []
+    for number in range(row_count + row_count // 4):
+        started = time.perf_counter()
+        await settled(writer.append(row).wait())
+        # The first ones load what the others find ready.
+        if number >= row_count // 4:
+            seconds.append(time.perf_counter() - started)
+    seconds.sort()
+    return {"acknowledged row, p50": seconds[row_count // 2], "acknowledged row, p99": seconds[row_count * 99 // 100]}
+
+
+async def many_lookups(connection: Any, name: str) -> dict[str, float]:
+    """Look all keys of a table up with one call; seconds."""
+    lookuper = (await connection.get_table(fluss.TablePath("fluss", name))).new_lookup().create_lookuper()
+    keys = order_batch(LOOKUP_KEYS).select(["id"])
+    seconds: dict[str, float] = {}
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        found = await lookuper.lookup_many(keys)
+        keep_best(seconds, "lookup_many", started)
+        assert found.num_rows == LOOKUP_KEYS
+    return seconds
+
+
 async def main() -> None:
     task = json.loads(sys.argv[1])
-    config = fluss.Config({"bootstrap.servers": task["bootstrap"]})
+    settings = {"bootstrap.servers": task["bootstrap"], **task.get("settings", {})}
+    config = fluss.Config(settings)
     connection = await fluss.FlussConnection.create(config)
     if task["task"] == "bulk":
         result = await bulk(connection, task["table"], task["compression"], task["batches"])
@@ -156,6 +186,10 @@ async def main() -> None:
         result = await upserts(connection, task["table"], task["rows"], as_arrow=task["as_arrow"])
     elif task["task"] == "lookups":
         result = await lookups(connection, task["keyed_table"], task["alone"], task["together"])
+    elif task["task"] == "many_lookups":
+        result = await many_lookups(connection, task["keyed_table"])
+    elif task["task"] == "acknowledgements":
+        result = await acknowledgements(connection, task["table"], task["rows"])
     else:
         result = await rows(connection, task["table"], task["rows"])
     print(json.dumps(result))

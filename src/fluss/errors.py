@@ -308,7 +308,7 @@ _CLASS_BY_CODE: dict[int, type[FlussError]] = {
 }
 
 
-# Answers of Apache Fluss servers that nobody there has expected: a stack trace with code -1.
+# Answers of Apache Fluss servers that nobody there has expected: a stack trace, or its first line, with code -1.
 _TRACE_LINE = re.compile(r"^\s+at [\w.$/<>]+\(.*\)$", re.MULTILINE)
 _THROWN = re.compile(r"^(?:Caused by: )?(?P<package>[\w.$]+\.)(?P<name>\w+)(?:: (?P<text>.*))?$", re.MULTILINE)
 _FLUSS_EXCEPTIONS = "org.apache.fluss.exception."
@@ -320,6 +320,10 @@ _CODE_BY_EXCEPTION: dict[str, ErrorCode] = {
     "TooManyBucketsException": ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
     "TooManyPartitionsException": ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
 }
+
+
+def _is_trace(message: str) -> bool:
+    return message.startswith(_FLUSS_EXCEPTIONS) or _TRACE_LINE.search(message) is not None
 
 
 def _told_by_trace(trace: str) -> tuple[int, str]:
@@ -345,7 +349,7 @@ def error_for_code(code: int, message: str | None) -> FlussError:
 
     Where an Apache Fluss server answers with a stack trace instead of a code, the trace says what the code is.
     """
-    if code == ErrorCode.UNKNOWN_SERVER_ERROR and message and _TRACE_LINE.search(message):
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR and message and _is_trace(message):
         code, message = _told_by_trace(message)
     if not message:
         try:

@@ -89,6 +89,7 @@ async def test_a_database_needs_no_descriptor(admin: fluss.FlussAdmin) -> None:
     await admin.drop_database("plain")
 
 
+@pytest.mark.only_here("0.9 cannot change databases")
 async def test_databases_that_do_not_exist_or_cannot(admin: fluss.FlussAdmin) -> None:
     assert await _code(admin.create_database("no/slashes")) == fluss.ErrorCode.INVALID_DATABASE_EXCEPTION
     assert await _code(admin.alter_database("missing")) == fluss.ErrorCode.DATABASE_NOT_EXIST
@@ -111,6 +112,7 @@ async def test_in_older_programs_the_flag_comes_before_the_descriptor(admin: flu
     assert await _code(admin.create_database(database, False)) == 6
 
 
+@pytest.mark.only_here("0.9 cannot change databases")
 async def test_comment_and_properties_of_a_database_can_be_changed(admin: fluss.FlussAdmin, database: str) -> None:
     await admin.alter_database(database, comment="new", set_properties={"a": "1", "b": "2"})
     await admin.alter_database(database, set_properties={"a": "3"}, reset_properties=["b"])
@@ -120,6 +122,7 @@ async def test_comment_and_properties_of_a_database_can_be_changed(admin: fluss.
     assert (await admin.get_database_info(database)).get_database_descriptor().comment is None
 
 
+@pytest.mark.only_here("there, a summary and a database differ by milliseconds in when it was made")
 async def test_summaries_count_tables(admin: fluss.FlussAdmin, database: str) -> None:
     for name in ("a", "b"):
         await admin.create_table(fluss.TablePath(database, name), LOG_TABLE)
@@ -163,6 +166,7 @@ async def test_a_table_from_its_creation_to_its_end(admin: fluss.FlussAdmin, dat
     assert await admin.list_tables(database) == []
 
 
+@pytest.mark.only_here("there, a change of nothing is not looked at, so a missing table is none")
 async def test_tables_that_do_not_exist(admin: fluss.FlussAdmin, database: str) -> None:
     missing = fluss.TablePath(database, "missing")
     for call in (admin.get_table, admin.alter_table, admin.get_table_stats):
@@ -170,6 +174,7 @@ async def test_tables_that_do_not_exist(admin: fluss.FlussAdmin, database: str) 
     await admin.alter_table(missing, set_properties={"a": "b"}, ignore_if_not_exists=True)
 
 
+@pytest.mark.only_here("our server has one replica of everything, a cluster can have three")
 async def test_tables_that_cannot_be(admin: fluss.FlussAdmin, database: str) -> None:
     elsewhere = fluss.TablePath("missing", "t")
     assert await _code(admin.create_table(elsewhere, LOG_TABLE)) == fluss.ErrorCode.DATABASE_NOT_EXIST
@@ -200,6 +205,7 @@ async def test_columns_can_be_added_and_older_schemas_stay_known(admin: fluss.Fl
     assert await _code(admin.get_table_schema(path, 9)) == fluss.ErrorCode.SCHEMA_NOT_EXIST
 
 
+@pytest.mark.only_here("the first half of the sentence is that of our server")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -234,6 +240,7 @@ async def test_columns_that_cannot_be_dropped_or_renamed_are_refused_with_a_way_
         await admin.alter_table(path, **dict.fromkeys(change, "name"))
 
 
+@pytest.mark.only_here("0.9 cannot change table.log.ttl")
 async def test_properties_of_a_table_can_be_changed(admin: fluss.FlussAdmin, database: str) -> None:
     path = fluss.TablePath(database, "t")
     await admin.create_table(path, LOG_TABLE)
@@ -247,6 +254,7 @@ async def test_properties_of_a_table_can_be_changed(admin: fluss.FlussAdmin, dat
     assert await _code(admin.alter_table(path, set_properties=change)) == 56
 
 
+@pytest.mark.only_here("0.9 does not count rows")
 async def test_row_counts_are_known_without_reading(
     connection: fluss.FlussConnection, admin: fluss.FlussAdmin, database: str
 ) -> None:
@@ -409,6 +417,7 @@ async def test_producers_keep_positions(admin: fluss.FlussAdmin, database: str) 
 # The cluster
 
 
+@pytest.mark.only_here("a cluster has three tablet servers, at addresses of their own")
 async def test_servers_are_listed_coordinator_first(admin: fluss.FlussAdmin, server: embedded.EmbeddedServer) -> None:
     nodes = await admin.get_server_nodes()
     assert [node.server_type for node in nodes] == ["CoordinatorServer", "TabletServer"]
@@ -432,6 +441,7 @@ async def test_listing_servers_does_not_disturb_a_writer(
     assert (await admin.get_table_stats(path)).row_count == 2
 
 
+@pytest.mark.only_here("0.9 does not tell its health")
 async def test_the_health_of_the_cluster(admin: fluss.FlussAdmin) -> None:
     health = await admin.get_cluster_health()
     assert health.status == fluss.HealthStatus.GREEN
@@ -439,6 +449,7 @@ async def test_the_health_of_the_cluster(admin: fluss.FlussAdmin) -> None:
     assert health.num_leader_replicas == health.active_leader_replicas
 
 
+@pytest.mark.only_here("other options can be changed there")
 async def test_options_of_the_cluster_can_be_seen_and_changed(admin: fluss.FlussAdmin) -> None:
     key = "log.replica.min-in-sync-replicas-number"
     await admin.alter_cluster_configs(set_configs={key: "1"})
@@ -452,6 +463,7 @@ async def test_options_of_the_cluster_can_be_seen_and_changed(admin: fluss.Fluss
     assert await _code(admin.alter_cluster_configs(set_configs=unknown)) == fluss.ErrorCode.CONFIG_EXCEPTION
 
 
+@pytest.mark.only_here("there, a tag that is not set can be removed")
 async def test_servers_can_be_tagged(admin: fluss.FlussAdmin) -> None:
     tag, other = fluss.ServerTag.TEMPORARY_OFFLINE, fluss.ServerTag.PERMANENT_OFFLINE
     await admin.add_server_tag([0], tag)
@@ -466,6 +478,7 @@ async def test_servers_can_be_tagged(admin: fluss.FlussAdmin) -> None:
 # Who may do what
 
 
+@pytest.mark.only_here("there, whoever asks may know that a table exists")
 async def test_rights_can_be_granted_seen_and_taken_away(
     server: embedded.EmbeddedServer, admin: fluss.FlussAdmin, database: str
 ) -> None:
@@ -504,6 +517,7 @@ async def test_without_access_control_rights_are_code_47(tmp_path: Path) -> None
         assert await _code(admin.list_acls()) == fluss.ErrorCode.SECURITY_DISABLED_EXCEPTION
 
 
+@pytest.mark.only_here("a cluster has three tablet servers, at addresses of their own")
 async def test_right_credentials_let_users_in(server: embedded.EmbeddedServer) -> None:
     for name in ("admin", "alice"):
         with await fluss.FlussConnection.create(_sasl_config(server, name, f"{name}-secret")) as connection:
@@ -521,6 +535,7 @@ async def test_wrong_credentials_are_code_46_and_are_not_shown(server: embedded.
         assert password not in str(caught.value) + repr(config)
 
 
+@pytest.mark.only_here("there, a listener without SASL ignores who logs in")
 async def test_clients_and_listeners_that_disagree_about_security(server: embedded.EmbeddedServer) -> None:
     plain_listener = server.config("PLAIN_CLIENT")
     for config in (

@@ -130,6 +130,7 @@ def test_rows_are_stored_with_every_kind_of_acknowledgement(server: embedded.Emb
     assert read(server, path)[0]["id"].to_pylist() == list(range(100))
 
 
+@pytest.mark.only_here("0.9 knows no statistics")
 def test_tables_that_ask_for_statistics_get_them(server: embedded.EmbeddedServer) -> None:
     with connect(server) as connection:
         path = create_table(connection, "statistics", SMALL, properties={"table.statistics.columns": "*"})

@@ -152,6 +152,7 @@ def test_changelogs_of_every_format_are_the_same(tables: Tables, log_format: str
     assert copy.rows == {1: {"id": 1, "name": "A"}} == by_key(table.new_scan().to_arrow(), "id")
 
 
+@pytest.mark.only_here("0.9 cannot scan rows: what begins with a snapshot here begins with the first change there")
 def test_columns_are_chosen(tables: Tables) -> None:
     table = tables.create(pa.schema([("id", pa.int32()), ("a", pa.string()), ("b", pa.float64())]), bucket_count=1)
     upsert(table, [[1, "x", 0.5]])
@@ -166,6 +167,7 @@ def test_columns_are_chosen(tables: Tables) -> None:
     ]
 
 
+@pytest.mark.only_here("0.9 cannot scan rows: what begins with a snapshot here begins with the first change there")
 def test_changes_before_a_column_was_added_have_it_as_null(tables: Tables) -> None:
     table = tables.create(bucket_count=1)
     upsert(table, [[1, "a"]])
@@ -217,6 +219,7 @@ class Writer:
             self.write(300)
 
 
+@pytest.mark.only_here("0.9 cannot scan rows: what begins with a snapshot here begins with the first change there")
 @pytest.mark.parametrize("kind", ["records", "batches"])
 @pytest.mark.parametrize("bucket_count", [1, 5])
 def test_a_copy_that_begins_while_others_write_becomes_the_table(
@@ -247,6 +250,7 @@ def test_a_copy_that_begins_while_others_write_becomes_the_table(
         scanner.close()
 
 
+@pytest.mark.only_here("0.9 cannot scan rows: what begins with a snapshot here begins with the first change there")
 def test_a_copy_of_partitions_with_few_records_at_a_time(server: embedded.EmbeddedServer) -> None:
     schema = pa.schema([("id", pa.int32()), ("part", pa.string()), ("name", pa.string())])
     with tables_of(server) as writing, tables_of(server, **SMALL_ANSWERS_FEW_RECORDS) as reading:
@@ -270,6 +274,7 @@ def test_a_copy_of_partitions_with_few_records_at_a_time(server: embedded.Embedd
         poll_until(lambda: of_b.apply_records(only_b.poll(200)), lambda: of_b.rows == expected)
 
 
+@pytest.mark.only_here("0.9 cannot scan rows: what begins with a snapshot here begins with the first change there")
 def test_a_copy_on_an_event_loop_whose_polls_are_cancelled(server: embedded.EmbeddedServer) -> None:
     with tables_of(server) as writing, tables_of(server, **SMALL_ANSWERS) as reading:
         table = writing.create(bucket_count=3)
@@ -298,6 +303,7 @@ def test_a_copy_on_an_event_loop_whose_polls_are_cancelled(server: embedded.Embe
         assert copy.snapshot_count > 0
 
 
+@pytest.mark.only_here("0.9 cannot scan rows: what begins with a snapshot here begins with the first change there")
 def test_unsubscribing_while_the_rows_are_read(server: embedded.EmbeddedServer) -> None:
     with tables_of(server, **SMALL_ANSWERS) as tables:
         table = tables.create(bucket_count=2)

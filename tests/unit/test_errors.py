@@ -143,6 +143,11 @@ def test_a_stack_trace_of_a_java_server_becomes_its_sentence_and_its_code(cause:
     assert (error.error_code, error.message) == (code, message)
 
 
+def test_a_stack_trace_of_one_line_is_one_as_well() -> None:
+    error = error_for_code(-1, "org.apache.fluss.exception.SchemaChangeException: Not support drop column now.\n")
+    assert (error.error_code, error.message) == (-1, "SchemaChangeException: Not support drop column now.")
+
+
 def test_an_answer_that_only_looks_like_a_stack_trace_stays_as_it_is() -> None:
     for text in ("at noon: it broke", "java.io.IOException: disk", "line\nat lunch (today)"):
         assert error_for_code(-1, text).message == text

@@ -41,6 +41,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pat
 
@@ -156,11 +157,35 @@ def build_metadata(
     length: int, nodes: Int64Array, buffers: Int64Array, codec: BodyCodec | None, body_length: int
 ) -> bytes:
     """Build everything of a message that comes before its body, a multiple of 8 bytes long."""
-    node_count, buffer_count = len(nodes), len(buffers)
+    return b"".join(
+        (
+            _metadata_head(length, len(nodes), len(buffers), codec, body_length),
+            nodes.astype(_PAIR_DTYPE, copy=False).tobytes(),
+            _BUFFER_COUNT.pack(len(buffers)),
+            buffers.astype(_PAIR_DTYPE, copy=False).tobytes(),
+        )
+    )
+
+
+def build_small_metadata(
+    length: int, nodes: Sequence[int], buffers: Sequence[int], codec: BodyCodec | None, body_length: int
+) -> bytes:
+    """Build the same from plain numbers, two for each node and buffer: for a few of them arrays take longer."""
+    return b"".join(
+        (
+            _metadata_head(length, len(nodes) // 2, len(buffers) // 2, codec, body_length),
+            struct.pack(f"<{len(nodes)}q", *nodes),
+            _BUFFER_COUNT.pack(len(buffers) // 2),
+            struct.pack(f"<{len(buffers)}q", *buffers),
+        )
+    )
+
+
+def _metadata_head(length: int, node_count: int, buffer_count: int, codec: BodyCodec | None, body_length: int) -> bytes:
     pairs_bytes = _PAIR_BYTES * node_count
     size = _HEAD.size + pairs_bytes + _BUFFER_COUNT.size + _PAIR_BYTES * buffer_count
     # The bare numbers are the positions and distances of the table above; a vtable starts with two sizes.
-    head = _HEAD.pack(
+    return _HEAD.pack(
         *(_CONTINUATION, size - PREFIX_BYTES, 16),
         *(12, 20, 16, 18, 4, 8),
         *(12, 28, body_length, _METADATA_VERSION_V5, _HEADER_TYPE_RECORD_BATCH),
@@ -169,14 +194,6 @@ def build_metadata(
         *(8, 8, 4, 5),
         *(8, codec or 0, _METHOD_BUFFER),
         node_count,
-    )
-    return b"".join(
-        (
-            head,
-            nodes.astype(_PAIR_DTYPE, copy=False).tobytes(),
-            _BUFFER_COUNT.pack(buffer_count),
-            buffers.astype(_PAIR_DTYPE, copy=False).tobytes(),
-        )
     )
 
 
@@ -233,13 +250,8 @@ class ColumnLayout:
         ``nodes`` has passed ``check``; ``buffer_lengths`` are without compression. What the buffers hold is not
         looked at, so offsets may still point anywhere.
         """
-        values, nulls = nodes[:, 0], nodes[:, 1]
-        # As floating point numbers: the message may claim any number of values in a list, and products must not wrap.
-        entries = values[self._buffer_nodes].astype(np.float64)
-        entries[entries > 0] += self._extra_entries[entries > 0]
-        # Without nulls a validity buffer may be left out.
-        entries[self._validity_buffers[nulls == 0]] = 0
-        too_short = entries * self._entry_bits > buffer_lengths * 8.0
+        values = nodes[:, 0]
+        too_short = self.bits_needed(nodes) > buffer_lengths * 8.0
         if too_short.any():
             index = int(np.argmax(too_short))
             raise CorruptRecordError(
@@ -249,6 +261,17 @@ class ColumnLayout:
         children, parents = self._struct_children[:, 0], self._struct_children[:, 1]
         if (values[children] < values[parents]).any():
             raise CorruptRecordError("A struct in an Arrow message has more values than one of its fields")
+
+    def bits_needed(self, nodes: Int64Array) -> npt.NDArray[np.float64]:
+        """Return how many bits each buffer has at least, without compression, if it holds the values of its node."""
+        values, nulls = nodes[:, 0], nodes[:, 1]
+        # As floating point numbers: the message may claim any number of values in a list, and products must not wrap.
+        entries = values[self._buffer_nodes].astype(np.float64)
+        entries[entries > 0] += self._extra_entries[entries > 0]
+        # Without nulls a validity buffer may be left out.
+        entries[self._validity_buffers[nulls == 0]] = 0
+        needed: npt.NDArray[np.float64] = entries * self._entry_bits
+        return needed
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ _LEVEL_KEY = LOG_ARROW_COMPRESSION_ZSTD_LEVEL.key
 
 LENGTH_PREFIX = struct.Struct("<q")
 STORED_AS_IS = -1
-_STORED_AS_IS_PREFIX = LENGTH_PREFIX.pack(STORED_AS_IS)
+STORED_AS_IS_PREFIX = LENGTH_PREFIX.pack(STORED_AS_IS)
 
 # Block size and head of the frame. Fewer blocks compress faster and better, but readers set aside a whole block.
 _LZ4_SMALL = (64 * 1024, bytes.fromhex("04224d18604082"))
@@ -58,7 +58,7 @@ _THREADED_BYTES_MIN = 256 * 1024
 
 # More bytes than this cannot come out of one byte of a frame: an LZ4 length byte adds 255, and a ZSTD block of
 # 128 KiB takes at least 4 bytes. Lengths that claim more are refused before memory is set aside for them.
-_EXPANSION_MAX = {BodyCodec.LZ4_FRAME: 255, BodyCodec.ZSTD: 32 * 1024}
+EXPANSION_MAX = {BodyCodec.LZ4_FRAME: 255, BodyCodec.ZSTD: 32 * 1024}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def examine_buffers(message: memoryview, parsed: RecordBatchMessage, bytes_max: 
     """
     if parsed.codec is None:
         return BufferContents(parsed.buffers[:, 1], np.zeros(len(parsed.buffers), np.bool_))
-    contents = _examine_prefixes(message, parsed, _EXPANSION_MAX[parsed.codec])
+    contents = _examine_prefixes(message, parsed, EXPANSION_MAX[parsed.codec])
     total = sum(contents.lengths[contents.framed].tolist())  # Not the sum of an int64 array, which could wrap.
     if total > bytes_max:
         raise SizeLimitError(f"An Arrow body decompresses to {total} bytes, at most {bytes_max} are allowed")
@@ -202,7 +202,7 @@ def _compress_buffer(buffer: memoryview, compression: ArrowCompression) -> Seque
             frame = [pa.Codec("zstd", compression.zstd_level).compress(buffer, asbytes=True)]
         if sum(map(len, frame)) < len(buffer):
             return LENGTH_PREFIX.pack(len(buffer)), *frame
-    return _STORED_AS_IS_PREFIX, buffer
+    return STORED_AS_IS_PREFIX, buffer
 
 
 def lz4_frame(data: memoryview) -> list[BytesLike]:

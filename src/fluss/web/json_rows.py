@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ def json_value(value: Any) -> Any:
         return f"0x{shown}" if len(value) <= _BYTES_SHOWN_MAX else f"0x{shown}… ({len(value)} bytes)"
     if isinstance(value, Mapping | Sequence):
         return _cut(json.dumps(value, default=_inner, ensure_ascii=False))
+    if isinstance(value, datetime) and value.microsecond % 1000 == 0:
+        return value.isoformat(sep=" ", timespec="milliseconds")
     return _cut(str(value))
 
 

@@ -135,7 +135,7 @@ async def current_rows(table: FlussTable, *, limit: int, condition: str | None, 
     joined = pa.concat_tables(found) if found else table.arrow_schema.empty_table()
     is_cut = count >= limit or has_more_buckets
     return await asyncio.to_thread(
-        lambda: FoundRows(joined.column_names, json_rows(joined), is_cut, "some rows, in no order")
+        lambda: FoundRows(joined.column_names, json_rows(joined), is_cut, "in no order" if is_cut else "")
     )
 
 

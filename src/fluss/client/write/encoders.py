@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_view
 from fluss.client.kernel.placement import BucketSplitter, PartitionSplitter, TableKeys, lake_format
+from fluss.client.write.few_rows import FewRows
 from fluss.client.write.row_layout import DELETE_MARK, RowLayout
 from fluss.errors import FlussError
 from fluss.record.compression import ArrowCompression, compress_message
@@ -119,6 +120,10 @@ class TableEncoder(ABC):
     def encode(self, batch: pa.RecordBatch, bucket_id: int | None) -> Encoded:
         """Encode rows that were checked, for one bucket or ``BY_KEY``. Takes a while: not for event loops."""
 
+    def encode_few(self, rows: Sequence[bytes], bucket_id: int | None) -> Encoded | None:
+        """Encode packed rows in a quicker way, if they are few enough for it; None if not."""
+        return None
+
 
 def filled_keys(info: TableInfo) -> list[str]:
     """Return the key columns that must not be empty, because their bytes alone choose the bucket."""
@@ -168,6 +173,7 @@ class LogEncoder(TableEncoder):
         self._compression = ArrowCompression.from_properties(info.properties)
         self._statistics_columns = _statistics_columns(info.schema, info.properties)
         self._buckets = BucketSplitter.of(info, hash_variant)
+        self._log_format = info.log_format
         has_rows_by_key = self._buckets is not None and info.num_buckets > 1
         layout = RowLayout.of(
             info.schema,
@@ -180,8 +186,11 @@ class LogEncoder(TableEncoder):
             info,
             layout,
             has_rows_by_key=has_rows_by_key,
-            is_slow=info.log_format is not LogFormat.ARROW or self._compression.type is not CompressionType.NONE,
+            is_slow=self._log_format is not LogFormat.ARROW or self._compression.type is not CompressionType.NONE,
         )
+        self._few_rows: FewRows | None = None
+        if self._log_format is LogFormat.ARROW and not self._statistics_columns:
+            self._few_rows = FewRows(layout.form, self._compression)
 
     def check_keys(self, batch: pa.RecordBatch) -> None:
         super().check_keys(batch)
@@ -200,11 +209,19 @@ class LogEncoder(TableEncoder):
         assert self._buckets is not None, "only tables with a bucket key leave the bucket open"
         return [(number, self.encode_batch(part)) for number, part in self._buckets.split(batch)]
 
+    def encode_few(self, rows: Sequence[bytes], bucket_id: int | None) -> Encoded | None:
+        if self._few_rows is None or bucket_id is BY_KEY:
+            return None
+        message = self._few_rows.message(rows)
+        if message is None:
+            return None
+        return [(bucket_id, EncodedLogBatch(self.info.schema_id, len(rows), MAGIC_V0, b"", message))]
+
     def encode_batch(self, batch: pa.RecordBatch) -> EncodedLogBatch:
         """Encode rows that have the Arrow schema of the table as one batch."""
         types = self._schema.data_types
         statistics = b""
-        match self.info.log_format:
+        match self._log_format:
             case LogFormat.ARROW:
                 statistics = collect_statistics(batch, types, self._statistics_columns)
                 body: BytesLike | pa.Buffer = compress_message(batch.serialize(), self._compression)

@@ -227,9 +227,13 @@ class WriterClient:
             self._work_on(group)
 
     def _make_columns(self, block: Block) -> None:
+        """Turn the rows of a block into columns, or a few of them into a batch at once."""
         if block.arrow is None and block.encoded is None:
             try:
-                block.arrow = block.encoder.layout.to_arrow(self.accumulator.take_rows(block))
+                rows = self.accumulator.take_rows(block)
+                block.encoded = block.encoder.encode_few(rows, block.bucket_id)
+                if block.encoded is None:
+                    block.arrow = block.encoder.layout.to_arrow(rows)
             except Exception as error:
                 block.encoded = _encoding_failure(block, error)
 

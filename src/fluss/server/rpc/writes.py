@@ -130,6 +130,10 @@ class Writes:
         self._begin_all(context, request, writes, check_table)
         if all(write.failure is not None for write in writes):
             return self._answer_later(writes, respond) if _are_try_again(writes) else respond(writes)
+        if all(write.failure is None and write.has_begun and write.is_safe_by_now() for write in writes):
+            for write in writes:
+                write.is_safe = True
+            return respond(writes)
         return self._answer_when_safe(request, writes, respond)
 
     def _begin_all(
@@ -230,8 +234,7 @@ class _Append(BucketWrite):
     def begin(self, table: HostedTable, bucket: HostedBucket) -> None:
         log = bucket.log()
         view = self.records.records_view
-        table.batch_check.check(view)
-        self._result = log.append(view)
+        self._result = log.append(view, table.batch_check.check(view))
         self._log = log
 
     @property

@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
 from fluss.integers import INT32_MAX
-from fluss.record.log_batch import NO_WRITER_ID, BatchOutline, LogBatchHeader, assign_offset, iter_batches, verify_crc
+from fluss.record.log_batch import (
+    NO_WRITER_ID,
+    BatchOutline,
+    LogBatch,
+    LogBatchHeader,
+    assign_offset,
+    iter_batches,
+    verify_crc,
+)
 from fluss.storage.log.append_result import AppendResult, History
 from fluss.storage.log.committer import LogEnd, PendingWrites, SegmentRoll, SegmentWrite
 from fluss.storage.log.file_names import OFFSET_MAX
@@ -150,11 +158,22 @@ class LogAppender:
         return self.writers.expire(self._clock() - self._settings.writer_expiration_ms)
 
 
-def checked_headers(view: memoryview, batch_bytes_max: int) -> list[LogBatchHeader]:
-    """Return the headers of the whole batches in a view. Raises code 14 for damage, 13 for one that is too large."""
+def checked_headers(
+    view: memoryview, batch_bytes_max: int, batches: Sequence[LogBatch] | None = None
+) -> list[LogBatchHeader]:
+    """Return the headers of the whole batches in a view. Raises code 14 for damage, 13 for one that is too large.
+
+    ``batches`` are those of the view, if they are known.
+    """
     headers = []
     try:
-        for batch in iter_batches(view, batch_bytes_max):
+        # They are looked for again if what is behind the last of them matters.
+        are_known = batches is not None and sum([batch.header.size for batch in batches]) == len(view)
+        for batch in batches if are_known and batches else iter_batches(view, batch_bytes_max):
+            if batch.header.size > batch_bytes_max:
+                raise SizeLimitError(
+                    f"A log batch has {batch.header.size} bytes, at most {batch_bytes_max} are allowed"
+                )
             verify_crc(batch)
             headers.append(batch.header)
     except SizeLimitError as error:

@@ -11,6 +11,9 @@ While a round is on its way to the disk, appends collect for the next one: the s
 A round of a log that cannot be written is undone, so that its files end again where they did before. If it cannot be
 undone either, the files are left as they are, and the log takes no more writes.
 
+Where rounds end in the operating system, a single small write is carried out on the event loop, if the thread has
+nothing to do: that takes a few microseconds, and the way to the thread and back many times as long.
+
 A round that finds no descriptor left is postponed: it goes on where it was as soon as there is one, and until then the
 log takes no appends. Nothing has to be undone, which would need descriptors, too.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +49,11 @@ _SYNCS_AT_ONCE: Final = 8
 _LOGS_AT_ONCE: Final = DESCRIPTORS_MAX // 2
 # How soon a round that found no descriptor is tried again.
 _POSTPONED_S: Final = 0.05
+# What may be written on the event loop. A write that took longer than it may is the last one for a while: a machine
+# that has more to write back than its disk can take makes those wait who add to it.
+_QUICK_BYTES_MAX: Final = 16 * 1024
+_QUICK_S_MAX: Final = 0.005
+_NOT_QUICK_S: Final = 1.0
 logger = logging.getLogger(__name__)
 
 
@@ -100,7 +109,9 @@ class CommitRound:
 
 
 class PendingWrites:
-    """The writes of one log. ``put``, ``clear`` and ``resume`` are for its event loop, the rest for the committer."""
+    """The writes of one log. ``put``, ``clear``, ``is_quick`` and ``resume`` are for its event loop, the rest for the
+    committer.
+    """
 
     __slots__ = (
         "_bucket",
@@ -150,6 +161,14 @@ class PendingWrites:
         """Forget what was not written yet."""
         if self._items is not None:
             self._items.clear()
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether all that is waiting is one small write to the end of a file that is there."""
+        if self._items is None or len(self._items) != 1 or self._postponed is not None or self._is_halted:
+            return False
+        item = self._items[0]
+        return isinstance(item, SegmentWrite) and item.position > 0 and len(item.records) <= _QUICK_BYTES_MAX
 
     def resume(self) -> None:
         """Write again after a failure that was undone."""
@@ -399,6 +418,9 @@ class Committer:
         # written yet. Only for the thread.
         self._postponed: dict[Committed, CommitRound | None] = {}
         self._is_stopping = False
+        # Whether the thread is in a round, or has been given one.
+        self._is_in_round = False
+        self._not_quick_until_s = 0.0
         self._thread: threading.Thread | None = None
         self._syncs = ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="fluss-sync")
 
@@ -431,6 +453,31 @@ class Committer:
             self._waiting[log] = None
             self._condition.notify()
 
+    def write_at_once(self, log: Committed) -> bool:
+        """Write the little that a log has waiting, here and now, and tell it; False if it has to be submitted."""
+        if self._is_synced or time.monotonic() < self._not_quick_until_s:
+            return False
+        with self._condition:
+            # Nobody else submits meanwhile: this is the event loop.
+            if self._waiting or self._postponed or self._is_in_round or self._is_stopping:
+                return False
+        began_s = time.monotonic()
+        written = _write_pending(log)
+        ended_s = time.monotonic()
+        if ended_s - began_s > _QUICK_S_MAX:
+            self._not_quick_until_s = ended_s + _NOT_QUICK_S
+        report = self._outcome(log, written, {})
+        if written.end is not None:
+            report()
+            return True
+        assert self._loop is not None
+        # The writer learns of a failure when it waits.
+        self._loop.call_soon(report)
+        if self._postponed:
+            with self._condition:
+                self._condition.notify()
+        return True
+
     async def settle(self) -> None:
         """Wait until the rounds that are under way or due are over, and the logs have heard of it."""
         if self._thread is not None and not self._is_stopping:
@@ -445,6 +492,7 @@ class Committer:
     def _take_waiting(self) -> list[Committed]:
         """Wait for work. Nothing is returned when there will be none any more."""
         with self._condition:
+            self._is_in_round = False
             while not self._waiting and not self._is_stopping:
                 if not self._condition.wait(_POSTPONED_S if self._postponed else None):
                     break
@@ -456,6 +504,7 @@ class Committer:
             in_order = iter(waiting)
             waiting = dict.fromkeys(islice(in_order, _LOGS_AT_ONCE))
             self._waiting = dict.fromkeys(in_order)
+        self._is_in_round = True
         return list(waiting | self._postponed) if self._postponed else list(waiting)
 
     def run_round(self, logs: list[Committed]) -> None:

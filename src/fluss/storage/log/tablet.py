@@ -21,7 +21,7 @@ from pathlib import Path
 
 from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
-from fluss.record.log_batch import BatchOutline, LogBatchHeader
+from fluss.record.log_batch import BatchOutline, LogBatch
 from fluss.schema.table import TableBucket
 from fluss.storage.log.append_result import AppendResult, History, OffsetWaiters
 from fluss.storage.log.appender import LogAppender, checked_headers
@@ -244,25 +244,34 @@ class LogTablet:
             duplicate.offset_base, duplicate.offset_last + 1, duplicate.commit_time_ms, True, self._history
         )
 
-    def append(self, records: BytesLike) -> AppendResult:
-        """Take batches into the log. No I/O happens here: wait with ``wait_durable`` or ``wait_written``.
+    def append(self, records: BytesLike, batches: Sequence[LogBatch] | None = None) -> AppendResult:
+        """Take batches into the log: wait with ``wait_durable`` or ``wait_written``.
 
-        Offsets and commit times are written into ``records`` itself, which must not change from now on. All batches are
-        taken, or none; bytes behind the last whole batch are left out. Raises code 14 for damage, 13 for a batch that
-        is too large, 31 for a batch out of order, and ``failure``.
+        No more I/O happens here than a small write to the cache of the operating system. Offsets and commit times are
+        written into ``records`` itself, which must not change from now on. All batches are taken, or none; bytes behind
+        the last whole batch are left out. ``batches`` are those of the records, if they have been looked at already.
+        Raises code 14 for damage, 13 for a batch that is too large, 31 for a batch out of order, and ``failure``.
         """
         self.check_open()
         view = memoryview(records)
         if view.readonly:
             view = memoryview(bytearray(view))
-        headers = checked_headers(view, self._settings.batch_bytes_max)
+        headers = checked_headers(view, self._settings.batch_bytes_max, batches)
         if not headers:
             end = self._appender
             return AppendResult(end.offset_next, end.offset_next, end.timestamp_max_ms, False, self._history)
         duplicate = self._appender.writers.find_duplicate(headers)
         if duplicate is not None:
             return self._duplicate_result(duplicate)
-        return self._add(view, headers)
+        result = self._appender.add(view, headers, self._history, offset_durable=self._end_durable.offset_next)
+        if not (self._may_write_at_once() and self._committer.write_at_once(self)):
+            self._committer.submit(self)
+        return result
+
+    def _may_write_at_once(self) -> bool:
+        """Whether this is little, and no report of the committer is still on its way: they come in order."""
+        is_settled = self._pending.end_written is self._end_durable
+        return is_settled and not self._is_held_back and self._pending.is_quick
 
     def append_built(self, batch: bytearray) -> AppendResult:
         """Take a batch that this server has just built, as ``append`` does, of which ``find_duplicate`` found none.
@@ -272,10 +281,9 @@ class LogTablet:
         if len(batch) > self._settings.batch_bytes_max:
             return self.append(batch)
         self.check_open()
-        return self._add(memoryview(batch), (BatchOutline.of_built(batch),))
-
-    def _add(self, view: memoryview, headers: Sequence[LogBatchHeader | BatchOutline]) -> AppendResult:
-        result = self._appender.add(view, headers, self._history, offset_durable=self._end_durable.offset_next)
+        outlines = (BatchOutline.of_built(batch),)
+        view, durable = memoryview(batch), self._end_durable.offset_next
+        result = self._appender.add(view, outlines, self._history, offset_durable=durable)
         self._committer.submit(self)
         return result
 

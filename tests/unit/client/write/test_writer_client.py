@@ -331,12 +331,12 @@ def test_rows_that_cannot_be_encoded_fail_alone(server: WriteServer) -> None:
     with client_of(server) as client:
         writer = client.writer()
         encoder = writer._encoder
-        encode = encoder.encode
-        encoder.encode = lambda batch, bucket_id: 1 / 0
+        encode = encoder.encode_few
+        encoder.encode_few = lambda rows, bucket_id: 1 / 0
         handle = writer.append([1, "x"])
         with pytest.raises(FlussError, match="the rows cannot be encoded: ZeroDivisionError"):
             handle.result(120)
-        encoder.encode = encode
+        encoder.encode_few = encode
         assert client.writes.memory.used_bytes == 0
         writer.append([2, "x"]).result(120)
     assert server.ids() == [2]

@@ -79,6 +79,18 @@ def test_a_hostile_batch_is_refused_or_can_be_cut_into_columns(compression):
     assert accepted > 500
 
 
+@pytest.mark.parametrize("compression", list(CompressionType))
+def test_a_batch_like_one_before_is_judged_as_the_first_one_is(compression):
+    """What is remembered of good batches lets no bad one in."""
+    table = make_table(schema=NESTED)
+    check = BatchCheck(table)
+    batch = bytes(arrow_batch(ROWS, compression=ArrowCompression(compression)))
+    assert _code(check, batch) == 0
+    for damaged in map(_resealed, bit_flips(batch)):
+        assert _code(check, damaged) == _code(BatchCheck(table), damaged)
+    assert check._shapes
+
+
 def test_a_batch_damaged_on_its_way_is_never_blamed_on_its_writer():
     check = BatchCheck(make_table(schema=NESTED))
     batch = bytes(arrow_batch(ROWS))

@@ -9,10 +9,12 @@ import logging
 import os
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.transport import run
 from fluss.storage.log import committer as committer_module
@@ -191,6 +193,116 @@ async def test_settling_waits_for_what_is_under_way(tmp_path: Path) -> None:
         await committer.settle()
         assert log.is_durable(result)
     await log.close()
+    await committer.stop()
+
+
+# Without syncs: small appends are written at once
+
+
+async def _unsynced(files: OsFiles | FaultFiles, directory: Path = DIRECTORY) -> tuple[Committer, LogTablet]:
+    """A log with a first batch in it, whose committer has nothing to do."""
+    committer = Committer(files, is_synced=False)
+    committer.start()
+    log, _ = open_log(files, committer, directory=directory)
+    await log.wait_durable(log.append(make_batch(b"w0", writer=1, sequence=0)))
+    await _resting(committer)
+    return committer, log
+
+
+async def _resting(committer: Committer) -> None:
+    while committer._is_in_round:
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def _never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No write takes too long for the loop, however busy the machine is."""
+    monkeypatch.setattr(committer_module, "_QUICK_S_MAX", 3600.0)
+
+
+@pytest.mark.usefixtures("_never_slow")
+async def test_a_small_append_is_written_when_it_returns(tmp_path: Path) -> None:
+    files = OsFiles()
+    committer, log = await _unsynced(files, tmp_path / "log-0")
+    advances: list[int] = []
+    log.on_advance(lambda log: advances.append(log.offset_high_watermark))
+    for sequence in range(1, 20):
+        result = log.append(make_batch(b"w%d" % sequence, writer=1, sequence=sequence))
+        assert log.is_durable(result)
+        await log.wait_durable(result)
+    assert advances == list(range(2, 21))
+    large = log.append(make_batch(bytes(100_000), writer=1, sequence=20))
+    small = log.append(make_batch(b"w21", writer=1, sequence=21))
+    # The thread has the large one; what comes behind it waits for its turn.
+    assert not log.is_durable(small)
+    await log.wait_durable(small)
+    assert log.is_durable(large)
+    assert bodies(log) == [*(b"w%d" % sequence for sequence in range(20)), bytes(100_000), b"w21"]
+    assert log.pending_bytes == 0
+    await log.close()
+    await committer.stop()
+
+
+async def test_an_append_behind_one_whose_report_is_on_its_way_is_not_told_before_it(tmp_path: Path) -> None:
+    files = OsFiles()
+    committer, log = await _unsynced(files, tmp_path / "log-0")
+    large = log.append(make_batch(bytes(100_000), writer=1, sequence=1))
+    # The thread is done, and the loop has not heard of it yet.
+    while log._pending.end_written.offset_next < large.offset_next or committer._is_in_round:
+        pass
+    small = log.append(make_batch(b"w2", writer=1, sequence=2))
+    assert not log.is_durable(small)
+    await log.wait_durable(small)
+    assert (log.offset_durable, log.offset_high_watermark) == (3, 3)
+    await log.close()
+    await committer.stop()
+
+
+@pytest.mark.usefixtures("_never_slow")
+async def test_a_small_append_that_cannot_be_written_fails_alone() -> None:
+    files = FaultFiles()
+    files.make_directory(DATA_DIRECTORY)
+    committer, log = await _unsynced(files)
+    files.fail_next("write", number=errno.ENOSPC)
+    result = log.append(make_batch(b"w1", writer=1, sequence=1))
+    with pytest.raises(FlussError, match="nothing of this append was stored"):
+        await log.wait_durable(result)
+    again = log.append(make_batch(b"w1", writer=1, sequence=1))
+    await log.wait_durable(again)
+    assert bodies(log) == [b"w0", b"w1"]
+    await committer.stop()
+
+
+@pytest.mark.usefixtures("_never_slow")
+async def test_a_small_append_without_a_descriptor_is_written_when_there_is_one() -> None:
+    files = FaultFiles()
+    files.make_directory(DATA_DIRECTORY)
+    committer, log = await _unsynced(files)
+    files.fail_next("write", number=errno.EMFILE)
+    result = log.append(make_batch(b"w1", writer=1, sequence=1))
+    assert not log.is_durable(result)
+    async with asyncio.timeout(60):
+        await log.wait_durable(result)
+    assert bodies(log) == [b"w0", b"w1"]
+    await committer.stop()
+
+
+async def test_after_a_slow_write_the_loop_writes_nothing_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer_module, "_QUICK_S_MAX", 0.0)
+    files = FaultFiles()
+    files.make_directory(DATA_DIRECTORY)
+    committer, log = await _unsynced(files)
+    threads: list[str] = []
+    write = files.write
+
+    def watched(path: Path, parts: Sequence[BytesLike], position: int) -> None:
+        threads.append(threading.current_thread().name)
+        write(path, parts, position)
+
+    files.write = watched  # type: ignore[method-assign]
+    for sequence in (1, 2):
+        await log.wait_durable(log.append(make_batch(b"w", writer=1, sequence=sequence)))
+    assert threads == [threading.current_thread().name, "fluss-committer"]
     await committer.stop()
 
 

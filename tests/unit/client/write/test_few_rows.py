@@ -1,0 +1,62 @@
+"""A few rows become the same Arrow message, whether it is made by Arrow or without it.
+Shown with rows of every type and every pattern of nulls, read back by pyarrow; and with rows that are too many."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pyarrow as pa
+import pytest
+
+from fluss.client.write.few_rows import FewRows
+from fluss.client.write.row_layout import RowLayout
+from fluss.record.arrow_ipc import column_layout, parse_message
+from fluss.record.compression import ArrowCompression
+from fluss.schema.schema import schema_from_columns
+from fluss.schema.table_options import CompressionType
+from fluss.schema.types import DataTypes
+from tests.integration.every_type import COLUMNS, FULL_ROW
+
+SCALARS = [column for column in COLUMNS if not column.data_type.is_nested]
+LAYOUT = RowLayout.of(schema_from_columns(SCALARS, []))
+FULL = [FULL_ROW[column.name] for column in SCALARS]
+# Half of the values, and the other half.
+HALVES = [[value if index % 2 == which else None for index, value in enumerate(FULL)] for which in (0, 1)]
+NULLS = [None] * len(FULL)
+
+
+@pytest.mark.parametrize("compression", CompressionType)
+def test_rows_of_every_type_are_those_of_arrow(compression: CompressionType) -> None:
+    few = FewRows(LAYOUT.form, ArrowCompression(compression))
+    patterns = [[row] for row in (FULL, *HALVES, NULLS)] + list(product((FULL, *HALVES, NULLS), repeat=2))
+    for pattern in patterns:
+        rows = [LAYOUT.pack_any(row)[0] for row in pattern]
+        message = few.message(rows)
+        assert message is not None
+        expected = LAYOUT.to_arrow(rows)
+        found = pa.ipc.read_record_batch(pa.py_buffer(message), expected.schema)
+        found.validate(full=True)
+        assert found.equals(expected)
+        # As a server looks at it.
+        column_layout(expected.schema).check(parse_message(memoryview(message)))
+
+
+def test_many_or_large_rows_are_left_to_arrow() -> None:
+    layout = RowLayout.of(schema_from_columns([SCALARS[0].__class__("text", DataTypes.string())], []))
+    row, long_row, huge_row = (layout.pack_any(["x" * length])[0] for length in (1, 300, 5000))
+    plain, compressed = (
+        FewRows(layout.form, ArrowCompression(kind)) for kind in (CompressionType.NONE, CompressionType.ZSTD)
+    )
+    assert plain.message([row] * 64) is not None
+    assert plain.message([row] * 65) is None
+    assert plain.message([]) is None
+    assert plain.message([huge_row]) is None
+    # It would be compressed.
+    assert plain.message([long_row]) is not None
+    assert compressed.message([row]) is not None
+    assert compressed.message([long_row]) is None
+
+
+def test_nested_values_are_left_to_arrow() -> None:
+    layout = RowLayout.of(schema_from_columns([SCALARS[0].__class__("list", DataTypes.array(DataTypes.int()))], []))
+    assert FewRows(layout.form, ArrowCompression()).message([layout.pack_any([[1, 2]])[0]]) is None
