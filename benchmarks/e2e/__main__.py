@@ -31,6 +31,7 @@ if __name__ == "__main__":
                 "consumers",
                 "scrubbing",
                 "remote",
+                "snapshots",
                 "tls",
                 "spark",
                 "spark_errors",

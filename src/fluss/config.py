@@ -367,6 +367,15 @@ class Config:
         4,
         "How many parts of one tiered log segment are read at once.",
     )
+    scanner_kv_read_preference = ConfigOption(
+        "scanner.kv.read-preference",
+        word_of("server_first", "remote_first"),
+        "server_first",
+        "Where tasks of Spark, and other reads of rows at an offset, get the rows of a primary-key table: from the "
+        "server, or from their last snapshot in remote storage and the changes since. The latter spares the server, "
+        'which counts where many tasks read at once. It needs RocksDB (`pip install "flussbett[server]"`) and a way to '
+        "remote storage; where there is no snapshot the server is asked.",
+    )
     remote_file_download_thread_num = ConfigOption(
         "remote-file.download-thread-num", _UNSIGNED, 3, "How many threads download tiered log segments."
     )

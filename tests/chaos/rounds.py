@@ -20,7 +20,11 @@ from tests.chaos.loop_disk import LoopDiskUnavailableError
 from tests.chaos.machine import Disk, Fault, Machine
 
 # Segments so small, and rounds so often, that a fault is likely to meet a copy.
-_REMOTE: Final = {"log.segment.file-size": "1kb", "remote.log.task-interval-duration": "100ms"}
+_REMOTE: Final = {
+    "log.segment.file-size": "1kb",
+    "remote.log.task-interval-duration": "100ms",
+    "kv.snapshot.interval": "200ms",
+}
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,22 @@ class Running:
             self._read(1.0)
         return self._text(self._out)
 
+    def read_until_end(self, text: str) -> str:
+        """Wait until a text is the last that was printed."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not self._text(self._out).endswith(text):
+            assert self._open, f"it has ended without {text!r}: {self._text(self._out)!r}"
+            assert time.monotonic() < deadline, f"no {text!r} at the end of {self._text(self._out)!r}"
+            self._read(1.0)
+        return self._text(self._out)
+
+    def give_up(self) -> None:
+        """End a command that a test has left, because it failed."""
+        if self._answers.fileno() >= 0:
+            with suppress(ProcessLookupError):
+                os.kill(self.number, signal.SIGKILL)
+            self._answers.close()
+
     def read_some(self) -> str:
         """Read what is there within a moment, and return everything so far."""
         self._read(0.2)
@@ -131,6 +147,7 @@ class FlussCommand:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.environment: dict[str, str] = {}
+        self._started: list[Running] = []
         ours, theirs = socket.socketpair()
         self._orders = ours
         self._process = subprocess.Popen(
@@ -141,6 +158,8 @@ class FlussCommand:
         theirs.close()
 
     def close(self) -> None:
+        for running in self._started:
+            running.give_up()
         self._orders.close()
         self._process.wait()
 
@@ -178,7 +197,9 @@ class FlussCommand:
         while not line.endswith(b"\n"):
             line += ours.recv(1)
         out, err, stdin = running
-        return Running(ours, json.loads(line)["process"], out, err, stdin)
+        running_command = Running(ours, json.loads(line)["process"], out, err, stdin)
+        self._started.append(running_command)
+        return running_command
 
     def run(
         self,

@@ -17,6 +17,9 @@ import pytest
 
 import fluss
 from fluss import blocking, embedded
+from fluss.client.bulk import rows_at
+from fluss.client.scan import snapshot_fetcher
+from fluss.client.scan.kv_files import KvFileSession
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
@@ -226,6 +229,48 @@ def test_a_lost_store_begins_with_its_snapshot(tmp_path: Path, options: dict[str
     with serving(tmp_path, {**ALWAYS, **options}) as (server, connection):
         # A store that came from a snapshot has further ones.
         wait_for_snapshot(server, 5_025)
+
+
+def test_rows_at_an_offset_are_read_from_a_snapshot_by_those_who_prefer_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+
+    class Counted(KvFileSession):
+        async def open(self, *, bytes_max: int, row_limit: int | None = None) -> memoryview:
+            found = await super().open(bytes_max=bytes_max, row_limit=row_limit)
+            opened.append(self.log_offset)
+            return found
+
+    monkeypatch.setattr(snapshot_fetcher, "KvFileSession", Counted)
+    with serving(tmp_path, NEVER) as (server, _), preferring_files(server) as connection:
+        create(connection)
+        upsert(connection, 0, 100)
+        assert rows_before(connection, 100) == {number: f"row {number}" for number in range(100)}
+        assert not opened, "without a snapshot the server is asked"
+    with serving(tmp_path, ALWAYS) as (server, _), preferring_files(server) as connection:
+        wait_for_snapshot(server, 100)
+    with serving(tmp_path, NEVER) as (server, _), preferring_files(server) as connection:
+        upsert(connection, 0, 10, "new")
+        expected = rows(connection)
+        assert rows_before(connection, 120) == expected
+        assert rows_before(connection, 100) == {number: f"row {number}" for number in range(100)}
+        assert rows_before(connection, 50) == {number: f"row {number}" for number in range(50)}
+    assert opened == [100] * 3
+
+
+@contextmanager
+def preferring_files(server: embedded.EmbeddedServer) -> Iterator[blocking.FlussConnection]:
+    settings = {"bootstrap.servers": server.bootstrap_servers, "scanner.kv.read-preference": "remote_first"}
+    with blocking.FlussConnection.create(fluss.Config(settings)) as connection:
+        yield connection
+
+
+def rows_before(connection: blocking.FlussConnection, offset: int) -> dict[int, str]:
+    table = connection.get_table(KEYED)._inner
+    bucket = fluss.TableBucket(table.get_table_info().table_id, 0)
+    found = [row for batch in rows_at(table, bucket, offset) for row in batch.to_pylist()]
+    return {row["id"]: row["text"] for row in found}
 
 
 @pytest.mark.slow

@@ -123,6 +123,10 @@ class JavaPeer:
         """Return so many records, or what there is: partition, bucket, offset, change, row."""
         return [tuple(record) for record in self.call("read", table=table, count=count)]
 
+    def read_snapshots(self, table: str) -> dict[int, tuple[int, list[list[Any]]]]:
+        """Return offset and rows of the latest snapshot of each bucket, as the client reads its files."""
+        return {bucket: (offset, rows) for bucket, offset, rows in self.call("read_snapshots", table=table)}
+
 
 def to_java(value: Any, data_type: DataType) -> Any:
     """Return a value as ``Peer`` takes it and gives it back."""

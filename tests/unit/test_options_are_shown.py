@@ -41,6 +41,7 @@ _CONSUMERS = "tests/integration/test_consumers.py::"
 _UNION = "tests/integration/test_union_read.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 _REMOTE = "tests/integration/test_remote_log.py::"
+_SNAPSHOTS = "tests/integration/test_kv_snapshots.py::"
 _STORES = "tests/unit/storage/remote/test_store.py::"
 _TOKENS = "tests/unit/storage/remote/test_security_tokens.py::"
 _PLACES = _FILES + "test_places_of_remote_storage_are_checked_and_spread_as_they_are_weighted"
@@ -85,6 +86,7 @@ CLIENT = {
     "scanner.log.fetch.max-bytes-for-bucket": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.min-bytes": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.wait-max-time-ms": _FETCH + "test_requests_say_everything",
+    "scanner.kv.read-preference": _SNAPSHOTS + "test_rows_at_an_offset_are_read_from_a_snapshot_by_those_who_prefer_it",
     "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
     "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
     "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
@@ -178,6 +180,9 @@ SERVER = {
     "log.filter.max-size": _OPTIONS + "test_a_filter_may_cost_so_much",
     "log.filter.max-batches": _OPTIONS + "test_a_fetch_looks_at_so_many_batches",
     "kv.snapshot.interval": _KV + "test_rows_are_written_to_the_disk_at_an_interval_that_can_be_changed",
+    "kv.snapshot.num-retained": _SNAPSHOTS + "test_a_lease_keeps_a_snapshot",
+    "kv.snapshot.transfer-thread-num": _KV + "test_options_reach_the_settings",
+    "kv.snapshot.lease.expiration-check-interval": _KV + "test_options_reach_the_settings",
     "kv.writes.memory-size": _KV + "test_writes_beyond_their_memory_are_refused",
     "kv.rocksdb.block.cache-size": _KV + "test_options_reach_the_settings",
     "kv.rocksdb.writebuffer.size": _KV + "test_a_small_write_buffer_goes_to_the_disk_when_it_is_full",

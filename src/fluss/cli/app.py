@@ -62,6 +62,22 @@ SECTIONS: Final = {
         ),
         "lag": Lazy("fluss.cli.offset_commands:lag", "Show how far consumers are behind, by bucket."),
     },
+    "SQL": {
+        "sql": Lazy("fluss.cli.sql_commands:sql", "Run SQL over tables, one query or in a shell."),
+    },
+    "The cluster": {
+        "health": Lazy(
+            "fluss.cli.cluster_commands:health",
+            "Show how the cluster is: its servers, and whether all replicas are there.",
+        ),
+        "top": Lazy(
+            "fluss.cli.live:top", "Show what a cluster is doing, live: records per table, lag, requests, bytes, memory."
+        ),
+        "bench": Lazy("fluss.cli.benching:bench", "Measure a cluster for a moment: writes, reads, lookups."),
+        "config": Lazy("fluss.cli.cluster_commands:config", "Look at options, change them, and explain them."),
+        "acl": Lazy("fluss.cli.security_commands:acls", "List, grant and revoke rights."),
+        "user": Lazy("fluss.cli.security_commands:users", "Keep a file of users, and make hashes of passwords."),
+    },
     "This command": {
         "profile": Lazy("fluss.cli.profile_commands:profiles", "Keep addresses and logins of clusters by name."),
         "completion": Lazy("fluss.cli.completion:completion", "Print the completion of a shell."),

@@ -21,7 +21,10 @@ Write = Callable[[pa.RecordBatch], None]
 
 @contextmanager
 def row_writer(path: str, file_format: FileFormat, schema: pa.Schema, types: Mapping[str, DataType]) -> Iterator[Write]:
-    """Open a file for rows. It gets its name when everything is in it; after a failure there is none."""
+    """Open a file for rows. It gets its name when everything is in it; after a failure there is none.
+
+    ``types`` are those of a table, whose values are then as its records have them.
+    """
     if path == STANDARD_INPUT:
         try:
             with _writer(sys.stdout.buffer, file_format, schema, types) as write:
@@ -72,4 +75,7 @@ def _write_lines(file: BinaryIO, lines: Iterator[str]) -> None:
 
 
 def _columns(batch: pa.RecordBatch, types: Mapping[str, DataType]) -> list[list[Any]]:
-    return [python_column(batch.column(name), types[name]) for name in batch.schema.names]
+    return [
+        python_column(column, types[name]) if name in types else column.to_pylist()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]

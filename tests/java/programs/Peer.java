@@ -4,15 +4,21 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.fluss.client.Connection;
 import org.apache.fluss.client.ConnectionFactory;
 import org.apache.fluss.client.admin.Admin;
+import org.apache.fluss.client.admin.KvSnapshotLease;
 import org.apache.fluss.client.lookup.Lookuper;
+import org.apache.fluss.client.metadata.KvSnapshots;
 import org.apache.fluss.client.table.Table;
 import org.apache.fluss.client.table.scanner.ScanRecord;
+import org.apache.fluss.client.table.scanner.batch.BatchScanner;
 import org.apache.fluss.client.table.scanner.log.LogScanner;
 import org.apache.fluss.client.table.scanner.log.ScanRecords;
 import org.apache.fluss.client.table.writer.AppendWriter;
@@ -31,6 +37,7 @@ import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.Arra
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.fluss.types.DataTypeParser;
 import org.apache.fluss.types.RowType;
+import org.apache.fluss.utils.CloseableIterator;
 
 /**
  * The Java client for tests in another language: one request per line of standard input, one answer per line of
@@ -115,6 +122,8 @@ public final class Peer {
                 return lookup(table, request.get("keys"), columns);
             case "read":
                 return read(table, request.get("count").asInt());
+            case "read_snapshots":
+                return readSnapshots(table);
             default:
                 throw new IllegalArgumentException("unknown request " + name);
         }
@@ -214,6 +223,44 @@ public final class Peer {
                 }
             }
         }
+        return found;
+    }
+
+    /** The rows of the latest snapshot of each bucket, from its files: bucket, log offset, rows. */
+    private JsonNode readSnapshots(Table table) throws Exception {
+        RowType rowType = table.getTableInfo().getRowType();
+        KvSnapshots snapshots = admin.getLatestKvSnapshots(table.getTableInfo().getTablePath())
+                .get(TIMEOUT_S, TimeUnit.SECONDS);
+        ArrayNode found = JSON.createArrayNode();
+        Map<TableBucket, Long> leased = new HashMap<>();
+        for (TableBucket bucket : snapshots.getTableBuckets()) {
+            if (snapshots.getSnapshotId(bucket.getBucket()).isPresent()) {
+                leased.put(bucket, snapshots.getSnapshotId(bucket.getBucket()).getAsLong());
+            }
+        }
+        KvSnapshotLease lease = admin.createKvSnapshotLease(UUID.randomUUID().toString(), 600_000);
+        int unavailable = lease.acquireSnapshots(leased).get(TIMEOUT_S, TimeUnit.SECONDS).getUnavailableSnapshots().size();
+        if (unavailable > 0) {
+            throw new IllegalStateException(unavailable + " snapshots cannot be leased");
+        }
+        for (TableBucket bucket : leased.keySet()) {
+            ArrayNode answer = found.addArray();
+            answer.add(bucket.getBucket());
+            answer.add(snapshots.getLogOffset(bucket.getBucket()).getAsLong());
+            ArrayNode rows = answer.addArray();
+            try (BatchScanner scanner = table.newScan().createBatchScanner(bucket, leased.get(bucket))) {
+                for (CloseableIterator<InternalRow> batch = scanner.pollBatch(Duration.ofSeconds(10));
+                        batch != null;
+                        batch = scanner.pollBatch(Duration.ofSeconds(10))) {
+                    while (batch.hasNext()) {
+                        rows.add(Values.toJson(batch.next(), rowType));
+                    }
+                    batch.close();
+                }
+            }
+        }
+        lease.releaseSnapshots(leased.keySet()).get(TIMEOUT_S, TimeUnit.SECONDS);
+        lease.dropLease().get(TIMEOUT_S, TimeUnit.SECONDS);
         return found;
     }
 

@@ -12,12 +12,14 @@ counting. The changes are kept in memory, at most one for each key, and the rows
 Where the rows of now cannot be read (servers before 1.0), or where changes cannot be undone because the changelog does
 not say what was there before (``table.changelog.image`` is WAL), the rows are folded from all changes before the
 offset, if the changelog still has them from the beginning. If it has not, servers before 1.0 have a snapshot of the
-rows in remote storage, and what lies between it and the offset is done or undone.
+rows in remote storage, and what lies between it and the offset is done or undone. Others have such snapshots, too, and
+``scanner.kv.read-preference`` says whether to begin with those.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -47,6 +49,9 @@ T = TypeVar("T")
 _UNKNOWN_BEFORE: Final = (ChangeType.AppendOnly, ChangeType.UpdateAfter)
 # Changes that are gathered before they are reduced to one for each key.
 _PENDING_ROWS_MIN: Final = 262_144
+_REMOTE_FIRST: Final = "remote_first"
+
+logger = logging.getLogger(__name__)
 
 
 def rows_at(
@@ -96,6 +101,16 @@ class _BucketAt:
             reason = "its server cannot return rows (that takes version 1.0)"
             yield from self._from_files(reason) if self._bucket_offset(OffsetSpec.earliest()) else self._folded(reason)
             return
+        if self._context.cluster.config.scanner_kv_read_preference == _REMOTE_FIRST:
+            rows = self._from_files("its snapshot does not fit", prefers_files=True)
+            try:
+                first = next(rows, None)
+            except FlussError:
+                # Before the first row: the server can be asked as well.
+                logger.info("the server is asked for the rows of %s: no snapshot of them can be used", self._bucket)
+            else:
+                yield from () if first is None else chain((first,), rows)
+                return
         try:
             yield from self._undone()
         except _CannotUndoError:
@@ -122,9 +137,12 @@ class _BucketAt:
                 changed = self._with_missed(changed, snapshot_offset)
             yield from self._replaced(_batches(runs, read), changed)
 
-    def _from_files(self, reason: str) -> Iterator[pa.RecordBatch]:
-        """Read the rows of the last snapshot in remote storage, and do or undo what lies between it and the offset."""
-        with contextlib.closing(self._pipeline(rows_only=False)) as pipeline:
+    def _from_files(self, reason: str, *, prefers_files: bool = False) -> Iterator[pa.RecordBatch]:
+        """Read the rows of the last snapshot in remote storage, and do or undo what lies between it and the offset.
+
+        Unless ``prefers_files`` a server that can return rows of now is asked for them.
+        """
+        with contextlib.closing(self._pipeline(rows_only=False, from_files=prefers_files)) as pipeline:
             read = pipeline.begin_bounded({self._bucket: (FROM_SNAPSHOT, 0)}, idle_timeout_s=self._idle_timeout_s)
             (subscription,) = read.unfinished
             runs = _first_rows(read)
@@ -166,9 +184,13 @@ class _BucketAt:
         columns = rows.columns[: len(self._columns.columns)]
         return pa.RecordBatch.from_arrays(columns, schema=self._columns.arrow_schema)
 
-    def _pipeline(self, *, rows_only: bool = True) -> ScanPipeline:
+    def _pipeline(self, *, rows_only: bool = True, from_files: bool = False) -> ScanPipeline:
         context = self._context
-        return ScanPipeline(context.cluster, context.runtime, context.info, self._with_keys, rows_only=rows_only)
+        return ScanPipeline(
+            *(context.cluster, context.runtime, context.info, self._with_keys),
+            rows_only=rows_only,
+            from_files=from_files,
+        )
 
     # From all changes
 

@@ -79,7 +79,7 @@ class Fetcher:
     """Fetches for one scanner. Everything runs on the event loop of the client, except where it says otherwise.
 
     ``rows_only`` reads snapshots and not the changes behind them. Their sessions are opened ahead then, and have at
-    most ``row_limit`` rows each.
+    most ``row_limit`` rows each. ``from_files`` reads snapshots of remote storage, whatever servers can do.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class Fetcher:
         loop: asyncio.AbstractEventLoop,
         rows_only: bool = False,
         row_limit: int | None = None,
+        from_files: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
@@ -102,7 +103,9 @@ class Fetcher:
         self._requests = requests
         self._buffer = buffer
         self._remote = remote
-        self._snapshots = SnapshotFetcher(cluster, table_info, buffer, self, opens_ahead=rows_only, row_limit=row_limit)
+        self._snapshots = SnapshotFetcher(
+            *(cluster, table_info, buffer, self), opens_ahead=rows_only, row_limit=row_limit, from_files=from_files
+        )
         self._rows_only = rows_only
         self._loop = loop
         self._clock = clock

@@ -65,7 +65,9 @@ class ScanPipeline:
         predicate: BoundPredicate | None = None,
         rows_only: bool = False,
         row_limit: int | None = None,
+        from_files: bool = False,
     ) -> None:
+        """``from_files`` reads rows by key from their last snapshot in remote storage, whatever servers can do."""
         requests = FetchRequests(
             cluster.config,
             info.table_id,
@@ -84,6 +86,7 @@ class ScanPipeline:
             loop=runtime.loop,
             rows_only=rows_only,
             row_limit=row_limit,
+            from_files=from_files,
         )
         load_schema = _schema_loader(cluster, runtime, info)
         self._idle_timeout_s = cluster.config.request_timeout_ms / 1000

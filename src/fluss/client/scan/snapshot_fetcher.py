@@ -4,7 +4,8 @@ Buckets are read side by side, a few at a time, and a bucket is asked for more o
 
     begun -> leader known -> session opened -> rows, rows, rows -> read: its changes follow from ``log_offset`` on
 
-A leader that cannot return rows has copied them to remote storage some time ago: then the session is one of files.
+A leader that cannot return rows has copied them to remote storage some time ago: then, and for those who prefer it, the
+session is one of files.
 
 What has been received last is held back until the answer behind it is there. So a session that is lost before the
 consumer has seen any of its rows is opened again. A session that is lost later is a ``SnapshotLostError``: new rows
@@ -73,7 +74,8 @@ class SnapshotFetcher:
     """Reads current rows for one scanner. Belongs to the event loop.
 
     ``opens_ahead`` opens the sessions of all buckets at once before most of them are read, so that the moments at
-    which they are read lie close together. Otherwise a session is opened when its rows are needed.
+    which they are read lie close together. Otherwise a session is opened when its rows are needed. ``from_files`` reads
+    snapshots of remote storage, whatever servers can do.
     """
 
     def __init__(
@@ -85,7 +87,9 @@ class SnapshotFetcher:
         *,
         opens_ahead: bool,
         row_limit: int | None = None,
+        from_files: bool = False,
     ) -> None:
+        self._from_files = from_files
         self._cluster = cluster
         self._info = table_info
         self._buffer = buffer
@@ -171,7 +175,8 @@ class SnapshotFetcher:
 
     async def _session(self, leader_id: int, bucket: TableBucket) -> KvSession | KvFileSession:
         """Return what the rows are read with: of now from the leader, or of a while ago from files."""
-        if self._needs_rows_of_now or await self._cluster.offers(leader_id, apis.SCAN_KV):
+        is_offered = not self._from_files and await self._cluster.offers(leader_id, apis.SCAN_KV)
+        if self._needs_rows_of_now or is_offered:
             return KvSession(self._cluster, leader_id, bucket)
         return KvFileSession(self._cluster, self._info.table_path, bucket)
 

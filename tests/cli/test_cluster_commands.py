@@ -1,0 +1,125 @@
+"""The cluster from the command line: health, options, rights, users, what it is doing, and a short measurement."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+
+from fluss.cli.live import Activity, server_facts, table_rates
+from fluss.embedded import EmbeddedServer
+from tests.cli.runner import FlussCommand
+
+
+def test_health_shows_servers_and_replicas(fluss: FlussCommand) -> None:
+    shown = fluss("health", "-f", "json").rows[0]
+    assert shown["status"] == "green"
+    assert {each["role"] for each in shown["servers"]} == {"CoordinatorServer", "TabletServer"}
+    assert "green" in fluss("health", terminal=True).out
+
+
+def test_options_are_shown_changed_and_explained(fluss: FlussCommand) -> None:
+    shown = {row["key"]: row["value"] for row in fluss("config", "get", "-f", "json").rows}
+    assert shown["durability"] == "os"
+    assert "durability" in fluss("config", "get", "durab", terminal=True).out
+    assert fluss.run("config", "get", "no.such").code == 3
+    refused = fluss.run("config", "set", "durability=fsync")
+    assert (refused.code, "durability" in refused.err) == (1, True)
+    key = "datalake.format"
+    before = shown.get(key)
+    changed = fluss.run("config", "set", f"{key}=iceberg")
+    if changed.code == 0:
+        fluss("config", "set", "--reset", key, terminal=True)
+        assert {row["key"]: row["value"] for row in fluss("config", "get", "-f", "json").rows}.get(key) == before
+    assert fluss("config", "explain", "table.log.ttl", "-f", "json").rows[0]["of"] == "table"
+    found = fluss("config", "explain", "timeout", "--of", "client", "-f", "json").rows
+    assert {"connect-timeout", "request-timeout"} <= {row["key"] for row in found}
+    assert "How long to wait" in fluss("config", "explain", "request-timeout", terminal=True).out
+    assert fluss.run("config", "explain", "nonsense-word").code == 3
+
+
+def test_top_shows_what_tables_do(fluss: FlussCommand, fluss_database: str) -> None:
+    table = f"{fluss_database}.t"
+    fluss("table", "create", table, "-c", "id INT")
+    fluss("append", table, text='{"id": 1}\n')
+    shown = fluss("top", fluss_database, "--count", "1", "-f", "json").rows[0]
+    assert [(each["table"], each["records"]) for each in shown["tables"]] == [(table, 1)]
+    assert fluss("top", fluss_database, "--every", "0.1").lines[1].split()[:2] == [table, "1"]
+    live = fluss.start("top", fluss_database, terminal=True)
+    live.read_until("Ctrl-C ends this")
+    live.interrupt()
+    ended = live.wait()
+    assert (ended.code, table in ended.out, "http.listener" in ended.out) == (130, True, True)
+    assert table in fluss("top", fluss_database, "--count", "1", terminal=True).out
+
+
+def test_rates_are_differences_over_time() -> None:
+    first = Activity(10.0, {"a": 5, "b": 1}, {}, {"fluss_requests_total": 100.0})
+    metrics = {"fluss_requests_total": 300.0, "fluss_connections": 3.0, "fluss_sent_bytes_total": 8.0}
+    second = Activity(12.0, {"a": 25, "b": 1, "c": 7}, {"a": 4}, metrics)
+    assert [tuple(line) for line in table_rates(first, second)] == [
+        ("a", 25, 10.0, 4),
+        ("b", 1, 0.0, None),
+        ("c", 7, None, None),
+    ]
+    assert server_facts(first, second) == {"requests_per_s": 100.0, "bytes_out_per_s": 4.0, "connections": 3.0}
+    assert server_facts(None, Activity(1.0)) == {}
+
+
+def test_a_short_measurement_leaves_nothing_behind(fluss: FlussCommand) -> None:
+    figures = fluss("bench", "--seconds", "0.1", "--keys", "1000", "-f", "json").rows
+    assert len(figures) == 6
+    assert all(figure["rows_per_s"] > 0 for figure in figures)
+    assert "acknowledged" in fluss("bench", "--seconds", "0.1", "--keys", "1000", terminal=True).out
+    assert not [row for row in fluss("table", "ls", "-f", "json").rows if "bench_" in row["table"]]
+
+
+@pytest.fixture
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The options of a server that asks who comes in; users have their passwords in a file."""
+    return {
+        "durability": "os",
+        "bind.listeners": "CLIENT://127.0.0.1:0",
+        "security.protocol.map": "CLIENT:SASL",
+        "security.sasl.plain.credentials": "admin:admin-secret",
+        "security.sasl.users.file": str(tmp_path_factory.mktemp("users") / "users"),
+        "authorizer.enabled": "true",
+        "super.users": "User:admin",
+    }
+
+
+def test_users_come_in_and_get_rights(fluss: FlussCommand, guarded: dict[str, str]) -> None:
+    path = guarded["security.sasl.users.file"]
+    assert fluss("user", "add", "alice", "--file", path, text="alice-secret\n").out == f"Added alice to {path}.\n"
+    asked = fluss.start("user", "add", "bob", "--file", path, terminal=True)
+    asked.read_until("Password of bob")
+    asked.send("bob-secret\n")
+    asked.read_until("Repeat")
+    asked.send("bob-secret\n")
+    assert "bob-secret" not in asked.wait().ok().out
+    assert [row["user"] for row in fluss("user", "ls", "--file", path, "-f", "json").rows] == ["alice", "bob"]
+    fluss("user", "rm", "bob", "--file", path, terminal=True)
+    assert stat.S_IMODE((fluss.home / path).stat().st_mode) == 0o600
+    assert fluss("user", "hash", "eve", text="eve-secret\n").out.startswith("eve:SCRAM-SHA-256$")
+
+    with EmbeddedServer(guarded) as server:
+        fluss.environment = {"FLUSS_BOOTSTRAP_SERVERS": server.bootstrap_servers}
+        (fluss.home / "admin").write_text("admin-secret\n")
+        admin = ["--user", "admin", "--password-file", "admin"]
+        alice = {"FLUSS_PASSWORD": "alice-secret"}
+        assert fluss.run("db", "ls").code in (1, 4, 5), "nobody comes in without a name"
+        wrong = fluss.run("db", "ls", "--user", "alice", environment={"FLUSS_PASSWORD": "wrong-secret"})
+        assert (wrong.code, "--password-file" in wrong.err, "wrong-secret" in wrong.err) == (5, True, False)
+        fluss("table", "create", "t", "-c", "id INT", *admin)
+        hidden = fluss.run("table", "show", "t", "--user", "alice", environment=alice)
+        assert hidden.code in (3, 5)
+        assert fluss("acl", "ls", *admin).err == "nobody has been granted anything like that\n"
+        fluss("acl", "grant", "alice", "read,describe", "--table", "t", *admin)
+        fluss("table", "show", "t", "--user", "alice", environment=alice)
+        refused = fluss.run("append", "t", "--user", "alice", environment=alice, text='{"id": 1}\n')
+        assert (refused.code, "fluss acl grant" in refused.err) == (5, True)
+        listed = fluss("acl", "ls", "--for", "alice", "-f", "json", *admin).rows
+        assert sorted(row["operation"] for row in listed) == ["describe", "read"]
+        assert "alice" in fluss("acl", "ls", *admin, terminal=True).out
+        assert "Revoked 2 rights" in fluss("acl", "revoke", "alice", *admin).out
+        assert fluss.run("acl", "revoke", "alice", *admin).code == 3

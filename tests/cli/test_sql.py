@@ -1,0 +1,154 @@
+"""SQL over tables: by name, with pushdown and lookups, one query, a script or a shell; every output."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fluss import TableDescriptor
+from fluss.cli.key_queries import keys_of, syntax_tree, tables_of
+from fluss.schema.schema import Schema
+from fluss.schema.table import TableInfo, TablePath
+from tests.cli.runner import FlussCommand
+
+
+@pytest.fixture
+def trips(fluss: FlussCommand, fluss_database: str) -> str:
+    table = f"{fluss_database}.trips"
+    fluss("table", "create", table, "-c", "id BIGINT", "-c", "city STRING", "-c", "km DOUBLE", "-k", "id")
+    fluss(
+        "put",
+        table,
+        '{"id": 1, "city": "Bonn", "km": 3.5}',
+        '{"id": 2, "city": "Kiel", "km": 12}',
+        '{"id": 3, "city": "Bonn", "km": 1}',
+    )
+    return table
+
+
+def test_a_query_is_answered_in_every_form(fluss: FlussCommand, trips: str) -> None:
+    query = f"SELECT city, sum(km) AS km FROM {trips} GROUP BY city ORDER BY city"
+    assert fluss("sql", query).lines == ["CITY  KM", "Bonn  4.5", "Kiel  12.0"]
+    assert fluss("sql", query, "-f", "json").rows == [{"city": "Bonn", "km": 4.5}, {"city": "Kiel", "km": 12.0}]
+    assert fluss("sql", query, "-f", "csv").lines == ["city,km", "Bonn,4.5", "Kiel,12.0"]
+    assert "Kiel" in fluss("sql", query, terminal=True).out
+    for suffix in ("parquet", "csv", "json", "arrow"):
+        assert fluss("sql", query, "--output", f"answer.{suffix}").out == f"Wrote 2 rows to answer.{suffix}.\n"
+    assert pq.read_table(fluss.home / "answer.parquet").to_pydict() == {"city": ["Bonn", "Kiel"], "km": [4.5, 12.0]}
+    assert (fluss.home / "answer.csv").read_text() == "city,km\nBonn,4.5\nKiel,12.0\n"
+    twice = fluss("sql", "SELECT 1 AS a, 2 AS a", "-f", "json").rows
+    assert twice == [{"a": 1, "a:1": 2}]
+
+
+def test_files_are_joined_and_scripts_run(fluss: FlussCommand, trips: str) -> None:
+    pq.write_table(pa.table({"city": ["Bonn"], "country": ["DE"]}), fluss.home / "cities.parquet")
+    joined = f"SELECT id, country FROM {trips} JOIN 'cities.parquet' USING (city) ORDER BY id"
+    assert [row["id"] for row in fluss("sql", joined, "-f", "json").rows] == [1, 3]
+    script = f"""CREATE VIEW far AS SELECT * FROM {trips} WHERE km > 2;
+        SELECT id FROM {trips} WHERE id = 3;
+        SELECT count(*) AS n FROM far;
+        COPY (SELECT id FROM {trips} ORDER BY id) TO 'ids.csv';"""
+    assert fluss("sql", "-f", "json", text=script).rows[:2] == [{"id": 3}, {"n": 2}]
+    assert (fluss.home / "ids.csv").read_text().split() == ["id", "1", "2", "3"]
+    plan = fluss("sql", f"EXPLAIN SELECT id FROM {trips}").lines
+    assert any("Projections: id" in line for line in plan), "only what is needed is read"
+    database = trips.partition(".")[0]
+    fluss("sql", f"CREATE TABLE {database}.made (id INT, PRIMARY KEY (id))")
+    assert fluss("table", "show", f"{database}.made", "-f", "json").rows[0]["primary_key"] == ["id"]
+
+
+def test_mistakes_in_queries_are_told(fluss: FlussCommand, trips: str) -> None:
+    for query, code, told in (
+        (f"SELECT nothing FROM {trips}", 1, "nothing"),
+        ("SELECT * FROM no_such_table", 3, "`fluss table ls`"),
+        ("SELEC 1", 1, "syntax error"),
+        (f"DELETE FROM {trips}", 2, "`fluss put`"),
+        ("", 2, "no statement"),
+    ):
+        failed = fluss.run("sql", query)
+        assert (failed.code, failed.out) == (code, ""), query
+        assert told in failed.err
+        assert "Traceback" not in failed.err
+
+
+def test_a_shell_answers_describes_and_remembers(fluss: FlussCommand, trips: str) -> None:
+    shell = fluss.start("sql", terminal=True)
+    shell.read_until("fluss> ")
+    shell.send(f"\\d {trips}\n")
+    shell.read_until("bigint NOT NULL")
+    shell.send(f"SELECT city FROM {trips}\nWHERE id = 2;\n")
+    shell.read_until("1 row, by key (")
+    shell.send(f"SELECT count(*) AS n FROM {trips} WHERE id > 1;\n")
+    shell.read_until("1 row (")
+    shell.send("SELECT oops;\n")
+    shell.read_until("Error: ")
+    shell.send("\\f json\nSELECT 41 + 1 AS n;\n")
+    shell.read_until('{"n": 42}')
+    shell.send("\\?\n")
+    shell.read_until("list the databases")
+    shell.send("\\nonsense\n")
+    shell.read_until("there is no \\nonsense")
+    # Completed with the name of the table.
+    shell.send(f"SELECT max(km) AS m FROM {trips[:-2]}\t;\n")
+    shell.read_until('{"m": 12.0}')
+    shell.read_until_end("fluss> ")
+    shell.send("\x04")
+    assert shell.wait().code == 0
+    history = fluss.home / "state" / "fluss" / "sql_history"
+    assert "WHERE id = 2;" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0
+
+
+INFO = TableInfo._create(
+    TablePath("d", "t"),
+    1,
+    1,
+    TableDescriptor(
+        Schema(pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.int64())]), primary_keys=["a", "b"]),
+        bucket_count=1,
+    ),
+    0,
+    0,
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "keys"),
+    [
+        ("SELECT * FROM d.t WHERE a = 1 AND b = 'x'", [(1, "x")]),
+        ("SELECT c FROM d.t AS q WHERE 1 = q.a AND q.b IN ('x', 'y') AND c > 5", [(1, "x"), (1, "y")]),
+        ("SELECT * FROM d.t WHERE a = 1", None),
+        ("SELECT * FROM d.t WHERE a = 1 OR b = 'x'", None),
+        ("SELECT * FROM d.t WHERE (a = 1 AND b = 'x') OR c = 2", None),
+        ("SELECT * FROM d.t WHERE a = 1 AND b > 'x'", None),
+        ("SELECT * FROM d.t WHERE a = 1.5 AND b = 'x'", None),
+        ("SELECT * FROM d.t WHERE a = 99999999999 AND b = 'x'", None),
+        ("SELECT * FROM d.t WHERE NOT (a = 1 AND b = 'x')", None),
+        ("SELECT * FROM d.t x JOIN d.t y USING (a) WHERE x.a = 1 AND x.b = 'x'", None),
+        ("WITH t AS (SELECT 1 AS a, 'x' AS b) SELECT * FROM t WHERE a = 1 AND b = 'x'", None),
+        ("SELECT * FROM d.t WHERE a = NULL AND b = 'x'", None),
+    ],
+)
+def test_a_query_by_the_whole_key_is_known_as_one(query: str, keys: list[tuple[object, ...]] | None) -> None:
+    with duckdb.connect() as connection:
+        tree = syntax_tree(connection, query)
+        assert tree is not None
+        found = keys_of(tree, INFO)
+    assert (None if found is None else [tuple(each.values()) for each in found]) == keys
+
+
+def test_rows_by_key_are_those_that_a_scan_finds(fluss: FlussCommand, trips: str) -> None:
+    by_key = fluss("sql", f"SELECT * FROM {trips} WHERE id IN (1, 3, 99) AND km > 2", "-f", "json").rows
+    scanned = fluss("sql", f"SELECT * FROM {trips} WHERE id + 0 IN (1, 3, 99) AND km > 2", "-f", "json").rows
+    assert by_key == scanned == [{"id": 1, "city": "Bonn", "km": 3.5}]
+
+
+def test_tables_of_a_query_are_found_wherever_they_stand() -> None:
+    query = """WITH c AS (SELECT * FROM a.x) SELECT (SELECT max(n) FROM b.y), * FROM c JOIN 'f.parquet' USING (n)
+        WHERE n IN (SELECT n FROM z) UNION ALL FROM "odd name" """
+    with duckdb.connect() as connection:
+        tree = syntax_tree(connection, query)
+    assert tree is not None
+    assert sorted(tables_of(tree)) == [["a", "x"], ["b", "y"], ["f.parquet"], ["odd name"], ["z"]]
