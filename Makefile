@@ -87,14 +87,16 @@ test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with fa
 	@$(PY) -m pytest -q -m "slow or not slow" tests/unit/storage/remote tests/unit/server/tablet/test_remote_copier.py \
 		tests/unit/server/tablet/test_kv_snapshotter.py tests/integration/test_kv_snapshots.py \
 		tests/integration/test_remote_log.py tests/integration/test_object_stores.py tests/interop/test_remote_log.py \
-		tests/interop/test_remote_s3.py
+		tests/interop/test_remote_s3.py tests/integration/test_backup.py tests/integration/test_backup_stores.py \
+		tests/chaos/test_disaster.py
 
 interop-java: $(STAMP) ## A cluster of Apache Fluss 0.9.1, three servers: our client, the Java client, crashes (Java 17 and Maven)
 	@$(PY) -m pytest tests/java -m "slow or not slow" --durations=10
 
-crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer): chaos with nothing but kills
+crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer), and lose 50 with their disks (DISASTERS=n)
 	@$(PY) -m tests.chaos --kills $(or $(CYCLES),1000) --disk plain --no-proxy \
 		--faults kill,kill-in-recovery,kill-while-paused,store-damage
+	@$(PY) -m tests.chaos.disaster --rounds $(or $(DISASTERS),50)
 
 chaos: $(STAMP) ## Kills, power loss, full disks, clock jumps, a bad network; history checked (MINUTES=5 KILLS=n SEED=n)
 	@$(PY) -m tests.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) \
@@ -129,6 +131,7 @@ fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (COUNT=n for f
 
 docs: $(STAMP) ## Regenerate the pages that come from the code, and build the site (into ./site); every link is checked
 	@$(PY) tools/generate_option_pages.py
+	@$(PY) tools/generate_metrics_page.py
 	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
 	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt zensical mkdocstrings-python
 	@.venv-docs/bin/python tools/build_docs.py

@@ -41,6 +41,7 @@ _CONSUMERS = "tests/integration/test_consumers.py::"
 _UNION = "tests/integration/test_union_read.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 _REMOTE = "tests/integration/test_remote_log.py::"
+_BACKUP = "tests/integration/test_backup.py::"
 _SNAPSHOTS = "tests/integration/test_kv_snapshots.py::"
 _STORES = "tests/unit/storage/remote/test_store.py::"
 _TOKENS = "tests/unit/storage/remote/test_security_tokens.py::"
@@ -203,6 +204,9 @@ SERVER = {
     "remote.log.task-max-upload-segments": _REMOTE + "test_how_much_is_copied_at_a_time_and_how_fast_are_options",
     "remote.log.upload.max-bytes-per-second": _REMOTE + "test_how_much_is_copied_at_a_time_and_how_fast_are_options",
     "remote.log.index-file-cache-size": _REMOTE + "test_indexes_of_remote_segments_are_kept_up_to_a_size",
+    "backup.interval": _BACKUP + "test_how_often_and_how_much_is_backed_up_are_options",
+    "backup.points-kept": _BACKUP + "test_how_often_and_how_much_is_backed_up_are_options",
+    "backup.restore-from": _BACKUP + "test_tables_rows_writers_and_offsets_go_on_after_a_restore",
     "s3.endpoint": _TO_PYARROW,
     "s3.region": _TO_PYARROW,
     "s3.access-key": _TO_PYARROW,

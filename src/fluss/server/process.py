@@ -35,12 +35,14 @@ from fluss.server.authorizer import Authorizer, super_user_names
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
+from fluss.server.coordinator.metadata_backup import MetadataBackup
 from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.descriptors import connections_possible, raise_limit
 from fluss.server.http_listener import HttpPlan, Site, page_sentence, plan_http, start_site
+from fluss.server.json_logs import JsonFormatter
 from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import (
@@ -56,6 +58,7 @@ from fluss.server.model import Clock
 from fluss.server.operator_view import INSIDE_LISTENER, OperatorView
 from fluss.server.periodic import Periodic
 from fluss.server.process_options import Durability
+from fluss.server.restore import refuse_half_restored, restore
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.security_files import SecurityFiles, UsersFile, load_salt_key
@@ -71,7 +74,7 @@ from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.remote.file_systems import FileSystemOptions
 from fluss.storage.remote.security_tokens import SecurityTokens
-from fluss.storage.vfs import Files
+from fluss.storage.vfs import Files, OsFiles
 
 T = TypeVar("T")
 
@@ -91,6 +94,7 @@ _BUCKETS_MIN: Final = 16_384
 _PAGE_CONNECTIONS_MAX: Final = 256
 _PAGE_MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
 
 logger = logging.getLogger(__name__)
 
@@ -179,6 +183,7 @@ class FlussServer:
         # In a thread, because a directory may be slow, and other servers may share this loop.
         directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir, mode=self._options.data_dir_mode)
         self._running.callback(directory.release)
+        await asyncio.to_thread(self._restore, directory.path)
         await asyncio.to_thread(_refuse_lost_metadata, directory.path)
         nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
         coordinator = await Coordinator.open(
@@ -209,6 +214,7 @@ class FlussServer:
             remote_registry=coordinator.store.remote_logs,
             snapshot_registry=coordinator.store.kv_snapshots,
             tiered=coordinator.lake_snapshots,
+            metadata=MetadataBackup(coordinator.store),
             files=self._files,
         )
         self._running.push_async_callback(manager.stop)
@@ -244,7 +250,7 @@ class FlussServer:
                 inside,
                 users=self._http_users(self._http_plan, users),
                 throttle=self._login_throttle,
-                delayed_fetch_count=lambda: tablet_service.delayed_fetch_count,
+                tablet_service=tablet_service,
             )
             await self._start_site(self._http_plan, view)
         if self._options.metrics_port:
@@ -256,6 +262,14 @@ class FlussServer:
             reload = Periodic("fluss-security-reload", interval_ms, self._security_files.renew)
             self._running.push_async_callback(reload.stop)
             reload.start()
+
+    def _restore(self, data_dir: Path) -> None:
+        """Make the data directory from a backup, if that was asked for. Blocking."""
+        options, files = self._options, self._files or OsFiles()
+        if options.backup_restore_from:
+            file_systems = FileSystemOptions(options.file_system_properties)
+            restore(options.backup_restore_from, file_systems, data_dir, files, self._clock)
+        refuse_half_restored(data_dir, files)
 
     async def reload(self) -> None:
         """Look at the files of certificates and users now; those that have changed are loaded again."""
@@ -534,6 +548,8 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
             segments_per_task=options.remote_log_segments_per_task,
             index_cache_bytes=options.remote_log_index_cache_bytes,
             upload_bytes_per_second=options.remote_upload_bytes_per_second,
+            backup_interval_ms=options.backup_interval_ms,
+            backup_points_kept=options.backup_points_kept,
         ),
         snapshots=KvSnapshotSettings(
             interval_ms=options.kv_flush_interval_ms,
@@ -589,11 +605,14 @@ async def serve(
     logger.info("stopped")
 
 
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str, format_name: str = LOG_FORMATS[0]) -> None:
     """Send everything from ``level`` on to standard error. Standard output is left to the one line that says ready."""
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
     )
+    if format_name == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
 
 
 def prepare_process(options: ServerOptions) -> None:
