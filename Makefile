@@ -92,6 +92,7 @@ test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with fa
 
 interop-java: $(STAMP) ## A cluster of Apache Fluss 0.9.1, three servers: our client, the Java client, crashes (Java 17 and Maven)
 	@$(PY) -m pytest tests/java -m "slow or not slow" --durations=10
+	@$(PY) -m pytest tests/integration --java-cluster -m "slow or not slow" --durations=10
 
 crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer), and lose 50 with their disks (DISASTERS=n)
 	@$(PY) -m tests.chaos --kills $(or $(CYCLES),1000) --disk plain --no-proxy \

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
+
 import fluss
 from benchmarks.e2e.turns import in_turns
 from benchmarks.e2e.workload import BATCH_ROWS, SCHEMA, order_batch
@@ -46,9 +48,12 @@ def measure() -> Iterator[tuple[str, float, str, str]]:
             ("append single rows and wait", Side.append_small),
             ("look up keys one after the other", Side.look_up),
         ):
+            before = [side.processor_seconds() for side in sides]
             rate, ratio = in_turns(sides, work, TURNS)
+            watched, alone = (side.processor_seconds() - used for side, used in zip(sides, before, strict=True))
             yield (f"{what}, without HTTP and metrics", rate, "/s", "")
             yield (f"{what}, with HTTP and metrics", ratio, "x", "at least 0.98")
+            yield (f"{what}, with them per processor second of the server", alone / watched, "x", "looks included")
 
 
 def _look_at(port: int) -> threading.Event:
@@ -70,6 +75,7 @@ class Side:
 
     def __init__(self, stack: ExitStack, directory: Path, option: str) -> None:
         server = stack.enter_context(ServerProcess(directory, "-D", "durability=os", "-D", option))
+        self._process = psutil.Process(server.process_id)
         config = fluss.Config({"bootstrap.servers": server.bootstrap_servers})
         connection = stack.enter_context(blocking.FlussConnection.create(config))
         admin = connection.get_admin()
@@ -82,6 +88,10 @@ class Side:
         self._lookuper = connection.get_table(ORDERS).new_lookup().create_lookuper()
         self._batch = order_batch(BATCH_ROWS)
         self._row = self._batch.slice(0, 1)
+
+    def processor_seconds(self) -> float:
+        times = self._process.cpu_times()
+        return times.user + times.system
 
     def append(self) -> int:
         for _ in range(BATCHES):
