@@ -313,3 +313,12 @@ async def test_https(tmp_path: Path) -> None:
             assert answer.status == 200
             assert "Secure" in answer.headers["Set-Cookie"]
             assert "Max-Age=90;" in answer.headers["Set-Cookie"]
+
+
+async def test_the_age_of_the_backup(tmp_path: Path) -> None:
+    for remote, has_backup in (("", False), (str(tmp_path / "remote"), True)):
+        given = options(tmp_path / f"data-{has_backup}", **{"remote.data.dir": remote})
+        async with FlussServer(given) as server, browser(server) as page:
+            age_s = (await get(page, "/api/overview"))["backup_age_s"]
+            assert (age_s is not None and age_s >= 0) is has_backup
+            assert (await get(page, "/health"))["status"] == "green"

@@ -265,6 +265,9 @@ class OperatorView:
             red.append(problem)
         if health.problem is not None:
             (red if health.is_fenced else yellow).append(health.problem)
+        backup = self._manager.backup
+        if backup is not None and backup.problem is not None:
+            (red if backup.fence is not None else yellow).append(backup.problem)
         if damaged_count := len(scrubber.damaged_files):
             yellow.append(f"{damaged_count} files are damaged and not mended; the log of the server names them")
         if crowded_count := self._coordinator_service.crowded_count:
@@ -272,6 +275,14 @@ class OperatorView:
                 f"{crowded_count} tables lack partitions by time because a limit of partitions or buckets is reached"
             )
         return HealthReport("red" if red else "yellow" if yellow else "green", (*red, *yellow))
+
+    async def backup_age_s(self) -> float | None:
+        """Return how old the backup is; None if there is none."""
+        return await self._call(self._backup_age_s)
+
+    def _backup_age_s(self) -> float | None:
+        backup = self._manager.backup
+        return None if backup is None or not backup.is_enabled else backup.age_ms / 1000
 
     async def connections(self) -> list[ConnectionFacts]:
         return await self._call(lambda: [facts for listener in self._listeners for facts in listener.connections()])

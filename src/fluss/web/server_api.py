@@ -60,6 +60,7 @@ class ServerApi:
             "data_dir": options.data_dir,
             "durability": str(options.durability),
             "health": {"status": health.status, "ready": health.is_ready, "reasons": list(health.reasons)},
+            "backup_age_s": await self._view.backup_age_s(),
             "databases": databases,
             "tables": tables,
             "partitions": partitions,

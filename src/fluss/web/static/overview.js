@@ -44,6 +44,7 @@ function describe(found) {
       fact("Databases", count(found.databases)), fact("Tables", count(found.tables)),
       fact("Partitions", count(found.partitions)), fact("Running for", seconds((Date.now() - found.started_ms) / 1000)),
       fact("Since", moment(found.started_ms)), fact("Version", found.version), fact("Process", found.process_id),
+      fact("Backup", found.backup_age_s === null ? "none" : `${seconds(found.backup_age_s)} old`),
       fact("Durability", found.durability), fact("Data", found.data_dir)),
     health.reasons.map((reason) => h("p", { class: "error" }, reason)),
   ].flat();
