@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote test-page check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
+.PHONY: help setup run story lake serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote test-page check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ run: $(STAMP) ## The pipeline: orders stream into a table, Spark enriches and su
 
 story: $(STAMP) ## A server, two tables, rows in and out, without Spark: a short story with figures
 	@$(PY) examples/story.py
+
+lake: $(STAMP) ## A table and its lake: orders stream, old days are dropped from Fluss, lag and files are drawn (lake.svg)
+	@$(PY) examples/lake.py --days 6 --day-seconds 4 --picture $(or $(PICTURE),lake.svg)
 
 serve: $(STAMP) ## Run a server on port 9123 until Ctrl-C (DATA=directory, default ./data)
 	@$(PY) -m fluss.server --data-dir $(or $(DATA),data)
@@ -84,14 +87,16 @@ test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with fa
 	@$(PY) -m pytest -q -m "slow or not slow" tests/unit/storage/remote tests/unit/server/tablet/test_remote_copier.py \
 		tests/unit/server/tablet/test_kv_snapshotter.py tests/integration/test_kv_snapshots.py \
 		tests/integration/test_remote_log.py tests/integration/test_object_stores.py tests/interop/test_remote_log.py \
-		tests/interop/test_remote_s3.py
+		tests/interop/test_remote_s3.py tests/integration/test_backup.py tests/integration/test_backup_stores.py \
+		tests/chaos/test_disaster.py
 
 interop-java: $(STAMP) ## A cluster of Apache Fluss 0.9.1, three servers: our client, the Java client, crashes (Java 17 and Maven)
 	@$(PY) -m pytest tests/java -m "slow or not slow" --durations=10
 
-crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer): chaos with nothing but kills
+crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer), and lose 50 with their disks (DISASTERS=n)
 	@$(PY) -m tests.chaos --kills $(or $(CYCLES),1000) --disk plain --no-proxy \
 		--faults kill,kill-in-recovery,kill-while-paused,store-damage
+	@$(PY) -m tests.chaos.disaster --rounds $(or $(DISASTERS),50)
 
 chaos: $(STAMP) ## Kills, power loss, full disks, clock jumps, a bad network; history checked (MINUTES=5 KILLS=n SEED=n)
 	@$(PY) -m tests.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) \

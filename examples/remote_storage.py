@@ -23,6 +23,8 @@ with tempfile.TemporaryDirectory() as name:
         # A real server closes a segment when it has a gigabyte, and copies once a minute.
         "log.segment.file-size": "8 kb",
         "remote.log.task-interval-duration": "50 ms",
+        # Copies of a dropped table go when no backup needs them any more.
+        "backup.interval": "50 ms",
     }
     with embedded.start(options, data_dir=directory / "data") as server:
         config = blocking.Config({"bootstrap.servers": server.bootstrap_servers})

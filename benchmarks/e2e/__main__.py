@@ -31,6 +31,7 @@ if __name__ == "__main__":
                 "consumers",
                 "scrubbing",
                 "remote",
+                "backup",
                 "snapshots",
                 "tls",
                 "spark",
@@ -38,6 +39,7 @@ if __name__ == "__main__":
                 "spark_large",
                 "spark_plan",
                 "tiering",
+                "union",
             ),
             __doc__,
             # Fetched from elsewhere, and only where there is a JDK.

@@ -23,6 +23,7 @@ from tests.chaos.machine import Disk, Fault, Machine
 _REMOTE: Final = {
     "log.segment.file-size": "1kb",
     "remote.log.task-interval-duration": "100ms",
+    "backup.interval": "100ms",
     "kv.snapshot.interval": "200ms",
 }
 

@@ -24,7 +24,13 @@ from tests.integration.remote_storage import ask
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 EVENTS = fluss.TablePath("fluss", "events")
-SMALL_SEGMENTS = {"log.segment.file-size": "120b", "remote.log.task-interval-duration": "20ms", "durability": "os"}
+SMALL_SEGMENTS = {
+    "log.segment.file-size": "120b",
+    "remote.log.task-interval-duration": "20ms",
+    # Tests count objects, and wait for some to go.
+    "backup.interval": "0ms",
+    "durability": "os",
+}
 
 
 @contextmanager

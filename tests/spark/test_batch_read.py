@@ -306,7 +306,7 @@ def test_a_log_table_has_a_changelog_of_inserts(tables: Tables, load: Load) -> N
         ({"scan__columns": "nobody"}, "Column 'nobody' not found"),
         ({"scan__filter": "nobody = 1"}, "there is no column 'nobody'"),
         ({"scan__partitions": "day=mon"}, "has no partitions to choose from"),
-        ({"scan__mode": "lake"}, "cannot be read yet"),
+        ({"scan__mode": "lake"}, "The lake has nothing of"),
         ({"table": "wrong$binlog"}, "it has no \\$binlog"),
     ],
 )

@@ -41,6 +41,8 @@ _CONSUMERS = "tests/integration/test_consumers.py::"
 _UNION = "tests/integration/test_union_read.py::"
 _LOOKUP = "tests/unit/client/lookup/test_lookups.py::"
 _REMOTE = "tests/integration/test_remote_log.py::"
+_BACKUP = "tests/integration/test_backup.py::"
+_SNAPSHOTS = "tests/integration/test_kv_snapshots.py::"
 _STORES = "tests/unit/storage/remote/test_store.py::"
 _TOKENS = "tests/unit/storage/remote/test_security_tokens.py::"
 _PLACES = _FILES + "test_places_of_remote_storage_are_checked_and_spread_as_they_are_weighted"
@@ -85,6 +87,7 @@ CLIENT = {
     "scanner.log.fetch.max-bytes-for-bucket": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.min-bytes": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.wait-max-time-ms": _FETCH + "test_requests_say_everything",
+    "scanner.kv.read-preference": _SNAPSHOTS + "test_rows_at_an_offset_are_read_from_a_snapshot_by_those_who_prefer_it",
     "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
     "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
     "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
@@ -178,6 +181,9 @@ SERVER = {
     "log.filter.max-size": _OPTIONS + "test_a_filter_may_cost_so_much",
     "log.filter.max-batches": _OPTIONS + "test_a_fetch_looks_at_so_many_batches",
     "kv.snapshot.interval": _KV + "test_rows_are_written_to_the_disk_at_an_interval_that_can_be_changed",
+    "kv.snapshot.num-retained": _SNAPSHOTS + "test_a_lease_keeps_a_snapshot",
+    "kv.snapshot.transfer-thread-num": _KV + "test_options_reach_the_settings",
+    "kv.snapshot.lease.expiration-check-interval": _KV + "test_options_reach_the_settings",
     "kv.writes.memory-size": _KV + "test_writes_beyond_their_memory_are_refused",
     "kv.rocksdb.block.cache-size": _KV + "test_options_reach_the_settings",
     "kv.rocksdb.writebuffer.size": _KV + "test_a_small_write_buffer_goes_to_the_disk_when_it_is_full",
@@ -198,6 +204,9 @@ SERVER = {
     "remote.log.task-max-upload-segments": _REMOTE + "test_how_much_is_copied_at_a_time_and_how_fast_are_options",
     "remote.log.upload.max-bytes-per-second": _REMOTE + "test_how_much_is_copied_at_a_time_and_how_fast_are_options",
     "remote.log.index-file-cache-size": _REMOTE + "test_indexes_of_remote_segments_are_kept_up_to_a_size",
+    "backup.interval": _BACKUP + "test_how_often_and_how_much_is_backed_up_are_options",
+    "backup.points-kept": _BACKUP + "test_how_often_and_how_much_is_backed_up_are_options",
+    "backup.restore-from": _BACKUP + "test_tables_rows_writers_and_offsets_go_on_after_a_restore",
     "s3.endpoint": _TO_PYARROW,
     "s3.region": _TO_PYARROW,
     "s3.access-key": _TO_PYARROW,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,11 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, LessThan
 from pyiceberg.expressions.visitors import bind, extract_field_ids
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO, _read_deletes, expression_to_pyarrow
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema as LakeSchema
 from pyiceberg.schema import index_name_by_id
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.arrow_conversion import arrow_schema, lake_array
@@ -41,8 +44,27 @@ _FILES_AHEAD: Final = 2
 Int64Array = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class _PinnedTable:
+    """What readers know of a lake table: one state with one snapshot. It can be pickled, and asks no catalog."""
+
+    identifier: tuple[str, ...]
+    metadata: TableMetadata
+    io: FileIO
+
+    @classmethod
+    def of(cls, table: IcebergTable, snapshot_id: int) -> _PinnedTable:
+        metadata = table.metadata
+        snapshots = [each for each in metadata.snapshots if each.snapshot_id == snapshot_id]
+        kept = {"snapshots": snapshots, "snapshot_log": [], "metadata_log": [], "refs": {}, "statistics": []}
+        return cls(table.name(), metadata.model_copy(update=kept), table.io)
+
+    def name(self) -> tuple[str, ...]:
+        return self.identifier
+
+
 class LakeRows:
-    """Rows of a lake table at one snapshot.
+    """Rows of a lake table at one snapshot. It can be pickled, and read elsewhere.
 
     ``schema`` is that of the Fluss table, ``fields`` are the columns to return, each once, as the Fluss table has them:
     columns that the lake table does not have yet are null. Rows for which ``predicate`` does not hold may be left out,
@@ -57,7 +79,7 @@ class LakeRows:
         fields: pa.Schema,
         predicate: BoundPredicate | None = None,
     ) -> None:
-        self._table = table
+        self._table = _PinnedTable.of(table, snapshot_id)
         self._snapshot_id = snapshot_id
         self._fields = fields
         lake_schema: LakeSchema = table.metadata.schema()
@@ -65,8 +87,14 @@ class LakeRows:
         self._names = [name for name in fields.names if name in known]
         self._condition = pruning_condition(predicate, schema, known)
         self._lake_schema = lake_schema
-        self._scan = self._new_scan(self._condition)
         self._is_by_name = _has_stable_names(table)
+        # Says at once if there is no such snapshot.
+        self._new_scan(self._condition)
+
+    @property
+    def snapshot_id(self) -> int:
+        """The snapshot that is read."""
+        return self._snapshot_id
 
     def _new_scan(self, condition: BooleanExpression, columns: Sequence[str] | None = None) -> LakeScan:
         names = self._names if columns is None else columns
@@ -75,9 +103,13 @@ class LakeRows:
     def files(self) -> list[LakeFile]:
         """Return the data files that may have rows: bucket by bucket, those of a bucket in the order of the log."""
         with reading_lake(self._table):
-            files = self._scan.files()
+            files = self._new_scan(self._condition).files()
         offset_id = self._lake_schema.find_field(OFFSET_COLUMN).field_id
-        return sorted(files, key=lambda file: (file.partition_values, file.bucket_id, _first_offset(file, offset_id)))
+
+        def place(file: LakeFile) -> tuple[Any, ...]:
+            return file.partition_values, file.bucket_id, _first_offset(file, offset_id), file.data.file_path
+
+        return sorted(files, key=place)
 
     def batches(self, files: Iterable[LakeFile], *, offset_stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some of the files, in their order; with ``offset_stop`` only those before it in the log.
@@ -89,13 +121,13 @@ class LakeRows:
             condition = And(condition, LessThan(OFFSET_COLUMN, offset_stop))
         reading = _Reading(self, condition)
         with reading_lake(self._table):
-            for group in _alike(files, self._is_plain):
+            for group in _alike(files, self.is_plain):
                 for batch in reading.read(group):
                     if batch.num_rows:
                         yield self._fluss_batch(batch)
 
-    def _is_plain(self, file: LakeFile) -> bool:
-        """Whether a file can be read with others by names of columns."""
+    def is_plain(self, file: LakeFile) -> bool:
+        """Whether a file is Parquet that can be read as it is, by the names of its columns."""
         return self._is_by_name and not file.has_deletes and file.data.file_format == FileFormat.PARQUET
 
     def _fluss_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -125,7 +157,7 @@ class _Reading:
 
     def read(self, files: Sequence[LakeFile]) -> Iterator[pa.RecordBatch]:
         """Yield rows of files that are all plain, or of a single one."""
-        if self._rows._is_plain(files[0]):
+        if self._rows.is_plain(files[0]):
             return self._read_plain(files)
         (file,) = files
         if not self._rows._is_by_name or file.equality_deletes or file.data.file_format != FileFormat.PARQUET:
@@ -199,7 +231,7 @@ class _Reading:
 
 
 @contextmanager
-def reading_lake(table: IcebergTable) -> Iterator[None]:
+def reading_lake(table: IcebergTable | _PinnedTable) -> Iterator[None]:
     """Say what to do about a file that cannot be read; secrets are left out."""
     try:
         yield

@@ -20,7 +20,7 @@ import fluss.neighbours  # noqa: F401 - it looks for what would be in the way
 from fluss._version import __version__
 from fluss.errors import FlussError
 from fluss.net.transport import run
-from fluss.server import hash_password
+from fluss.server import hash_password, verify_backup
 from fluss.server.http_options import DEFAULT_HTTP_PORT
 from fluss.server.listener_options import DEFAULT_LISTENER_NAME, DEFAULT_PORT
 from fluss.server.listener_parsing import PORT_MAX, address_text
@@ -28,6 +28,7 @@ from fluss.server.option_sources import STANDARD_INPUT, Setting
 from fluss.server.process import LOG_LEVELS, FlussServer, log_to_stderr, prepare_process, request_stop, serve
 from fluss.server.process_options import Durability
 from fluss.server.server_options import ServerOptions, is_secret_option, meaningless_variables, variable_of
+from fluss.storage.remote.file_systems import FileSystemOptions
 
 _PROGRAM: Final = "python -m fluss.server"
 _DEFAULT_HOST: Final = "127.0.0.1"
@@ -54,6 +55,11 @@ examples:
   Instead of a password its hash can stand there, which this command makes:
     {_PROGRAM} {hash_password.COMMAND}
 
+  Copy what is complete to remote storage, back up the rest, and replace a server that is gone:
+    {_PROGRAM} --data-dir ./data -D remote.data.dir=/mnt/archive
+    {_PROGRAM} --verify-backup /mnt/archive
+    {_PROGRAM} --data-dir ./new-data --restore-from /mnt/archive
+
   Look at the server with a browser, and at its metrics:
     {_PROGRAM} --data-dir ./data --http
 
@@ -63,7 +69,7 @@ examples:
 An option has the value of the command line, else of the environment (data.dir is FLUSS_DATA_DIR), else of the file,
 else its default.
 
-exit codes: 0 stopped in order, 1 could not start or failed, 2 wrong usage
+exit codes: 0 stopped in order, or the backup is complete; 1 could not start or failed, or it is not; 2 wrong usage
 """
 
 logger = logging.getLogger(__name__)
@@ -84,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.print_config:
             sys.stdout.write(options.explained())
             return 0
+        if arguments.verify_backup is not None:
+            return _verify_backup(arguments.verify_backup, options, parser)
         if arguments.config is not None:
             _warn_of_readable(arguments.config, options)
         prepare_process(options)
@@ -139,6 +147,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--print-config", action="store_true", help="print every option with its value and where it comes from, and end"
     )
+    parser.add_argument(
+        "--restore-from",
+        metavar="DIR",
+        help="make the data directory, which must be new, from the backup in what was the remote.data.dir of a server",
+    )
+    parser.add_argument(
+        "--verify-backup",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="check that the backup in a remote directory (default: remote.data.dir) is complete, say so, and end",
+    )
     parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="(default info)")
     parser.add_argument("--version", action="version", version=f"Flussbett {__version__}")
     return parser
@@ -170,6 +190,8 @@ def _options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         given[ServerOptions.data_dir.key] = Setting(arguments.data_dir, "--data-dir")
     if arguments.durability is not None:
         given[ServerOptions.durability.key] = Setting(arguments.durability, "--durability")
+    if arguments.restore_from is not None:
+        given[ServerOptions.backup_restore_from.key] = Setting(arguments.restore_from, "--restore-from")
     if arguments.http is not None:
         given[ServerOptions.http_address.key] = Setting(arguments.http, "--http")
     if arguments.insecure:
@@ -183,9 +205,16 @@ def _options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         port = DEFAULT_PORT if arguments.port is None else arguments.port
         address = Setting(f"{DEFAULT_LISTENER_NAME}://{address_text(host, port)}", "--host and --port")
         options = ServerOptions.load({**given, ServerOptions.bind_listeners.key: address}, file=arguments.config)
-    if not options.data_dir and not arguments.print_config:
+    if not options.data_dir and not arguments.print_config and arguments.verify_backup is None:
         parser.error("say where to keep the data, for example --data-dir ./data")
     return options
+
+
+def _verify_backup(location: str, options: ServerOptions, parser: argparse.ArgumentParser) -> int:
+    location = location or next(iter(options.remote_locations), "")
+    if not location:
+        parser.error(f"say where the backup is: --verify-backup DIR, or set '{ServerOptions.remote_data_dir.key}'")
+    return verify_backup.main(location, FileSystemOptions(options.file_system_properties))
 
 
 def _warn_of_readable(path: Path, options: ServerOptions) -> None:

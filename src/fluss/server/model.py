@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
 from fluss.schema.descriptor import TableDescriptor
@@ -63,6 +64,9 @@ class BucketHealth:
 
     bucket_count: int
     active_count: int
+    # Whether another server has taken over, and what an operator should know besides.
+    is_fenced: bool = False
+    problem: str | None = None
 
 
 class CatalogView(Protocol):
@@ -120,6 +124,10 @@ class BucketHost(Protocol):
 
     def table_altered(self, table: Table) -> None:
         """Take over new properties or a new schema."""
+        ...
+
+    def check_change(self) -> None:
+        """Raise why nothing may be changed any more (code 24): another server has taken over."""
         ...
 
     def health(self) -> BucketHealth: ...
@@ -184,6 +192,22 @@ class RemoteLogRegistry(Protocol):
 
     async def forget_dropped(self, removed: Collection[tuple[str, str]]) -> None:
         """Note that such directories are gone."""
+        ...
+
+
+class MetadataCopies(Protocol):
+    """What a backup needs of the coordinator's metadata."""
+
+    async def change_count(self) -> int:
+        """Return a number that is another one when something was changed since the file was opened."""
+        ...
+
+    def copy_to(self, target: Path) -> None:
+        """Copy the content of one moment to a file of its own. Blocking; any thread may call. Raises FlussError."""
+        ...
+
+    def snapshot_offsets(self, copy: Path) -> Mapping[TableBucket, int]:
+        """Return up to which offsets the snapshots of rows by key have come that a copy knows of. Blocking."""
         ...
 
 

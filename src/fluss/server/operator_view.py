@@ -212,7 +212,8 @@ class OperatorView:
         return await self._call(self._health)
 
     def _health(self) -> HealthReport:
-        red, yellow = [], []
+        red: list[str] = []
+        yellow: list[str] = []
         health, scrubber = self._manager.health(), self._manager.scrubber
         failed_count = health.bucket_count - health.active_count
         if failed_count:
@@ -222,6 +223,8 @@ class OperatorView:
             )
         if (problem := self._manager.disk_guard.problem) is not None:
             red.append(problem)
+        if health.problem is not None:
+            (red if health.is_fenced else yellow).append(health.problem)
         if damaged_count := len(scrubber.damaged_files):
             yellow.append(f"{damaged_count} files are damaged and not mended; the log of the server names them")
         if crowded_count := self._coordinator_service.crowded_count:

@@ -35,6 +35,7 @@ from fluss.server.authorizer import Authorizer, super_user_names
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
+from fluss.server.coordinator.metadata_backup import MetadataBackup
 from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.coordinator.settings import CoordinatorSettings
@@ -56,6 +57,7 @@ from fluss.server.model import Clock
 from fluss.server.operator_view import INSIDE_LISTENER, OperatorView
 from fluss.server.periodic import Periodic
 from fluss.server.process_options import Durability
+from fluss.server.restore import refuse_half_restored, restore
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.security_files import SecurityFiles, UsersFile, load_salt_key
@@ -71,7 +73,7 @@ from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.remote.file_systems import FileSystemOptions
 from fluss.storage.remote.security_tokens import SecurityTokens
-from fluss.storage.vfs import Files
+from fluss.storage.vfs import Files, OsFiles
 
 T = TypeVar("T")
 
@@ -179,6 +181,7 @@ class FlussServer:
         # In a thread, because a directory may be slow, and other servers may share this loop.
         directory = await asyncio.to_thread(DataDirectory.acquire, self.data_dir, mode=self._options.data_dir_mode)
         self._running.callback(directory.release)
+        await asyncio.to_thread(self._restore, directory.path)
         await asyncio.to_thread(_refuse_lost_metadata, directory.path)
         nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
         coordinator = await Coordinator.open(
@@ -209,6 +212,7 @@ class FlussServer:
             remote_registry=coordinator.store.remote_logs,
             snapshot_registry=coordinator.store.kv_snapshots,
             tiered=coordinator.lake_snapshots,
+            metadata=MetadataBackup(coordinator.store),
             files=self._files,
         )
         self._running.push_async_callback(manager.stop)
@@ -256,6 +260,14 @@ class FlussServer:
             reload = Periodic("fluss-security-reload", interval_ms, self._security_files.renew)
             self._running.push_async_callback(reload.stop)
             reload.start()
+
+    def _restore(self, data_dir: Path) -> None:
+        """Make the data directory from a backup, if that was asked for. Blocking."""
+        options, files = self._options, self._files or OsFiles()
+        if options.backup_restore_from:
+            file_systems = FileSystemOptions(options.file_system_properties)
+            restore(options.backup_restore_from, file_systems, data_dir, files, self._clock)
+        refuse_half_restored(data_dir, files)
 
     async def reload(self) -> None:
         """Look at the files of certificates and users now; those that have changed are loaded again."""
@@ -534,6 +546,8 @@ def _tablet_settings(options: ServerOptions) -> TabletSettings:
             segments_per_task=options.remote_log_segments_per_task,
             index_cache_bytes=options.remote_log_index_cache_bytes,
             upload_bytes_per_second=options.remote_upload_bytes_per_second,
+            backup_interval_ms=options.backup_interval_ms,
+            backup_points_kept=options.backup_points_kept,
         ),
         snapshots=KvSnapshotSettings(
             interval_ms=options.kv_flush_interval_ms,

@@ -91,6 +91,32 @@ class RemoteOptions(OptionFamily):
         lowest=0,
     )
 
+    backup_interval_ms = ServerOption(
+        "backup.interval",
+        DURATION_MS,
+        "10 s",
+        "How often what is not yet in remote storage is shipped there, with the metadata, so that another server can "
+        "be restored from it: what is lost with the disk is at most so old. 0 ms: never, and two servers that share a "
+        "remote directory are not told from each other. Without remote storage it has no effect.",
+        lowest=0,
+    )
+    backup_points_kept = ServerOption(
+        "backup.points-kept",
+        INT32,
+        "3",
+        "How many of the newest backups are kept. What is removed from remote storage otherwise goes when none of them "
+        "needs it any more.",
+        lowest=2,
+    )
+    backup_restore_from = ServerOption(
+        "backup.restore-from",
+        TEXT,
+        "",
+        "The remote.data.dir of a server that is gone: the data directory, which must be new, is made from its backup, "
+        "and remote.data.dir is the same unless it is set. It has no effect on a directory that was restored from "
+        "there before.",
+    )
+
     # File systems.
     s3_endpoint = ServerOption(
         "s3.endpoint", TEXT, "", "The address of a store that is like S3, such as http://minio:9000."
@@ -139,7 +165,8 @@ class RemoteOptions(OptionFamily):
     def remote_locations(self) -> tuple[str, ...]:
         """All places, each as often as tables and partitions shall go there; empty if there is no remote storage."""
         if not self.remote_data_dirs:
-            return (self.remote_data_dir,) if self.remote_data_dir else ()
+            location = self.remote_data_dir or self.backup_restore_from
+            return (location,) if location else ()
         if self.remote_data_dirs_strategy is DirStrategy.ROUND_ROBIN:
             return self.remote_data_dirs
         pairs = zip(self.remote_data_dirs, self.remote_data_dirs_weights, strict=True)

@@ -174,12 +174,20 @@ class ServerOptions(ListenerOptions, HttpOptions, ProcessOptions, StorageOptions
         for option, locations in (
             (ServerOptions.remote_data_dir, (self.remote_data_dir,) if self.remote_data_dir else ()),
             (ServerOptions.remote_data_dirs, self.remote_data_dirs),
+            (ServerOptions.backup_restore_from, (self.backup_restore_from,) if self.backup_restore_from else ()),
         ):
             for location in locations:
                 try:
                     check_location(location)
                 except FlussError as error:
                     raise self._contradiction(option, error.message) from None
+        first = next(iter(self.remote_locations), "")
+        if self.backup_restore_from and check_location(first) != check_location(self.backup_restore_from):
+            raise self._contradiction(
+                ServerOptions.backup_restore_from,
+                f"a restored server goes on where its backup is, and '{ServerOptions.remote_data_dir.key}' says "
+                f"'{without_passwords(first)}'; leave one of them out",
+            )
         is_weighted = self.remote_data_dirs_strategy is DirStrategy.WEIGHTED_ROUND_ROBIN
         if is_weighted and len(self.remote_data_dirs_weights) != len(self.remote_data_dirs):
             raise self._contradiction(

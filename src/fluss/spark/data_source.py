@@ -54,7 +54,8 @@ class FlussDataSource(DataSource):
 
         with ShortTracebacks():
             options, hints = self._read_options(Use.BATCH_READ)
-            return FlussBatchReader(options, _checked(options, schema), hints.snapshot, names=schema.names)
+            checked = _checked(options, schema)
+            return FlussBatchReader(options, checked, hints.snapshot, names=schema.names, given=hints.given)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         with ShortTracebacks():

@@ -47,6 +47,7 @@ from fluss.spark.query_options import (
     time_range_options,
     write_options,
 )
+from fluss.spark.read.native_lake import native_read
 from fluss.spark.read.past import version_of
 from fluss.spark.read.planner import read_view
 from fluss.spark.read.split_read import view_filter
@@ -227,6 +228,10 @@ class FlussSpark:
         info = self._catalog.table_info(checked.table.path)
         schema = view_schema(info.schema, checked.view, checked.columns, is_case_sensitive=checked.is_case_sensitive)
         view_filter(checked, info, read_view(info, checked))
+        if not is_stream:
+            native = native_read(self._spark, self._format, info, checked, merged, schema)
+            if native is not None:
+                return native
         reader = self._spark.readStream if is_stream else self._spark.read
         return reader.format(self._format).schema(schema).options(**merged).load()
 

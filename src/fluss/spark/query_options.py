@@ -98,6 +98,7 @@ class ReadOptions:
     incremental_end_ms: int | None = None
     as_of_ms: int | None = None
     as_of_offsets: Mapping[str, int] | None = None
+    lake_snapshot_id: int | None = None
     changelog: bool = False
     time_zone: str = "UTC"
     startup_mode: StartupMode = "full"
@@ -251,7 +252,7 @@ def _read_options(given: _GivenOptions, use: Use) -> ReadOptions:
 def _check_view(options: ReadOptions) -> None:
     if options.changelog and options.table.view not in ("", "changelog"):
         raise FlussError(f"'scan.changelog' reads the changes of a table, but {options.table} is a view; leave one out")
-    if options.view and options.mode in ("lake", "snapshot"):
+    if options.view not in ("", "lake") and options.mode in ("lake", "snapshot"):
         raise FlussError(f"'scan.mode'={options.mode} has no changes; leave it out to read the view ${options.view}")
     if options.max_rows_per_trigger is not None and options.max_bytes_per_trigger is not None:
         raise FlussError("'maxRowsPerTrigger' and 'maxBytesPerTrigger' are both given; keep one")
@@ -282,6 +283,12 @@ def _check_time_range(options: ReadOptions) -> None:
 
 
 def _check_as_of(options: ReadOptions) -> None:
+    is_lake = options.mode == "lake" or options.view == "lake"
+    if options.lake_snapshot_id is not None:
+        if not is_lake:
+            raise FlussError("'scan.lake.snapshot-id' is about the lake; set 'scan.mode' to lake, too")
+        if options.as_of_ms is not None:
+            raise FlussError("'scan.as-of.timestamp' and 'scan.lake.snapshot-id' are both given; keep one")
     if options.as_of_ms is None and options.as_of_offsets is None:
         return
     if options.as_of_ms is not None and options.as_of_offsets is not None:
@@ -290,7 +297,9 @@ def _check_as_of(options: ReadOptions) -> None:
         raise FlussError(
             "A read of a range of time ends with 'scan.incremental.end.timestamp'; leave 'scan.as-of.*' out"
         )
-    if options.mode in ("lake", "snapshot"):
+    if is_lake and options.as_of_offsets is not None:
+        raise FlussError("'scan.as-of.offsets' are those of Fluss; a lake has 'scan.lake.snapshot-id'")
+    if options.mode == "snapshot":
         raise FlussError(f"The past of a table is read from Fluss; leave out 'scan.mode'={options.mode}")
 
 

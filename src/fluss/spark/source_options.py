@@ -25,7 +25,18 @@ from typing import Any, Final, NamedTuple
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.integers import INT64_MAX
-from fluss.options import BOOLEAN, DURATION_MS, INT64, MEMORY_BYTES, TEXT, TIME_ZONE, Option, ValueType, word_of
+from fluss.options import (
+    BOOLEAN,
+    DURATION_MS,
+    INT64,
+    MEMORY_BYTES,
+    TEXT,
+    TIME_ZONE,
+    Option,
+    ValueType,
+    integer_between,
+    word_of,
+)
 from fluss.schema.table import PartitionSpec
 from fluss.spark.naming import TableName
 
@@ -300,6 +311,15 @@ SPARK_OPTIONS: Final = (
         Use.BATCH_READ,
         'Read what the table had when its logs ended at these offsets, such as {":0": 17, ":1": 4}; buckets that are '
         "not in it had nothing, and one that the table does not have is refused. The same as VERSION AS OF in SQL.",
+    ),
+    SparkOption(
+        "scan.lake.snapshot-id",
+        "lake_snapshot_id",
+        integer_between(0, INT64_MAX),
+        None,
+        Use.BATCH_READ,
+        "Read the lake as it was at this snapshot of the Iceberg table; with scan.mode=lake, or from t$lake. With "
+        "scan.as-of.timestamp it is the snapshot of that time.",
     ),
     SparkOption(
         "scan.changelog",

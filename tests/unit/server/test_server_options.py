@@ -151,14 +151,14 @@ def test_several_data_directories_are_not_taken_for_one(tmp_path: Path) -> None:
 def test_keys_of_other_servers_are_accepted_and_named(tmp_path: Path) -> None:
     options = load(
         tmp_path,
-        "zookeeper.address: localhost:2181\nremote.fs.write-buffer-size: 4kb\nkv.snapshot.num-retained: 2\n"
+        "zookeeper.address: localhost:2181\nremote.fs.write-buffer-size: 4kb\nkv.snapshot.scheduler-thread-num: 2\n"
         "log.replica.max-lag-time: 1s\nserver.io-pool.size: 3\nmax.bucket.num: 7",
     )
     assert options.bucket_count_max == 7
     assert set(options.ignored_keys) == {
         "zookeeper.address",
         "remote.fs.write-buffer-size",
-        "kv.snapshot.num-retained",
+        "kv.snapshot.scheduler-thread-num",
         "log.replica.max-lag-time",
         "server.io-pool.size",
     }

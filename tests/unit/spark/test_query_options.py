@@ -95,6 +95,7 @@ BATCH_VALUES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ),
     ({"scan.as-of.timestamp": "1767225600000"}, {"as_of_ms": 1767225600000}),
     ({"scan.as-of.offsets": '{":0": 17}'}, {"as_of_offsets": {":0": 17}}),
+    ({"scan.mode": "lake", "scan.lake.snapshot-id": "17"}, {"mode": "lake", "lake_snapshot_id": 17}),
 ]
 STREAM_VALUES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"scan.startup.mode": "latest"}, {"startup_mode": "latest"}),

@@ -9,12 +9,13 @@ tables that a connection returned, and blocks the calling thread.
 | reads | exact ranges of logs (``ranges``), the rows of a key table at an offset (``rows_at``) |
 | changes | runs of records, the leading columns of a changelog, folding changes to rows (``scan``, ``LastChanges``) |
 | writes | counted rows (``CountedWriter``), batches with chosen sequence numbers (``SequencedWriter``) |
-| lakes | which tables are to be tiered, and registering what was (``TieringCalls``) |
+| lakes | which tables are to be tiered, and registering what was (``TieringCalls``); reading them (``lake_reads``) |
 | recovery | what a writer has written (``writer_batches``), where rows belong (``TableSplitter``) |
 """
 
 from fluss.client.admin.tiering_calls import FinishedRound, HeartbeatAnswer, TieringAssignment, TieringCalls
 from fluss.client.bulk.counted_writer import CountedWriter
+from fluss.client.bulk.lake_reads import lake_rows_of, lake_snapshot_at, rows_with_changes, union_plan_of
 from fluss.client.bulk.last_changes import KeyChanges, LastChanges
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.bulk.rows_at import rows_at
@@ -45,6 +46,7 @@ from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch, changelog_schema
 from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
+from fluss.client.scan.union_plan import UnionPlan
 from fluss.client.write.arrow_input import slices
 from fluss.client.write.encoders import gathered
 
@@ -65,6 +67,7 @@ __all__ = [
     "TableSplitter",
     "TieringAssignment",
     "TieringCalls",
+    "UnionPlan",
     "WrittenBatch",
     "admin_of",
     "append_encoder",
@@ -74,6 +77,8 @@ __all__ = [
     "chosen_partitions",
     "gathered",
     "lake_format",
+    "lake_rows_of",
+    "lake_snapshot_at",
     "lake_snapshot_of",
     "named_buckets_of",
     "new_writer_id",
@@ -85,9 +90,11 @@ __all__ = [
     "retried",
     "row_counts_of",
     "rows_at",
+    "rows_with_changes",
     "scan_columns",
     "slices",
     "tiering_calls_of",
+    "union_plan_of",
     "upsert_encoder",
     "wait_for",
     "writer_batch_bytes",

@@ -40,6 +40,8 @@ from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableI
 from fluss.schema.table_options import LAKE_ENABLED, LAKE_FORMAT, LakeFormat
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+
     from fluss.lake.fluss_rows import LakeRows
     from fluss.lake.scans import LakeFile
 
@@ -64,6 +66,10 @@ class UnionPlan:
     in_fluss: Sequence[TableBucket] = ()
     # Where the lake has rows that are read from Fluss nevertheless: files are read up to these offsets only.
     offset_stops: Mapping[TableBucket, int] = field(default_factory=dict)
+    # Where the logs of all buckets end that Fluss has.
+    latest: Mapping[TableBucket, int] = field(default_factory=dict)
+    # The values of all partitions that are read, whether or not Fluss has them.
+    partitions: Collection[tuple[str, ...]] = ((),)
     # Partition values of those that there are in Fluss, with their ids.
     partition_ids: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
 
@@ -86,13 +92,16 @@ async def plan_union(
     info: TableInfo,
     columns: ScanColumns,
     partitions: Collection[str | PartitionSpec] | None = None,
+    *,
+    is_cut: bool = False,
 ) -> UnionPlan | None:
     """Plan a read of a table that has a lake; None if all of it is in Fluss. On the loop of the cluster.
 
     ``columns`` are those that are wanted, with the filter of the rows. Raises code 36 for a chosen partition that is
-    neither in Fluss nor in the lake, and code 40 or 53 if the lake cannot be opened.
+    neither in Fluss nor in the lake, and code 40 or 53 if the lake cannot be opened. ``is_cut`` says that the reader
+    cuts times to microseconds anyway, as the lake does.
     """
-    planner = _Planner(cluster, runtime, info, columns, partitions)
+    planner = _Planner(cluster, runtime, info, columns, partitions, is_cut)
     for _ in range(_ATTEMPTS - 1):
         try:
             return await planner.plan()
@@ -112,6 +121,7 @@ class _Planner:
     info: TableInfo
     columns: ScanColumns
     choices: Collection[str | PartitionSpec] | None
+    is_cut: bool
 
     async def plan(self, *, is_last: bool = False) -> UnionPlan | None:
         info = self.info
@@ -124,7 +134,8 @@ class _Planner:
         if obstacle is not None:
             await self._require_all_in_fluss(existing, snapshot, obstacle)
             return None
-        lake, files, places = await self.runtime.offload(self._open_lake, await self._catalog(), snapshot.snapshot_id)
+        catalog = await lake_catalog(self.cluster, info)
+        lake, files, places = await self.runtime.offload(self._open_lake, catalog, snapshot.snapshot_id)
         partition_ids = self._chosen(existing, places)
         buckets = [
             TableBucket.new_with_partition(info.table_id, partition_id, bucket_id)
@@ -141,6 +152,8 @@ class _Planner:
             lake,
             [file for file in files if file.partition_values in partition_ids],
             {},
+            latest=latest,
+            partitions=list(partition_ids),
             partition_ids={values: id_ for values, id_ in partition_ids.items() if id_ != _NO_PARTITION_ID},
         )
         tiered = {bucket: snapshot.get_bucket_offset(bucket) for bucket in buckets}
@@ -196,7 +209,7 @@ class _Planner:
         """Whether the lake has the values of all columns that are read as Fluss has them."""
         from fluss.lake.schema_mapping import is_exact
 
-        needed = self.columns.with_filter_columns().columns
+        needed = () if self.is_cut else self.columns.with_filter_columns().columns
         keys = [self.info.schema.column(name) for name in self.info.primary_keys]
         return all(is_exact(column.data_type) for column in (*needed, *keys))
 
@@ -211,30 +224,16 @@ class _Planner:
             return 'reading a lake needs pyiceberg: pip install "flussbett[lake]"'
         return None
 
-    async def _catalog(self) -> dict[str, str]:
-        from fluss.lake.catalogs import catalog_properties
-
-        # What a table was opened with does not say where its lake is.
-        info = await fresh_table_info(self.cluster, self.info.table_path)
-        return catalog_properties(info.properties, parsed_properties(self.cluster.config.lake_properties))
-
     def _open_lake(
         self, properties: Mapping[str, str], snapshot_id: int
     ) -> tuple[LakeRows, list[LakeFile], set[tuple[str, ...]]]:
         """Open the lake table, and return its files and the partitions that it has. Blocks."""
-        from fluss.lake.fluss_rows import LakeRows, reading_lake
-
-        info = self.info
-        table = _lake_tables(tuple(sorted(properties.items()))).load(info.table_path)
-        needed = self.columns.with_filter_columns().with_columns(info.physical_primary_keys)
-        fields = ScanColumns(needed.schema_id, needed.schema, _unique_positions(needed)).arrow_schema
-        row_filter = self.columns.row_filter
-        predicate = None if row_filter is None else row_filter.bound_predicate()
-        with reading_lake(table):
-            lake = LakeRows(table, snapshot_id, info.schema, fields, predicate)
-            files = lake.files()
-            # A partition may exist and have no file in which the filter could find something.
-            all_files = files if self.choices is None else LakeRows(table, snapshot_id, info.schema, fields).files()
+        lake = lake_rows(properties, self.info, self.columns, snapshot_id)
+        files = lake.files()
+        # A partition may exist and have no file in which the filter could find something.
+        all_files = files
+        if self.choices is not None and self.columns.row_filter is not None:
+            all_files = lake_rows(properties, self.info, self.columns, snapshot_id, is_filtered=False).files()
         return lake, files, {file.partition_values for file in all_files}
 
     def _chosen(
@@ -282,6 +281,35 @@ class _Planner:
                 f"{path} has {missing} that are only in its lake, and {obstacle}. Or set 'client.lake.read' to off, to "
                 "read what Fluss has"
             )
+
+
+async def lake_catalog(cluster: Cluster, info: TableInfo) -> dict[str, str]:
+    """Return what the catalog of a table's lake is opened with."""
+    from fluss.lake.catalogs import catalog_properties
+
+    # What a table was opened with does not say where its lake is.
+    told = await fresh_table_info(cluster, info.table_path)
+    return catalog_properties(told.properties, parsed_properties(cluster.config.lake_properties))
+
+
+def lake_rows(
+    catalog: Mapping[str, str], info: TableInfo, columns: ScanColumns, snapshot_id: int, *, is_filtered: bool = True
+) -> LakeRows:
+    """Open the lake of a table at a snapshot, for columns, their filter and the primary key. Blocks."""
+    from fluss.lake.fluss_rows import LakeRows, reading_lake
+
+    table = lake_table(catalog, info)
+    needed = columns.with_filter_columns().with_columns(info.physical_primary_keys)
+    fields = ScanColumns(needed.schema_id, needed.schema, _unique_positions(needed)).arrow_schema
+    row_filter = columns.row_filter if is_filtered else None
+    predicate = None if row_filter is None else row_filter.bound_predicate()
+    with reading_lake(table):
+        return LakeRows(table, snapshot_id, info.schema, fields, predicate)
+
+
+def lake_table(catalog: Mapping[str, str], info: TableInfo) -> IcebergTable:
+    """Return the lake table of a table as it is now. Blocks."""
+    return _lake_tables(tuple(sorted(catalog.items()))).load(info.table_path)
 
 
 def _changed(plan: UnionPlan, **changes: Any) -> UnionPlan:

@@ -198,12 +198,24 @@ class UnionRead:
         for file in plan.files:
             files.setdefault(plan.bucket_of(file), []).append(file)
         for bucket in tails:
-            changed = _Changed(fold.changes(bucket), with_keys, key_names)
-            rows = (_chosen(batch, with_keys) for batch in plan.lake.batches(files.get(bucket, ())))
-            for batch in changed.without(rows):
+            for batch in merged_rows(fold, bucket, plan.lake.batches(files.get(bucket, ())), with_keys, key_names):
                 yield filtered_rows(_chosen(batch, self._unfiltered), self._columns)
-            for batch in changed.rows():
-                yield filtered_rows(_chosen(batch, self._unfiltered), self._columns)
+
+
+def merged_rows(
+    fold: ChangelogFold,
+    bucket: TableBucket,
+    lake: Iterable[pa.RecordBatch],
+    with_keys: ScanColumns,
+    key_names: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a bucket: those of the lake whose keys have not changed, then those that have.
+
+    ``fold`` has the changes, with those that delete; all rows have the columns ``with_keys``.
+    """
+    changed = _Changed(fold.changes(bucket), with_keys, key_names)
+    yield from changed.without(_chosen(batch, with_keys) for batch in lake)
+    yield from changed.rows()
 
 
 class _Changed:

@@ -66,9 +66,9 @@ class RegisteredOffsets:
 
 
 FILE_NAME: Final = "metadata.sqlite"
-_TABLE_ID: Final = "table_id"
-_PARTITION_ID: Final = "partition_id"
-_WRITER_ID: Final = "writer_id"
+TABLE_ID: Final = "table_id"
+PARTITION_ID: Final = "partition_id"
+WRITER_ID: Final = "writer_id"
 _COORDINATOR_EPOCH: Final = "coordinator_epoch"
 _ROW_ID_FIRST: Final = 1
 _SELECT_DROPPED: Final = "SELECT * FROM dropped_partitions ORDER BY dropped_ms, partition_id"
@@ -87,6 +87,14 @@ class MetadataStore:
 
     async def close(self) -> None:
         await self._file.close()
+
+    async def change_count(self) -> int:
+        """Return a number that is another one when something was changed since the file was opened."""
+        return await self._file.change_count()
+
+    def copy_to(self, target: Path) -> None:
+        """Copy the content of one moment to a file of its own. Blocking; any thread may call."""
+        self._file.copy_to(target)
 
     @property
     def remote_logs(self) -> RemoteLogTable:
@@ -142,7 +150,7 @@ class MetadataStore:
         def create(connection: sqlite3.Connection) -> None:
             connection.execute(f"INSERT INTO tables VALUES ({_marks(12)})", _table_row(table))
             _insert_schema(connection, table)
-            _set_counter(connection, _TABLE_ID, table.table_id + 1)
+            _set_counter(connection, TABLE_ID, table.table_id + 1)
 
         await self._file.write(create)
 
@@ -180,7 +188,7 @@ class MetadataStore:
                 "INSERT INTO partitions VALUES (?, ?, ?)",
                 [(partition.partition_id, partition.table_id, partition.name) for partition in partitions],
             )
-            _set_counter(connection, _PARTITION_ID, max(partition.partition_id for partition in partitions) + 1)
+            _set_counter(connection, PARTITION_ID, max(partition.partition_id for partition in partitions) + 1)
 
         await self._file.write(create)
 
@@ -218,8 +226,8 @@ class MetadataStore:
             [self._table(schemas[row[0]], row) for row in connection.execute("SELECT * FROM tables")],
             [Partition(*row) for row in connection.execute("SELECT * FROM partitions")],
             [_dropped_partition(*row) for row in connection.execute(_SELECT_DROPPED)],
-            _counter(connection, _TABLE_ID),
-            _counter(connection, _PARTITION_ID),
+            _counter(connection, TABLE_ID),
+            _counter(connection, PARTITION_ID),
         )
 
     def _table(self, schema_jsons: Mapping[int, str], row: tuple[Any, ...]) -> Table:
@@ -236,10 +244,10 @@ class MetadataStore:
     # Writer ids
 
     async def load_writer_id_next(self) -> int:
-        return await self._file.read(lambda connection: _counter(connection, _WRITER_ID))
+        return await self._file.read(lambda connection: _counter(connection, WRITER_ID))
 
     async def set_writer_id_next(self, writer_id_next: int) -> None:
-        await self._file.write(lambda connection: _set_counter(connection, _WRITER_ID, writer_id_next))
+        await self._file.write(lambda connection: _set_counter(connection, WRITER_ID, writer_id_next))
 
     # Row ids
 

@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -75,6 +75,28 @@ class SqliteFile:
     async def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
         """Run a function in a transaction. Either all it did is on disk when this returns, or nothing of it."""
         return await self._run(lambda: self._guarded(lambda connection: _in_transaction(connection, change)))
+
+    async def change_count(self) -> int:
+        """Return a number that is another one when something was changed since the file was opened."""
+        return await self._run(lambda: self._guarded(lambda connection: connection.total_changes))
+
+    def copy_to(self, target: Path) -> None:
+        """Copy the content of one moment to a file of its own. Blocking; any thread may call, changes go on meanwhile.
+
+        Raises FlussError.
+        """
+        try:
+            with (
+                closing(sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S)) as source,
+                closing(sqlite3.connect(target, timeout=_BUSY_TIMEOUT_S)) as copy,
+            ):
+                source.backup(copy)
+                # A single file, without a log beside it.
+                copy.execute("PRAGMA journal_mode=DELETE")
+        except sqlite3.Error as error:
+            raise FlussError(
+                f"the metadata in {self._path} could not be copied: {error}", ErrorCode.STORAGE_EXCEPTION
+            ) from error
 
     async def close(self) -> None:
         """Finish what was started and close. May be called again."""

@@ -72,10 +72,11 @@ class ClusterHandlers:
         )
 
     def _status(self, health: BucketHealth) -> HealthStatus:
-        if health.active_count < health.bucket_count:
+        if health.active_count < health.bucket_count or health.is_fenced:
             return HealthStatus.RED
         # Everything works, but partitions that a table should have by now are missing, and writers will look for them.
-        return HealthStatus.YELLOW if self._auto_partitioner.crowded_count else HealthStatus.GREEN
+        # Or the last backup is older than it should be.
+        return HealthStatus.YELLOW if self._auto_partitioner.crowded_count or health.problem else HealthStatus.GREEN
 
     # Configuration
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -57,7 +57,7 @@ class CoordinatorService:
             settings.producer_offsets_cleanup_interval_ms,
             coordinator.producers.remove_expired,
         )
-        self._running_changes = RunningChanges()
+        self._running_changes = RunningChanges(bucket_host.check_change)
         self._lake_tiering = coordinator.lake_tiering
         self._lake_cleanup = Periodic(
             "clean-up of lake snapshots", _LAKE_CLEANUP_INTERVAL_MS, coordinator.lake_snapshots.forget_dropped
@@ -143,7 +143,9 @@ class RunningChanges:
     At most ``count_max`` are under way or wait for their turn; further ones are told to come back (code 25).
     """
 
-    def __init__(self, *, count_max: int = 10_000) -> None:
+    def __init__(self, check_change: Callable[[], None] = lambda: None, *, count_max: int = 10_000) -> None:
+        """``check_change`` raises why nothing may be changed any more."""
+        self._check_change = check_change
         self._tasks: set[asyncio.Task[Any]] = set()
         self._count_max = count_max
 
@@ -151,6 +153,7 @@ class RunningChanges:
         """Return a handler that gives up waiting when its client disconnects, while the change goes on."""
 
         def start(context: RequestContext, request: Any) -> Awaitable[Any]:
+            self._check_change()
             if len(self._tasks) >= self._count_max:
                 raise FlussError(
                     f"{len(self._tasks)} changes wait for their turn; try again later", ErrorCode.REQUEST_TIME_OUT

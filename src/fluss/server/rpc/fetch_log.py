@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -574,9 +575,16 @@ def _remote_fetch_info(found: RemoteRange) -> pb.PbRemoteLogFetchInfo:
 
 
 def _out_of_range(hosted: HostedBucket, log: LogTablet, offset: int) -> FlussError:
+    restored_ms, reason = hosted.group.opener.restored_ms, ""
+    if restored_ms is not None and offset > log.offset_next:
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(restored_ms / 1000))
+        reason = (
+            f". The server was restored from a backup of {when}, and what was written later is lost: go on at offset "
+            f"{log.offset_next}, or read again what depends on lost records"
+        )
     return FlussError(
         f"The fetch offset {offset} of {format_bucket(hosted.bucket)} is out of range: its log goes from "
-        f"{log.offset_start} to {log.offset_next}",
+        f"{log.offset_start} to {log.offset_next}{reason}",
         ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
     )
 

@@ -48,6 +48,8 @@ class Opener(Protocol):
     """Opens the logs of buckets below a data directory."""
 
     data_dir: Path
+    # Of when the backup was from which the server was restored, as epoch milliseconds; None if it was not.
+    restored_ms: int | None
 
     def open(self, bucket: HostedBucket) -> None:
         """Have the log of a bucket opened; ``bucket.opened`` is called on the event loop, perhaps at once."""
@@ -352,6 +354,7 @@ class BucketGroup:
         "remote",
         "snapshot_offsets",
         "table_id",
+        "unshipped",
     )
 
     def __init__(self, table: HostedTable, partition: Partition | None, opener: Opener) -> None:
@@ -380,6 +383,8 @@ class BucketGroup:
         self.snapshot_offsets: array[int] | None = None
         # For copies to remote storage: 1 for logs that are not open and have nothing to be copied.
         self.copy_looks: bytearray | None = None
+        # For backups: those whose logs were closed since it was last looked; None if there are none.
+        self.unshipped: set[int] | None = None
 
     @property
     def partition_id(self) -> int | None:
@@ -461,6 +466,9 @@ class BucketGroup:
             self.first_times[bucket_id] = -1
         if self.copy_looks is not None:
             self.copy_looks[bucket_id] = 0
+        if self.unshipped is None:
+            self.unshipped = set()
+        self.unshipped.add(bucket_id)
 
     def location(self, bucket_id: int) -> TabletLocation:
         """Return the names of a bucket's directories."""

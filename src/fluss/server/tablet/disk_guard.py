@@ -41,6 +41,7 @@ class DiskGuard:
         self._is_above_limit = False
         self._is_out_of_space = False
         self._failure_count = 0
+        self._refusal: FlussError | None = None
         self.set_ratios(limit_ratio=limit_ratio, recover_ratio=recover_ratio)
 
     def set_ratios(self, *, limit_ratio: float, recover_ratio: float) -> None:
@@ -63,8 +64,14 @@ class DiskGuard:
     def is_locked(self) -> bool:
         return self._is_above_limit or self._is_out_of_space
 
+    def refuse(self, reason: FlussError) -> None:
+        """Take no more writes, whatever the disk is like, until the server is started again."""
+        self._refusal = reason
+
     def check_write(self) -> None:
-        """Refuse a write while the disk is too full (code 70)."""
+        """Refuse a write while the disk is too full (code 70), or for another reason."""
+        if self._refusal is not None:
+            raise self._refusal.copied()
         if self.is_locked:
             raise FlussError(self._problem(), ErrorCode.DISK_WRITE_LOCKED)
 

@@ -32,6 +32,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,7 @@ from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import BucketGroup, HostedTable, open_all
 from fluss.server.tablet.kv_snapshots import KvSnapshots
 from fluss.server.tablet.remote_logs import RemoteLogs
+from fluss.storage.backup.ownership import FencedError
 from fluss.storage.kv.completed_snapshot import CompletedSnapshot
 from fluss.storage.kv.remote_snapshot import SnapshotUploader, remove_snapshot_orphans
 from fluss.storage.kv.state import KvState
@@ -126,6 +128,11 @@ class KvSnapshotter:
     async def snapshot_all(self) -> None:
         """Do what there is to do for all buckets, once."""
         async with self._turn:
+            try:
+                await self._snapshots.in_thread(self._logs.gate.check_owner)
+            except FencedError:
+                # Another server has taken over, which the backup says.
+                return
             superfluous: defaultdict[tuple[int, int | None], set[int]] = defaultdict(set)
             for bucket in await self._registry.superfluous(self._snapshots.settings.retained_count):
                 superfluous[bucket.table_id, bucket.partition_id].add(bucket.bucket_id)
@@ -299,7 +306,8 @@ class KvSnapshotter:
                 logger.error("snapshot %d of %s is lost: %s", entry.snapshot_id, format_bucket(known.bucket), error)
                 await self._snapshots.discard(known.bucket, [entry.snapshot_id])
         store = await self._snapshots.in_thread(self._logs.store, known.root)
-        return await self._snapshots.in_thread(remove_snapshot_orphans, store, known.directory, live)
+        remove = partial(remove_snapshot_orphans, check=self._logs.gate.check_owner)
+        return await self._snapshots.in_thread(remove, store, known.directory, live)
 
     def dropped(self, group: BucketGroup) -> None:
         """Let go of what is known of a group that was dropped. Its directories are removed with its remote logs."""

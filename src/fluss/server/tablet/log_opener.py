@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -59,6 +59,10 @@ class LogOpener:
         self.data_dir = data_dir
         # Whether the last run of the server has closed its logs in order. To be set before any is opened.
         self.was_clean = False
+        # Sees to it that logs are on the disk after a restore, and returns those that are not; None if all are.
+        self.bring: Callable[[Sequence[HostedBucket]], Awaitable[Sequence[HostedBucket]]] | None = None
+        # Of when the backup was from which the server was restored, as epoch milliseconds.
+        self.restored_ms: int | None = None
         self._settings = settings
         self._files = files
         self._committer = committer
@@ -189,6 +193,11 @@ class LogOpener:
             await asyncio.sleep(0)
 
     async def _open(self, places: Sequence[_Place]) -> None:
+        if self.bring is not None:
+            missing = set(await self.bring([place.bucket for place in places]))
+            for bucket in missing:
+                bucket.not_opened()
+            places = [place for place in places if place.bucket not in missing]
         logs = await asyncio.get_running_loop().run_in_executor(self._threads, self._open_logs, places)
         for place, log in zip(places, logs, strict=True):
             if log is None:

@@ -30,12 +30,14 @@ from fluss.server.model import (
     Clock,
     IdSource,
     KvSnapshotRegistry,
+    MetadataCopies,
     Partition,
     RemoteLogRegistry,
     Table,
     TieredOffsets,
 )
 from fluss.server.periodic import Periodic
+from fluss.server.tablet.backup import Backup
 from fluss.server.tablet.buckets import BucketGroup, HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
 from fluss.server.tablet.kv_snapshots import KvSnapshots, KvSnapshotSettings
@@ -46,11 +48,13 @@ from fluss.server.tablet.log_upkeep import LogUpkeep
 from fluss.server.tablet.reaper import Reaper
 from fluss.server.tablet.remote_copier import RemoteCopier
 from fluss.server.tablet.remote_logs import RemoteLogs, RemoteSettings
+from fluss.server.tablet.restoration import Restoration
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrub_repairs import ScrubRepairs
 from fluss.server.tablet.scrubber import Scrubber, ScrubSettings
 from fluss.server.tablet.tablet_files import Checkpoints, GroupOffsets, find_groups, find_residue, is_known
+from fluss.storage.backup.restore_note import RestoreNote
 from fluss.storage.log.checkpoint_file import GroupId
 from fluss.storage.log.committer import Committer
 from fluss.storage.log.log_settings import LogSettings
@@ -133,10 +137,12 @@ class TabletManager:
         remote_registry: RemoteLogRegistry | None = None,
         snapshot_registry: KvSnapshotRegistry | None = None,
         tiered: TieredOffsets | None = None,
+        metadata: MetadataCopies | None = None,
         files: Files | None = None,
         usage_ratio: Callable[[Path], float] = disk_usage_ratio,
     ) -> None:
         """``ids`` numbers the rows of tables that ask for it; ``remote_registry`` knows what is in remote storage,
+        ``tiered`` what is in lakes; ``metadata`` are shipped with backups.
         ``snapshot_registry`` which snapshots of rows by key there are, ``tiered`` what is in lakes.
         """
         self._data_dir = data_dir
@@ -188,6 +194,12 @@ class TabletManager:
                 offset_needed=None if self._snapshots is None else self._snapshots.offset_needed,
             )
             self._kv_runtime.archive_of = self._remote.archive
+        self._backup: Backup | None = None
+        if self._remote is not None and metadata is not None:
+            self._backup = Backup(
+                *(self._remote, self._tables, metadata, self._disk_guard, data_dir, self._files, clock)
+            )
+        self._restoration: Restoration | None = None
         self._retention = Retention(
             self._tables,
             clock,
@@ -241,6 +253,16 @@ class TabletManager:
         return self._copier
 
     @property
+    def backup(self) -> Backup | None:
+        """What ships logs and metadata to remote storage."""
+        return self._backup
+
+    @property
+    def restoration(self) -> Restoration | None:
+        """What brings logs back from a backup; None if the server was not restored, or all are there."""
+        return self._restoration
+
+    @property
     def snapshots(self) -> KvSnapshots | None:
         """The snapshots of rows by key in remote storage; None if the server knows no such thing."""
         return self._snapshots
@@ -280,6 +302,9 @@ class TabletManager:
             await self._take_notes()
             if self._remote is not None:
                 await self._remote.start()
+            if self._backup is not None:
+                await self._backup.start()
+            await self._begin_restoration()
             if self._snapshots is not None:
                 await self._snapshots.start()
         except BaseException:
@@ -292,6 +317,8 @@ class TabletManager:
         self._scrubber.start()
         if self._copier is not None:
             self._copier.start()
+        if self._backup is not None:
+            self._backup.start_rounds()
         if self._snapshotter is not None:
             self._snapshotter.start()
         if not self._opener.was_clean:
@@ -308,6 +335,10 @@ class TabletManager:
         for periodic in self._periodics:
             await periodic.stop()
         await self._scrubber.stop()
+        if self._restoration is not None:
+            await self._restoration.stop()
+        if self._backup is not None:
+            await self._backup.stop()
         if self._copier is not None:
             await self._copier.stop()
         if self._snapshotter is not None:
@@ -374,9 +405,17 @@ class TabletManager:
         self._reaper.drop(group)
         if self._copier is not None:
             self._copier.dropped(group)
+        if self._backup is not None:
+            self._backup.dropped(group)
+        if self._restoration is not None:
+            self._restoration.dropped(group)
         if self._snapshotter is not None:
             self._snapshotter.dropped(group)
         return ends
+
+    def check_change(self) -> None:
+        if self._backup is not None and self._backup.fence is not None:
+            raise self._backup.fence.copied()
 
     def table_altered(self, table: Table) -> None:
         hosted = self._tables.get(table.table_id)
@@ -388,7 +427,13 @@ class TabletManager:
         failed_count = len(damaged) + sum(
             bucket.is_failed and bucket.bucket not in damaged for table in self._tables.values() for bucket in table
         )
-        return BucketHealth(bucket_count=self._bucket_count, active_count=self._bucket_count - failed_count)
+        backup = self._backup
+        return BucketHealth(
+            bucket_count=self._bucket_count,
+            active_count=self._bucket_count - failed_count,
+            is_fenced=backup is not None and backup.fence is not None,
+            problem=None if backup is None else backup.problem,
+        )
 
     def show(self, metrics: Metrics) -> None:
         """Show how many buckets, logs and stores there are."""
@@ -400,6 +445,10 @@ class TabletManager:
         if self._remote is not None and self._copier is not None:
             self._remote.show(metrics)
             self._copier.show(metrics)
+        if self._backup is not None:
+            self._backup.show(metrics)
+        if self._restoration is not None:
+            self._restoration.show(metrics)
         if self._snapshots is not None and self._snapshotter is not None:
             self._snapshots.show(metrics)
             self._snapshotter.show(metrics)
@@ -447,9 +496,36 @@ class TabletManager:
         return None if hosted is None else hosted.groups.get(group_id[1])
 
     async def _recover(self) -> None:
-        """After a crash: look through all logs that are on the disk, and note what need not be looked at again."""
+        """After a crash: look through all logs that are on the disk, and note what need not be looked at again.
+
+        After a restore they are fetched first.
+        """
+        if self._restoration is not None:
+            await self._restoration.bring_all()
         await self._upkeep.recover()
         await self.checkpoint()
+
+    async def _begin_restoration(self) -> None:
+        """Go on with a restore, if the data directory was made by one and logs are missing."""
+        note = await asyncio.to_thread(RestoreNote.load, self._files, self._data_dir)
+        if note is None:
+            return
+        self._opener.restored_ms = note.time_ms
+        if note.is_complete:
+            return
+        if self._remote is None or not self._remote.is_enabled:
+            raise FlussError(
+                f"logs are missing that are in the backup in {note.location}; start the server with remote.data.dir "
+                "set to it"
+            )
+        restoration = Restoration(
+            *(note, self._remote, self._tables, self._data_dir, self._files),
+            segment_bytes_max=self._settings.log.segment_bytes_max,
+        )
+        is_loaded = self._backup is not None and self._backup.is_loaded
+        chains = self._backup.chains() if self._backup is not None and is_loaded else await restoration.load_chains()
+        restoration.start(chains)
+        self._restoration, self._opener.bring = restoration, restoration.bring
 
     # Checkpoints
 

@@ -13,6 +13,8 @@ For one bucket, step by step; a crash may come between any two of them:
 | 6. the registry notes that there are no orphans         | local segments that could be gone                         |
 | 7. local segments are removed down to a number          | nothing: it is looked at each time                        |
 
+With a backup, what is removed in step 5 stays until no backup names it (``RemovalGate``), and step 6 waits for that.
+
 Orphans are found by comparing the directory with the manifest, before anything else is done for a bucket of which step
 1 was noted and step 6 was not. Tables and partitions that are dropped leave the directories of their remote logs in the
 registry, in the transaction of the drop; these are removed in the background, and by the next start if need be.
@@ -43,11 +45,12 @@ from fluss.server.tablet.buckets import NOTHING_ON_DISK, BucketGroup, HostedBuck
 from fluss.server.tablet.log_opener import LOGS_PER_JOB, LogOpener
 from fluss.server.tablet.remote_logs import RemoteLogs
 from fluss.server.tablet.retention import in_lake
+from fluss.storage.backup.ownership import FencedError
 from fluss.storage.log.file_names import LogFileKind, LogFileName
 from fluss.storage.log.remote_log import SegmentCopier, put_manifest, remove_orphans
-from fluss.storage.log.remote_manifest import RemoteManifest, RemoteSegment
+from fluss.storage.log.remote_manifest import MANIFEST_SUFFIX, RemoteManifest, RemoteSegment
 from fluss.storage.log.segment import Segment
-from fluss.storage.remote.store import RemoteStoppedError
+from fluss.storage.remote.store import RemoteStoppedError, RemoteStore
 from fluss.storage.vfs import Files
 
 T = TypeVar("T")
@@ -97,11 +100,21 @@ class RemoteCopier:
         self._is_stopping = False
         # Buckets whose last copy has failed, and why.
         self._failures: dict[TableBucket, str] = {}
+        # Objects and directories that no manifest names any more, but perhaps a backup, each with its mark.
+        self._unnamed: dict[TableBucket, list[tuple[int, str]]] = {}
+        self._dropped_marks: dict[tuple[str, str], int] = {}
+        # Buckets with objects that never were named: left by earlier runs, or by attempts that failed. Those of earlier
+        # runs may be removed when the mark is released.
+        self._orphaned: set[TableBucket] = set()
+        self._mark_of_start = 0
         interval_ms = logs.settings.task_interval_ms if logs.is_enabled else 0
         self._periodic = Periodic("copying to remote storage", interval_ms, self.copy_all)
 
     def start(self) -> None:
         if self._logs.is_enabled:
+            self._orphaned = set(self._logs.dirty)
+            self._mark_of_start = self._logs.gate.mark()
+            self._logs.gate.on_release(self.remove_dropped)
             self._periodic.start()
             self.remove_dropped()
 
@@ -126,8 +139,13 @@ class RemoteCopier:
     # A round
 
     async def copy_all(self) -> None:
-        """Do what there is to do for all buckets, once."""
+        """Do what there is to do for all buckets, once; nothing if another server has taken over."""
         async with self._turn:
+            try:
+                await self._in_thread(self._logs.gate.check_owner)
+            except FencedError:
+                # The backup says it.
+                return
             for table in list(self._tables.values()):
                 for group in list(table.groups.values()):
                     if self._is_stopping:
@@ -165,8 +183,17 @@ class RemoteCopier:
             times = np.frombuffer(remote.first_times, np.int64)
             wanted.update(np.flatnonzero((times >= 0) & (times < expired_before_ms)).tolist())
         key = (group.table_id, group.partition_id)
-        wanted.update(bucket.bucket_id for bucket in self._logs.dirty if (bucket.table_id, bucket.partition_id) == key)
+        wanted.update(
+            bucket.bucket_id
+            for bucket in self._logs.dirty
+            if (bucket.table_id, bucket.partition_id) == key and self._is_tidying_due(bucket)
+        )
         return sorted(wanted)
+
+    def _is_tidying_due(self, bucket: TableBucket) -> bool:
+        """Tell whether objects of a bucket can be removed that no manifest names."""
+        gate, unnamed = self._logs.gate, self._unnamed.get(bucket)
+        return gate.is_released(self._mark_of_start) if not unnamed else gate.is_released(unnamed[0][0])
 
     async def _wanted_unopened(self, group: BucketGroup, kept: int) -> list[int]:
         """Return those of the logs that are not open that have something to be copied or removed."""
@@ -223,6 +250,7 @@ class RemoteCopier:
                 return None
             except Exception as error:  # The other buckets must not wait for what is wrong with this one.
                 self._logs.dirty.add(bucket)
+                self._orphaned.add(bucket)
                 self._note_failure(group, bucket, error)
                 return None
         if self._failures.pop(bucket, None) is not None:
@@ -247,8 +275,14 @@ class RemoteCopier:
             return False
         manifest = None if known is None else known[1]
         store = await self._in_thread(self._logs.store, entry.root)
-        if bucket in self._logs.dirty:
-            count = await self._in_thread(remove_orphans, store, entry.directory, manifest, entry.manifest_path)
+        gate = self._logs.gate
+        await self._remove_unnamed(store, bucket)
+        if bucket in self._orphaned and bucket not in self._unnamed and gate.is_released(self._mark_of_start):
+            count = await self._in_thread(
+                partial(remove_orphans, check=gate.check_owner),
+                *(store, entry.directory, manifest, entry.manifest_path),
+            )
+            self._orphaned.discard(bucket)
             if count:
                 logger.info("removed %d orphans from %s/%s", count, entry.root, entry.directory)
         hosted = group[bucket.bucket_id]
@@ -256,12 +290,34 @@ class RemoteCopier:
         segments = () if manifest is None else manifest.segments
         copied, is_complete = await self._copy(hosted, entry, segments)
         expired = await self._expired(hosted, segments)
-        is_tidy = True
         if copied or expired:
             entry = await self._commit(group, entry, segments[expired:] + copied)
-            is_tidy = not expired and is_complete
+            gone = [f"{entry.directory}/{segment.segment_id}" for segment in segments[:expired]]
+            self._forget_later(bucket, gone)
+        if not is_complete:
+            self._orphaned.add(bucket)
         await self._remove_local(hosted, entry.end_offset)
-        return is_tidy
+        return bucket not in self._orphaned and bucket not in self._unnamed
+
+    def _forget_later(self, bucket: TableBucket, paths: Sequence[str]) -> None:
+        """Have objects removed that no manifest names any more, when no backup needs them and readers had some time."""
+        if paths:
+            mark = self._logs.gate.mark()
+            self._unnamed.setdefault(bucket, []).extend((mark, path) for path in paths)
+
+    async def _remove_unnamed(self, store: RemoteStore, bucket: TableBucket) -> None:
+        unnamed = self._unnamed.get(bucket)
+        while unnamed and self._logs.gate.is_released(unnamed[0][0]):
+            await self._in_thread(self._remove_one, store, unnamed[0][1])
+            del unnamed[0]
+        if not unnamed:
+            self._unnamed.pop(bucket, None)
+
+    def _remove_one(self, store: RemoteStore, path: str) -> None:
+        if path.endswith(MANIFEST_SUFFIX):
+            store.remove(path)
+        else:
+            store.remove_all(path)
 
     async def _copy(
         self, hosted: HostedBucket, entry: RemoteLogEntry, before: tuple[RemoteSegment, ...]
@@ -342,7 +398,8 @@ class RemoteCopier:
         # From here on there are orphans until the objects that are not named any more are gone.
         self._logs.dirty.add(entry.bucket)
         if entry.manifest_path is not None:
-            await self._in_thread(store.remove, entry.manifest_path)
+            self._forget_later(entry.bucket, (entry.manifest_path,))
+            await self._remove_unnamed(store, entry.bucket)
         return committed
 
     async def _remove_local(self, hosted: HostedBucket, offset_copied: int) -> None:
@@ -367,6 +424,8 @@ class RemoteCopier:
             bucket = TableBucket.new_with_partition(group.table_id, group.partition_id, bucket_id)
             self._logs.forget(bucket)
             self._failures.pop(bucket, None)
+            self._unnamed.pop(bucket, None)
+            self._orphaned.discard(bucket)
         self.remove_dropped()
 
     def remove_dropped(self) -> None:
@@ -378,7 +437,9 @@ class RemoteCopier:
 
     async def _remove_dropped(self) -> None:
         async with self._turn:
-            dropped = await self._logs.registry.dropped()
+            dropped = self._released(await self._logs.registry.dropped())
+            if dropped:
+                await self._in_thread(self._logs.gate.check_owner)
             for first in range(0, len(dropped), _BUCKETS_PER_STEP):
                 if self._is_stopping:
                     return
@@ -389,6 +450,12 @@ class RemoteCopier:
                 for outcome in outcomes:
                     if isinstance(outcome, BaseException):
                         raise outcome
+
+    def _released(self, dropped: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return those of the directories that no backup needs any more; the others get a mark."""
+        marks = {place: self._dropped_marks.get(place, -1) for place in dropped}
+        self._dropped_marks = {place: self._logs.gate.mark() if mark < 0 else mark for place, mark in marks.items()}
+        return [place for place, mark in self._dropped_marks.items() if self._logs.gate.is_released(mark)]
 
     def _remove_directory(self, root: str, directory: str) -> None:
         self._logs.store(root).remove_all(directory)

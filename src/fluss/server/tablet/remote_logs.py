@@ -25,6 +25,7 @@ from fluss.storage.log.remote_log import IndexCache, RemoteReader, get_manifest,
 from fluss.storage.log.remote_manifest import RemoteManifest, RemoteSegment
 from fluss.storage.log.tablet import LogTablet
 from fluss.storage.remote.file_systems import FileSystemOptions, check_location, open_objects
+from fluss.storage.remote.removal_gate import RemovalGate
 from fluss.storage.remote.store import RemoteStoppedError, RemoteStore, RemoteTraffic
 from fluss.storage.vfs import Files
 
@@ -55,6 +56,9 @@ class RemoteSettings:
     index_cache_bytes: int = 1024 * 1024 * 1024
     # 0: no limit.
     upload_bytes_per_second: int = 0
+    # How often a backup point is made; 0: never.
+    backup_interval_ms: int = 0
+    backup_points_kept: int = 3
 
 
 class RemoteRange(NamedTuple):
@@ -85,6 +89,10 @@ class RemoteLogs:
         self.settings = settings
         self.registry = registry
         self.traffic = RemoteTraffic(settings.upload_bytes_per_second)
+        # When objects that are not named any more may be removed.
+        self.gate = RemovalGate()
+        # Buckets whose remote log has changed since the backup last asked.
+        self.changed: set[TableBucket] = set()
         self._tables = tables
         self._files = files
         self._locations = [check_location(location) for location in settings.locations]
@@ -95,8 +103,8 @@ class RemoteLogs:
         self._segments_known = 0
         # Buckets whose remote logs may have objects that no manifest names.
         self.dirty: set[TableBucket] = set()
-        # Where backups are shipped: tells when the newest one began that is complete, 0 as long as there is none. What
-        # only an earlier backup names has to stay until then.
+        # Where backups are shipped: tells when the oldest one began that is kept, 0 as long as there is none. What only
+        # an earlier backup names may be removed.
         self.shipped_ms: Callable[[], int] | None = None
 
     @property
@@ -159,6 +167,11 @@ class RemoteLogs:
 
     # Where it is
 
+    @property
+    def first_location(self) -> str:
+        """Where a backup is shipped to."""
+        return self._locations[0]
+
     def store(self, root: str) -> RemoteStore:
         """Return the store at a directory of remote storage. The first time this takes a moment."""
         store = self._stores.get(root)
@@ -198,11 +211,14 @@ class RemoteLogs:
     def committed(self, entry: RemoteLogEntry, manifest: RemoteManifest) -> None:
         """Take a manifest that counts from now on."""
         self._note(entry)
+        if self.settings.backup_interval_ms:
+            self.changed.add(entry.bucket)
         self._keep(entry, manifest)
 
     def forget(self, bucket: TableBucket) -> None:
         """Let go of what is known of a bucket that was dropped."""
         self.dirty.discard(bucket)
+        self.changed.discard(bucket)
         known = self._known.pop(bucket, None)
         if known is not None:
             self._segments_known -= len(known.manifest.segments)

@@ -3,10 +3,11 @@
     fluss.pushdown.snapshot   the rows to read, as an earlier reader of the DataFrame answered; "" for the first one
     fluss.pushdown.filter     a condition, as in scan.filter, that Spark evaluates again
     fluss.pushdown.limit      no task has to return more rows than this
+    fluss.pushdown.given      the rows to read, as they were chosen when the DataFrame was made
     fluss.pushdown.shared     some of the options belong to the table, and are not all for this kind of query
 
-Only the rule in ``java_source``, and the catalog in ``catalog_source``, set these options; and only where there is the
-first one is an answer expected.
+Only the rule in ``java_source``, the catalog in ``catalog_source`` and ``read.native_lake`` set these options; and only
+where there is the first one is an answer expected.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _PREFIX: Final = "fluss.pushdown."
 SNAPSHOT_KEY: Final = f"{_PREFIX}snapshot"
 FILTER_KEY: Final = f"{_PREFIX}filter"
 LIMIT_KEY: Final = f"{_PREFIX}limit"
+GIVEN_KEY: Final = f"{_PREFIX}given"
 SHARED_KEY: Final = f"{_PREFIX}shared"
 # What an answer has.
 SNAPSHOT: Final = "snapshot"
@@ -32,11 +34,13 @@ class Hints:
     snapshot: str | None = None
     filter: str | None = None
     limit: int | None = None
+    given: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Hints:
         limit = options.get(LIMIT_KEY)
-        return cls(options.get(SNAPSHOT_KEY), options.get(FILTER_KEY), None if limit is None else int(limit))
+        rows = None if limit is None else int(limit)
+        return cls(options.get(SNAPSHOT_KEY), options.get(FILTER_KEY), rows, options.get(GIVEN_KEY))
 
 
 def without_hints(options: Mapping[str, str]) -> dict[str, str]:

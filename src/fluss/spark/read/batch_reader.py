@@ -42,13 +42,15 @@ class FlussBatchReader(DataSourceReader):
         snapshot: str | None = None,
         *,
         names: Sequence[str] | None = None,
+        given: str | None = None,
     ) -> None:
         """``schema`` has the columns as the table names them, ``names`` are the names that Spark wants.
 
-        With a ``snapshot`` the moment is that of an earlier reader, which had "" and has answered.
+        With a ``snapshot`` the moment is that of an earlier reader, which had "" and has answered; with ``given`` it
+        is that of the DataFrame.
         """
-        plan = await_answer(options.connection, lambda: _plan(options, schema, snapshot))
-        self._read = SplitRead(options, schema, plan.view, plan.table_id, tuple(names or schema.names))
+        plan = await_answer(options.connection, lambda: _plan(options, schema, snapshot or given))
+        self._read = SplitRead(options, schema, plan.view, plan.table_id, tuple(names or schema.names), plan.lake)
         self._partitions: list[InputPartition] = [FlussPartition(task) for task in plan.tasks]
         if snapshot is not None:
             self._partitions.insert(0, Answer({SNAPSHOT: plan.snapshot.to_text(), ROW_COUNT: plan.row_count}))

@@ -12,10 +12,12 @@
      "tasks": 4,                        among how many tasks the batch that ends here is divided
      "initial": true,                   nothing has been read yet
      "table": "sales.orders",           for messages, as are the names of partitions
-     "seen": 14}                        the newest partition there was, whether it is read or not
+     "seen": 14,                        the newest partition there was, whether it is read or not
+     "lake": [8291823, 10, 20, 70]}     the batch that ends here has read the files 10 to 19 of 70 of this snapshot
 
-The phase is "snapshot" as long as there are rows to come. Empty members are left out, and may be missing in the
-checkpoints of earlier releases.
+The phase is "lake" as long as files of a lake are read, which come first, and then "snapshot" as long as there are rows
+to come. An offset in the lake has version 3, because earlier releases would go on without the lake. Empty members are
+left out, and may be missing in the checkpoints of earlier releases.
 
 Spark gives a source nothing back but one such object, whichever it continues from. So each of them has to say where the
 query stands in all buckets, also in the many that never change again. Of a table with many buckets only those stand in
@@ -48,12 +50,13 @@ import numpy.typing as npt
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
 from fluss.spark.naming import format_bucket, parse_table_bucket
-from fluss.spark.read.stream_offsets import BucketPosition, StreamOffset, by_age
+from fluss.spark.read.stream_offsets import BucketPosition, LakeFiles, StreamOffset, by_age
 
 Json: TypeAlias = dict[str, Any]
 
 _VERSION: Final = 2
 _VERSION_OF_IDS: Final = 1
+_VERSION_OF_LAKES: Final = 3
 # With no more buckets than this, all of them stand in plain sight; of more, no more than this.
 _SHOWN_MAX: Final = 64
 _COUNT: Final = struct.Struct("<I")
@@ -69,9 +72,9 @@ def format_offset(offset: StreamOffset) -> Json:
     """Return the form that Spark keeps; equal offsets that show the same buckets have equal texts."""
     forms = _Forms(offset)
     found: Json = {
-        "v": _VERSION,
+        "v": _VERSION if offset.lake is None else _VERSION_OF_LAKES,
         "table_id": offset.table_id,
-        "phase": "snapshot" if any(position.has_rows for position in offset.positions.values()) else "log",
+        "phase": _phase(offset),
         **forms.format(offset.positions),
     }
     if offset.begun:
@@ -87,16 +90,24 @@ def format_offset(offset: StreamOffset) -> Json:
         found["table"] = offset.table
     if offset.newest_partition_id is not None:
         found["seen"] = offset.newest_partition_id
+    if offset.lake is not None:
+        found["lake"] = list(offset.lake)
     return found
+
+
+def _phase(offset: StreamOffset) -> str:
+    if offset.lake is not None and not offset.lake.is_done:
+        return "lake"
+    return "snapshot" if any(position.has_rows for position in offset.positions.values()) else "log"
 
 
 def parse_offset(found: Mapping[str, Any]) -> StreamOffset:
     """Read what a checkpoint holds. Raises FlussError if this version cannot."""
     version = found.get("v")
-    if version not in (_VERSION, _VERSION_OF_IDS):
+    if version not in (_VERSION, _VERSION_OF_IDS, _VERSION_OF_LAKES):
         raise FlussError(
-            f"The checkpoint holds offsets of version {version}, and this release reads version {_VERSION} and before; "
-            "continue with the release that wrote it, or begin with a new checkpoint"
+            f"The checkpoint holds offsets of version {version}, and this release reads version {_VERSION_OF_LAKES} "
+            "and before; continue with the release that wrote it, or begin with a new checkpoint"
         )
     try:
         return _parsed(found, is_by_id=version == _VERSION_OF_IDS)
@@ -125,6 +136,7 @@ def _parsed(found: Mapping[str, Any], *, is_by_id: bool) -> StreamOffset:
         table=str(found["table"]) if "table" in found else None,
         names=names,
         newest_partition_id=int(found["seen"]) if "seen" in found else None,
+        lake=LakeFiles(*map(int, found["lake"])) if "lake" in found else None,
     )
 
 

@@ -43,7 +43,6 @@ from fluss.client.bulk import (
     checked_choices,
     chosen_partitions,
     lake_format,
-    lake_snapshot_of,
     offsets_of,
     partitions_of,
     read_ranges,
@@ -59,11 +58,21 @@ from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableI
 from fluss.schema.table_options import LOG_TTL
 from fluss.schema.types import TypeRoot
 from fluss.spark.query_options import ReadOptions
+from fluss.spark.read.lake_part import (
+    check_not_in_lake,
+    lake_files,
+    lake_snapshot,
+    reads_only_lake,
+    reads_union,
+    union_snapshot,
+)
 from fluss.spark.read.past import ended_at, given_stops, stops_after
 from fluss.spark.read.snapshot import Snapshot, partition_may_match
 
 if TYPE_CHECKING:
     from fluss.filter.row_filter import RowFilter
+    from fluss.lake.fluss_rows import LakeRows
+    from fluss.lake.scans import LakeFile
 
 Task: TypeAlias = "tuple[Split, ...]"
 ReadView: TypeAlias = Literal["rows", "log", "upserts", "changelog", "binlog"]
@@ -112,8 +121,9 @@ class Split:
     """A part of a table that is read by one task, always with the same result.
 
     Of the kind ``log`` it is the records of a bucket from the offset ``start`` up to and without ``stop``; of the kind
-    ``rows`` it is the rows of a bucket after all changes before ``stop``, whatever ``start`` is. ``row_count`` tells
-    how many rows that may be, where the offsets do not tell.
+    ``rows`` it is the rows of a bucket after all changes before ``stop``, whatever ``start`` is. Of the kind ``lake``
+    it is what ``files`` of the lake have, and of the kind ``merged`` the same with the changes from ``start`` up to
+    ``stop`` applied. ``row_count`` tells how many rows that may be, where the offsets do not tell.
     """
 
     partition_id: int | None
@@ -121,8 +131,9 @@ class Split:
     bucket_id: int
     start: int
     stop: int
-    kind: Literal["log", "rows"] = "log"
+    kind: Literal["log", "rows", "lake", "merged"] = "log"
     row_count: int | None = None
+    files: tuple[LakeFile, ...] = ()
 
     @property
     def weight(self) -> int:
@@ -151,6 +162,8 @@ class TablePlan:
     snapshot: Snapshot
     # How many rows the tasks return; None if that is not known without reading.
     row_count: int | None
+    # Reads the files that tasks are given.
+    lake: LakeRows | None = None
 
 
 def read_view(info: TableInfo, options: ReadOptions) -> ReadView:
@@ -186,36 +199,52 @@ def plan_batch(
     info = table.get_table_info()
     view = read_view(info, options)
     if snapshot is None:
-        snapshot = _snapshot(table, options, view, row_filter, clock)
+        snapshot = _snapshot(table, options, view, columns, row_filter, clock)
     splits = _splits(table, view, snapshot, hint)
+    lake, whole = None, list[Split]()
+    if snapshot.lake is not None:
+        both = row_filter if hint is None else hint.both(row_filter, hint)
+        lake, whole = _lake_splits(table, snapshot, columns, both)
+        with_files = {split.bucket(info.table_id) for split in whole if split.kind == "merged"}
+        splits = [split for split in splits if split.bucket(info.table_id) not in with_files]
     row_count = None
     if view == "log" and options.returns_every_row:
-        row_count = sum(split.weight for split in splits)
+        if not any(file.has_deletes for split in whole for file in split.files):
+            row_count = sum(split.weight for split in (*splits, *whole))
         if options.hinted_limit is not None:
-            splits = _first_rows(splits, options.hinted_limit)
+            splits, whole = _first_rows(splits, whole, options.hinted_limit)
     may_split = view in ("log", "changelog", "binlog")
-    row_bytes = _row_bytes(table, splits, columns, options.target_task_bytes)
-    tasks = pack(
-        splits,
-        row_bytes,
-        target_task_bytes=options.target_task_bytes,
-        tasks_max=options.max_tasks or _default_tasks_max(splits, row_bytes, options),
-        may_split=may_split,
-        task_rows_max=options.max_records_per_partition,
-        cores=cores_of(options),
-    )
-    return TablePlan(info.table_id, view, tuple(tasks), snapshot, row_count)
+    tasks: list[Task] = []
+    for parts, can_be_cut in ((splits, may_split), (whole, False)):
+        row_bytes = _row_bytes(table, parts, columns, options.target_task_bytes)
+        tasks += pack(
+            parts,
+            row_bytes,
+            target_task_bytes=options.target_task_bytes,
+            tasks_max=options.max_tasks or _default_tasks_max(parts, row_bytes, options),
+            may_split=can_be_cut,
+            task_rows_max=options.max_records_per_partition,
+            cores=cores_of(options),
+        )
+    return TablePlan(info.table_id, view, tuple(tasks), snapshot, row_count, lake)
 
 
-def _first_rows(splits: Sequence[Split], limit: int) -> list[Split]:
-    """Return as much of parts of logs as has so many rows."""
+def _first_rows(splits: Sequence[Split], files: Sequence[Split], limit: int) -> tuple[list[Split], list[Split]]:
+    """Return as much of parts of logs as has so many rows, and files for what is missing then."""
     kept: list[Split] = []
     for split in splits:
         if limit <= 0:
             break
         kept.append(replace(split, stop=min(split.stop, split.start + limit)))
         limit -= kept[-1].weight
-    return kept
+    whole: list[Split] = []
+    for split in files:
+        if limit <= 0:
+            break
+        whole.append(split)
+        # How many rows are deleted from a file is not known.
+        limit -= 0 if any(file.has_deletes for file in split.files) else split.weight
+    return kept, whole
 
 
 # Pruning
@@ -289,49 +318,42 @@ def fluss_ranges(
 ) -> dict[TableBucket, tuple[int, int]]:
     """Decide what of a table is read from Fluss: from where to where in the log of each bucket.
 
-    This is the place that knows of lakes. All there is to read has to come from Fluss, so that whatever is only in a
-    lake is a FlussError instead of rows that are missing.
+    All there is to read has to come from Fluss, so that whatever is only in a lake is a FlussError instead of rows
+    that are missing. What is read of a lake as well is decided before, by ``lake_part``.
     """
     path = table.table_path
-    if options.view == "lake" or options.mode in ("lake", "snapshot"):
-        wanted = "$lake" if options.view == "lake" else f"'scan.mode'={options.mode}"
-        raise FlussError(f"{wanted} reads what the lake has of a table, which cannot be read yet; read {path} itself")
+    if reads_only_lake(options):
+        raise FlussError(f"The lake alone is no stream; read {path} itself, which begins with what its lake has")
+    if options.mode == "snapshot":
+        raise FlussError(f"'scan.mode'=snapshot reads what was saved of a table, which cannot be read yet; read {path}")
     latest = offsets_of(table, buckets, OffsetSpec.latest())
     earliest = offsets_of(table, buckets, OffsetSpec.earliest())
     if options.mode == "union" and view in ("log", "rows") and options.incremental_start_ms is None:
-        _check_not_in_lake(table, options, view, earliest)
+        check_not_in_lake(table, options, view == "log", earliest)
     return {bucket: (min(earliest[bucket], stop), stop) for bucket, stop in latest.items()}
-
-
-def _check_not_in_lake(
-    table: FlussTable, options: ReadOptions, view: ReadView, earliest: Mapping[TableBucket, int]
-) -> None:
-    """Refuse a table of which older records, or whole partitions, are only in its lake."""
-    snapshot = lake_snapshot_of(table)
-    if snapshot is None:
-        return
-    partition_ids: set[int | None] = {None}
-    if table.get_table_info().is_partitioned():
-        partition_ids = {partition.partition_id for partition in partitions_of(table)}
-    for bucket in snapshot.get_table_buckets():
-        # Partitions that were chosen by name exist: that was checked.
-        is_gone = options.partitions is None and bucket.partition_id not in partition_ids
-        if is_gone or (view == "log" and earliest.get(bucket, 0) > 0):
-            missing = f"partition {bucket.partition_id}" if is_gone else f"the oldest records of {bucket}"
-            raise FlussError(
-                f"{table.table_path} has {missing} in its lake only, and a lake cannot be read yet; set "
-                "'scan.mode'=fluss to read what Fluss still has"
-            )
 
 
 def _snapshot(
     table: FlussTable,
     options: ReadOptions,
     view: ReadView,
+    columns: Sequence[str],
     row_filter: RowFilter | None,
     clock: Callable[[], float],
 ) -> Snapshot:
+    info = table.get_table_info()
+    if reads_only_lake(options):
+        return lake_snapshot(table, options)
     for tries_left in reversed(range(_TRIES_MAX)):
+        if reads_union(options):
+            try:
+                union = union_snapshot(table, options, columns, row_filter, matching_buckets(info, row_filter))
+            except FlussError as error:
+                if error.error_code != ErrorCode.PARTITION_NOT_EXISTS or not tries_left:
+                    raise
+                continue
+            if union is not None:
+                return union
         planned = dict(planned_buckets(table, options, row_filter))
         try:
             ranges = fluss_ranges(table, options, view, planned)
@@ -348,7 +370,7 @@ def _snapshot(
                 raise
             continue
         names = {bucket.partition_id: name for bucket, name in planned.items()}
-        return Snapshot(table.get_table_info().table_id, ranges, names)
+        return Snapshot(info.table_id, ranges, names)
     raise AssertionError("the last try returns or raises")
 
 
@@ -369,6 +391,35 @@ def _splits(table: FlussTable, view: ReadView, snapshot: Snapshot, hint: RowFilt
         Split(bucket.partition_id, names[bucket.partition_id], bucket.bucket_id, start, stop, kind, counts.get(bucket))
         for bucket, (start, stop) in ranges.items()
     ]
+
+
+def _lake_splits(
+    table: FlussTable, snapshot: Snapshot, columns: Sequence[str], row_filter: RowFilter | None
+) -> tuple[LakeRows, list[Split]]:
+    """Return what of a lake has to be read: each file by itself, or those of a bucket that are merged with changes."""
+    info = table.get_table_info()
+    lake, files = lake_files(table, snapshot, columns, row_filter, set(matching_buckets(info, row_filter)))
+    assert snapshot.lake is not None, "it is a snapshot of a lake"
+    if snapshot.lake.is_rest:
+        files = {place: [file for file in found if not lake.is_plain(file)] for place, found in files.items()}
+        if info.has_primary_key():
+            # Of these buckets the rows that have changed are left, whether or not there are files.
+            missing = snapshot.ranges.keys() - files.keys() - snapshot.lake.in_fluss
+            files |= {bucket: [] for bucket in missing}
+    splits: list[Split] = []
+    for place, found in files.items():
+        if isinstance(place, TableBucket):
+            id_, bucket_id, name = place.partition_id, place.bucket_id, snapshot.partition_names[place.partition_id]
+            start, stop = snapshot.ranges.get(place, (0, 0))
+        else:
+            (values, bucket_id), id_, start, stop = place, None, 0, 0
+            name = "$".join(values) or None
+        if info.has_primary_key() and start < stop:
+            row_count = stop - start + sum(file.data.record_count for file in found)
+            splits.append(Split(id_, name, bucket_id, start, stop, "merged", row_count, tuple(found)))
+            continue
+        splits += [Split(id_, name, bucket_id, 0, 0, "lake", file.data.record_count, (file,)) for file in found]
+    return lake, splits
 
 
 def _in_time(
@@ -427,7 +478,8 @@ def _row_bytes(
     if sum(split.weight for split in splits) * guessed * _GUESS_FACTOR_MAX < target_task_bytes:
         return [guessed + _ROW_COST_BYTES] * len(splits)
     table_id = table.get_table_info().table_id
-    largest = heapq.nlargest(_SAMPLES_MAX, range(len(splits)), key=lambda number: splits[number].weight)
+    logs_of = [number for number, split in enumerate(splits) if split.start < split.stop]
+    largest = heapq.nlargest(_SAMPLES_MAX, logs_of, key=lambda number: splits[number].weight)
     logs = [LogRange(splits[number].bucket(table_id), splits[number].start, splits[number].stop) for number in largest]
     measured = measured_row_bytes(table, logs, columns)
     known = dict(zip(largest, measured, strict=True))
@@ -518,7 +570,7 @@ def divide(
     weighed = [
         (split, weight)
         for split, weight in zip(splits, weights, strict=True)
-        if split.start < split.stop or split.kind == "rows"
+        if split.start < split.stop or split.kind != "log"
     ]
     if not weighed:
         return []

@@ -46,6 +46,7 @@ from fluss.client.bulk import (
     partitions_of,
     read_ranges,
     rows_at,
+    rows_with_changes,
     scan_columns,
 )
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
@@ -64,6 +65,7 @@ from fluss.spark.type_mapping import AFTER, BEFORE, CHANGE_TYPE, COMMIT_TIMESTAM
 
 if TYPE_CHECKING:
     from fluss.filter.row_filter import RowFilter
+    from fluss.lake.fluss_rows import LakeRows
 
 
 _CHANGE_COLUMNS: Final = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
@@ -97,6 +99,8 @@ class SplitRead:
     view: ReadView
     table_id: int | None = None
     names: tuple[str, ...] | None = None
+    # Reads files of the lake, if there are some among the splits.
+    lake: LakeRows | None = None
 
     def read(self, splits: Sequence[Split]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of parts, blocking. Closing the iterator ends all fetching."""
@@ -144,7 +148,11 @@ def _counted(batches: Generator[pa.RecordBatch, None, None], what: str) -> Itera
 def _dropped(table: FlussTable, splits: Sequence[Split]) -> str | None:
     """Say which partitions of a read have been dropped; None if all of them are there."""
     existing = {partition.partition_id for partition in partitions_of(table)}
-    names = {str(split.partition_name): None for split in splits if split.partition_id not in existing}
+    names = {
+        str(split.partition_name): None
+        for split in splits
+        if split.kind != "lake" and split.partition_id not in existing
+    }
     if not names:
         return None
     plural = "s" if len(names) > 1 else ""
@@ -227,6 +235,7 @@ class _TaskRead:
         used = {*read.schema.names, *(row_filter.columns if row_filter else ())}
         self._has_change_columns = read.view == "changelog" and not used.isdisjoint(_CHANGE_COLUMNS)
         self._hint = table_filter(hint, info)
+        self._lake = read.lake
         self._limit = read.options.hinted_limit
         self._timeout_s = read.options.poll_timeout_s
         self._to_spark = ToSpark(read.schema)
@@ -263,6 +272,13 @@ class _TaskRead:
         for split in splits:
             if split.kind == "rows":
                 yield from map(self._as_inserts, self._rows_at(split))
+            elif split.kind == "merged":
+                yield from self._merged(split)
+        files = [file for split in splits if split.kind == "lake" for file in split.files]
+        if files:
+            assert self._lake is not None, "it comes with the files"
+            for batch in self._lake.batches(files):
+                yield batch.select(self._columns)
         logs = [split for split in splits if split.kind == "log"]
         match self._view:
             case "binlog":
@@ -279,6 +295,13 @@ class _TaskRead:
     def _rows_at(self, split: Split) -> Iterator[pa.RecordBatch]:
         bucket, columns = self._bucket(split), self._columns
         return rows_at(self._table, bucket, split.stop, columns=columns, idle_timeout_s=self._timeout_s)
+
+    def _merged(self, split: Split) -> Iterator[pa.RecordBatch]:
+        assert self._lake is not None, "it comes with the files"
+        changes = LogRange(self._bucket(split), split.start, split.stop)
+        return rows_with_changes(
+            self._table, self._lake, split.files, changes, self._columns, idle_timeout_s=self._timeout_s
+        )
 
     def _as_inserts(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows as a view of changes has them: with no place in the log, and without a time."""

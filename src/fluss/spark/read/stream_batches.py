@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pyspark.sql.types import StructType
 
 from fluss.client.bulk import LogRange
-from fluss.errors import FlussError
+from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableBucket
@@ -25,10 +25,12 @@ from fluss.spark.naming import format_bucket
 from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.offset_json import Json
 from fluss.spark.read.planner import ReadView, Split, Task, cores_of, divide, measured_row_bytes, pack
-from fluss.spark.read.split_read import table_columns, view_filter
+from fluss.spark.read.split_read import table_columns, table_filter, view_filter
 from fluss.spark.read.stream_lag import measured_lag, unread, worst_of
+from fluss.spark.read.stream_lake import StreamLake, begins_with_lake
 from fluss.spark.read.stream_offsets import (
     BucketPosition,
+    LakeFiles,
     PlannedRead,
     StreamOffset,
     advance,
@@ -39,6 +41,9 @@ from fluss.spark.read.stream_offsets import (
     unread_snapshots,
 )
 from fluss.spark.read.stream_table import StreamTable
+
+if TYPE_CHECKING:
+    from fluss.lake.fluss_rows import LakeRows
 
 _TASKS_PER_CORE: Final = 2
 # How long a measured size of rows is believed.
@@ -82,6 +87,8 @@ class StreamBatches:
     def initial(self) -> StreamOffset:
         """Return where a query without a checkpoint begins, as ``scan.startup.mode`` says; always the same here."""
         if self._initial is None:
+            self._initial = self._lake_beginning()
+        if self._initial is None:
             ranges = self.table.ranges(self._startup_view())
             if self._targets is not None:
                 targets = self._targets
@@ -94,6 +101,26 @@ class StreamBatches:
             positions = self._startup_positions({bucket: earliest for bucket, (earliest, _) in ranges.items()})
             self._initial = replace(self._at(positions), is_initial=True)
         return self._initial
+
+    def _lake_beginning(self) -> StreamOffset | None:
+        """Return where a stream begins that reads the lake first; None if there is none, or it is not asked for."""
+        if not begins_with_lake(self._options):
+            return None
+        begin = self.table.retry.call(
+            lambda _: self._lake.beginning(self.table.table), {ErrorCode.PARTITION_NOT_EXISTS}
+        )
+        if begin is None:
+            return None
+        # Partitions that have come meanwhile may be among the buckets.
+        existing = self.table.discovered().existing
+        positions = {bucket: position for bucket, position in begin.positions.items() if bucket in existing}
+        if self._targets is not None:
+            # What the lake has is read whole, also if it has gone on since the end of the stream was fixed.
+            reached = {
+                bucket: max(position.offset, self._targets.get(bucket, 0)) for bucket, position in positions.items()
+            }
+            self._targets = {**self._targets, **reached}
+        return replace(self._at(positions), is_initial=True, lake=begin.files)
 
     def _startup_view(self) -> ReadView:
         """Return what a stream begins with: all that a table has, or its changes since some time."""
@@ -149,12 +176,14 @@ class StreamBatches:
         end = self._next(start, rows_max, bytes_max)
         self._backoff.after_poll(found=end is not start)
         if end is not start:
-            end = replace(end, task_count=max(1, len(self._divided(reads_between(start, end)))))
+            end = replace(end, task_count=max(1, len(self._divided_batch(start, end))))
         self._planned = end
         return end
 
     def _next(self, start: StreamOffset, rows_max: int | None, bytes_max: int | None) -> StreamOffset:
         self.table.expect(start)
+        if start.lake is not None and not start.lake.is_done:
+            return self._next_files(start, start.lake, rows_max, bytes_max)
         seen = self.table.look(start, self._targets)
         self._latest = latest = seen.latest
         positions, losses = resume(start, seen, rows_first=self._startup_view() == "rows")
@@ -175,6 +204,17 @@ class StreamBatches:
             names=known.names,
             newest_partition_id=known.newest_partition_id,
         )
+
+    def _next_files(
+        self, start: StreamOffset, files: LakeFiles, rows_max: int | None, bytes_max: int | None
+    ) -> StreamOffset:
+        """Return where a batch ends that reads the next files of the lake, at least one of them."""
+        if bytes_max is not None:
+            rows_max = rows_within(bytes_max, self._bytes_per_row(None))
+        counts = enumerate(self._lake.file_rows(self.table.table, files))
+        taken = len(take_whole(counts, rows_max))
+        read = files._replace(first=files.stop, stop=files.stop + taken)
+        return replace(start, lake=read, is_initial=False, task_count=None, begun={}, shown=())
 
     def latest(self) -> StreamOffset | None:
         """Return where the logs ended when they were looked at last; it shows those where the most is to be read."""
@@ -209,6 +249,10 @@ class StreamBatches:
         A batch that is repeated is divided as before: the sizes of rows, the options and the machine may be others.
         """
         self.table.expect(end)
+        if end.lake is not None:
+            # Spark may show a source the offset that it has seen last.
+            splits = [] if end == start else self._lake.splits(self.table.table, end)
+            return divide(splits, end.task_count or cores_of(self._options), may_split=False)
         reads = reads_between(start, end)
         if end != self._planned:
             # An earlier run of the query has planned this, maybe long ago.
@@ -218,18 +262,35 @@ class StreamBatches:
             return self._divided(reads)
         return divide(self._splits(reads), end.task_count, may_split=not self.table.info.has_primary_key())
 
+    def lake_rows(self, end: StreamOffset) -> LakeRows | None:
+        """Return what reads the files of the lake, if the batch that ends there reads some."""
+        return None if end.lake is None else self._lake.rows(self.table.table, end.lake)
+
+    @cached_property
+    def _lake(self) -> StreamLake:
+        info, view = self.table.info, self.table.view
+        return StreamLake(self._options, self._columns, table_filter(view_filter(self._options, info, view), info))
+
+    def _divided_batch(self, start: StreamOffset, end: StreamOffset) -> list[Task]:
+        if end.lake is None:
+            return self._divided(reads_between(start, end))
+        return self._packed(self._lake.splits(self.table.table, end), None, may_split=False)
+
     def _divided(self, reads: Sequence[PlannedRead]) -> list[Task]:
         """Divide what a batch reads as the options want it now."""
-        splits = self._splits(reads)
+        may_split = not self.table.info.has_primary_key()
+        return self._packed(self._splits(reads), _largest_read(reads), may_split=may_split)
+
+    def _packed(self, splits: Sequence[Split], largest: LogRange | None, *, may_split: bool) -> list[Task]:
         cores = cores_of(self._options)
-        bytes_per_row = self._bytes_per_row(_largest_read(reads), sum(split.weight for split in splits))
+        bytes_per_row = self._bytes_per_row(largest, sum(split.weight for split in splits))
         return pack(
             splits,
             # A batch that is read again is divided by rows: nothing tells then what they took.
             [bytes_per_row] * len(splits),
             target_task_bytes=self._options.target_task_bytes,
             tasks_max=self._options.max_tasks or _TASKS_PER_CORE * cores,
-            may_split=not self.table.info.has_primary_key(),
+            may_split=may_split,
             task_rows_max=self._options.max_records_per_partition,
             cores=cores,
         )
@@ -274,8 +335,10 @@ def split_of(read: PlannedRead, partition_name: str | None) -> Split:
 
 def read_of(split: Split, table_id: int) -> PlannedRead:
     """Return a part of a table as what a batch reads of a bucket."""
-    start = split.stop if split.kind == "rows" else split.start
-    return PlannedRead(split.bucket(table_id), split.kind, start, split.stop)
+    assert split.kind in ("rows", "log"), "files of a lake are read in batches of their own"
+    if split.kind == "rows":
+        return PlannedRead(split.bucket(table_id), "rows", split.stop, split.stop)
+    return PlannedRead(split.bucket(table_id), "log", split.start, split.stop)
 
 
 # How much one micro-batch may read

@@ -19,6 +19,20 @@ class BucketPosition(NamedTuple):
     has_rows: bool = False
 
 
+class LakeFiles(NamedTuple):
+    """Which files of a snapshot of the lake a batch has read: from the number ``first`` up to and without ``stop``."""
+
+    snapshot_id: int
+    first: int
+    stop: int
+    # How many there are.
+    total: int
+
+    @property
+    def is_done(self) -> bool:
+        return self.stop >= self.total
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """Where a query stands in all buckets it reads. Its form in checkpoints is that of ``offset_json``."""
@@ -33,6 +47,8 @@ class StreamOffset:
     # The names of partitions by their ids.
     names: Mapping[int, str] = field(default_factory=dict)
     newest_partition_id: int | None = None
+    # As long as files of the lake are read, and no logs.
+    lake: LakeFiles | None = None
     # What people look for in a report: the buckets that the batch which ends here has read.
     shown: Collection[TableBucket] = field(default=(), compare=False)
 
@@ -60,7 +76,8 @@ class PlannedRead(NamedTuple):
 
 def reads_between(start: StreamOffset, end: StreamOffset) -> list[PlannedRead]:
     """Say what a batch from one offset to another reads, from the oldest bucket to the newest."""
-    if end.is_initial or end == start:
+    # A batch that reads the lake reads nothing else.
+    if end.is_initial or end == start or end.lake is not None:
         return []
     reads = []
     for bucket in by_age(end.positions):
@@ -247,6 +264,7 @@ def advance(
         is_initial=False,
         names=names_of(positions, {**start.names, **(names or {})}),
         newest_partition_id=_newer(start.newest_partition_id, newest_partition_id),
+        lake=None,
         shown=frozenset([*changes, *snapshots]),
     )
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,6 +21,9 @@ from fluss.spark.read.stream_batches import StreamBatches, read_of, split_of
 from fluss.spark.read.stream_offsets import StreamOffset
 from fluss.spark.read.stream_table import StreamTable
 from fluss.spark.session.noise import ShortTracebacks
+
+if TYPE_CHECKING:
+    from fluss.lake.fluss_rows import LakeRows
 
 # The first batch of a read, if there is one, and the others.
 _BegunRead: TypeAlias = tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]
@@ -37,6 +40,7 @@ class StreamTask(NamedTuple):
     table_id: int
     view: ReadView
     splits: Task
+    lake: LakeRows | None = None
 
 
 class StreamPartition(InputPartition):
@@ -77,7 +81,8 @@ class FlussStreamReader(DataSourceStreamReader):
             reached = self.parsed(end)
             tasks = self._batches.tasks(self.parsed(start), reached)
             view = self._batches.table.view
-            return [StreamPartition(StreamTask(reached.table_id, view, splits)) for splits in tasks]
+            lake = self._batches.lake_rows(reached)
+            return [StreamPartition(StreamTask(reached.table_id, view, splits, lake)) for splits in tasks]
 
     def formatted(self, offset: StreamOffset) -> Json:
         """Return an offset as Spark keeps it, and remember it."""
@@ -115,7 +120,8 @@ class FlussStreamReader(DataSourceStreamReader):
 
     def _begin(self, task: StreamTask, _is_again: bool) -> _BegunRead:
         """Read as far as the first batch, if there is one. What was begun before has returned nothing."""
-        rest = SplitRead(self._options, self._schema, task.view, task.table_id, self._names).read(task.splits)
+        read = SplitRead(self._options, self._schema, task.view, task.table_id, self._names, task.lake)
+        rest = read.read(task.splits)
         return list(islice(rest, 1)), rest
 
 

@@ -152,31 +152,34 @@ def fetch_snapshot(
     DISK.sync_directory(target)
 
 
-def remove_snapshot_orphans(store: RemoteStore, directory: str, live: Sequence[CompletedSnapshot]) -> int:
+def remove_snapshot_orphans(
+    store: RemoteStore, directory: str, live: Sequence[CompletedSnapshot], *, check: Callable[[], None] = lambda: None
+) -> int:
     """Remove what lies among the snapshots of a bucket and belongs to none of these; return how much it was.
 
-    Only for the one who writes to the directory, while it does not.
+    Only for the one who writes to the directory, while it does not; ``check`` raises if that is another one by now, and
+    is called before anything is removed.
     """
     named = {snapshot.snapshot_id: {file.name for file in snapshot.private} for snapshot in live}
-    count = 0
+    snapshots, files = [], []
     for name in store.names(directory):
         snapshot_id = snapshot_id_of(name)
         if snapshot_id is None:
             continue
         if snapshot_id not in named:
-            store.remove_all(f"{directory}/{name}")
-            count += 1
+            snapshots.append(f"{directory}/{name}")
             continue
-        for file_name in store.names(f"{directory}/{name}"):
-            if file_name != METADATA_NAME and file_name not in named[snapshot_id]:
-                store.remove(f"{directory}/{name}/{file_name}")
-                count += 1
+        known = {METADATA_NAME, *named[snapshot_id]}
+        files += [f"{directory}/{name}/{other}" for other in store.names(f"{directory}/{name}") if other not in known]
     shared = {file.name for snapshot in live for file in snapshot.shared}
-    for name in store.names(f"{directory}/{SHARED_DIRECTORY}"):
-        if name not in shared:
-            store.remove(f"{directory}/{SHARED_DIRECTORY}/{name}")
-            count += 1
-    return count
+    names = store.names(f"{directory}/{SHARED_DIRECTORY}")
+    files += [f"{directory}/{SHARED_DIRECTORY}/{name}" for name in names if name not in shared]
+    check()
+    for path in snapshots:
+        store.remove_all(path)
+    for path in files:
+        store.remove(path)
+    return len(snapshots) + len(files)
 
 
 def check_sst(path: Path) -> None:

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.schema.table import TableBucket
@@ -29,6 +29,14 @@ ReadT = TypeVar("ReadT")
 _CACHED_BYTES: Final = 1024 * 1024
 _CACHED_READ_BYTES: Final = 256 * 1024
 _base_offset: Final = attrgetter("base_offset")
+
+
+class StoredRange(NamedTuple):
+    """Whole batches in a file."""
+
+    path: Path
+    position: int
+    byte_count: int
 
 
 class LocalLog:
@@ -99,6 +107,26 @@ class LocalLog:
         segments = self.segments
         index = bisect_right(segments, offset, key=_base_offset) - 1
         return segments[max(index, 0)]
+
+    def ranges(self, offset: int, end: LogEnd) -> list[StoredRange]:
+        """See ``LogTablet.ranges``."""
+        ranges: list[StoredRange] = []
+        try:
+            for segment in self.segments_until(end):
+                if segment is not end.segment and segment.offset_next <= offset:
+                    continue
+                if not ranges and segment.base_offset > offset:
+                    raise self._out_of_range(offset, end)
+                position, position_end = 0, end.position if segment is end.segment else segment.size_bytes
+                if segment.base_offset < offset:
+                    first = segment.find(offset, position_end)
+                    if first.base_offset != offset:
+                        raise CorruptRecordError(f"no batch of {segment.path} begins with offset {offset}")
+                    position = first.position
+                ranges.append(StoredRange(segment.path, position, position_end - position))
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return [part for part in ranges if part.byte_count]
 
     def is_cached(self, offset: int, bytes_max: int) -> bool:
         """See ``LogTablet.is_cached``."""

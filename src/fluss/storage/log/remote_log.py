@@ -11,7 +11,7 @@ import errno
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -139,23 +139,30 @@ def get_manifest(store: RemoteStore, path: str) -> RemoteManifest:
         ) from error
 
 
-def remove_orphans(store: RemoteStore, directory: str, manifest: RemoteManifest | None, path: str | None) -> int:
+def remove_orphans(
+    store: RemoteStore,
+    directory: str,
+    manifest: RemoteManifest | None,
+    path: str | None,
+    *,
+    check: Callable[[], None] | None = None,
+) -> int:
     """Remove what lies in the directory of a remote log and is not named by its manifest; return how much it was.
 
-    ``path`` is where the manifest is. Only for the one who writes to the directory, while it does not.
+    ``path`` is where the manifest is. Only for the one who writes to the directory, while it does not; ``check`` raises
+    if that is another one by now, and is called before anything is removed.
     """
     named = {segment.segment_id for segment in manifest.segments} if manifest is not None else set()
-    count = 0
-    for name in store.names(directory):
-        if is_uuid(name) and name not in named:
-            store.remove_all(f"{directory}/{name}")
-            count += 1
+    segments = [name for name in store.names(directory) if is_uuid(name) and name not in named]
     current = None if path is None else path.rpartition("/")[2]
-    for name in store.names(f"{directory}/{_METADATA}"):
-        if name != current:
-            store.remove(f"{directory}/{_METADATA}/{name}")
-            count += 1
-    return count
+    manifests = [name for name in store.names(f"{directory}/{_METADATA}") if name != current]
+    if check is not None:
+        check()
+    for name in segments:
+        store.remove_all(f"{directory}/{name}")
+    for name in manifests:
+        store.remove(f"{directory}/{_METADATA}/{name}")
+    return len(segments) + len(manifests)
 
 
 # Reading

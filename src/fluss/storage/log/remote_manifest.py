@@ -51,6 +51,7 @@ from fluss.json_object import JsonObject, write_json
 from fluss.storage.log.file_names import LogFileKind, TabletKind, TabletLocation, json_file, log_file_name
 
 VERSION = 1
+MANIFEST_SUFFIX = ".manifest"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -160,7 +161,7 @@ def remote_file_path(segment_id: str, offset: int, kind: LogFileKind) -> str:
 def manifest_path(manifest_id: str) -> str:
     """Return where a remote log keeps a manifest, relative to the tablet. Every commit writes a new one."""
     assert is_uuid(manifest_id), f"{manifest_id!r} is not a manifest id"
-    return f"metadata/{manifest_id}.manifest"
+    return f"metadata/{manifest_id}{MANIFEST_SUFFIX}"
 
 
 def _read_manifest(fields: JsonObject) -> RemoteManifest:

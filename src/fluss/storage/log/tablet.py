@@ -29,6 +29,7 @@ from fluss.storage.log.committer import CommitRound, Committer, LogEnd, PendingW
 from fluss.storage.log.loader import LoadedLog, RecoveryReport, empty_log, load_log
 from fluss.storage.log.local_log import (
     LocalLog,
+    StoredRange,
     count_copied,
     count_expired,
     remove_doomed,
@@ -479,6 +480,18 @@ class LogTablet:
         except FlussError:
             self._check_not_deleted()
             raise
+
+    @property
+    def end_shown(self) -> LogEnd:
+        """Where the log ends for readers."""
+        return self._local.end
+
+    def ranges(self, offset: int, end: LogEnd) -> list[StoredRange]:
+        """Return where the batches between an offset, with which one begins, and an end that was shown are stored.
+
+        Blocking; any thread may call. Raises code 19 if the offset has left the log.
+        """
+        return self._local.ranges(offset, end)
 
     @property
     def is_idle(self) -> bool:

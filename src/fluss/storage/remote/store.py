@@ -106,7 +106,7 @@ class RemoteStore:
 
     def put(self, path: str, data: BytesLike) -> None:
         """Write an object that fits into memory."""
-        self._put(path, lambda: iter((data,)), len(data))
+        self.put_parts(path, lambda: iter((data,)), len(data))
 
     def put_file(self, path: str, files: FileReads, source: Path, byte_count: int) -> None:
         """Copy the first bytes of a file, of which a few are in memory at a time."""
@@ -122,9 +122,11 @@ class RemoteStore:
                     )
                 yield part
 
-        self._put(path, parts, byte_count)
+        self.put_parts(path, parts, byte_count)
 
-    def _put(self, path: str, parts: Callable[[], Iterator[BytesLike]], byte_count: int) -> None:
+    def put_parts(self, path: str, parts: Callable[[], Iterator[BytesLike]], byte_count: int) -> None:
+        """Write an object of so many bytes, part by part. ``parts`` is called again for each attempt."""
+
         def charged() -> Iterator[BytesLike]:
             for part in parts():
                 self._traffic.charge(len(part))

@@ -71,6 +71,9 @@ class RecordingHost:
     def table_altered(self, table: Table) -> None:
         self.altered.append(table)
 
+    def check_change(self) -> None:
+        """Everything may be changed."""
+
     def health(self) -> BucketHealth:
         return self.health_now
 

@@ -34,6 +34,11 @@ KIB, MIB = 1024, 1024 * 1024
     [
         ("kv.snapshot.interval", "3 s", "kv.flush_interval_ms", 3000),
         ("kv.snapshot.interval", "0 s", "kv.flush_interval_ms", 0),
+        ("kv.snapshot.interval", "3 s", "snapshots.interval_ms", 3000),
+        ("kv.snapshot.num-retained", "3", "snapshots.retained_count", 3),
+        ("kv.snapshot.transfer-thread-num", "7", "snapshots.transfer_threads", 7),
+        ("kv.snapshot.lease.expiration-check-interval", "1 min", "snapshots.lease_check_interval_ms", 60_000),
+        ("remote.data.dir", "/mnt/remote", "kv.store.is_portable", True),
         ("kv.writes.memory-size", "7 mb", "kv.write_memory_bytes_max", 7 * MIB),
         ("kv.rocksdb.block.cache-size", "9 mb", "kv.store.block_cache_bytes", 9 * MIB),
         ("kv.rocksdb.writebuffer.size", "100 kb", "kv.store.write_buffer_bytes", 100 * KIB),
@@ -61,6 +66,7 @@ def test_options_reach_the_settings(key, text, setting, value):
         ("kv.open-stores.max-number", "0"),
         ("kv.scanner.max-per-server", "0"),
         ("kv.scanner.ttl", "soon"),
+        ("kv.snapshot.num-retained", "0"),
     ],
 )
 def test_values_that_cannot_work_are_refused(key, text):

@@ -22,7 +22,7 @@ from fluss.schema.offsets import LakeSnapshot
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
 from fluss.spark.query_options import ReadOptions, read_options
-from fluss.spark.read import planner
+from fluss.spark.read import lake_part, planner
 from fluss.spark.read.past import version_of
 from fluss.spark.read.planner import Split, TablePlan, matching_buckets, plan_batch, planned_buckets, read_view
 from fluss.spark.read.snapshot import Snapshot
@@ -293,15 +293,20 @@ def test_a_time_range_that_is_older_than_records_are_kept_is_warned_of(
 
 
 @pytest.mark.parametrize(
-    ("view", "options"), [("$lake", {}), ("", {"scan__mode": "lake"}), ("", {"read__optimized": "true"})]
+    ("view", "options", "problem"),
+    [
+        ("$lake", {}, "The lake has nothing of"),
+        ("", {"scan__mode": "lake"}, "The lake has nothing of"),
+        ("", {"read__optimized": "true"}, "which cannot be read yet"),
+    ],
 )
-def test_what_only_a_lake_has_is_refused(tables: PlannedTables, view: str, options: dict[str, str]) -> None:
+def test_what_is_not_there_is_refused(tables: PlannedTables, view: str, options: dict[str, str], problem: str) -> None:
     for table in (tables.create(), tables.create(partition_keys=["day"])):
-        with pytest.raises(FlussError, match="reads what the lake has of a table, which cannot be read yet"):
+        with pytest.raises(FlussError, match=problem):
             tables.plan(table, view, **options)
 
 
-def test_a_table_whose_oldest_records_are_only_in_its_lake_is_refused(
+def test_the_past_of_a_table_whose_oldest_records_are_only_in_its_lake_is_refused(
     tables: PlannedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tables.create(bucket_count=1)
@@ -316,26 +321,26 @@ def test_a_table_whose_oldest_records_are_only_in_its_lake_is_refused(
     monkeypatch.setattr(planner, "offsets_of", expired)
     # Records that have expired are gone, and that is that.
     assert [(split.start, split.stop) for split in splits(tables.plan(table))] == [(4, 10)]
-    monkeypatch.setattr(planner, "lake_snapshot_of", lambda of: LakeSnapshot._create(1, {bucket: 6}))
+    monkeypatch.setattr(lake_part, "lake_snapshot_of", lambda of: LakeSnapshot._create(1, {bucket: 6}))
+    past = {"scan__as_of__offsets": '{":0": 9}'}
     with pytest.raises(FlussError, match=r"has the oldest records of .* in its lake only.*'scan.mode'=fluss"):
-        tables.plan(table)
-    assert [(split.start, split.stop) for split in splits(tables.plan(table, scan__mode="fluss"))] == [(4, 10)]
+        tables.plan(table, **past)
+    assert [(split.start, split.stop) for split in splits(tables.plan(table, scan__mode="fluss", **past))] == [(4, 9)]
     ranged = tables.plan(table, scan__incremental__start__timestamp="1")
     assert [split.stop for split in splits(ranged)] == [10], "a time range is never read from a lake"
     assert [split.start for split in splits(tables.plan(table, "$changelog"))] == [4]
 
 
-def test_a_table_with_partitions_that_only_its_lake_has_is_refused(
+def test_the_past_of_a_table_with_partitions_that_only_its_lake_has_is_refused(
     tables: PlannedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = by_partition(tables)
     gone = TableBucket.with_partition(table.get_table_info().table_id, 123_456, 0)
-    monkeypatch.setattr(planner, "lake_snapshot_of", lambda of: LakeSnapshot._create(1, {gone: 6}))
+    monkeypatch.setattr(lake_part, "lake_snapshot_of", lambda of: LakeSnapshot._create(1, {gone: 6}))
+    past = {"scan__as_of__offsets": '{"2026-01-01$eu:0": 1}'}
     with pytest.raises(FlussError, match="has partition 123456 in its lake only"):
-        tables.plan(table)
-    with pytest.raises(FlussError, match="has partition 123456 in its lake only"):
-        tables.plan(tables.create(partition_keys=["day"]))
-    assert len(splits(tables.plan(table, scan__partitions="region=eu"))) >= 2
+        tables.plan(table, **past)
+    assert len(splits(tables.plan(table, scan__partitions="region=eu", **past))) == 1
 
 
 def test_a_table_of_which_the_lake_has_nothing_is_read_from_fluss(tables: PlannedTables) -> None:

@@ -145,7 +145,7 @@ def test_what_a_batch_has_not_read_takes_hardly_any_place_in_its_offset() -> Non
 @pytest.mark.parametrize(
     ("found", "complaint"),
     [
-        ({"v": 3, "table_id": 7, "b": {}}, "offsets of version 3"),
+        ({"v": 4, "table_id": 7, "b": {}}, "offsets of version 4"),
         ({"v": 2, "table_id": 7, "b": {"x:0": 1}}, "does not hold offsets"),
         ({"v": 2, "table_id": 7, "more": "eNpj"}, "does not hold offsets"),
         ({"v": 2, "table_id": 7, "more": "eJxjZGBgAAAACAAC"}, "does not hold offsets"),

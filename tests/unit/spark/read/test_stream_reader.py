@@ -816,13 +816,13 @@ def test_mistakes_in_options_are_reported_at_once(make: Make) -> None:
     assert time.monotonic() - begun_s < 20
 
 
-def test_what_only_a_lake_has_is_refused_also_after_a_restart(make: Make) -> None:
+def test_the_lake_alone_is_no_stream_also_after_a_restart(make: Make) -> None:
     table, start = make()
     table.write([1])
     query = start()
     query.trigger()
     query.restart(**{"scan.mode": "lake"})
-    with pytest.raises(FlussError, match="which cannot be read yet"):
+    with pytest.raises(FlussError, match="The lake alone is no stream"):
         query.trigger()
 
 

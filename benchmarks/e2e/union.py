@@ -1,0 +1,155 @@
+"""Tables read together with their lakes, beside the same files read alone: by Python, and by Spark.
+
+``BENCH_LAKE_KEYS`` says how many rows a table has (default: 1,000,000); a hundredth more of them, or changed ones, are
+only in Fluss.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from benchmarks.e2e.spark import BUCKETS, SCHEMA, rows
+from fluss import FlussTable, TableDescriptor, blocking, embedded
+from fluss.schema.schema import Schema
+
+Line = tuple[str, float, str, str]
+TURNS: Final = 5
+ROWS: Final = int(os.environ.get("BENCH_LAKE_KEYS", "1000000"))
+TAIL: Final = ROWS // 100
+STEP: Final = 250_000
+LAKE: Final = {"table.datalake.enabled": "true"}
+
+
+def measure() -> Iterator[Line]:
+    if find_spec("pyiceberg") is None:
+        return
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        embedded.start(
+            {
+                "durability": "os",
+                "datalake.format": "iceberg",
+                "datalake.iceberg.warehouse": f"{directory}/warehouse",
+            },
+            process=True,
+        ) as server,
+        blocking.FlussConnection.create(server.config()) as connection,
+    ):
+        tables = {"log": _log_table(connection), "keys": _key_table(connection)}
+        for kind, table in tables.items():
+            yield from _python(kind, table)
+        yield from _spark(server.bootstrap_servers, tables)
+
+
+def _log_table(connection: blocking.FlussConnection) -> Any:
+    table = _created(connection, "fluss.union_log", [])
+    with table.new_append().create_writer() as writer:
+        for first in range(0, ROWS, STEP):
+            writer.write_arrow(rows(first, min(STEP, ROWS - first)))
+    _tier(table)
+    with table.new_append().create_writer() as writer:
+        writer.write_arrow(rows(ROWS, TAIL))
+    return table
+
+
+def _key_table(connection: blocking.FlussConnection) -> Any:
+    table = _created(connection, "fluss.union_keys", ["id"])
+    with table.new_upsert().create_writer() as writer:
+        for first in range(0, ROWS, STEP):
+            writer.upsert_arrow_batch(rows(first, min(STEP, ROWS - first)))
+    _tier(table)
+    ids = np.sort(np.random.default_rng(5).choice(ROWS, TAIL, replace=False))
+    changed = rows(0, TAIL)
+    with table.new_upsert().create_writer() as writer:
+        writer.upsert_arrow_batch(changed.set_column(0, changed.schema.field(0), pa.array(ids)))
+    return table
+
+
+def _created(connection: blocking.FlussConnection, name: str, keys: list[str]) -> Any:
+    schema = SCHEMA.set(0, pa.field("id", pa.int64(), nullable=False)) if keys else SCHEMA
+    descriptor = TableDescriptor(Schema(schema, primary_keys=keys), bucket_count=BUCKETS, properties=LAKE)
+    connection.get_admin().create_table(name, descriptor)
+    return connection.get_table(name)
+
+
+def _inner(table: Any) -> FlussTable:
+    inner: FlussTable = table._inner
+    return inner
+
+
+def _tier(table: Any) -> None:
+    from fluss.tiering.rounds import tier
+
+    assert tier(_inner(table)).rows == ROWS
+
+
+def _python(kind: str, table: Any) -> Iterator[Line]:
+    """Compare with pyarrow's own read of the same files."""
+    from fluss.client.bulk import lake_snapshot_of, union_plan_of
+
+    plan = union_plan_of(_inner(table), SCHEMA.names)
+    assert plan is not None
+    assert lake_snapshot_of(_inner(table)) is not None
+    paths = [file.data.file_path.removeprefix("file://") for file in plan.files]
+    row_count = ROWS + TAIL if kind == "log" else ROWS
+
+    def alone(columns: list[str]) -> Callable[[], int]:
+        return lambda: sum(batch.num_rows for batch in ds.dataset(paths).to_batches(columns=columns))
+
+    def union(columns: list[str]) -> Callable[[], int]:
+        return lambda: sum(batch.num_rows for batch in table.to_arrow_batch_reader(columns))
+
+    for columns in (SCHEMA.names, [SCHEMA.names[0]]):
+        files_s, union_s = _best(alone(columns), ROWS), _best(union(columns), row_count)
+        ratio = files_s / ROWS / (union_s / row_count)
+        remark = f"{ratio:.2f} times pyarrow's read of the files ({ROWS / files_s / 1e3:,.0f}) (target 0.80)"
+        what = f"union read, Python, {kind}, {len(columns)} columns, 1 % not in the lake"
+        yield what, row_count / union_s / 1e3, "krows/s", remark
+
+
+def _spark(bootstrap_servers: str, tables: dict[str, Any]) -> Iterator[Line]:
+    """Compare with a read of the lake alone."""
+    from fluss.spark import FlussSpark, session
+
+    spark = session("fluss-bench-union")
+    try:
+        fs = FlussSpark(spark, bootstrap_servers=bootstrap_servers)
+        for kind, table in tables.items():
+            name = str(table.table_path)
+
+            def read(mode: str, name: str = name) -> Callable[[], None]:
+                return lambda: fs.read(name, mode=mode).write.format("noop").mode("overwrite").save()  # type: ignore[arg-type]
+
+            lake_s, union_s = _best(read("lake")), _best(read("union"))
+            row_count = ROWS + TAIL if kind == "log" else ROWS
+            ratio = lake_s / ROWS / (union_s / row_count)
+            remark = f"{ratio:.2f} times the lake alone ({ROWS / lake_s / 1e3:,.0f}) (target 0.80)"
+            yield (
+                f"union read, Spark, {kind}, 8 columns, 1 % not in the lake",
+                row_count / union_s / 1e3,
+                "krows/s",
+                remark,
+            )
+    finally:
+        spark.stop()
+
+
+def _best(work: Callable[[], Any], expected: int | None = None) -> float:
+    best = float("inf")
+    for turn in range(TURNS + 1):
+        begun = time.perf_counter()
+        found = work()
+        # The first turn only warms up.
+        if turn:
+            best = min(best, time.perf_counter() - begun)
+        assert expected is None or found == expected, f"{found} rows, expected {expected}"
+    return best

@@ -1,0 +1,89 @@
+"""Reads of lakes for pipelines: what of a table is in its lake, and the rows of a bucket that is in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
+from fluss.client.fluss_table import FlussTable, context_of
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.scan.changelog_fold import ChangelogFold
+from fluss.client.scan.union_plan import UnionPlan, has_lake, lake_catalog, lake_rows, lake_table, plan_union
+from fluss.client.scan.union_read import merged_rows
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.table import PartitionSpec, TableInfo
+
+if TYPE_CHECKING:
+    from fluss.filter.row_filter import RowFilter
+    from fluss.lake.fluss_rows import LakeRows
+    from fluss.lake.scans import LakeFile
+
+
+def union_plan_of(
+    table: FlussTable,
+    columns: Sequence[str],
+    row_filter: RowFilter | None = None,
+    partitions: Sequence[str | PartitionSpec] | None = None,
+) -> UnionPlan | None:
+    """Plan a read of a table and its lake; None if it has no lake, or the lake nothing yet.
+
+    Times are meant to be cut to microseconds. Columns are those of ``plan.lake``, behind which is the primary key.
+    """
+    context = context_of(table)
+    if not has_lake(context.cluster, context.info):
+        return None
+    wanted = _columns(context.info, columns, row_filter)
+    planning = plan_union(context.cluster, context.runtime, context.info, wanted, partitions, is_cut=True)
+    return context.runtime.run(planning)
+
+
+def lake_rows_of(
+    table: FlussTable, snapshot_id: int, columns: Sequence[str], row_filter: RowFilter | None = None
+) -> LakeRows:
+    """Open the lake of a table at a snapshot; code 53 if it has no such snapshot (any more)."""
+    context = context_of(table)
+    catalog = context.runtime.run(lake_catalog(context.cluster, context.info))
+    return lake_rows(catalog, context.info, _columns(context.info, columns, row_filter), snapshot_id)
+
+
+def lake_snapshot_at(table: FlussTable, time_ms: int) -> int:
+    """Return the snapshot that the lake of a table had at a time; code 53 if it had none, or has forgotten it."""
+    context = context_of(table)
+    catalog = context.runtime.run(lake_catalog(context.cluster, context.info))
+    snapshot = lake_table(catalog, context.info).snapshot_as_of_timestamp(time_ms)
+    if snapshot is None:
+        raise FlussError(
+            f"The lake of {table.table_path} has no snapshot of {time_ms} ms or before (any more)",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        )
+    return int(snapshot.snapshot_id)
+
+
+def rows_with_changes(
+    table: FlussTable,
+    lake: LakeRows,
+    files: Iterable[LakeFile],
+    changes: LogRange,
+    columns: Sequence[str],
+    *,
+    idle_timeout_s: float | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a bucket of a primary-key table: what files of the lake have, with changes since applied."""
+    info = context_of(table).info
+    wanted = scan_columns(info, columns)
+    key_names = info.physical_primary_keys
+    with_keys = wanted.with_columns(key_names)
+    fold = ChangelogFold(wanted, with_keys, key_names, keeps_deletes=True)
+    names = [column.name for column in with_keys.columns]
+    for run in read_ranges(table, [changes], columns=names, idle_timeout_s=idle_timeout_s):
+        fold.add(run)
+    for batch in merged_rows(fold, changes.bucket, lake.batches(files), with_keys, key_names):
+        yield batch.select(columns)
+
+
+def _columns(info: TableInfo, columns: Sequence[str], row_filter: RowFilter | None) -> ScanColumns:
+    positions = [info.schema.index_of(name) for name in columns]
+    return ScanColumns(info.schema_id, info.schema, positions, row_filter)

@@ -1,0 +1,357 @@
+"""A server that is restored from its backup goes on as the lost one: tables, rights, users, offsets, writers.
+Shown with servers whose data directory is removed, by clients that know nothing of it; and with backups that are not
+complete, and places that belong to another server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import fluss
+from fluss import blocking, embedded
+from fluss.errors import ErrorCode, FlussError
+from fluss.server.__main__ import main
+from fluss.server.coordinator.metadata_backup import remote_logs, table_count
+from fluss.storage.backup.points import POINTS, get_chains, newest_point
+from fluss.storage.remote.objects import DirectoryObjects
+from fluss.storage.remote.store import RemoteStore, RemoteTraffic
+from fluss.storage.vfs import OsFiles
+from fluss.testing.waiting import eventually
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
+EVENTS = fluss.TablePath("fluss", "events")
+KEYED = fluss.TablePath("fluss", "keyed")
+QUICK = {
+    "log.segment.file-size": "300b",
+    "remote.log.task-interval-duration": "20ms",
+    "backup.interval": "20ms",
+    "durability": "os",
+}
+
+
+@contextmanager
+def serving(
+    data_dir: Path, options: dict[str, str]
+) -> Iterator[tuple[embedded.EmbeddedServer, blocking.FlussConnection]]:
+    with embedded.start({**QUICK, **options}, data_dir=data_dir) as server, connected(server) as connection:
+        yield server, connection
+
+
+def connected(server: embedded.EmbeddedServer, **options: str) -> blocking.FlussConnection:
+    return blocking.FlussConnection.create(fluss.Config({"bootstrap.servers": server.bootstrap_servers, **options}))
+
+
+def create(connection: blocking.FlussConnection, path: fluss.TablePath = EVENTS, **options: object) -> None:
+    schema = fluss.Schema(SCHEMA, primary_keys=options.pop("primary_keys", None))
+    connection.get_admin().create_table(path, fluss.TableDescriptor(schema, bucket_count=1, **options))
+
+
+def append(writer: object, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        writer.append({"id": number, "text": f"row {number}"})  # type: ignore[attr-defined]
+        writer.flush()  # type: ignore[attr-defined]
+
+
+def ids(connection: blocking.FlussConnection, path: fluss.TablePath = EVENTS) -> list[int]:
+    return connection.get_table(path).new_scan().to_arrow()["id"].to_pylist()
+
+
+def store_at(remote: Path) -> RemoteStore:
+    return RemoteStore(DirectoryObjects(remote, OsFiles()), RemoteTraffic())
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    return tmp_path / "remote"
+
+
+@pytest.fixture
+def new_dir(tmp_path: Path) -> Path:
+    return tmp_path / "new"
+
+
+def test_tables_rows_writers_and_offsets_go_on_after_a_restore(data_dir: Path, remote: Path, new_dir: Path) -> None:
+    with embedded.start({**QUICK, "remote.data.dir": str(remote)}, data_dir=data_dir) as server:
+        port = int(server.bootstrap_servers.rpartition(":")[2])
+        with connected(server) as connection:
+            create(connection)
+            create(connection, KEYED, primary_keys=["id"])
+            writer = connection.get_table(EVENTS).new_append().create_writer()
+            append(writer, 0, 20)
+            upserts = connection.get_table(KEYED).new_upsert().create_writer()
+            for number in range(12):
+                upserts.upsert({"id": number % 5, "text": f"value {number}"})
+                upserts.flush()
+            table_id = connection.get_admin().get_table_info(EVENTS).table_id
+            server.stop()
+            shutil.rmtree(data_dir)
+            # The same clients go on with the server that takes its place.
+            with embedded.start({**QUICK, "backup.restore-from": str(remote)}, data_dir=new_dir, port=port):
+                append(writer, 20, 5)
+                upserts.upsert({"id": 0, "text": "new"})
+                upserts.flush()
+                assert ids(connection) == list(range(25))
+                rows = connection.get_table(KEYED).new_scan().to_arrow().sort_by("id").to_pylist()
+                assert [row["text"] for row in rows] == ["new", "value 11", "value 7", "value 8", "value 9"]
+                admin = connection.get_admin()
+                assert admin.get_table_info(EVENTS).table_id == table_id
+                assert admin.list_offsets(EVENTS, [0], fluss.OffsetSpec.latest()) == {0: 25}
+                create(connection, fluss.TablePath("fluss", "later"))
+                later = admin.get_table_info(fluss.TablePath("fluss", "later")).table_id
+                assert later > table_id + 1000, "ids that the lost server gave out later are not given out again"
+    with serving(new_dir, {"backup.restore-from": str(remote)}) as (_, connection):
+        assert ids(connection) == list(range(25)), "the same command starts it again"
+
+
+def test_rights_users_and_settings_are_in_the_backup(data_dir: Path, remote: Path, new_dir: Path) -> None:
+    options = {
+        "bind.listeners": "CLIENT://127.0.0.1:0",
+        "security.protocol.map": "CLIENT:SASL",
+        "security.sasl.plain.credentials": "root:secret",
+        "super.users": "User:root",
+        "authorizer.enabled": "true",
+        **QUICK,
+    }
+    root = {"security.protocol": "sasl", "security.sasl.username": "root", "security.sasl.password": "secret"}
+    alice = {"security.protocol": "sasl", "security.sasl.username": "alice", "security.sasl.password": "pencil"}
+    with (
+        embedded.start({**options, "remote.data.dir": str(remote)}, data_dir=data_dir) as server,
+        connected(server, **root) as connection,
+    ):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+        admin = connection.get_admin()
+        admin.alter_cluster_configs(append_configs={"security.sasl.plain.credentials": "alice:pencil"})
+        resource = fluss.AclResource.table(EVENTS)
+        admin.create_acls([fluss.AclBinding(resource, "User:alice", fluss.AclOperation.READ)])
+    shutil.rmtree(data_dir)
+    with (
+        embedded.start({**options, "backup.restore-from": str(remote)}, data_dir=new_dir) as server,
+        connected(server, **alice) as connection,
+    ):
+        assert ids(connection) == [0, 1, 2]
+        with pytest.raises(FlussError, match="alice"):
+            append(connection.get_table(EVENTS).new_append().create_writer(), 3, 1)
+
+
+def test_a_server_whose_directory_was_taken_over_takes_no_more_writes(
+    data_dir: Path, remote: Path, new_dir: Path
+) -> None:
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, old):
+        create(old)
+        append(old.get_table(EVENTS).new_append().create_writer(), 0, 10)
+        eventually(lambda: end_in_backup(remote) == 10)
+        with serving(new_dir, {"backup.restore-from": str(remote)}) as (_, new):
+            assert ids(new) == list(range(10))
+            append(new.get_table(EVENTS).new_append().create_writer(), 10, 3)
+
+            def refusal() -> FlussError | None:
+                try:
+                    append(old.get_table(EVENTS).new_append().create_writer(), 100, 1)
+                except FlussError as error:
+                    return error
+                return None
+
+            error = eventually(refusal, "the old server refusing writes")
+            assert error.error_code == ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION
+            assert "has taken over its remote directory" in error.message
+            with pytest.raises(FlussError, match="has taken over its remote directory"):
+                create(old, fluss.TablePath("fluss", "other"))
+            assert old.get_admin().get_cluster_health().status.name == "RED"
+            assert ids(old)[:10] == list(range(10)), "it can still be read"
+            append(new.get_table(EVENTS).new_append().create_writer(), 13, 3)
+            assert ids(new) == list(range(16)), "what the old one did after that is nowhere"
+    with (
+        serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection),
+        pytest.raises(FlussError, match="has taken over its remote directory"),
+    ):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 100, 1)
+    with serving(new_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        assert ids(connection) == list(range(16))
+
+
+def shipped(remote: Path) -> dict[fluss.TableBucket, object]:
+    point = newest_point(store_at(remote))
+    return {} if point is None else get_chains(store_at(remote), point)  # type: ignore[return-value]
+
+
+def end_in_backup(remote: Path) -> int:
+    """Return up to which offset the newest backup has the only log; 0 as long as that cannot be told."""
+    try:
+        ends = [chain.end_offset for chain in shipped(remote).values()]  # type: ignore[attr-defined]
+        point = newest_point(store_at(remote))
+        ends += [] if point is None else [entry.end_offset for entry in remote_logs(remote / point.metadata.path)]
+    except (FlussError, OSError):
+        # An older point was removed meanwhile.
+        return 0
+    return max(ends, default=0)
+
+
+def test_a_place_of_another_server_and_data_of_its_own_are_refused(
+    data_dir: Path, remote: Path, new_dir: Path, tmp_path: Path
+) -> None:
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+    with pytest.raises(FlussError, match=r"belongs to the server on .* --restore-from"):
+        embedded.start({**QUICK, "remote.data.dir": str(remote)}, data_dir=new_dir)
+    with pytest.raises(FlussError, match="has data of its own"):
+        embedded.start({**QUICK, "backup.restore-from": str(remote)}, data_dir=data_dir)
+    with pytest.raises(FlussError, match="there is no backup in"):
+        embedded.start({**QUICK, "backup.restore-from": str(tmp_path / "nothing")}, data_dir=tmp_path / "other")
+    with pytest.raises(FlussError, match="leave one of them out"):
+        embedded.start(
+            {"backup.restore-from": str(remote), "remote.data.dir": str(tmp_path)}, data_dir=tmp_path / "other"
+        )
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        assert ids(connection) == [0, 1, 2], "the owner itself goes on"
+
+
+def test_a_directory_that_is_not_mounted_is_not_written_to(data_dir: Path, remote: Path, tmp_path: Path) -> None:
+    options = {"remote.data.dir": str(remote)}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+    remote.rename(tmp_path / "elsewhere")
+    with serving(data_dir, options) as (_, connection):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 3, 3)
+        assert not (remote / "backup").exists()
+        (tmp_path / "elsewhere").rename(remote)
+        eventually(lambda: end_in_backup(remote) == 6, "the backup going on")
+
+
+def test_readers_that_have_seen_more_than_the_backup_are_told(
+    data_dir: Path, remote: Path, new_dir: Path, tmp_path: Path
+) -> None:
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 10)
+    # A copy in another place is as good.
+    older = tmp_path / "older"
+    shutil.copytree(remote, older)
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 10, 5)
+    with serving(new_dir, {"backup.restore-from": str(older)}) as (_, connection):
+        assert ids(connection) == list(range(10))
+        scanner = connection.get_table(EVENTS).new_scan().create_log_scanner()
+        scanner.subscribe(0, 15)
+        with pytest.raises(FlussError, match=r"restored from a backup of .* what was written later is lost"):
+            eventually(lambda: scanner.poll(100))
+
+
+def test_small_writes_make_short_chains_and_objects_go_when_no_point_needs_them(
+    data_dir: Path, remote: Path, new_dir: Path
+) -> None:
+    options = {"remote.log.task-interval-duration": "0ms", "log.segment.file-size": "1mb", "backup.interval": "5ms"}
+    with serving(data_dir, {**options, "remote.data.dir": str(remote)}) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 150)
+    (chain,) = shipped(remote).values()
+    assert chain.end_offset == 150  # type: ignore[attr-defined]
+    assert len(chain.pieces) < 12, "pieces are joined"  # type: ignore[attr-defined]
+    assert len(list((remote / POINTS).iterdir())) == 3
+    assert len(list((remote / "backup" / "tails").iterdir())) < 30
+    shutil.rmtree(data_dir)
+    with serving(new_dir, {**options, "backup.restore-from": str(remote)}) as (_, connection):
+        assert ids(connection) == list(range(150))
+
+
+def test_a_backup_is_verified_without_restoring_it(
+    data_dir: Path, remote: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 10)
+        eventually(lambda: len(list(remote.glob("log/fluss/events-*/0/*/*.log"))) > 3)
+    with serving(data_dir, {"remote.data.dir": str(remote), "remote.log.task-interval-duration": "0ms"}):
+        pass
+    assert main(["--verify-backup", str(remote)]) == 0
+    assert capsys.readouterr().out.startswith("complete: the backup of ")
+    point = newest_point(store_at(remote))
+    assert point is not None
+    [entry] = remote_logs(remote / point.metadata.path)
+    manifest = remote / str(entry.manifest_path)
+    segment_id = json.loads(manifest.read_text())["remote_log_segments"][0]["segment_id"]
+    [segment] = (remote / entry.directory / segment_id).glob("*.log")
+
+    def damaged(path: Path, data: bytes | None) -> str:
+        before = path.read_bytes()
+        if data is None:
+            path.unlink()
+        else:
+            path.write_bytes(data)
+        assert main(["--verify-backup", "-D", f"remote.data.dir={remote}"]) == 1
+        path.write_bytes(before)
+        output = capsys.readouterr()
+        assert output.out.startswith("NOT COMPLETE, ")
+        return output.err
+
+    assert "is missing" in damaged(segment, None)
+    assert f"has 3 bytes, it should have {segment.stat().st_size}" in damaged(segment, b"abc")
+    metadata = remote / point.metadata.path
+    assert "missing" in damaged(metadata, None)
+    assert "checksum" in damaged(metadata, metadata.read_bytes()[:-1] + b"!")
+    assert "manifest" in damaged(manifest, b"{")
+    for chain in shipped(remote).values():
+        tail = remote / chain.pieces[0].path  # type: ignore[attr-defined]
+        assert "checksum" in damaged(tail, b"!" + tail.read_bytes()[1:])
+    assert main(["--verify-backup", str(remote)]) == 0
+    assert main(["--verify-backup", str(tmp_path / "nothing")]) == 1
+    assert "there is no backup in" in capsys.readouterr().err
+
+
+def test_how_often_and_how_much_is_backed_up_are_options(data_dir: Path, remote: Path, tmp_path: Path) -> None:
+    with serving(data_dir, {"remote.data.dir": str(remote), "backup.interval": "0ms"}) as (_, connection):
+        create(connection)
+    assert not (remote / "backup").exists()
+    with serving(data_dir, {"remote.data.dir": str(remote), "backup.points-kept": "5"}) as (_, connection):
+        for number in range(8):
+            create(connection, fluss.TablePath("fluss", f"table{number}"))
+            count = number + 1
+            eventually(lambda count=count: table_count_in_backup(remote) == count + 1)  # type: ignore[misc]
+    assert len(list((remote / POINTS).iterdir())) == 5
+    with pytest.raises(FlussError, match="not below 2"):
+        embedded.start({"backup.points-kept": "1"}, data_dir=tmp_path / "other")
+
+
+def table_count_in_backup(remote: Path) -> int:
+    try:
+        point = newest_point(store_at(remote))
+        return 0 if point is None else table_count(remote / point.metadata.path)
+    except (FlussError, OSError):
+        return 0
+
+
+def test_how_old_the_backup_is_can_be_seen(data_dir: Path, remote: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = {"remote.data.dir": str(remote), "metrics.reporter.prometheus.port": str(port)}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+        eventually(lambda: newest_point(store_at(remote)))
+
+        def shown() -> dict[str, float] | None:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                lines = answer.read().decode().splitlines()
+            values = {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("fluss_backup_")}
+            return values if values["fluss_backup_points_total"] >= 1 else None
+
+        values = eventually(shown)
+        assert values is not None
+        assert 0 <= values["fluss_backup_age_seconds"] < 120
+        assert values["fluss_backup_fenced"] == values["fluss_backup_failed_buckets"] == 0
+        assert connection.get_admin().get_cluster_health().status.name == "GREEN"

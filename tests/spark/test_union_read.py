@@ -1,0 +1,100 @@
+"""Spark sees a table and its lake as one: by the source, by its own reader of Parquet, and as a stream."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from fluss.spark import FlussSpark
+from fluss.spark.read import native_lake
+from fluss.testing.cluster import ServerProcess
+from tests.integration.keyed_tables import Tables, delete, tables_of, upsert
+
+LAKE = {"table.datalake.enabled": "true"}
+ROWS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("small", pa.int16())])
+
+
+@pytest.fixture(scope="module")
+def tables(lake_server: ServerProcess) -> Iterator[Tables]:
+    with tables_of(lake_server) as made:
+        yield made
+
+
+@pytest.fixture
+def fs(spark: SparkSession, lake_server: ServerProcess) -> FlussSpark:
+    return FlussSpark(spark, bootstrap_servers=f"127.0.0.1:{lake_server.port}")
+
+
+def rows(frame: DataFrame) -> list[tuple]:
+    return sorted(map(tuple, frame.collect()))
+
+
+def plan_of(frame: DataFrame) -> str:
+    return frame._jdf.queryExecution().executedPlan().toString()
+
+
+def test_tables_are_read_with_their_lake(
+    fs: FlussSpark, tables: Tables, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.lake_tiering import tier
+
+    table = tables.create(ROWS, ("id",), bucket_count=2, properties=LAKE)
+    name = str(table.table_path)
+    upsert(table, [[number, "old", number] for number in range(100)])
+    tier(table)
+    upsert(table, [[number, "new", number] for number in range(90, 110)])
+    delete(table, [[number] for number in range(5)])
+    expected = rows(fs.read(name, mode="fluss"))
+    assert len(expected) == 105
+    assert rows(fs.read(name)) == expected
+    assert fs.read(name).where("name = 'old'").count() == 85
+    assert fs.read(f"{name}$lake").count() == 100
+    monkeypatch.setattr(native_lake, "NATIVE_ROWS_MIN", 1)
+    native = fs.read(name)
+    assert "parquet" in plan_of(native).lower()
+    assert rows(native) == expected
+    assert native.schema.simpleString() == fs.read(name, mode="fluss").schema.simpleString()
+    assert native.where("id = 95").select("name").collect() == [("new",)]
+    assert rows(fs.read(name, columns=["name"], filter="id >= 88 AND name <> 'x'")) == sorted(
+        [("old",)] * 2 + [("new",)] * 20
+    )
+    # The second round deletes rows from the first files by their positions.
+    tier(table)
+    assert rows(fs.read(name)) == expected == rows(fs.read(name, mode="lake"))
+
+
+@pytest.mark.slow
+def test_log_tables_are_read_with_their_lake(
+    fs: FlussSpark, tables: Tables, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fluss.client.kernel.runtime import wait_for
+    from tests.lake_tiering import tier
+
+    schema = pa.schema([("id", pa.int64()), ("day", pa.string())])
+    table = tables.create_log(schema, partition_keys=["day"], bucket_count=2, properties=LAKE)
+    name = str(table.table_path)
+    for day in ("1", "2"):
+        wait_for(tables.admin.create_partition(table.table_path, {"day": day}))
+        writer = table.new_append().create_writer()
+        writer.write_arrow(pa.table({"id": range(100), "day": [day] * 100}, schema))
+        wait_for(writer.flush())
+        if day == "1":
+            tier(table)
+    expected = rows(fs.read(name, mode="fluss"))
+    wait_for(tables.admin.drop_partition(table.table_path, {"day": "1"}))
+    for rows_min in (1, 1 << 40):
+        monkeypatch.setattr(native_lake, "NATIVE_ROWS_MIN", rows_min)
+        frame = fs.read(name)
+        assert rows(frame) == expected
+        assert frame.count() == 200
+        assert frame.where("day = '1'").count() == 100
+        assert rows(fs.read(name, partitions={"day": "1"})) == [(number, "1") for number in range(100)]
+        assert len(frame.limit(150).collect()) == 150
+    view = f"u_{secrets.token_hex(4)}"
+    fs.attach(table.table_path.database_name, [table.table_path.table_name], name=view)
+    assert spark.sql(f"SELECT count(*) FROM {view}.{table.table_path.table_name}").collect() == [(200,)]
+    fs.detach(view)
