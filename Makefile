@@ -92,6 +92,7 @@ test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with fa
 
 interop-java: $(STAMP) ## A cluster of Apache Fluss 0.9.1, three servers: our client, the Java client, crashes (Java 17 and Maven)
 	@$(PY) -m pytest tests/java -m "slow or not slow" --durations=10
+	@$(PY) -m pytest tests/integration --java-cluster -m "slow or not slow" --durations=10
 
 crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer), and lose 50 with their disks (DISASTERS=n)
 	@$(PY) -m tests.chaos --kills $(or $(CYCLES),1000) --disk plain --no-proxy \
@@ -132,6 +133,7 @@ fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (COUNT=n for f
 docs: $(STAMP) ## Regenerate the pages that come from the code, and build the site (into ./site); every link is checked
 	@$(PY) tools/generate_option_pages.py
 	@$(PY) tools/generate_command_page.py
+	@$(PY) tools/generate_metrics_page.py
 	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
 	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt zensical mkdocstrings-python
 	@.venv-docs/bin/python tools/build_docs.py

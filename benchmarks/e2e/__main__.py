@@ -30,6 +30,7 @@ if __name__ == "__main__":
                 "fitting",
                 "consumers",
                 "scrubbing",
+                "monitoring",
                 "remote",
                 "backup",
                 "snapshots",

@@ -140,6 +140,7 @@ class FlussConnection(ContextWrapper[fluss.FlussConnection]):
     """As ``fluss.FlussConnection``; its tables are scanned with coroutines."""
 
     config = same(fluss.FlussConnection.config)
+    metrics = same(fluss.FlussConnection.metrics)
     get_admin = same(fluss.FlussConnection.get_admin)
     get_table = wrapping_async(fluss.FlussConnection.get_table, FlussTable._of)
     close = same(fluss.FlussConnection.close)

@@ -229,6 +229,7 @@ class FlussConnection(ContextWrapper[fluss.FlussConnection]):
     """As ``fluss.FlussConnection``; every method blocks until it is done."""
 
     config = same(fluss.FlussConnection.config)
+    metrics = same(fluss.FlussConnection.metrics)
     get_admin = wrapping(fluss.FlussConnection.get_admin, FlussAdmin._of)
     __exit__ = same(fluss.FlussConnection.__exit__)
 

@@ -271,4 +271,10 @@ def serve_alone() -> None:
     """Note that this process is nothing but a server, and set aside what it is made of before it serves anybody."""
     global _is_alone
     _is_alone = True
-    gc.freeze()
+    set_aside()
+
+
+def set_aside() -> None:
+    """Have later collections not look at what is there now, such as modules; only where the server is alone."""
+    if _is_alone:
+        gc.freeze()

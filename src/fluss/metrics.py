@@ -103,13 +103,13 @@ class Metrics:
 
     def collect(self) -> list[Family]:
         """Return everything as it is now. To be called where the values belong, as a rule on the event loop."""
-        return [
-            Family(
-                *(name, family.kind, family.meaning, list(family.samples())),
-                [sample for read in family.histograms for sample in read()],
-            )
-            for name, family in sorted(self._families.items())
-        ]
+        return [self.family(name) for name in sorted(self._families)]
+
+    def family(self, name: str) -> Family:
+        """Return one family as it is now."""
+        family = self._families[name]
+        histograms = [sample for read in family.histograms for sample in read()]
+        return Family(name, family.kind, family.meaning, list(family.samples()), histograms)
 
     def values(self) -> dict[tuple[str, Labels], float]:
         """Return every value by name and labels."""

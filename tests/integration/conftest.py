@@ -48,7 +48,7 @@ def java_cluster(request: pytest.FixtureRequest) -> Iterator[JavaCluster | None]
         made = JavaCluster(factory.mktemp("java-cluster"))
     except JavaUnavailableError as error:
         pytest.skip(str(error))
-    with made:
+    with made, made.noticing_tables():
         yield made
 
 

@@ -254,7 +254,6 @@ async def test_properties_of_a_table_can_be_changed(admin: fluss.FlussAdmin, dat
     assert await _code(admin.alter_table(path, set_properties=change)) == 56
 
 
-@pytest.mark.only_here("0.9 does not count rows")
 async def test_row_counts_are_known_without_reading(
     connection: fluss.FlussConnection, admin: fluss.FlussAdmin, database: str
 ) -> None:

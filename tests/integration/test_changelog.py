@@ -140,7 +140,12 @@ def test_a_write_without_effect_takes_an_offset_and_has_no_records(tables: Table
 
 @pytest.mark.parametrize(
     ("log_format", "kv_format"),
-    [("arrow", "compacted"), ("arrow", "indexed"), ("indexed", "indexed"), ("compacted", "compacted")],
+    [
+        ("arrow", "compacted"),
+        ("arrow", "indexed"),
+        pytest.param("indexed", "indexed", marks=pytest.mark.only_here("0.9 fails at this pair of formats")),
+        ("compacted", "compacted"),
+    ],
 )
 def test_changelogs_of_every_format_are_the_same(tables: Tables, log_format: str, kv_format: str) -> None:
     table = tables.create(bucket_count=1, log_format=log_format, kv_format=kv_format)

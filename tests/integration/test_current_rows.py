@@ -114,7 +114,10 @@ def rows_of_every_type() -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=EVERY_TYPE.to_arrow())
 
 
-@pytest.mark.parametrize("kv_format", ["compacted", "indexed"])
+@pytest.mark.parametrize(
+    "kv_format",
+    ["compacted", pytest.param("indexed", marks=pytest.mark.only_here("0.9 fails at rows of this format"))],
+)
 def test_every_type_comes_back_as_it_was_written(both: Tables, kv_format: str) -> None:
     table = both.create(EVERY_TYPE, bucket_count=1, kv_format=kv_format)
     writer = table.new_upsert().create_writer()
@@ -160,6 +163,7 @@ def test_a_whole_log_table_is_read(both: Tables) -> None:
 # What is consistent
 
 
+@pytest.mark.only_here("twelve reads by changes are over there before the first write is")
 def test_a_bucket_is_seen_between_two_writes_and_never_within_one(server: embedded.EmbeddedServer) -> None:
     """All rows are written with the same number, again and again: who sees two numbers has seen half a write."""
     row_count = 4000

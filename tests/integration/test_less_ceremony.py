@@ -167,6 +167,7 @@ def test_batches_are_looped_over_and_a_read_up_to_now_goes_on_behind(
     assert scanner.to_arrow()["id"].to_pylist() == list(range(10, 30))
 
 
+@pytest.mark.only_here("0.9 cannot scan rows: what begins with a snapshot here begins with the first change there")
 def test_rows_of_a_snapshot_that_a_loop_has_left_come_with_the_next_poll(
     plain: blocking.FlussConnection, own_tables: Tables
 ) -> None:

@@ -237,6 +237,7 @@ def test_the_whole_table_is_one_call(connection: blocking.FlussConnection) -> No
 # Partitions
 
 
+@pytest.mark.only_here("there, servers hear one after the other of what was dropped, and answer until then")
 def test_partitions_that_do_not_exist_have_no_rows(connection: blocking.FlussConnection) -> None:
     schema = Schema(
         pa.schema([("region", pa.string()), ("id", pa.int32()), ("name", pa.string())]), primary_keys=["region", "id"]
@@ -318,6 +319,7 @@ def test_rows_older_than_a_column_have_none_in_it(connection: blocking.FlussConn
     assert after.lookup_many([[50], [1]]).column("city").to_pylist() == ["Rome", None]
 
 
+@pytest.mark.only_here("there, servers hear one after the other of what was dropped, and answer until then")
 def test_a_table_that_was_dropped_is_code_7(connection: blocking.FlussConnection) -> None:
     table = create(connection)
     upsert(table, user(1))

@@ -4,6 +4,7 @@ Shown with a server that speaks S3, and a proxy before it; the same with a direc
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,3 +135,47 @@ def test_a_server_copies_its_logs_through_failures_and_gives_clients_short_lived
             assert token.schema == "s3"
             assert b"security_token" in token.token
             assert token.expiration_time > 0
+
+
+def test_snapshots_of_rows_by_key_go_to_an_object_store_and_come_back_through_failures(
+    proxy: FaultyProxy, bucket: str, tmp_path: Path
+) -> None:
+    keyed = fluss.TablePath("fluss", "keyed")
+    options = {
+        **KEYS,
+        "remote.data.dir": f"s3://{bucket}/keyed",
+        "s3.endpoint": proxy.endpoint,
+        "kv.snapshot.interval": "200ms",
+        "kv.shared-store.max-size": "0b",
+        "durability": "os",
+    }
+    question = pb.GetLatestKvSnapshotsRequest(
+        table_path=pb.PbTablePath(database_name="fluss", table_name=keyed.table_name)
+    )
+
+    def rows(server: embedded.EmbeddedServer) -> dict[int, str]:
+        config = fluss.Config({"bootstrap.servers": server.bootstrap_servers})
+        with blocking.FlussConnection.create(config) as connection:
+            found = connection.get_table(keyed).new_scan().to_arrow()
+            return dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True))
+
+    proxy.methods = "PUT POST"
+    proxy.faults = [500, "close", 403, 503]
+    with embedded.start(options, data_dir=tmp_path / "data") as server:
+        config = fluss.Config({"bootstrap.servers": server.bootstrap_servers})
+        with blocking.FlussConnection.create(config) as connection:
+            descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA, primary_keys=["id"]), bucket_count=1)
+            connection.get_admin().create_table(keyed, descriptor)
+            with connection.get_table(keyed).new_upsert().create_writer() as writer:
+                for number in range(500):
+                    writer.upsert({"id": number, "text": f"row {number}"})
+        eventually(lambda: ask(server, apis.GET_LATEST_KV_SNAPSHOTS, question).latest_snapshots[0].log_offset == 500)
+        expected = rows(server)
+    assert len(expected) == 500
+    for path in (tmp_path / "data" / "fluss").glob("keyed-*/kv-*"):
+        shutil.rmtree(path)
+    proxy.methods = "GET"
+    proxy.faults = [503, "truncate", "close"]
+    with embedded.start(options, data_dir=tmp_path / "data") as server:
+        assert rows(server) == expected
+    assert not proxy.faults

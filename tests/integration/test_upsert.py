@@ -245,7 +245,8 @@ def test_rows_and_deletes_find_their_partition(cluster: Cluster) -> None:
     writer.upsert_arrow(
         pa.table({"user": [1, 1, 2], "score": [10, 20, 30], "region": ["EU", "US", "EU"]}, schema=table.arrow_schema)
     )
-    table.new_upsert(columns=["region", "user", "score"]).upsert(["US", 3, 33])
+    # A flush waits for the rows of its own writer only.
+    table.new_upsert(columns=["region", "user", "score"]).upsert(["US", 3, 33]).result(120)
     writer.delete({"region": "EU", "user": 4})
     writer.delete(["US", 5])
     writer.delete_arrow(pa.table({"user": [6, 7], "region": ["EU", "US"]}))

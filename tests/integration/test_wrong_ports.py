@@ -79,6 +79,7 @@ def test_an_http_server_is_recognised() -> None:
             blocking.FlussConnection.create(config)
 
 
+@pytest.mark.only_here("Apache Fluss does not answer HTTP")
 def test_http_on_the_port_of_the_protocol_gets_an_http_answer(server: embedded.EmbeddedServer) -> None:
     answer = http_get(port_of(server))
     assert answer.status == 400

@@ -41,7 +41,7 @@ def jars() -> None:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaCluster]:
     """One coordinator and three tablet servers."""
-    with JavaCluster(tmp_path_factory.mktemp("java-cluster")) as made:
+    with JavaCluster(tmp_path_factory.mktemp("java-cluster")) as made, made.noticing_tables():
         yield made
 
 

@@ -151,7 +151,7 @@ def test_the_overview_is_alive(chromium, site) -> None:
         before = int(page.locator("dd").nth(2).inner_text())
         assert before == 3
         plots = page.locator("svg.plot")
-        expect(plots).to_have_count(6)
+        expect(plots).to_have_count(7)
         for _ in range(3):
             append_events(connection, 100)
         # The table of requests and the plots follow.

@@ -44,10 +44,15 @@ def without_pushdown(spark: SparkSession) -> Iterator[None]:
         spark.conf.unset(_OFF)
 
 
+def physical(rows: DataFrame) -> str:
+    """Return the plan of a query as it is executed."""
+    plan: str = rows._jdf.queryExecution().executedPlan().toString()
+    return plan
+
+
 def scans(rows: DataFrame) -> list[str]:
     """Return what the plan of a query says about its scans."""
-    plan = rows._jdf.queryExecution().executedPlan().toString()
-    return [line.strip(" +-*()12:") for line in plan.splitlines() if "Scan" in line]
+    return [line.strip(" +-*()12:") for line in physical(rows).splitlines() if "Scan" in line]
 
 
 def scanned(rows: DataFrame) -> str:
@@ -155,6 +160,10 @@ def test_columns_conditions_limits_and_counts_reach_the_reader(fs: FlussSpark, o
     keyed = fs.read(f"{orders}_keyed").groupBy().count()
     assert keyed.collect() == [(200,)]
     assert scanned(keyed) == "columns []"
+    # Rows that are wanted as they are are not copied by a projection.
+    assert physical(fs.read(orders)).startswith("BatchScan")
+    assert physical(fs.read(orders).select("id", "note")).startswith("BatchScan")
+    assert physical(fs.read(orders).selectExpr("id + 1")).lstrip("*(1) ").startswith("Project")
     # By the name of the format, and by a name in SQL.
     options = {"bootstrap.servers": fs.options["bootstrap.servers"], "table": orders}
     assert scanned(spark.read.format("fluss").options(**options).load().select("note")) == "columns [note]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -19,6 +20,7 @@ from fluss.client.write.writer_client import WriterClient
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int64
+from fluss.metrics import Metrics
 from fluss.net.channel import Dial
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.value_objects import ServerMade
@@ -43,6 +45,7 @@ class FlussConnection(ServerMade):
     _lookup_client: LookupClient | None
     _closing: StartedCall[None] | None
     _forget_drain: Callable[[], None] | None
+    _metrics: Metrics
 
     @staticmethod
     async def create(config: Config | str | Mapping[str, str | int | bool] | None = None) -> FlussConnection:
@@ -70,7 +73,9 @@ class FlussConnection(ServerMade):
     @classmethod
     async def _open(cls, config: Config, current: Runtime, dial: Dial | None = None) -> FlussConnection:
         cluster = await Cluster.connect(config, dial=dial)
-        return cls._with_fields(
+        metrics = Metrics()
+        cluster.show(metrics)
+        connection = cls._with_fields(
             _cluster=cluster,
             _runtime=current,
             _admin=FlussAdmin._create(cluster, current),
@@ -79,11 +84,36 @@ class FlussConnection(ServerMade):
             _lookup_client=None,
             _closing=None,
             _forget_drain=None,
+            _metrics=metrics,
         )
+        connection._show_writer()
+        return connection
+
+    def _show_writer(self) -> None:
+        """Have what is written and not sent yet shown among the metrics; the writer is made when first needed."""
+        # Metrics outlive their connection, and must not keep it.
+        weak = weakref.ref(self)
+
+        def unsent_bytes() -> int:
+            connection = weak()
+            writer = None if connection is None else connection._writer_client
+            return 0 if writer is None else writer.memory.used_bytes
+
+        self._metrics.gauge("fluss_client_unsent_bytes", "What writers hold that is not stored yet.", unsent_bytes)
+        limit = self._cluster.config.writer_buffer_memory_size
+        self._metrics.gauge("fluss_client_unsent_bytes_max", "What they may hold; then writing waits.", lambda: limit)
 
     def config(self) -> Config:
         """Return a copy of the config that the connection was made with."""
         return self._cluster.config.copy()
+
+    def metrics(self) -> Metrics:
+        """Return what this connection counts: requests by API, bytes, times, what is not sent yet.
+
+        ``values()`` has the numbers of now, ``text()`` the same for Prometheus; ``fluss.telemetry`` brings them to
+        OpenTelemetry. It is the same object every time, and any thread may use it.
+        """
+        return self._metrics
 
     def get_admin(self) -> FlussAdmin:
         """Return the admin of the cluster. It may also be awaited."""

@@ -20,6 +20,7 @@ from fluss.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
+from fluss.net.request_metrics import RequestMetrics
 from fluss.net.tls import ClientContext, connect_failure
 from fluss.net.transport import Outbox
 from fluss.protocol import api as apis
@@ -67,6 +68,8 @@ class _Call:
     message: Any
     answer: asyncio.Future[memoryview]
     request_id: int | None = None
+    # Known if requests are counted.
+    sent_bytes: int = 0
 
 
 class Channel:
@@ -78,9 +81,10 @@ class Channel:
     never reconnects. It belongs to one event loop and may be shared by all tasks of it.
     """
 
-    def __init__(self, name: str, settings: ChannelSettings) -> None:
+    def __init__(self, name: str, settings: ChannelSettings, metrics: RequestMetrics | None = None) -> None:
         self._name = name
         self._settings = settings
+        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._session = ClientSession(
             frame_bytes_max=settings.response_frame_bytes_max,
@@ -97,6 +101,7 @@ class Channel:
         self._is_disconnected.set()
         self._server_type: ServerRole | None = None
         self._is_tls = False
+        self._is_inside = False
         self._has_received = False
 
     @classmethod
@@ -112,6 +117,7 @@ class Channel:
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         dial: Dial | None = None,
+        metrics: RequestMetrics | None = None,
     ) -> Channel:
         """Connect, agree on versions, and authenticate if there are credentials. Speaks TLS if ``tls`` is given.
 
@@ -119,7 +125,7 @@ class Channel:
         govern the pauses. A server that says to be of another type than expected is refused. With ``dial`` the address
         is only a name.
         """
-        channel = cls(f"{host}:{port}", settings or ChannelSettings())
+        channel = cls(f"{host}:{port}", settings or ChannelSettings(), metrics)
         if dial is None:
             await channel._open(host, port, tls)
         else:
@@ -172,11 +178,18 @@ class Channel:
         else:
             self._send(call)
         timer = self._loop.call_later(timeout_s, self._expire, call, timeout_s)
+        asked_at = self._loop.time()
         try:
             body = await call.answer
+        except FlussError:
+            if self._metrics is not None:
+                self._metrics.of(api).failed(self._loop.time() - asked_at, received_bytes=0, sent_bytes=call.sent_bytes)
+            raise
         finally:
             timer.cancel()
             self._forget(call)
+        if self._metrics is not None:
+            self._metrics.of(api).answered(len(body), call.sent_bytes, self._loop.time() - asked_at)
         return api.response.decode(body)
 
     async def close(self) -> None:
@@ -220,6 +233,7 @@ class Channel:
             raise NetworkError(f"no connection to {self._name}: {error}") from error
 
     async def _open_inside(self, dial: Dial) -> None:
+        self._is_inside = True
         sock = await dial()
         try:
             await self._loop.create_unix_connection(lambda: self._protocol, sock=sock)
@@ -306,6 +320,8 @@ class Channel:
         call.request_id, parts = self._session.request(call.api, call.message)
         call.message = None
         self._in_flight[call.request_id] = call
+        if self._metrics is not None:
+            call.sent_bytes = sum(map(len, parts))
         self._outbox.write(parts)
 
     def _send_waiting(self) -> None:
@@ -343,7 +359,7 @@ class Channel:
         self._outbox = Outbox(self._loop, transport, self._send_waiting)
         self._is_tls = transport.get_extra_info("ssl_object") is not None
         connection = transport.get_extra_info("socket")
-        if connection.family != socket.AF_UNIX:
+        if not self._is_inside:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._is_disconnected.clear()
         self._failure = None

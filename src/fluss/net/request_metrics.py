@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from fluss.metrics import HistogramSample, Metrics, Sample
 from fluss.protocol.api import APIS, Api, ApiKey
@@ -42,14 +42,23 @@ class ApiCounts:
         self.seconds += seconds
         self.times[_bucket_of(int(seconds * 1e6))] += 1
 
+    def failed(self, seconds: float, *, received_bytes: int, sent_bytes: int) -> None:
+        """Count a request that was answered with an error, or not at all."""
+        self.error_count += 1
+        self.answered(received_bytes, sent_bytes, seconds)
+
 
 class RequestMetrics:
-    """The counts of all listeners of a server. Belongs to its event loop."""
+    """The counts of all listeners of a server, or of all connections of a client. Belongs to an event loop.
 
-    def __init__(self) -> None:
+    Any thread may read. ``prefix`` begins the names of the metrics.
+    """
+
+    def __init__(self, prefix: str = "fluss") -> None:
+        self._prefix = prefix
         self._counts: dict[ApiKey, ApiCounts] = {ApiKey(key): ApiCounts() for key in APIS}
 
-    def of(self, api: Api[object, object]) -> ApiCounts:
+    def of(self, api: Api[Any, Any]) -> ApiCounts:
         return self._counts[api.key]
 
     @property
@@ -59,28 +68,28 @@ class RequestMetrics:
     def show(self, metrics: Metrics) -> None:
         """Have the counts shown among the metrics, for those APIs that were used."""
         metrics.counters(
-            "fluss_requests_total",
+            f"{self._prefix}_requests_total",
             "Requests that were answered, refused ones included.",
             lambda: (Sample(counts.request_count, labels) for labels, counts in self._used()),
         )
         metrics.counters(
-            "fluss_request_errors_total",
-            "Requests that were answered with an error.",
+            f"{self._prefix}_request_errors_total",
+            "Requests that were answered with an error, or not at all.",
             lambda: (Sample(counts.error_count, labels) for labels, counts in self._used()),
         )
         metrics.counters(
-            "fluss_received_bytes_total",
-            "Bytes of requests.",
+            f"{self._prefix}_received_bytes_total",
+            "Bytes that were received.",
             lambda: (Sample(counts.received_bytes, labels) for labels, counts in self._used()),
         )
         metrics.counters(
-            "fluss_sent_bytes_total",
-            "Bytes of answers.",
+            f"{self._prefix}_sent_bytes_total",
+            "Bytes that were sent.",
             lambda: (Sample(counts.sent_bytes, labels) for labels, counts in self._used()),
         )
         metrics.histograms(
-            "fluss_request_seconds",
-            "From the arrival of a request to its answer; of fetches, with the time that they wait for records.",
+            f"{self._prefix}_request_seconds",
+            "From a request to its answer; of fetches, with the time that they wait for records.",
             lambda: (HistogramSample(_told(counts), counts.seconds, labels) for labels, counts in self._used()),
         )
 

@@ -468,9 +468,9 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
             text = f"{request.api.name} failed inside the server ({type(error).__name__}); its log has the details"
             error = FlussError(text, ErrorCode.UNKNOWN_SERVER_ERROR)
         if self._request_metrics is not None:
-            counts = self._request_metrics.of(request.api)
-            counts.error_count += 1
-            counts.answered(request.received_bytes, 0, self._clock() - request.received_at)
+            self._request_metrics.of(request.api).failed(
+                self._clock() - request.received_at, received_bytes=request.received_bytes, sent_bytes=0
+            )
         self._write(self._session.error(request.request_id, error))
 
     def _give_up_requests(self) -> None:

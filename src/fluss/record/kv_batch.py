@@ -59,6 +59,8 @@ _HEADER = struct.Struct(
 )
 HEADER_BYTES = _HEADER.size
 _CRC = struct.Struct("<I")
+# The last field of the header.
+_RECORD_COUNT_AT = _HEADER.size - struct.calcsize("<i")
 _CRC_POSITION = struct.calcsize("<ib")
 _CRC_START = struct.calcsize("<ibI")
 
@@ -117,6 +119,11 @@ class KvBatch:
     def records(self) -> KvRecords:
         """Find the keys and rows. Every boundary is checked; nothing is copied."""
         return _records(self.data[HEADER_BYTES:], self.record_count)
+
+
+def announced_record_count(batch: memoryview) -> int:
+    """Return how many records a batch says to have, without looking at anything else of it."""
+    return int.from_bytes(batch[_RECORD_COUNT_AT:HEADER_BYTES], "little")
 
 
 def joined_records(batches: Sequence[KvBatch]) -> KvRecords:

@@ -25,7 +25,15 @@ from fluss.server.http_options import DEFAULT_HTTP_PORT
 from fluss.server.listener_options import DEFAULT_LISTENER_NAME, DEFAULT_PORT
 from fluss.server.listener_parsing import PORT_MAX, address_text
 from fluss.server.option_sources import STANDARD_INPUT, Setting
-from fluss.server.process import LOG_LEVELS, FlussServer, log_to_stderr, prepare_process, request_stop, serve
+from fluss.server.process import (
+    LOG_FORMATS,
+    LOG_LEVELS,
+    FlussServer,
+    log_to_stderr,
+    prepare_process,
+    request_stop,
+    serve,
+)
 from fluss.server.process_options import Durability
 from fluss.server.server_options import ServerOptions, is_secret_option, meaningless_variables, variable_of
 from fluss.storage.remote.file_systems import FileSystemOptions
@@ -82,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return hash_password.main(words[1:])
     parser = _parser()
     arguments = parser.parse_args(argv)
-    log_to_stderr(arguments.log_level)
+    log_to_stderr(arguments.log_level, arguments.log_format)
     try:
         options = _options(arguments, parser)
         for variable, hint in meaningless_variables(os.environ).items():
@@ -160,6 +168,12 @@ def _parser() -> argparse.ArgumentParser:
         help="check that the backup in a remote directory (default: remote.data.dir) is complete, say so, and end",
     )
     parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="(default info)")
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default=LOG_FORMATS[0],
+        help="text for people (default), or json: one object per line",
+    )
     parser.add_argument("--version", action="version", version=f"Flussbett {__version__}")
     return parser
 

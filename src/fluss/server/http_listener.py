@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.memory import set_aside
 from fluss.net.tls import ClientAuth, ServerCertificate, ServerTls
 from fluss.server.http_options import HttpAddress
 from fluss.server.listener_parsing import address_text
@@ -104,6 +105,8 @@ def _start(plan: HttpPlan, view: OperatorView, certificate: ServerCertificate | 
             f"'{ServerOptions.http_address.key}' needs {error.name}, which is not installed: "
             'pip install "flussbett[server]"'
         ) from error
+    # Otherwise every collection would look at these modules, while clients wait.
+    set_aside()
     site: Site = module.start(view, plan.address, certificate)
     return site
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from fluss.schema.table import TablePath
 from fluss.server.authorizer import CLUSTER, Operation
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.rpc.coordinator_service import CoordinatorService
+from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.server_options import ServerOptions
 from fluss.server.tablet.buckets import BucketGroup
 from fluss.server.tablet.manager import TabletManager
@@ -40,6 +42,8 @@ T = TypeVar("T")
 
 # By which the requests of the page are known. No listener of a configuration can have this name.
 INSIDE_LISTENER: Final = "(http)"
+# How often it is counted how much there is.
+_INVENTORY_S: Final = 30.0
 _CHANGED_WHILE_RUNNING: Final = "changed while the server runs"
 
 
@@ -68,6 +72,18 @@ class ApiTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class Inventory:
+    """How much there is."""
+
+    bucket_count: int
+    failed_bucket_count: int
+    table_count: int
+    partition_count: int
+    # Tables with a lake, by what is next for them.
+    tiering_counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class LoadSample:
     """What the server has done up to a moment, to be compared with another moment."""
 
@@ -75,6 +91,9 @@ class LoadSample:
     memory_bytes: int
     connection_count: int
     delayed_fetch_count: int
+    written_row_count: int
+    is_write_locked: bool
+    inventory: Inventory
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +138,7 @@ class OperatorView:
         *,
         users: Users | None,
         throttle: LoginThrottle,
-        delayed_fetch_count: Callable[[], int],
+        tablet_service: TabletService,
     ) -> None:
         """``inside`` is a listener without an address, for the connections of the page. Called on the event loop."""
         self._loop = asyncio.get_running_loop()
@@ -134,7 +153,9 @@ class OperatorView:
         self._users = users
         self._throttle = throttle
         self._hashing = PasswordHashing()
-        self._delayed_fetch_count = delayed_fetch_count
+        self._tablet_service = tablet_service
+        self._inventory: Inventory | None = None
+        self._counted_at_s = 0.0
 
     # Who may look
 
@@ -205,8 +226,27 @@ class OperatorView:
             },
             memory_bytes=resident_bytes() or 0,
             connection_count=sum(listener.connection_count for listener in self._listeners),
-            delayed_fetch_count=self._delayed_fetch_count(),
+            delayed_fetch_count=self._tablet_service.delayed_fetch_count,
+            written_row_count=self._tablet_service.written_row_count,
+            is_write_locked=self._manager.disk_guard.is_locked,
+            inventory=self._current_inventory(),
         )
+
+    def _current_inventory(self) -> Inventory:
+        """Count what there is, now and then: it takes a look at every table and every bucket in use."""
+        now_s = self._loop.time()
+        if self._inventory is None or now_s - self._counted_at_s > _INVENTORY_S:
+            health = self._manager.health()
+            _, tables, partitions = self._table_count()
+            self._inventory = Inventory(
+                bucket_count=health.bucket_count,
+                failed_bucket_count=health.bucket_count - health.active_count,
+                table_count=tables,
+                partition_count=partitions,
+                tiering_counts=Counter(table.state.value for table in self._coordinator.lake_tiering.tables()),
+            )
+            self._counted_at_s = now_s
+        return self._inventory
 
     async def health(self) -> HealthReport:
         return await self._call(self._health)

@@ -42,6 +42,7 @@ from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.descriptors import connections_possible, raise_limit
 from fluss.server.http_listener import HttpPlan, Site, page_sentence, plan_http, start_site
+from fluss.server.json_logs import JsonFormatter
 from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import (
@@ -93,6 +94,7 @@ _BUCKETS_MIN: Final = 16_384
 _PAGE_CONNECTIONS_MAX: Final = 256
 _PAGE_MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
 
 logger = logging.getLogger(__name__)
 
@@ -248,7 +250,7 @@ class FlussServer:
                 inside,
                 users=self._http_users(self._http_plan, users),
                 throttle=self._login_throttle,
-                delayed_fetch_count=lambda: tablet_service.delayed_fetch_count,
+                tablet_service=tablet_service,
             )
             await self._start_site(self._http_plan, view)
         if self._options.metrics_port:
@@ -603,11 +605,14 @@ async def serve(
     logger.info("stopped")
 
 
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str, format_name: str = LOG_FORMATS[0]) -> None:
     """Send everything from ``level`` on to standard error. Standard output is left to the one line that says ready."""
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
     )
+    if format_name == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
 
 
 def prepare_process(options: ServerOptions) -> None:

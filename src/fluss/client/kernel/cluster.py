@@ -17,6 +17,7 @@ from fluss.client.kernel.servers import Bootstrap, ServerPool
 from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError, NetworkError, RequestTimeoutError
+from fluss.metrics import Metrics
 from fluss.net.channel import Dial
 from fluss.protocol import api as apis
 from fluss.protocol.api import Api, ApiKey
@@ -144,6 +145,10 @@ class Cluster:
         await self._calls.close()
         await self.remote_storage.close()
         await self._pool.close()
+
+    def show(self, metrics: Metrics) -> None:
+        """Have connections and requests shown among the metrics."""
+        self._pool.show(metrics)
 
     # Servers
 

@@ -14,7 +14,9 @@ from fluss.client.kernel.retry import BOOTSTRAP
 from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError, RequestTimeoutError
+from fluss.metrics import Metrics
 from fluss.net.channel import Channel, ChannelSettings, Dial
+from fluss.net.request_metrics import RequestMetrics
 from fluss.net.tls import ClientContext, ClientTls
 from fluss.protocol import api as apis
 from fluss.protocol import sasl
@@ -143,6 +145,7 @@ class ServerPool:
         dial: Dial | None = None,
     ) -> None:
         self._dial = dial
+        self._metrics = RequestMetrics("fluss_client")
         self._settings = ChannelSettings(
             connect_timeout_s=config.connect_timeout_ms / 1000, handshake_timeout_s=config.request_timeout_ms / 1000
         )
@@ -153,6 +156,20 @@ class ServerPool:
         self._channels: dict[str, tuple[ServerNode, Channel]] = {}
         self._connects = SharedCalls()
         self._lost = _LostServers()
+
+    def show(self, metrics: Metrics) -> None:
+        """Have connections and requests shown among the metrics."""
+        self._metrics.show(metrics)
+        metrics.gauge(
+            "fluss_client_connections",
+            "Open connections to servers.",
+            lambda: sum(channel.is_open for _, channel in tuple(self._channels.values())),
+        )
+        metrics.gauge(
+            "fluss_client_requests_in_flight",
+            "Requests that were sent and are not answered.",
+            lambda: sum(channel.in_flight_count for _, channel in tuple(self._channels.values())),
+        )
 
     async def channel(self, node: ServerNode) -> Channel:
         """Return an open channel. Raises NetworkError, AuthenticationError or the like."""
@@ -173,6 +190,7 @@ class ServerPool:
             rng=self._rng,
             sleep=self._sleep,
             dial=self._dial,
+            metrics=self._metrics,
         )
 
     async def _replace(self, node: ServerNode) -> Channel:

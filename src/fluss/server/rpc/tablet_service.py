@@ -51,7 +51,7 @@ class TabletService:
         self._sessions = ScanSessions(settings.scans, readers, clock=clock)
         purgatory, memory = self._purgatory, self._memory
         resources = ReadResources(access, memory, ReadTurns(memory, settings.reader_threads), purgatory, readers)
-        writes = Writes(access, manager.disk_guard, purgatory)
+        writes = self._writes = Writes(access, manager.disk_guard, purgatory)
         reads = KeyReads(resources, settings.lookup_bytes_max)
         self._handlers: dict[ApiKey, Handler] = {
             ApiKey.PRODUCE_LOG: LogProducer(writes).produce,
@@ -81,11 +81,18 @@ class TabletService:
             lambda: self._filter_turns.waiting_count,
         )
         self._filters.counts.show(metrics)
+        for kind, rows in (("append", self._writes.appended_rows), ("put", self._writes.put_rows)):
+            metrics.show_counter("fluss_written_rows_total", "Rows that writers have sent.", rows, kind=kind)
 
     @property
     def delayed_fetch_count(self) -> int:
         """Fetches that wait for records."""
         return self._purgatory.delayed_count
+
+    @property
+    def written_row_count(self) -> int:
+        """Rows that writers have sent since the start."""
+        return int(self._writes.appended_rows.value + self._writes.put_rows.value)
 
     @property
     def fetch_memory(self) -> FetchMemory:

@@ -17,10 +17,12 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.metrics import Counter
 from fluss.net.request_handler import RequestContext
 from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.protocol.convert import set_failure
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.record.kv_batch import announced_record_count
 from fluss.schema.acl import AclOperation
 from fluss.server.kv.batches import ACKS_ALL, KvPut, KvPutResult
 from fluss.server.kv.bucket import KvBucket
@@ -114,6 +116,9 @@ class Writes:
         self._access = access
         self._disk_guard = disk_guard
         self._purgatory = purgatory
+        # Rows that were taken: appended to logs, or upserted and deleted.
+        self.appended_rows = Counter()
+        self.put_rows = Counter()
 
     def carry_out(
         self,
@@ -242,6 +247,12 @@ class _Append(BucketWrite):
         assert self._result is not None, "it was appended"
         return self._result
 
+    @property
+    def row_count(self) -> int:
+        """How many rows it has added to the log."""
+        result = self.result
+        return 0 if result.is_duplicate else result.offset_next - result.offset_base
+
     async def wait(self) -> None:
         assert self._log is not None, "it was appended"
         if self._acks == ACKS_ALL:
@@ -265,7 +276,11 @@ class LogProducer:
     ) -> pb.ProduceLogResponse | Awaitable[pb.ProduceLogResponse]:
         """Append at once; answer when the records are as safe as the writer wants."""
         appends = [_Append(records, request.acks) for records in request.buckets]
-        return self._writes.carry_out(context, request, appends, _check_log_table, _produce_response)
+        return self._writes.carry_out(context, request, appends, _check_log_table, self._response)
+
+    def _response(self, appends: Sequence[_Append]) -> pb.ProduceLogResponse:
+        self._writes.appended_rows.add(sum(append.row_count for append in appends if append.failure is None))
+        return _produce_response(appends)
 
 
 def _check_log_table(table: HostedTable) -> None:
@@ -351,7 +366,13 @@ class KvPutter:
         puts = [_Put(records, request, targets) for records in request.buckets]
         version = context.api_version
         check_table = partial(_check_key_table, version, targets, request.agg_mode == _OVERWRITE)
-        return self._writes.carry_out(context, request, puts, check_table, partial(_put_response, version))
+        return self._writes.carry_out(context, request, puts, check_table, partial(self._response, version))
+
+    def _response(self, api_version: int, puts: Sequence[_Put]) -> pb.PutKvResponse:
+        self._writes.put_rows.add(
+            sum(announced_record_count(put.records.records_view) for put in puts if put.failure is None)
+        )
+        return _put_response(api_version, puts)
 
 
 def _detached(batch: memoryview) -> memoryview:

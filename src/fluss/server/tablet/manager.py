@@ -441,6 +441,9 @@ class TabletManager:
         metrics.gauge("fluss_failed_buckets", "Buckets that cannot be read or written.", self._failed_count)
         metrics.gauge("fluss_open_logs", "Logs that are open, because something uses them.", self._open_count)
         metrics.gauge("fluss_buckets_in_use", "Buckets that requests have asked for.", self._in_use_count)
+        guard = self._disk_guard
+        metrics.gauge("fluss_disk_usage_ratio", "How full the disk of the data is, 0 to 1.", lambda: guard.usage_ratio)
+        metrics.gauge("fluss_disk_write_locked", "1 while writes are refused for it.", lambda: float(guard.is_locked))
         self.kv_runtime.show(metrics)
         if self._remote is not None and self._copier is not None:
             self._remote.show(metrics)

@@ -74,8 +74,10 @@ import org.apache.spark.sql.execution.ProjectExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SparkStrategy;
 import org.apache.spark.sql.execution.datasources.DataSourceStrategy$;
+import org.apache.spark.sql.execution.datasources.v2.BatchScanExec;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy;
 import org.apache.spark.sql.execution.datasources.v2.MicroBatchScanExec;
 import org.apache.spark.sql.execution.datasources.v2.StreamingDataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.V2ScanRelationPushDown$;
@@ -131,6 +133,7 @@ public class Pushdown extends Rule {
     while (rules.hasNext()) if (rules.next() instanceof Pushdown) return;
     methods.extraOptimizations_$eq(Scala.with(methods.extraOptimizations(), new Pushdown()));
     methods.extraStrategies_$eq(Scala.with(methods.extraStrategies(), new StreamStrategy()));
+    methods.extraStrategies_$eq(Scala.with(methods.extraStrategies(), new BatchStrategy(session)));
   }
 
   /** What went wrong last, for tests; null if nothing has. */
@@ -574,6 +577,30 @@ class StreamStrategy extends SparkStrategy {
     boolean isOurs = plan instanceof StreamingDataSourceV2ScanRelation
         && ((StreamingDataSourceV2ScanRelation) plan).stream() instanceof PushdownStream;
     return isOurs ? (StreamingDataSourceV2ScanRelation) plan : null;
+  }
+}
+
+/**
+ * Plans scans of which a query wants the rows as they are. Spark has a projection make rows of the form that its
+ * operators take. Rows of sources in Python have that form already: each would be copied once more.
+ */
+class BatchStrategy extends SparkStrategy {
+  final DataSourceV2Strategy real;
+
+  BatchStrategy(org.apache.spark.sql.classic.SparkSession session) { real = new DataSourceV2Strategy(session); }
+
+  public Seq apply(LogicalPlan plan) {
+    Seq nothing = Scala.seq(new ArrayList());
+    if (!(plan instanceof DataSourceV2ScanRelation) || !Pushdown.isOn()) return nothing;
+    DataSourceV2ScanRelation scan = (DataSourceV2ScanRelation) plan;
+    if (!(scan.scan() instanceof PythonScan)) return nothing;
+    if (Pushdown.tableOf(scan.relation().table(), scan.relation().options()) == null) return nothing;
+    Seq planned = real.apply(plan);
+    if (planned.size() != 1 || !(planned.head() instanceof ProjectExec)) return nothing;
+    ProjectExec projection = (ProjectExec) planned.head();
+    SparkPlan child = (SparkPlan) projection.children().head();
+    boolean isSame = child instanceof BatchScanExec && projection.projectList().equals(child.output());
+    return isSame ? Scala.seq(Collections.singletonList(child)) : nothing;
   }
 }
 

@@ -16,6 +16,7 @@ export function overview(place, life) {
     [plot("Latency, without fetches that wait", [{ key: "p50_ms", label: "p50" }, { key: "p99_ms", label: "p99" }], milliseconds)],
     [plot("Memory", [{ key: "memory_bytes" }], bytes, 1024)],
     [plot("Disk", [{ key: "disk_used_bytes", label: "used" }], bytes, 1024), "disk_total_bytes"],
+    [plot("Rows written", [{ key: "rows_per_s" }], perSecond)],
     [plot("Connections", [{ key: "connections" }], digits)],
   ];
   const apis = h("div", null);

@@ -54,6 +54,16 @@ def test_workers_talk_through_unix_sockets(tmp_path: Path) -> None:
     assert settings(tmp_path)["spark.python.unix.domain.socket.enabled"] == "true"
 
 
+def test_batches_are_bounded_by_rows_since_counting_bytes_takes_spark_longer_than_writing(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    # Only with this very number does Spark not look at the bytes.
+    assert chosen["spark.sql.execution.arrow.maxBytesPerBatch"] == "2147483647"
+    assert chosen["spark.sql.execution.arrow.maxRecordsPerBatch"] == "16384"
+    own = {"spark.sql.execution.arrow.maxBytesPerBatch": "64m"}
+    given = new_session_settings("test", "local[1,4]", own, directory=tmp_path, memory_bytes=GIB)
+    assert given["spark.sql.execution.arrow.maxBytesPerBatch"] == "64m"
+
+
 def test_nothing_is_put_into_the_current_directory(tmp_path: Path) -> None:
     assert settings(tmp_path)["spark.sql.warehouse.dir"] == str(tmp_path / "warehouse")
 
