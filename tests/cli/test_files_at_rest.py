@@ -105,3 +105,12 @@ def test_a_database_is_copied_to_another_server_and_goes_on_after_a_kill(
         refused = fluss.run("copy", f"{source}.log", f"{source}.log")
         assert (refused.code, "onto itself" in refused.err) == (1, True)
         assert json.loads(fluss("health", "--profile", "other", "-f", "json").out)["status"] == "green"
+
+
+def test_a_backup_is_checked_and_started_from(fluss: FlussCommand) -> None:
+    nothing = fluss.run("backup", "verify", "nowhere")
+    assert (nothing.code, "Traceback" in nothing.err) == (1, False)
+    assert "nowhere" in nothing.err + nothing.out
+    assert "--data-dir" in fluss.run("backup", "restore", "nowhere").err
+    refused = fluss.run("backup", "restore", "nowhere", "--data-dir", "new", "--port", "0", terminal=True)
+    assert (refused.code, "nowhere" in refused.out) == (1, True)
