@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story lake serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote test-page check fmt interop interop-java crash chaos chaos-spark chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
+.PHONY: help setup run story lake serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote test-page check fmt interop interop-java crash chaos chaos-spark chaos-tiering chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -105,6 +105,9 @@ chaos: $(STAMP) ## Kills, power loss, full disks, clock jumps, a bad network; hi
 
 chaos-spark: $(STAMP) ## Five streams write exactly once while drivers, workers and server are killed (FAULTS=50 SEED=n KILLS=1)
 	@$(PY) -m tests.spark.chaos_streams --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills)
+
+chaos-tiering: $(STAMP) ## Services that bring tables to the lake are killed: drivers, workers, at each step (KILLS=100 SEED=n)
+	@$(PY) -m tests.spark.chaos_tiering --kills $(or $(KILLS),100) $(if $(SEED),--seed $(SEED))
 
 chaos-consumers: $(STAMP) ## Members of consumers, and their server, are killed and paused; copies checked (FAULTS=50 SEED=n)
 	@$(PY) -m tests.chaos.consumers --faults $(or $(FAULTS),50) $(if $(SEED),--seed $(SEED))

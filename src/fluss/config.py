@@ -355,6 +355,13 @@ class Config:
         500,
         "How long a server may wait until it has the minimum number of bytes.",
     )
+    scanner_log_read_preference = ConfigOption(
+        "client.scanner.log.read-preference",
+        word_of("local_first", "remote_first"),
+        "local_first",
+        "Where records are read that the server and remote storage both have: from the server (local_first), or from "
+        "remote storage, which leaves the server to others (remote_first).",
+    )
     scanner_remote_log_prefetch_num = ConfigOption(
         "scanner.remote-log.prefetch-num",
         _UNSIGNED,

@@ -194,6 +194,47 @@ def test_a_client_may_prefer_remote_storage(data_dir: Path, remote: Path) -> Non
         assert fetch(99, 1).error_code == 19
 
 
+def test_a_client_may_read_from_remote_storage_first(data_dir: Path, remote: Path) -> None:
+    with serving(data_dir, remote) as (server, connection):
+        create(connection, properties={"table.log.tiered.local-segments": "100"})
+        append(connection, 0, 10)
+        request = pb.ListRemoteLogManifestsRequest(table_id=connection.get_admin().get_table_info(EVENTS).table_id)
+
+        def copied() -> int:
+            manifests = ask(server, apis.LIST_REMOTE_LOG_MANIFESTS, request).manifests
+            return manifests[0].remote_log_end_offset if manifests else 0
+
+        eventually(lambda: copied() == 9)
+        options = {"bootstrap.servers": server.bootstrap_servers, "client.scanner.log.read-preference": "REMOTE_FIRST"}
+        with blocking.FlussConnection.create(fluss.Config(options)) as other:
+            assert ids(other) == list(range(10))
+            # What is everywhere is read from remote storage, as one sees when it is gone there.
+            for segment in remote.glob("log/fluss/events-*/0/*/*.log"):
+                segment.unlink()
+            assert ids(connection) == list(range(10))
+            scanner = other.get_table(EVENTS).new_scan().create_log_scanner()
+            scanner.subscribe(0, 0)
+            with pytest.raises(fluss.FlussError, match="remote"):
+                eventually(lambda: scanner.poll(100))
+
+
+def test_clients_are_told_where_remote_files_of_a_table_are(data_dir: Path, remote: Path) -> None:
+    with serving(data_dir, remote) as (server, connection):
+        create(connection)
+        path = pb.PbTablePath(database_name="fluss", table_name="events")
+        assert ask(server, apis.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path)).remote_data_dir == str(remote)
+        [told] = ask(server, apis.GET_METADATA, pb.MetadataRequest(table_path=[path])).table_metadata
+        assert told.remote_data_dir == str(remote)
+        parted = fluss.TablePath("fluss", "parted")
+        schema = pa.schema([pa.field("id", pa.int64()), pa.field("day", pa.string())])
+        admin = connection.get_admin()
+        admin.create_table(parted, fluss.TableDescriptor(fluss.Schema(schema), bucket_count=1, partition_keys=["day"]))
+        admin.create_partition(parted, {"day": "mon"})
+        path = pb.PbTablePath(database_name="fluss", table_name="parted")
+        [info] = ask(server, apis.LIST_PARTITION_INFOS, pb.ListPartitionInfosRequest(table_path=path)).partitions_info
+        assert info.remote_data_dir == str(remote)
+
+
 def test_partitions_and_dropped_tables_leave_nothing_behind(data_dir: Path, remote: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("day", pa.string())])
     with serving(data_dir, remote) as (_, connection):

@@ -98,3 +98,39 @@ def test_log_tables_are_read_with_their_lake(
     fs.attach(table.table_path.database_name, [table.table_path.table_name], name=view)
     assert spark.sql(f"SELECT count(*) FROM {view}.{table.table_path.table_name}").collect() == [(200,)]
     fs.detach(view)
+
+
+@pytest.mark.slow
+def test_a_stream_begins_with_the_lake_and_goes_on_in_the_log(
+    fs: FlussSpark, tables: Tables, spark: SparkSession, checkpoint: str
+) -> None:
+    from fluss.client.kernel.runtime import wait_for
+    from tests.lake_tiering import tier
+
+    table = tables.create_log(ROWS, bucket_count=2, properties=LAKE)
+    name = str(table.table_path)
+
+    def append(first: int) -> None:
+        writer = table.new_append().create_writer()
+        numbers = range(first, first + 50)
+        writer.write_arrow(pa.table({"id": numbers, "name": ["x"] * 50, "small": [n % 7 for n in numbers]}, ROWS))
+        wait_for(writer.flush())
+
+    found: list[int] = []
+
+    def run() -> None:
+        """Read what there is, and end; each time the query goes on from its checkpoint."""
+        stream = fs.read_stream(name, max_rows=40).writeStream.option("checkpointLocation", checkpoint)
+        query = stream.foreachBatch(lambda frame, _: found.extend(row.id for row in frame.select("id").collect()))
+        query.trigger(availableNow=True).start().awaitTermination(300)
+
+    append(0)
+    tier(table)
+    append(50)
+    run()
+    assert sorted(found) == list(range(100))
+    append(100)
+    tier(table)
+    append(150)
+    run()
+    assert sorted(found) == list(range(200))

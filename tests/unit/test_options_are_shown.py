@@ -88,6 +88,7 @@ CLIENT = {
     "scanner.log.fetch.min-bytes": _FETCH + "test_requests_say_everything",
     "scanner.log.fetch.wait-max-time-ms": _FETCH + "test_requests_say_everything",
     "scanner.kv.read-preference": _SNAPSHOTS + "test_rows_at_an_offset_are_read_from_a_snapshot_by_those_who_prefer_it",
+    "client.scanner.log.read-preference": _REMOTE + "test_a_client_may_read_from_remote_storage_first",
     "scanner.remote-log.prefetch-num": _EFFECTS + "test_no_more_segments_are_read_at_a_time_than_wanted",
     "scanner.remote-log.read-concurrency": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",
     "remote-file.download-thread-num": _EFFECTS + "test_a_segment_is_read_in_so_many_parts_by_so_many_threads",

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as pat
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
@@ -46,6 +47,8 @@ _FORMAT_KEY: Final = "write.format.default"
 # one. This is what a writer holds in memory.
 _ROW_GROUP_BYTES: Final = 64 << 20
 _ROW_GROUP_ROWS: Final = 1 << 20
+# By so many rows it is decided how a file is written.
+_SAMPLE_ROWS: Final = 8192
 # Ids that the format reserves for the columns of position deletes.
 _PATH_ID: Final = 2147483546
 _POSITION_ID: Final = 2147483545
@@ -125,7 +128,9 @@ class FileLayout:
 class _ParquetFile:
     """One file that is being written."""
 
-    def __init__(self, layout: FileLayout, schema: pa.Schema, location: str) -> None:
+    def __init__(
+        self, layout: FileLayout, schema: pa.Schema, location: str, dictionaries: bool | list[str] = True
+    ) -> None:
         self.location = location
         self._stream = layout.io.new_output(location).create(overwrite=False)
         level = layout.properties.get(_CODEC_LEVEL_KEY)
@@ -135,6 +140,7 @@ class _ParquetFile:
             schema,
             compression="none" if codec == "uncompressed" else codec,
             compression_level=None if level is None else int(level),
+            use_dictionary=dictionaries,
             store_decimal_as_integer=True,
             store_schema=False,
         )
@@ -202,12 +208,27 @@ class DataFileWriter:
     def _write_row_group(self) -> None:
         if not self._waiting:
             return
+        rows = pa.Table.from_batches(self._waiting, self._schema)
         if self._file is None:
-            self._file = _ParquetFile(
-                self._layout, self._schema, self._layout.new_location(self._partition, self._name)
-            )
-        self._file.write(pa.Table.from_batches(self._waiting, self._schema))
+            location = self._layout.new_location(self._partition, self._name)
+            self._file = _ParquetFile(self._layout, self._schema, location, self._dictionaries(rows))
+        self._file.write(rows)
         self._waiting, self.waiting_bytes, self._waiting_rows = [], 0, 0
+
+    def _dictionaries(self, rows: pa.Table) -> bool | list[str]:
+        """Return the columns whose values are worth a dictionary: all but numbers that are nearly all different.
+
+        A dictionary of those is built, found to be too large, and thrown away, which takes longer than to write them.
+        """
+        sample = rows.slice(0, _SAMPLE_ROWS)
+        unique = {
+            field.name
+            for field, column in zip(sample.schema, sample.columns, strict=True)
+            if _is_number(field.type) and pc.count_distinct(column).as_py() > sample.num_rows // 2
+        }
+        if not unique or rows.num_rows < _SAMPLE_ROWS:
+            return True
+        return [path for path in parquet_path_to_id_mapping(self._layout.schema) if path not in unique]
 
     def _finish_file(self) -> None:
         file = self._file
@@ -260,6 +281,12 @@ class DataFileWriter:
             self.close()
         else:
             self.abandon()
+
+
+def _is_number(arrow_type: pa.DataType) -> bool:
+    return bool(pat.is_integer(arrow_type) or pat.is_floating(arrow_type) or pat.is_temporal(arrow_type)) or bool(
+        pat.is_decimal(arrow_type)
+    )
 
 
 def write_position_deletes(

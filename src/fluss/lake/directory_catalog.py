@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import threading
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import urlparse
@@ -30,13 +32,51 @@ from pyiceberg.exceptions import (
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, Table
-from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
 from fluss.errors import FlussError
 
 _VERSION_FILE: Final = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
 _HINT_FILE: Final = "version-hint.text"
+_KNOWN_STATES_MAX: Final = 32
+
+
+class _KnownStates:
+    """States of tables that this process has read or made. Their files never change, and take long to read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._states: OrderedDict[str, tuple[tuple[int, ...], TableMetadata]] = OrderedDict()
+
+    def get(self, path: Path) -> TableMetadata | None:
+        """Return the state in a file, None if it is not known, or the file is another one by now."""
+        with self._lock:
+            found = self._states.get(str(path))
+            return found[1] if found is not None and found[0] == _identity(path) else None
+
+    def put(self, path: Path, metadata: TableMetadata) -> None:
+        """Keep a state; that of the same table before is forgotten."""
+        with self._lock:
+            directory = f"{path.parent}{os.sep}"
+            for known in [each for each in self._states if each.startswith(directory)]:
+                del self._states[known]
+            self._states[str(path)] = _identity(path), metadata
+            while len(self._states) > _KNOWN_STATES_MAX:
+                self._states.popitem(last=False)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Tell a file from another of the same name, as when a table was dropped and created again."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+_known_states = _KnownStates()
 
 
 class DirectoryCatalog(MetastoreCatalog):
@@ -91,14 +131,40 @@ class DirectoryCatalog(MetastoreCatalog):
         identifier = table.name()
         directory = self._table_dir(identifier)
         current = self.load_table(identifier)
-        staged = self._update_and_stage_table(current, identifier, requirements, updates)
-        if staged.metadata == current.metadata:
+        metadata = self._updated(current, requirements, updates)
+        if metadata is current.metadata:
             return CommitTableResponse(metadata=current.metadata, metadata_location=current.metadata_location)
         version = _version_of(current.metadata_location) + 1
-        _publish(directory, staged.metadata, version)
-        self._delete_old_metadata(staged.io, current.metadata, staged.metadata)
-        return CommitTableResponse(
-            metadata=staged.metadata, metadata_location=_location(_version_file(directory, version))
+        _publish(directory, metadata, version)
+        path = _version_file(directory, version)
+        _known_states.put(path, metadata)
+        self._delete_old_metadata(current.io, current.metadata, metadata)
+        return CommitTableResponse(metadata=metadata, metadata_location=_location(path))
+
+    def _updated(self, current: Table, requirements: Any, updates: Any) -> TableMetadata:
+        """Return the next state of a table.
+
+        pyiceberg copies all of a state, so that the snapshots of years would be copied for each new one. Those that a
+        new snapshot has nothing to do with are left out meanwhile.
+        """
+        before = current.metadata
+        is_addition = all(isinstance(update, AddSnapshotUpdate | SetSnapshotRefUpdate) for update in updates)
+        if not is_addition:
+            staged = self._update_and_stage_table(current, current.name(), requirements, updates)
+            return before if staged.metadata == before else staged.metadata
+        named = {ref.snapshot_id for ref in before.refs.values()}
+        kept = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in named]
+        small = before.model_copy(update={"snapshots": kept, "snapshot_log": []})
+        table = Table(current.name(), small, current.metadata_location, current.io, self)
+        after = self._update_and_stage_table(table, current.name(), requirements, updates).metadata
+        if after == small:
+            return before
+        added = [snapshot for snapshot in after.snapshots if snapshot.snapshot_id not in named]
+        return after.model_copy(
+            update={
+                "snapshots": [*before.snapshots, *added],
+                "snapshot_log": [*before.snapshot_log, *after.snapshot_log],
+            }
         )
 
     def drop_table(self, identifier: Any) -> None:
@@ -123,7 +189,10 @@ class DirectoryCatalog(MetastoreCatalog):
             path = directory / "metadata" / f"v{version}.gz.metadata.json"
         location = _location(path)
         io = self._load_file_io(location=location)
-        metadata = FromInputFile.table_metadata(io.new_input(location))
+        metadata = _known_states.get(path)
+        if metadata is None:
+            metadata = FromInputFile.table_metadata(io.new_input(location))
+            _known_states.put(path, metadata)
         return Table(self.identifier_to_tuple(identifier), metadata, location, io, self)
 
     # Databases

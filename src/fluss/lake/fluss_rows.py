@@ -149,6 +149,7 @@ class _Reading:
         self._condition = condition
         self._io: Any = rows._table.io
         self._schema = rows._lake_schema
+        self._arrow_schema = arrow_schema(self._schema, with_field_ids=False)
         self._format = ds.ParquetFileFormat(
             default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
         )
@@ -213,7 +214,7 @@ class _Reading:
         paths = [PyArrowFileIO.parse_location(file.data.file_path, self._io.properties)[2] for file in files]
         return ds.FileSystemDataset.from_paths(
             paths,
-            schema=arrow_schema(self._schema, with_field_ids=False),
+            schema=self._arrow_schema,
             format=self._format,
             filesystem=self._io.fs_by_scheme(scheme, netloc),
         )

@@ -72,7 +72,7 @@ from fluss.server.tablet.scrubber import ScrubSettings
 from fluss.server.tablet.tablet_files import find_tablet
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.log_settings import LogSettings
-from fluss.storage.remote.file_systems import FileSystemOptions
+from fluss.storage.remote.file_systems import FileSystemOptions, check_location
 from fluss.storage.remote.security_tokens import SecurityTokens
 from fluss.storage.vfs import Files, OsFiles
 
@@ -506,6 +506,7 @@ def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
         producers_per_user_max=options.producers_per_user_max,
         producer_offsets_count_max=options.producer_offsets_count_max,
         producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
+        remote_locations=tuple(map(check_location, options.remote_locations)),
         is_super_user=_super_user_names(options),
     )
 

@@ -7,6 +7,7 @@ import duckdb
 import numpy as np
 import polars
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fluss.lake.commits import (
@@ -243,3 +244,13 @@ def test_a_key_set_is_the_same_as_a_set_of_tuples(columns):
         wanted = set(zip(*keys.to_pydict().values(), strict=True))
         expected = [each in wanted for each in zip(*asked.to_pydict().values(), strict=True)]
         assert KeySet(keys).contains(asked).tolist() == expected
+
+
+def test_numbers_that_are_all_different_are_written_without_a_dictionary(lake):
+    table = lake.create(PATH, log_descriptor())
+    (file,) = written(table, rows(range(20_000)), bucket_id=0, first_offset=0)
+    group = pq.ParquetFile(file.file_path.removeprefix("file://")).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    with_dictionary = {each.path_in_schema for each in columns if "RLE_DICTIONARY" in each.encodings}
+    assert "__bucket" in with_dictionary
+    assert not {"id", "__offset"} & with_dictionary

@@ -24,6 +24,7 @@ from fluss.schema.table import TableBucket
 
 # What clients put where followers name themselves.
 _NOT_A_FOLLOWER: Final = -1
+_REMOTE_FIRST: Final = 1
 # An entry without records is some thirty bytes.
 _SILENT_ENTRY_BYTES_MAX: Final = 128
 # More than the buckets of any scan; at the limit everything is forgotten and learned anew.
@@ -101,6 +102,8 @@ class FetchRequests:
             max_bytes=config.scanner_log_fetch_max_bytes,
             min_bytes=config.scanner_log_fetch_min_bytes,
             max_wait_ms=config.scanner_log_fetch_wait_max_time_ms,
+            # Servers that do not know it read from their disk first.
+            read_preference=_REMOTE_FIRST if config.scanner_log_read_preference == "remote_first" else None,
         ).SerializeToString()
         self._table_head = self._encode_table_head()
 

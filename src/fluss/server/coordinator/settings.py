@@ -49,5 +49,7 @@ class CoordinatorSettings:
     producer_offsets_cleanup_interval_ms: int = 3_600_000
     # How long the answer "no such partition" is held back: some clients ask again at once, without end.
     missing_partition_delay_ms: int = 30
+    # Where remote storage is, each place as often as tables and partitions go there; empty if there is none.
+    remote_locations: tuple[str, ...] = ()
     # Whose passwords are those of the server's own configuration, whatever is set by request.
     is_super_user: Callable[[str], bool] = field(default=lambda name: False, repr=False, compare=False)

@@ -72,6 +72,11 @@ class TableService:
         properties = {**table.descriptor.properties, **self._configs.lake().table_properties}
         return table_to_json(changed(table.descriptor, properties=properties))
 
+    def remote_data_dir(self, number: int) -> str | None:
+        """Return where remote files of a table or partition of this id are put; None without remote storage."""
+        locations = self._settings.remote_locations
+        return locations[number % len(locations)] if locations else None
+
     # Tables
 
     async def create(self, path: TablePath, descriptor: TableDescriptor, *, ignore_if_exists: bool) -> None:

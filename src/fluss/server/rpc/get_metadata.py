@@ -49,6 +49,7 @@ class MetadataHandlers:
         self._nodes = nodes
         self._authorizer = authorizer
         self._table_json = tables.table_json
+        self._remote_data_dir = tables.remote_data_dir
         self._missing_partition_delay_s = settings.missing_partition_delay_ms / 1000
         self._sleep = sleep
 
@@ -136,6 +137,7 @@ class MetadataHandlers:
             table_json=self._table_json(table),
             created_time=table.created_ms,
             modified_time=table.modified_ms,
+            remote_data_dir=self._remote_data_dir(table.table_id),
         ).SerializeToString()
         # The buckets of a partitioned table are those of its partitions.
         buckets = b"" if table.is_partitioned else self._buckets(table)

@@ -90,6 +90,7 @@ class TableHandlers:
             table_json=self._tables.table_json(table),
             created_time=table.created_ms,
             modified_time=table.modified_ms,
+            remote_data_dir=self._tables.remote_data_dir(table.table_id),
         )
 
     def _schema(self, context: RequestContext, request: pb.GetTableSchemaRequest) -> pb.GetTableSchemaResponse:
@@ -208,7 +209,9 @@ class PartitionHandlers:
             spec = spec_of_partition_name(partition.name, keys)
             if partial.is_contained_in(spec):
                 response.partitions_info.add(
-                    partition_id=partition.partition_id, partition_spec=pb_partition_spec(spec)
+                    partition_id=partition.partition_id,
+                    partition_spec=pb_partition_spec(spec),
+                    remote_data_dir=self._tables.remote_data_dir(partition.partition_id),
                 )
         if request.HasField("dropped_from_id"):
             for dropped in self._catalog.dropped_partitions_of(table.table_id, request.dropped_from_id):

@@ -46,6 +46,7 @@ def test_requests_say_everything(
             "scanner.log.fetch.min-bytes": 2,
             "scanner.log.fetch.wait-max-time-ms": 3,
             "scanner.log.fetch.max-bytes-for-bucket": 4,
+            "client.scanner.log.read-preference": "REMOTE_FIRST",
         }
     )
     positions = tuple(sorted(pushdown))
@@ -65,7 +66,9 @@ def test_requests_say_everything(
     if has_filter:
         table.filter_predicate = predicate_to_pb(PREDICATE).SerializeToString()
         table.filter_schema_id = 5
-    expected = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1000, min_bytes=2, max_wait_ms=3, tables_req=[table])
+    expected = pb.FetchLogRequest(
+        follower_server_id=-1, max_bytes=1000, min_bytes=2, max_wait_ms=3, tables_req=[table], read_preference=1
+    )
     # The second time, all parts are remembered.
     first = decoded(group.request(requests))
     group.forget_request()
