@@ -135,6 +135,7 @@ fuzz: $(STAMP) ## Feed 10 million damaged inputs to every decoder (COUNT=n for f
 
 docs: $(STAMP) ## Regenerate the pages that come from the code, and build the site (into ./site); every link is checked
 	@$(PY) tools/generate_option_pages.py
+	@$(PY) tools/generate_command_page.py
 	@$(PY) tools/generate_metrics_page.py
 	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
 	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt zensical mkdocstrings-python

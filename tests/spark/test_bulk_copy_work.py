@@ -14,7 +14,7 @@ from fluss import FlussTable, blocking
 from fluss.client.bulk.sequenced_writer import SequencedWriter, new_writer_id
 from fluss.schema.table import TableBucket
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef, even_batches
-from fluss.spark.bulk.jobs import UnfitInputError
+from fluss.spark.bulk.task_results import UnfitInputError
 from fluss.spark.connections import open_table
 from fluss.spark.read.planner import Split
 

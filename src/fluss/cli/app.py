@@ -78,6 +78,15 @@ SECTIONS: Final = {
         "acl": Lazy("fluss.cli.security_commands:acls", "List, grant and revoke rights."),
         "user": Lazy("fluss.cli.security_commands:users", "Keep a file of users, and make hashes of passwords."),
     },
+    "Between clusters, and with Spark": {
+        "copy": Lazy("fluss.cli.copying:copy", "Copy a database or a table to another cluster, or to another name."),
+        "spark": Lazy("fluss.cli.spark_commands:spark", "Run jobs on Spark: SQL, loads, exports, copies, tiering."),
+    },
+    "Files at rest": {
+        "log": Lazy("fluss.cli.at_rest:log", "Look into files of logs."),
+        "kv": Lazy("fluss.cli.at_rest:kv", "Look into files of rows by key."),
+        "backup": Lazy("fluss.cli.at_rest:backup", "Check a backup, and start a server from one."),
+    },
     "This command": {
         "profile": Lazy("fluss.cli.profile_commands:profiles", "Keep addresses and logins of clusters by name."),
         "completion": Lazy("fluss.cli.completion:completion", "Print the completion of a shell."),

@@ -193,10 +193,16 @@ def group(help_text: str, members: Mapping[str, Lazy], *, examples: Sequence[str
     return Group(help=help_text, sections={"Commands": members}, examples=examples)
 
 
+def help_records(ctx: click.Context, parameters: Sequence[click.Parameter]) -> list[tuple[str, str]]:
+    """Return what the help says about options; arguments are explained in the text above."""
+    options = [each for each in parameters if isinstance(each, click.Option)]
+    return [record for each in options if (record := each.get_help_record(ctx)) is not None]
+
+
 def _write_parameters(
     ctx: click.Context, formatter: click.HelpFormatter, heading: str, parameters: Sequence[click.Parameter]
 ) -> None:
-    records = [record for each in parameters if (record := each.get_help_record(ctx)) is not None]
+    records = help_records(ctx, parameters)
     if records:
         with formatter.section(heading):
             formatter.write_dl(records)

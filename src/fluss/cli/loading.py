@@ -108,7 +108,7 @@ def load(
         what = "standard input" if STANDARD_INPUT in files else "--multiline"
         raise click.UsageError(f"--resume does not go with {what}, which cannot be read from a position on")
     if not no_create_partitions:
-        session.options.setdefault("client.writer.create-missing-partitions", "true")
+        session.creates_partitions()
     info = session.table(table).get_table_info()
     csv_format = CsvFormat(delimiter, quote, not no_header, nulls, multiline)
     reader = RowReader(info.schema, csv_format, mapping_of(rename, "column"), ignore_extra)

@@ -181,7 +181,6 @@ def _write_rows(
     from fluss.cli.row_reading import Rejected, RowReader
     from fluss.errors import FlussError
 
-    session.options.setdefault("client.writer.create-missing-partitions", "true")
     found = session.table(table)
     info = found.get_table_info()
     reader = RowReader(info.schema)
@@ -242,6 +241,7 @@ def append(session: Session, table: str, rejects: str | None) -> int:
 
     Each is sent within a fraction of a second. Columns that are not given are null.
     """
+    session.creates_partitions()
     if session.table(table).has_primary_key():
         raise CommandError(f"{table} has a primary key; `fluss put` inserts and replaces rows of it")
     written, rejected = _write_rows(session, table, (), rejects)
@@ -270,6 +270,7 @@ def put(session: Session, table: str, values: tuple[str, ...], partial: bool, re
     """
     from fluss.cli.values import json_text, value_from_text
 
+    session.creates_partitions()
     info = session.table(table).get_table_info()
     if not info.has_primary_key():
         raise CommandError(f"{table} is a log table; `fluss append` appends rows to it")

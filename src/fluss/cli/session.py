@@ -108,11 +108,18 @@ class Session:
 
         return Config(dict(self.client_options()))
 
+    def creates_partitions(self) -> None:
+        """Have writers create partitions that rows belong to; to be said before anything is connected."""
+        assert "connection" not in self.__dict__, "options are those of the connection"
+        self.options.setdefault("client.writer.create-missing-partitions", "true")
+
     @cached_property
     def connection(self) -> blocking.FlussConnection:
         """The connection of this call. It is closed at its end."""
         from fluss import blocking
+        from fluss.cli.log_lines import shown_log_lines
 
+        self._open.enter_context(shown_log_lines(is_debug=self.debug))
         return self._open.enter_context(blocking.connect(self.config()))
 
     @property

@@ -30,15 +30,16 @@ from fluss.row.compacted_columns import encode_rows
 from fluss.row.encoded import EncodedRows
 from fluss.schema.table import TableBucket, TablePath
 from fluss.schema.types import DataType
-from fluss.spark.bulk.jobs import UnfitInputError
 from fluss.spark.bulk.reports import BucketCheck, Checksum
+from fluss.spark.bulk.task_results import UnfitInputError
 from fluss.spark.connections import await_table
 from fluss.spark.naming import format_bucket
 from fluss.spark.read.planner import Split
-from fluss.spark.read.split_read import split_rows
-from fluss.spark.write.exactly_once import ExactlyOnceWrite
+from fluss.spark.read.split_rows import split_rows
+from fluss.spark.write.keyed_write import KeyedWrite
 from fluss.spark.write.row_hashes import UInt64Array, row_hashes
-from fluss.spark.write.writer_record import WriterRecord
+from fluss.spark.write.sink_rows import SinkRows
+from fluss.spark.write.writer_record import Attempt, WriterRecord
 
 # The size of batches. Never change it: a copy that is continued must make the same ones.
 _BATCH_ROWS: Final = 16_384
@@ -104,7 +105,8 @@ class CopyWork:
         *earlier, writer_id = self.writer_ids
         starts = {format_bucket(pair.target.partition_id, pair.target.bucket_id): 0}
         record = WriterRecord(self.target.table_id, writer_id, starts, tuple(earlier), rows_per_batch=0)
-        return ExactlyOnceWrite(target, _BucketRecord(record)).write(split_rows(source, pair.source)).rows
+        write = KeyedWrite(target, Attempt(target, _BucketRecord(record)))
+        return write.write(SinkRows(batch) for batch in split_rows(source, pair.source)).rows
 
     def _copy_log(self, source: FlussTable, target: FlussTable, pair: BucketPair) -> int:
         bucket = pair.target.bucket(self.target.table_id)

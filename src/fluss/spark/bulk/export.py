@@ -39,7 +39,7 @@ from fluss.spark.query_options import (
     read_options,
 )
 from fluss.spark.read.planner import Split, TablePlan, Task, plan_batch
-from fluss.spark.read.split_read import split_rows
+from fluss.spark.read.split_rows import split_rows
 from fluss.spark.source_options import Use
 
 _TASKS_MAX: Final = 10_000

@@ -23,7 +23,7 @@ from fluss.errors import FlussError
 from fluss.schema.schema import Schema
 from fluss.spark.bulk.files import BATCH_ROWS, DataFile, FileFacts, FilePiece, PlacedBatch, Unit, row_slices
 from fluss.spark.bulk.fitting import ColumnFit
-from fluss.spark.bulk.jobs import UnfitInputError
+from fluss.spark.bulk.task_results import UnfitInputError
 
 _HEADER_BYTES_MAX: Final = 4 * 1024 * 1024
 _BLOCK_BYTES: Final = 8 * 1024 * 1024

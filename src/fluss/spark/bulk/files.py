@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from fluss.errors import FlussError
-from fluss.spark.bulk.jobs import UnfitInputError
+from fluss.spark.bulk.task_results import UnfitInputError
 from fluss.spark.read.planner import balanced
 
 _ADDRESS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")

@@ -24,7 +24,7 @@ from fluss.schema.fitting import fit_column
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.types import DataType
 from fluss.spark.bulk.files import DataFile, PlacedBatch
-from fluss.spark.bulk.jobs import UnfitInputError
+from fluss.spark.bulk.task_results import UnfitInputError
 from fluss.spark.conversion import FromSpark
 
 _TIME_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}

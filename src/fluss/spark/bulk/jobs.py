@@ -21,6 +21,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import number_array
 from fluss.spark.bulk.reports import Counted, Listener, ProgressWatch, quiet
+from fluss.spark.bulk.task_results import TaskResult, UnfitInputError
 from fluss.spark.session.noise import ignored_pandas_warning
 
 if TYPE_CHECKING:
@@ -70,19 +71,6 @@ def refuse_speculation(spark: SparkSession) -> None:
             "The session has spark.speculation=true, so that two attempts of a task may write at the same time and "
             "stop each other; build the session without it"
         )
-
-
-class UnfitInputError(FlussError):
-    """Something in the input of a job does not fit; the message says where it is and why. The task is not repeated."""
-
-
-class TaskResult(Protocol):
-    """What a task returns; it is pickled."""
-
-    @property
-    def rows(self) -> int:
-        """How many rows the task has dealt with."""
-        ...
 
 
 ItemT = TypeVar("ItemT")

@@ -47,9 +47,10 @@ from fluss.spark.bulk.files import (
     piece_bytes_for,
 )
 from fluss.spark.bulk.fitting import ColumnChoice, ColumnFit, RowFitter
-from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, UnfitInputError, context_of, refuse_speculation
+from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of, refuse_speculation
 from fluss.spark.bulk.reports import Listener, LoadReport, listener_of
 from fluss.spark.bulk.states import LoadPlan, LoadState, LoadTask, LoadTaskResult
+from fluss.spark.bulk.task_results import UnfitInputError
 from fluss.spark.connections import await_table, open_connection
 from fluss.spark.naming import table_path
 from fluss.spark.query_options import client_settings

@@ -486,19 +486,3 @@ def _images(rows: pa.RecordBatch, positions: Int64Array) -> pa.Array:
 def _image_type(rows: pa.Schema) -> pa.DataType:
     """Return the type of a row inside another: where there is none, none of its columns has a value."""
     return pa.struct([field.with_nullable(True) for field in rows])
-
-
-def split_rows(
-    table: FlussTable, split: Split, columns: Sequence[str] | None = None, predicate: Predicate | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a part, blocking; those of a log in their order. Closing the iterator ends all fetching.
-
-    Batches for whose rows the predicate can be ruled out may be left out; other rows are not looked at.
-    """
-    bucket = split.bucket(table.get_table_info().table_id)
-    if split.kind == "rows":
-        yield from rows_at(table, bucket, split.stop, columns=columns)
-        return
-    ranges = [LogRange(bucket, split.start, split.stop)]
-    for run in read_ranges(table, ranges, columns=columns, predicate=predicate):
-        yield run.batch

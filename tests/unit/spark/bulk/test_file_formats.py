@@ -22,8 +22,8 @@ from fluss.errors import FlussError
 from fluss.spark.bulk.file_formats import CsvFormat
 from fluss.spark.bulk.files import cut, find_files
 from fluss.spark.bulk.fitting import ColumnChoice
-from fluss.spark.bulk.jobs import UnfitInputError
 from fluss.spark.bulk.load import FileReading
+from fluss.spark.bulk.task_results import UnfitInputError
 
 SCHEMA = Schema(
     pa.schema(

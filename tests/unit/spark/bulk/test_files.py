@@ -24,7 +24,7 @@ from fluss.spark.bulk.files import (
     pack,
     piece_bytes_for,
 )
-from fluss.spark.bulk.jobs import UnfitInputError
+from fluss.spark.bulk.task_results import UnfitInputError
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.spark.bulk.jobs import UnfitInputError, _job_error, _task_function
+from fluss.spark.bulk.jobs import _job_error, _task_function
+from fluss.spark.bulk.task_results import UnfitInputError
 
 TRACE = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
