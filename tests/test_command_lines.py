@@ -11,8 +11,11 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
+from fluss.cli.app import root
+from fluss.cli.session import Session
 from fluss.server.__main__ import main
 from tests.pages import PAGES, ROOT
 
@@ -67,9 +70,25 @@ def test_a_server_understands_its_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = {line for _, line in command_lines("python -m fluss.server") if "hash-password" not in line}
+    (tmp_path / "server.yaml").touch()
+    others = ("hash-password", "--verify-backup")  # They start no server, and have no options to show.
+    lines = {line for _, line in command_lines("python -m fluss.server") if not any(word in line for word in others)}
     assert len(lines) > 2
     for line in lines:
         arguments = shlex.split(line)[3:]
         assert main([*arguments, "--print-config"]) == 0, line
         assert "data.dir" in capsys.readouterr().out
+
+
+def test_the_command_understands_its_lines() -> None:
+    for page, line in command_lines("fluss"):
+        # `fluss tail ...` is no line of its own, but the name of one.
+        words = [word.partition("|")[0] for word in shlex.split(line.partition(" | ")[0].partition(" < ")[0])[1:]]
+        group: click.Command = root
+        with click.Context(root, obj=Session()) as context:
+            while isinstance(group, click.Group) and words and not words[0].startswith("-"):
+                _, found, words = group.resolve_command(context, words)
+                assert found is not None, (page, line)
+                group = found
+            # Neither asks nor runs anything.
+            group.make_context(line, list(words), parent=context, resilient_parsing=True)
