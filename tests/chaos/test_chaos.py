@@ -37,7 +37,9 @@ def run(plan: Plan, forks: ServerForks, tmp_path: Path) -> Report:
     [
         Plan(1, 6, Disk.PLAIN, has_proxy=False, faults=(Fault.KILL, Fault.KILL_IN_RECOVERY, Fault.STORE_DAMAGE)),
         Plan(2, 8, Disk.LOSING, has_proxy=True),
-        Plan(3, 4, Disk.LOSING, has_proxy=False, faults=(Fault.POWER,), has_remote=True),
+        pytest.param(
+            Plan(3, 4, Disk.LOSING, has_proxy=False, faults=(Fault.POWER,), has_remote=True), marks=pytest.mark.slow
+        ),
         Plan(4, 4, Disk.LOOP, has_proxy=False, faults=(Fault.POWER, Fault.KILL)),
     ],
     ids=lambda plan: f"{plan.disk}-{plan.seed}",

@@ -66,6 +66,7 @@ def test_rates_are_differences_over_time() -> None:
     assert server_facts(None, Activity(1.0)) == {}
 
 
+@pytest.mark.slow
 def test_a_short_measurement_leaves_nothing_behind(fluss: FlussCommand) -> None:
     figures = fluss("bench", "--seconds", "0.1", "--keys", "1000", "-f", "json").rows
     assert len(figures) == 6

@@ -31,7 +31,8 @@ from tests.integration.test_scrubbing import free_port
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 KEYED = fluss.TablePath("fluss", "keyed")
 PATH = pb.PbTablePath(database_name="fluss", table_name="keyed")
-ALWAYS = {"kv.snapshot.interval": "30ms", "durability": "os"}
+# Without backups, for which superfluous snapshots would wait.
+ALWAYS = {"kv.snapshot.interval": "30ms", "durability": "os", "backup.interval": "0s"}
 NEVER = {"kv.snapshot.interval": "0s", "durability": "os"}
 # Where the metrics of a running server are, by its port.
 METRICS_PORTS: dict[int, int] = {}

@@ -194,6 +194,7 @@ def test_a_client_may_prefer_remote_storage(data_dir: Path, remote: Path) -> Non
         assert fetch(99, 1).error_code == 19
 
 
+@pytest.mark.slow  # Missing files are asked for again for half a minute.
 def test_a_client_may_read_from_remote_storage_first(data_dir: Path, remote: Path) -> None:
     with serving(data_dir, remote) as (server, connection):
         create(connection, properties={"table.log.tiered.local-segments": "100"})

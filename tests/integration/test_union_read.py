@@ -15,7 +15,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 import fluss
 from fluss import AggFunction, DataTypes, FlussError, FlussTable, OffsetSpec, TableBucket, col, embedded
@@ -133,6 +133,7 @@ def test_rows_of_a_log_bucket_stay_in_their_order(union: Tables) -> None:
 
 @settings(max_examples=10)
 @given(condition=conditions)
+@example(condition="ratio IN (-1.5, 0.0)")
 def test_filters_are_those_of_fluss(union: Tables, plain: Tables, condition: str) -> None:
     table, same = corpus(union, plain)
     found = table.to_arrow(["row"], filter=condition)["row"].to_pylist()

@@ -85,7 +85,7 @@ def test_http_on_the_port_of_the_protocol_gets_an_http_answer(server: embedded.E
     assert answer.status == 400
     text = answer.read().decode()
     assert text.startswith("This port speaks the protocol of Apache Fluss, and not HTTP. ")
-    assert "metrics.reporter.prometheus.port=" in text
+    assert "start the server with --http" in text
 
 
 def test_the_http_answer_says_where_the_page_is() -> None:

@@ -53,6 +53,10 @@ OPTIONS = [
     ("lookup_max_retries", "lookup.max-retries", 2147483647),
     ("writer_create_missing_partitions", "client.writer.create-missing-partitions", False),
     ("scanner_partition_discovery_interval_ms", "client.scanner.partition.discovery.interval", 10000),
+    ("scanner_log_read_preference", "client.scanner.log.read-preference", "local_first"),
+    ("scanner_kv_read_preference", "scanner.kv.read-preference", "server_first"),
+    ("lake_read", "client.lake.read", "union"),
+    ("lake_properties", "client.lake.properties", ""),
     ("consumer_table", "consumer.table", "fluss.consumers"),
     ("consumer_lease_ms", "consumer.lease-ms", 15000),
     ("consumer_commit_interval_ms", "consumer.commit-interval-ms", 1000),
@@ -83,7 +87,7 @@ def test_no_option_is_missing_from_the_table() -> None:
     assert sorted((o.property_name, o.key) for o in Config.options()) == sorted((n, k) for n, k, _ in OPTIONS)
 
 
-def test_the_password_is_the_only_secret_and_is_never_shown() -> None:
+def test_secrets_are_never_shown() -> None:
     config = Config({"security.sasl.password": "geheim", "security.sasl.username": "admin"})
     assert repr(config) == "Config({'security.sasl.password': '***', 'security.sasl.username': 'admin'})"
     assert "geheim" not in f"{config}{config!r}"
@@ -92,6 +96,7 @@ def test_the_password_is_the_only_secret_and_is_never_shown() -> None:
         "security.sasl.password",
         "security.ssl.key",
         "security.ssl.key.password",
+        "client.lake.properties",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -97,7 +98,6 @@ def verify_log(session: Session, directory: Path) -> int:
     is 6 if something is damaged. While a server runs, the end of a log may be a write that is under way; scrubbing
     does the same then (`scrub.interval`).
     """
-    from fluss.errors import FlussError
     from fluss.storage.log.scan import scan
     from fluss.storage.log.segment_check import check_segment
     from fluss.storage.vfs import OsFiles
@@ -109,7 +109,7 @@ def verify_log(session: Session, directory: Path) -> int:
     with WorkProgress("verify", sum(path.stat().st_size for path, _, _ in segments) or None) as progress:
         for number, (path, base_offset, offset_next) in enumerate(segments, start=1):
             size = path.stat().st_size
-            try:
+            with _noting(damaged, path):
                 if offset_next is None:
                     # The last one ends where it ends.
                     result = scan(files, path, start=0, end=size, offset_next=base_offset, visit=lambda _: None)
@@ -117,10 +117,6 @@ def verify_log(session: Session, directory: Path) -> int:
                         raise result.problem
                     offset_next = result.offset_next
                 check_segment(files, path, base_offset=base_offset, offset_next=offset_next, size=size)
-            except FlussError as error:
-                damaged.append({"file": str(path), "problem": error.message})
-            except OSError as error:
-                damaged.append({"file": str(path), "problem": f"{path} cannot be read: {error.strerror}"})
             done += size
             progress.update(number, done)
     return _tell_checked(session, "segments", len(segments), done, damaged)
@@ -198,7 +194,6 @@ def verify_kv(session: Session, directory: Path) -> int:
     DIRECTORY is a data directory, or anything in it. The exit code is 6 if something is damaged. A damaged store loses
     nothing: a server builds it again from its changelog.
     """
-    from fluss.errors import FlussError
     from fluss.storage.kv.sst_check import SstCheck, UnknownFormatError
     from fluss.storage.vfs import OsFiles
 
@@ -213,17 +208,27 @@ def verify_kv(session: Session, directory: Path) -> int:
             def read(position: int, length: int, path: Path = path) -> bytes:
                 return bytes(files.read(path, position, length))
 
-            try:
-                SstCheck(path, size, read).run()
-            except UnknownFormatError as error:
-                damaged.append({"file": str(path), "problem": f"{path} cannot be checked: {error}"})
-            except FlussError as error:
-                damaged.append({"file": str(path), "problem": error.message})
-            except OSError as error:
-                damaged.append({"file": str(path), "problem": f"{path} cannot be read: {error.strerror}"})
+            with _noting(damaged, path):
+                try:
+                    SstCheck(path, size, read).run()
+                except UnknownFormatError as error:
+                    damaged.append({"file": str(path), "problem": f"{path} cannot be checked: {error}"})
             done += size
             progress.update(number, done)
     return _tell_checked(session, "SST files", len(paths), done, damaged)
+
+
+@contextmanager
+def _noting(damaged: list[dict[str, Any]], path: Path) -> Iterator[None]:
+    """Note what is wrong with a file, and go on."""
+    from fluss.errors import FlussError
+
+    try:
+        yield
+    except FlussError as error:
+        damaged.append({"file": str(path), "problem": error.message})
+    except OSError as error:
+        damaged.append({"file": str(path), "problem": f"{path} cannot be read: {error.strerror}"})
 
 
 # Backups are a matter of the server, which knows how to read them.

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from fluss.cli.exits import CommandError, Exit
-from fluss.cli.row_files import FileFormat, format_of, is_arrow_file, open_stream
+from fluss.cli.row_files import format_of, is_arrow_file, open_stream
+from fluss.file_formats import FileFormat
 
 # What types of CSV and JSON are guessed from.
 _SAMPLE_BYTES: Final = 4 * 1024 * 1024

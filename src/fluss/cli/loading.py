@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fluss.cli.load_state import LoadState
-    from fluss.cli.row_files import FileFormat
     from fluss.cli.row_fitting import RejectFile, RowFitter
     from fluss.cli.row_reading import PlacedBatch, RowReader
+    from fluss.file_formats import FileFormat
     from fluss.schema.table import PartitionSpec
 
 _FILE_FORMATS = ("parquet", "csv", "json", "arrow")
@@ -95,9 +95,10 @@ def load(
     load writes everything a second time.
     """
     from fluss.cli.load_state import LoadState
-    from fluss.cli.row_files import STANDARD_INPUT, FileFormat, format_of
+    from fluss.cli.row_files import STANDARD_INPUT, format_of
     from fluss.cli.row_fitting import RejectFile, RowFitter
     from fluss.cli.row_reading import CsvFormat, RowReader
+    from fluss.file_formats import FileFormat
 
     for file in files:
         if file != STANDARD_INPUT and not os.path.isfile(file):
@@ -249,7 +250,7 @@ def _size(file: str) -> int:
 
 def _positions(file: str, file_format: FileFormat) -> int:
     """Return the position at the end of a file; 0 if it is not known."""
-    from fluss.cli.row_files import FileFormat, is_compressed
+    from fluss.file_formats import FileFormat, is_compressed
 
     if file_format is FileFormat.PARQUET:
         import pyarrow.parquet as pq
@@ -296,8 +297,9 @@ def dump(
     output. Memory is bounded, however large the table is, and a file is there when it is complete.
     """
     from fluss.cli.progress import WorkProgress
-    from fluss.cli.row_files import STANDARD_INPUT, FileFormat, format_of
+    from fluss.cli.row_files import STANDARD_INPUT, format_of
     from fluss.cli.row_writing import row_writer
+    from fluss.file_formats import FileFormat
 
     wanted = FileFormat(file_format) if file_format is not None else format_of(file)
     if file != STANDARD_INPUT and os.path.exists(file) and not force:

@@ -4,53 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
 
 from fluss.cli.exits import CommandError, Exit
+from fluss.file_formats import FileFormat, format_by_name, is_compressed
 
 STANDARD_INPUT: Final = "-"
-_COMPRESSED_SUFFIXES: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 _MAGIC: Final = b"ARROW1"
-
-
-class FileFormat(StrEnum):
-    """What a file consists of."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    JSON = "json"
-    ARROW = "arrow"
-
-
-_FORMATS: Final = {
-    ".parquet": FileFormat.PARQUET,
-    ".pq": FileFormat.PARQUET,
-    ".csv": FileFormat.CSV,
-    ".tsv": FileFormat.CSV,
-    ".json": FileFormat.JSON,
-    ".jsonl": FileFormat.JSON,
-    ".ndjson": FileFormat.JSON,
-    ".arrow": FileFormat.ARROW,
-    ".arrows": FileFormat.ARROW,
-    ".feather": FileFormat.ARROW,
-    ".ipc": FileFormat.ARROW,
-}
-
-
-def is_compressed(path: str) -> bool:
-    """Whether the name says that a file of lines is compressed as a whole."""
-    return path.lower().endswith(_COMPRESSED_SUFFIXES)
 
 
 def format_of(path: str) -> FileFormat:
     """Return what the name of a file says about its content."""
-    name = path.lower()
-    for suffix in _COMPRESSED_SUFFIXES:
-        name = name.removesuffix(suffix)
-    found = _FORMATS.get(os.path.splitext(name)[1])
+    found = format_by_name(path)
     if found is None:
         raise CommandError(
             f"what is in '{path}'? Its name does not say; give --file-format {'|'.join(FileFormat)}", Exit.USAGE

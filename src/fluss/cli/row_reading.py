@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from fluss.cli.exits import CommandError, Exit
-from fluss.cli.row_files import STANDARD_INPUT, FileFormat, is_arrow_file, open_stream
+from fluss.cli.row_files import STANDARD_INPUT, is_arrow_file, open_stream
 from fluss.cli.values import value_from_json
 from fluss.errors import FlussError
+from fluss.file_formats import FileFormat
 from fluss.schema.schema import Schema
 from fluss.schema.types import TypeRoot
 

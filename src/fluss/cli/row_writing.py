@@ -11,8 +11,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from fluss.cli.exits import ReaderGoneError
-from fluss.cli.row_files import STANDARD_INPUT, FileFormat
+from fluss.cli.row_files import STANDARD_INPUT
 from fluss.cli.values import csv_text, json_text
+from fluss.file_formats import FileFormat
 from fluss.row.python_values import python_column
 from fluss.schema.types import DataType
 

@@ -76,9 +76,18 @@ def _leaf_condition(leaf: BoundLeaf, name: str) -> BooleanExpression:
     if not values or None in values:
         return AlwaysTrue()
     if leaf.function == LeafFunction.IN:
-        return In(name, values)
+        return _in(name, values, leaf.data_type)
     comparison = _COMPARISONS.get(leaf.function)
     return AlwaysTrue() if comparison is None else comparison(name, values[0])
+
+
+def _in(name: str, values: list[Any], data_type: DataType) -> BooleanExpression:
+    if data_type.root not in _FLOATS or 0 not in values:
+        return In(name, values)
+    # Zero and minus zero are equal, but a list is searched by bits.
+    others = [value for value in values if value]
+    is_zero = EqualTo(name, 0.0)
+    return Or(is_zero, In(name, others)) if others else is_zero
 
 
 def _lake_value(value: Any, data_type: DataType) -> Any:

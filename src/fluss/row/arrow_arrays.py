@@ -14,7 +14,7 @@ size is known before anything is decoded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -197,3 +197,17 @@ def _value_bytes(data_type: DataType) -> float:
         case RowType():
             return sum(_value_bytes(field.data_type) for field in data_type.fields)
     return fixed
+
+
+def joined_batches(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[pa.RecordBatch]:
+    """Put batches together until they have so many rows."""
+    pending: list[pa.RecordBatch] = []
+    row_count = 0
+    for batch in batches:
+        pending.append(batch)
+        row_count += batch.num_rows
+        if row_count >= rows_min:
+            yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
+            pending, row_count = [], 0
+    if pending:
+        yield pa.concat_batches(pending)

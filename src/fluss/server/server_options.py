@@ -181,19 +181,19 @@ class ServerOptions(ListenerOptions, HttpOptions, ProcessOptions, StorageOptions
                     check_location(location)
                 except FlussError as error:
                     raise self._contradiction(option, error.message) from None
-        first = next(iter(self.remote_locations), "")
-        if self.backup_restore_from and check_location(first) != check_location(self.backup_restore_from):
-            raise self._contradiction(
-                ServerOptions.backup_restore_from,
-                f"a restored server goes on where its backup is, and '{ServerOptions.remote_data_dir.key}' says "
-                f"'{without_passwords(first)}'; leave one of them out",
-            )
         is_weighted = self.remote_data_dirs_strategy is DirStrategy.WEIGHTED_ROUND_ROBIN
         if is_weighted and len(self.remote_data_dirs_weights) != len(self.remote_data_dirs):
             raise self._contradiction(
                 ServerOptions.remote_data_dirs_weights,
                 f"there must be one weight for each of the {len(self.remote_data_dirs)} locations of "
                 f"'{ServerOptions.remote_data_dirs.key}'",
+            )
+        first = next(iter(self.remote_locations), "")
+        if self.backup_restore_from and check_location(first) != check_location(self.backup_restore_from):
+            raise self._contradiction(
+                ServerOptions.backup_restore_from,
+                f"a restored server goes on where its backup is, and '{ServerOptions.remote_data_dir.key}' says "
+                f"'{without_passwords(first)}'; leave one of them out",
             )
 
     def _contradiction(self, option: ServerOption[Any], reason: str) -> FlussError:

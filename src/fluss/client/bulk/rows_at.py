@@ -39,7 +39,7 @@ from fluss.client.scan.pipeline import BoundedRead, ScanPipeline
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.table_buckets import can_scan_rows
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.arrow_arrays import bool_array
+from fluss.row.arrow_arrays import bool_array, joined_batches
 from fluss.schema.offsets import ChangeType, OffsetSpec
 from fluss.schema.table import TableBucket
 
@@ -173,7 +173,7 @@ class _BucketAt:
             return
         keys = changed["key"].combine_chunks()
         # A search begins with an index of all keys, so it is made for as many rows as there are keys.
-        for rows in _joined(batches, changed.num_rows):
+        for rows in joined_batches(batches, changed.num_rows):
             is_changed = pc.is_in(encoded_keys(rows, self._key_positions, self._key_types), value_set=keys)
             yield self._chosen(rows.filter(pc.invert(is_changed)))
         there = changed.filter(changed["is_there"]).select(range(len(self._names)))
@@ -296,17 +296,3 @@ def _first_rows(read: BoundedRead) -> list[RecordRun]:
 def _batches(runs: Iterable[RecordRun], read: BoundedRead) -> Iterator[pa.RecordBatch]:
     for run in chain(runs, read.runs()):
         yield run.batch
-
-
-def _joined(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[pa.RecordBatch]:
-    """Put batches together until they have so many rows."""
-    pending: list[pa.RecordBatch] = []
-    row_count = 0
-    for batch in batches:
-        pending.append(batch)
-        row_count += batch.num_rows
-        if row_count >= rows_min:
-            yield pa.concat_batches(pending)
-            pending, row_count = [], 0
-    if pending:
-        yield pa.concat_batches(pending)

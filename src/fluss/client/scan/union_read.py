@@ -29,7 +29,7 @@ from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encode
 from fluss.client.scan.pipeline import ScanPipeline
 from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.client.scan.union_plan import UnionPlan, has_lake, plan_union
-from fluss.row.arrow_arrays import bool_array
+from fluss.row.arrow_arrays import bool_array, joined_batches
 from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket, TableInfo
 
@@ -239,7 +239,7 @@ class _Changed:
         is_direct = len(self._positions) == 1 and _is_comparable(column.type)
         keys = changes[str(self._positions[0]) if is_direct else "key"].combine_chunks()
         # A search begins with an index of all keys, so it is made for as many rows as there are keys.
-        for rows in _joined(batches, len(keys)):
+        for rows in joined_batches(batches, len(keys)):
             found = rows.column(self._positions[0]) if is_direct else encoded_keys(rows, self._positions, self._types)
             is_changed = pc.is_in(found, value_set=keys)
             yield rows.filter(pc.invert(is_changed)) if is_changed.true_count else rows
@@ -296,17 +296,3 @@ def _chosen(batch: pa.RecordBatch, columns: ScanColumns) -> pa.RecordBatch:
     names = batch.schema.names
     arrays = [batch.column(names.index(column.name)) for column in columns.columns]
     return pa.RecordBatch.from_arrays(arrays, schema=columns.arrow_schema)
-
-
-def _joined(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[pa.RecordBatch]:
-    """Put batches together until they have so many rows."""
-    pending: list[pa.RecordBatch] = []
-    row_count = 0
-    for batch in batches:
-        pending.append(batch)
-        row_count += batch.num_rows
-        if row_count >= rows_min:
-            yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
-            pending, row_count = [], 0
-    if pending:
-        yield pa.concat_batches(pending)

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,6 +15,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from fluss.errors import FlussError
+from fluss.file_formats import FORMATS, FileFormat, format_by_name, is_compressed
 from fluss.spark.bulk.task_results import UnfitInputError
 from fluss.spark.read.planner import balanced
 
@@ -26,37 +26,12 @@ _PATTERN_WORDS: Final = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]
 _PATH_VALUE: Final = re.compile(r"([^=/]+)=([^/]*)")
 # What other writers of directories call a missing value.
 _NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-_COMPRESSED_SUFFIXES: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 # Opening a smaller piece would cost more than reading it.
 _PIECE_BYTES_MIN: Final = 4 * 1024 * 1024
 # So that the last tasks end at about the same time.
 _TASKS_PER_CORE: Final = 2
 # Rows of a batch: enough to make up for what a batch costs, few enough to stay in the processor's cache.
 BATCH_ROWS: Final = 32_768
-
-
-class FileFormat(StrEnum):
-    """What a file consists of."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    JSON = "json"
-    ARROW = "arrow"
-
-
-_FORMATS: Final = {
-    ".parquet": FileFormat.PARQUET,
-    ".pq": FileFormat.PARQUET,
-    ".csv": FileFormat.CSV,
-    ".tsv": FileFormat.CSV,
-    ".json": FileFormat.JSON,
-    ".jsonl": FileFormat.JSON,
-    ".ndjson": FileFormat.JSON,
-    ".arrow": FileFormat.ARROW,
-    ".arrows": FileFormat.ARROW,
-    ".feather": FileFormat.ARROW,
-    ".ipc": FileFormat.ARROW,
-}
 
 
 @dataclass(frozen=True)
@@ -71,7 +46,7 @@ class DataFile:
     @property
     def is_compressed(self) -> bool:
         """Whether the file as a whole is compressed, so that it can only be read from its beginning."""
-        return self.path.endswith(_COMPRESSED_SUFFIXES)
+        return is_compressed(self.path)
 
     @property
     def path_values(self) -> Mapping[str, str | None]:
@@ -170,7 +145,7 @@ def _pattern_part(part: str) -> str:
 
 
 def _format_named(name: str) -> FileFormat:
-    aliases = {suffix[1:]: file_format for suffix, file_format in _FORMATS.items()}
+    aliases = {suffix[1:]: file_format for suffix, file_format in FORMATS.items()}
     found = aliases.get(name.lower())
     if found is None:
         raise FlussError(f"The format '{name}' is not known; there are {', '.join(FileFormat)}")
@@ -178,15 +153,12 @@ def _format_named(name: str) -> FileFormat:
 
 
 def _format_of(path: str) -> FileFormat:
-    name = path
-    for suffix in _COMPRESSED_SUFFIXES:
-        name = name.removesuffix(suffix)
-    suffix = os.path.splitext(name)[1].lower()
-    if suffix not in _FORMATS:
+    found = format_by_name(path)
+    if found is None:
         raise FlussError(
             f"What is in '{path}'? Its name does not say; give the format: {', '.join(FileFormat)}",
         )
-    return _FORMATS[suffix]
+    return found
 
 
 # Pieces of files

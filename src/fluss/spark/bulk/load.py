@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from fluss import FlussTable
 from fluss.client.bulk import PartitionSplitter, new_writer_id, partitions_of, wait_for
 from fluss.errors import FlussError
+from fluss.file_formats import FileFormat
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
 from fluss.spark.bulk.file_formats import (
@@ -38,7 +39,6 @@ from fluss.spark.bulk.file_formats import (
 from fluss.spark.bulk.files import (
     DataFile,
     FileFacts,
-    FileFormat,
     FilePiece,
     PlacedBatch,
     cut,

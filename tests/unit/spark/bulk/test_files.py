@@ -12,11 +12,11 @@ import pytest
 from pyarrow import fs
 
 from fluss.errors import FlussError
+from fluss.file_formats import FileFormat
 from fluss.spark.bulk.file_formats import line_blocks
 from fluss.spark.bulk.files import (
     DataFile,
     FileFacts,
-    FileFormat,
     FilePiece,
     Unit,
     cut,

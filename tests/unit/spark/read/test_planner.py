@@ -337,7 +337,11 @@ def test_the_past_of_a_table_with_partitions_that_only_its_lake_has_is_refused(
     table = by_partition(tables)
     gone = TableBucket.with_partition(table.get_table_info().table_id, 123_456, 0)
     monkeypatch.setattr(lake_part, "lake_snapshot_of", lambda of: LakeSnapshot._create(1, {gone: 6}))
-    past = {"scan__as_of__offsets": '{"2026-01-01$eu:0": 1}'}
+    # Writers of logs without bucket keys choose buckets at random.
+    partition, latest = "2026-01-01$eu", fluss.OffsetSpec.latest()
+    ends = wait_for(tables.admin.list_partition_offsets(table.table_path, partition, [0, 1], latest))
+    filled = next(bucket_id for bucket_id, end in ends.items() if end)
+    past = {"scan__as_of__offsets": f'{{"{partition}:{filled}": 1}}'}
     with pytest.raises(FlussError, match="has partition 123456 in its lake only"):
         tables.plan(table, **past)
     assert len(splits(tables.plan(table, scan__partitions="region=eu", **past))) == 1
