@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from fluss.cli.live import Activity, server_facts, table_rates
+from fluss.cli.cluster.live import Activity, server_facts, table_rates
 from fluss.embedded import EmbeddedServer
 from tests.cli.runner import FlussCommand
 
