@@ -33,8 +33,8 @@ from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
-from fluss.server.coordinator.metadata_backup import MetadataBackup
-from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
+from fluss.server.coordinator.metadata.metadata_backup import MetadataBackup
+from fluss.server.coordinator.metadata.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.data_dir import DataDirectory
 from fluss.server.descriptors import connections_possible, raise_limit

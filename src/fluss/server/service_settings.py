@@ -12,9 +12,9 @@ from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.options.process_options import Durability
 from fluss.server.options.server_options import ServerOptions
-from fluss.server.tablet.kv_snapshots import KvSnapshotSettings
 from fluss.server.tablet.manager import TabletSettings
-from fluss.server.tablet.remote_logs import RemoteSettings
+from fluss.server.tablet.remote.kv_snapshots import KvSnapshotSettings
+from fluss.server.tablet.remote.remote_logs import RemoteSettings
 from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrubber import ScrubSettings
 from fluss.storage.kv.store_settings import KvStoreSettings
