@@ -110,7 +110,7 @@ def _options() -> Iterator[dict[str, Any]]:
     }
     # Without the libraries of a server there are none to explain.
     with suppress(ImportError):
-        from fluss.server.server_options import ServerOptions
+        from fluss.server.options.server_options import ServerOptions
 
         families = {"server": list(ServerOptions.options()), **families}
     for family, options in families.items():

@@ -9,8 +9,8 @@ from typing import Final
 from fluss.integers import INT32_MAX
 from fluss.options import DURATION_MS, INT32, MEMORY_BYTES, TEXT, ValueType, choice_of
 from fluss.server.listener_parsing import PORT_MAX
+from fluss.server.options.server_option import OptionFamily, ServerOption
 from fluss.server.quota_options import overrides_of
-from fluss.server.server_option import OptionFamily, ServerOption
 
 
 class Durability(StrEnum):

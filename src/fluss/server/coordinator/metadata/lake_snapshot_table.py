@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fluss.server.coordinator.sqlite_file import SqliteFile
+from fluss.server.coordinator.metadata.sqlite_file import SqliteFile
 
 
 class LakeEntry(NamedTuple):

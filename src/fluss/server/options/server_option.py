@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast, overload
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.options import HIDDEN, Option, without_passwords
-from fluss.server.option_sources import Setting
+from fluss.server.options.option_sources import Setting
 
 T = TypeVar("T")
 

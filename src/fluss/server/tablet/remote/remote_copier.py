@@ -43,7 +43,7 @@ from fluss.server.model import Clock, RemoteLogEntry, Table, TieredOffsets, form
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import NOTHING_ON_DISK, BucketGroup, HostedBucket, HostedTable, open_all
 from fluss.server.tablet.log_opener import LOGS_PER_JOB, LogOpener
-from fluss.server.tablet.remote_logs import RemoteLogs
+from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.server.tablet.retention import in_lake
 from fluss.storage.backup.ownership import FencedError
 from fluss.storage.log.file_names import LogFileKind, LogFileName

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from fluss.schema.table import TableBucket
-from fluss.server.coordinator.sqlite_file import SqliteFile
+from fluss.server.coordinator.metadata.sqlite_file import SqliteFile
 from fluss.server.model import RemoteLogEntry
 
 _COLUMNS: Final = (

@@ -34,7 +34,7 @@ from fluss.server.model import Clock, MetadataCopies, format_bucket
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import BucketGroup, HostedBucket, HostedTable, open_all
 from fluss.server.tablet.disk_guard import DiskGuard
-from fluss.server.tablet.remote_logs import RemoteLogs
+from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.storage.backup.kept_points import KeptPoints
 from fluss.storage.backup.ownership import (
     Claim,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluss.integers import INT32_MAX
 from fluss.options import BOOLEAN, DURATION_MS, INT32, MEMORY_BYTES, RATIO
-from fluss.server.server_option import OptionFamily, ServerOption
+from fluss.server.options.server_option import OptionFamily, ServerOption
 
 
 class StorageOptions(OptionFamily):

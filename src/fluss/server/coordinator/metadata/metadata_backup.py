@@ -14,7 +14,7 @@ from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
-from fluss.server.coordinator.metadata_store import PARTITION_ID, TABLE_ID, WRITER_ID, MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import PARTITION_ID, TABLE_ID, WRITER_ID, MetadataStore
 from fluss.server.model import KvSnapshotEntry, RemoteLogEntry
 
 # More than a server can have given out between two backups.

@@ -23,7 +23,7 @@ from fluss.schema.table import TableBucket
 from fluss.server.kv.snapshot_source import SnapshotSource
 from fluss.server.model import Clock, KvSnapshotBucket, KvSnapshotEntry, KvSnapshotRegistry, KvSnapshotTotals
 from fluss.server.tablet.buckets import BucketGroup, HostedTable
-from fluss.server.tablet.remote_logs import RemoteLogs
+from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.storage.kv.completed_snapshot import CompletedSnapshot, state_of
 from fluss.storage.kv.remote_snapshot import fetch_snapshot, load_snapshot, remote_kv_directory
 from fluss.storage.kv.state import KvState

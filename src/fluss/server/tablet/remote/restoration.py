@@ -22,7 +22,7 @@ from fluss.metrics import Metrics
 from fluss.schema.table import TableBucket
 from fluss.server.model import format_bucket
 from fluss.server.tablet.buckets import LEFT_BEHIND, BucketGroup, HostedBucket, HostedTable
-from fluss.server.tablet.remote_logs import RemoteLogs
+from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.storage.backup.points import TailChain, get_chains, get_point
 from fluss.storage.backup.restore_note import RestoreNote
 from fluss.storage.backup.restored_log import LostLog, make_log

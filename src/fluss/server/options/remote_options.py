@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from fluss.options import DURATION_MS, INT32, MEMORY_BYTES, TEXT, ValueType, choice_of
-from fluss.server.server_option import OptionFamily, ServerOption
+from fluss.server.options.server_option import OptionFamily, ServerOption
 
 
 class DirStrategy(StrEnum):

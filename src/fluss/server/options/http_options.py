@@ -9,7 +9,7 @@ from typing import Final
 
 from fluss.options import DURATION_MS, ValueType, choice_of
 from fluss.server.listener_parsing import PORT_MAX, address_text
-from fluss.server.server_option import OptionFamily, ServerOption
+from fluss.server.options.server_option import OptionFamily, ServerOption
 
 DEFAULT_HTTP_PORT: Final = 9180
 _OFF: Final = "off"

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
-from fluss.server.coordinator.remote_log_table import IS_BUCKET, bucket_key, is_hosted
-from fluss.server.coordinator.sqlite_file import SqliteFile
+from fluss.server.coordinator.metadata.remote_log_table import IS_BUCKET, bucket_key, is_hosted
+from fluss.server.coordinator.metadata.sqlite_file import SqliteFile
 from fluss.server.model import KvSnapshotBucket, KvSnapshotEntry, KvSnapshotTotals
 
 _BUCKET_COLUMNS: Final = "table_id, partition_id, bucket_id, root, directory, next_id, is_dirty"

@@ -42,8 +42,8 @@ from fluss.schema.table import TableBucket
 from fluss.server.model import KvSnapshotBucket, KvSnapshotEntry, format_bucket
 from fluss.server.periodic import Periodic
 from fluss.server.tablet.buckets import BucketGroup, HostedTable, open_all
-from fluss.server.tablet.kv_snapshots import KvSnapshots
-from fluss.server.tablet.remote_logs import RemoteLogs
+from fluss.server.tablet.remote.kv_snapshots import KvSnapshots
+from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.storage.backup.ownership import FencedError
 from fluss.storage.kv.completed_snapshot import CompletedSnapshot
 from fluss.storage.kv.remote_snapshot import SnapshotUploader, remove_snapshot_orphans
