@@ -20,7 +20,7 @@ import fluss
 from fluss import blocking, embedded
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.__main__ import main
-from fluss.server.coordinator.metadata_backup import remote_logs, table_count
+from fluss.server.coordinator.metadata.metadata_backup import remote_logs, table_count
 from fluss.storage.backup.points import POINTS, get_chains, newest_point
 from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic

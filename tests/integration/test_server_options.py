@@ -27,8 +27,8 @@ from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer
-from fluss.server.server_options import ServerOptions
 from fluss.testing.waiting import eventually
 from tests.integration.servers import serving
 

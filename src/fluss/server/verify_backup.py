@@ -18,7 +18,7 @@ from typing import Final
 
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
-from fluss.server.coordinator.metadata_backup import check_metadata, kv_snapshots, remote_logs, table_count
+from fluss.server.coordinator.metadata.metadata_backup import check_metadata, kv_snapshots, remote_logs, table_count
 from fluss.server.model import KvSnapshotEntry, RemoteLogEntry, format_bucket
 from fluss.server.restore import fetch_metadata
 from fluss.storage.backup.points import BackupPoint, TailChain, TailPiece, get_chains, newest_point, no_backup
