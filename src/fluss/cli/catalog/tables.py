@@ -9,6 +9,7 @@ import click
 
 from fluss.cli.kernel.asking import confirm
 from fluss.cli.kernel.commands import Command, Lazy, group
+from fluss.cli.kernel.output import counted
 from fluss.cli.kernel.parameters import DATABASE, KEY_VALUE, TABLE, mapping_of, names_of, time_text
 from fluss.cli.kernel.session import Session, pass_session
 
@@ -280,4 +281,4 @@ def stats(session: Session, table: str) -> None:
     else:
         session.out.rows(("bucket", "rows"), [row[1:] for row in rows])
     if session.out.format == "table":
-        session.out.note(f"{sum(counts.values()):,} rows in {len(counts)} buckets")
+        session.out.note(f"{counted(sum(counts.values()), 'row')} in {counted(len(counts), 'bucket')}")

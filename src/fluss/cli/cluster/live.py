@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +25,21 @@ _TIMEOUT_S: Final = 3.0
 # Asking a table for its offsets takes a request for each of its partitions.
 _TABLES_MAX: Final = 200
 _SCALES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_EVERY_ADDRESS: Final = ("0.0.0.0", "[::]")
+_BARS: Final = "▁▂▃▄▅▆▇█"
+# So many looks are drawn, the newest at the right.
+_HISTORY_LOOKS: Final = 60
+# What is shown of a server, in its order on the screen: the fact, its name, its unit, whether it is drawn over time.
+_SHOWN_FACTS: Final = (
+    ("requests_per_s", "requests", "/s", True),
+    ("errors_per_s", "errors", "/s", True),
+    ("bytes_in_per_s", "in", "B/s", True),
+    ("bytes_out_per_s", "out", "B/s", True),
+    ("memory_bytes", "memory", "B", True),
+    ("connections", "connections", "", False),
+)
+# Lines of the screen that are not tables: facts, blanks, the head, what is left out, how it ends.
+_OTHER_LINES: Final = len(_SHOWN_FACTS) + 7
 
 
 class TableRate(NamedTuple):
@@ -42,6 +59,8 @@ class Activity:
     ends: dict[str, int] = field(default_factory=dict)
     lags: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] | None = None
+    # How many tables there are beside those that were looked at.
+    more_tables: int = 0
 
 
 def metrics_of(url: str) -> dict[str, float] | None:
@@ -57,6 +76,30 @@ def metrics_of(url: str) -> dict[str, float] | None:
         if sample is not None:
             found[sample["name"]] = found.get(sample["name"], 0.0) + float(sample["value"])
     return found
+
+
+def metrics_url_of(options: Mapping[str, str | None], servers: str) -> str | None:
+    """Return where a server with these options shows its metrics to this machine; None if it does not."""
+    host_of_server = servers.partition(",")[0].rpartition(":")[0]
+    listener = options.get("http.listener") or "off"
+    port_alone = options.get("metrics.reporter.prometheus.port") or "0"
+    if listener != "off":
+        scheme, _, address = listener.rstrip("/").rpartition("://")
+        host, _, port = address.rpartition(":")
+    elif port_alone != "0":
+        scheme, host, port = "http", options.get("metrics.reporter.prometheus.host") or "", port_alone
+    else:
+        return None
+    if host in _EVERY_ADDRESS:
+        host = host_of_server
+    elif (not host or _is_this_machine(host)) and not _is_this_machine(host_of_server):
+        # It shows them to its own machine, where something else may have the same port.
+        return None
+    return f"{scheme or 'http'}://{host or '127.0.0.1'}:{port}/metrics"
+
+
+def _is_this_machine(host: str) -> bool:
+    return host in ("localhost", "[::1]") or host.startswith("127.")
 
 
 class ClusterWatch:
@@ -76,14 +119,7 @@ class ClusterWatch:
             options = {entry.key: entry.value for entry in self._session.admin.describe_cluster_configs()}
         except FlussError:
             return None
-        listener = options.get("http.listener") or "off"
-        if listener != "off":
-            scheme, _, address = listener.rpartition("://")
-            address = address if ":" in address else f"127.0.0.1:{address}"
-            return f"{scheme or 'http'}://{address}/metrics"
-        port = options.get("metrics.reporter.prometheus.port")
-        host = options.get("metrics.reporter.prometheus.host", "127.0.0.1")
-        return f"http://{host}:{port}/metrics" if port and port != "0" else None
+        return metrics_url_of(options, self._session.config().bootstrap_servers)
 
     def look(self) -> Activity:
         """Ask for everything once."""
@@ -94,11 +130,13 @@ class ClusterWatch:
             for database in self._databases or sorted(admin.list_databases())
             for table in sorted(admin.list_tables(database))
         ]
+        seen.more_tables = max(len(names) - _TABLES_MAX, 0)
+        has_consumers = self._has_consumers()
         for name in names[:_TABLES_MAX]:
             # A table may be dropped meanwhile.
             try:
                 seen.ends[name] = self._end(name)
-                consumers = self._session.table(name).consumers()
+                consumers = self._session.table(name).consumers() if has_consumers else []
                 if consumers:
                     seen.lags[name] = max(each.lag for each in consumers)
             except FlussError as error:
@@ -107,6 +145,12 @@ class ClusterWatch:
         if self.metrics_url is not None:
             seen.metrics = metrics_of(self.metrics_url)
         return seen
+
+    def _has_consumers(self) -> bool:
+        """Return whether there have been any: asking for a table that is not there is an error in the metrics."""
+        database, _, table = self._session.config().consumer_table.partition(".")
+        admin = self._session.admin
+        return database in admin.list_databases() and table in admin.list_tables(database)
 
     def _end(self, table: str) -> int:
         admin = self._session.admin
@@ -204,12 +248,19 @@ def top(session: Session, databases: tuple[str, ...], every: float, count: int |
 
 
 def _print(session: Session, before: Activity | None, now: Activity) -> None:
-    lines = table_rates(before, now)
+    lines, facts = table_rates(before, now), server_facts(before, now)
     if session.out.format == "json":
         tables = [line._asdict() for line in lines]
-        session.out.record({"server": server_facts(before, now), "tables": tables})
+        session.out.record({"server": facts, "tables": tables})
         return
+    if session.out.format == "table" and facts:
+        session.out.record(
+            {name: scaled(facts.get(fact), unit) for fact, name, unit, _ in _SHOWN_FACTS if fact in facts}
+        )
+        session.out.say("")
     session.out.rows(("table", "records", "records/s", "lag"), [_cells(line) for line in lines], empty="no tables yet")
+    if now.more_tables:
+        session.out.note(_left_out(now.more_tables))
 
 
 def _cells(line: TableRate) -> tuple[Any, ...]:
@@ -217,43 +268,102 @@ def _cells(line: TableRate) -> tuple[Any, ...]:
     return line.table, line.records, rate, line.lag
 
 
+def _left_out(count: int) -> str:
+    return f"{count:,} more tables are not looked at; name a database to see its tables"
+
+
 def _show_live(session: Session, watch: ClusterWatch, every: float, count: int | None) -> None:
     from rich.live import Live
 
+    screen = Screen(session.config().bootstrap_servers, watch.metrics_url)
     before: Activity | None = None
     looks = 0
     with Live(auto_refresh=False, screen=count is None, transient=False) as live:
         while True:
-            now = watch.look()
-            live.update(_screen(before, now, watch.metrics_url), refresh=True)
-            before, looks = now, looks + 1
+            try:
+                now = watch.look()
+            except FlussError as error:
+                # A server that is restarted is waited for; one that was never there is not.
+                if before is None or count is not None or not error.is_retriable:
+                    raise
+                live.update(screen.without_answer(error.message, live.console.height), refresh=True)
+            else:
+                live.update(screen.drawn(before, now, live.console.height), refresh=True)
+                before, looks = now, looks + 1
             if count is not None and looks >= count:
                 return
             time.sleep(every)
 
 
-def _screen(before: Activity | None, now: Activity, metrics_url: str | None) -> Any:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+class Screen:
+    """What a person sees: facts of the server with their last minutes, tables below, as many as there is room for."""
 
-    facts = server_facts(before, now)
-    parts = [
-        f"requests {scaled(facts.get('requests_per_s'), '/s') or '-'}",
-        f"errors {scaled(facts.get('errors_per_s'), '/s') or '-'}",
-        f"in {scaled(facts.get('bytes_in_per_s'), 'B/s') or '-'}",
-        f"out {scaled(facts.get('bytes_out_per_s'), 'B/s') or '-'}",
-        f"connections {scaled(facts.get('connections')) or '-'}",
-        f"memory {scaled(facts.get('memory_bytes'), 'B') or '-'}",
-    ]
-    head = Text("   ".join(parts), style="bold") if now.metrics is not None else Text(_without_metrics(metrics_url))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("TABLE", "RECORDS", "RECORDS/S", "LAG"):
-        table.add_column(name, justify="left" if name == "TABLE" else "right")
-    for line in table_rates(before, now)[:30]:
-        lag = "" if line.lag is None else f"{line.lag:,}"
-        table.add_row(Text(line.table), f"{line.records:,}", scaled(line.rate), lag)
-    return Group(head, Text(""), table, Text(""), Text("Ctrl-C ends this", style="dim"))
+    def __init__(self, servers: str, metrics_url: str | None) -> None:
+        self._servers = servers
+        self._metrics_url = metrics_url
+        self._history: dict[str, deque[float]] = {
+            fact: deque(maxlen=_HISTORY_LOOKS) for fact, _, _, is_drawn in _SHOWN_FACTS if is_drawn
+        }
+        self._last: tuple[Activity | None, Activity] | None = None
+        # rich leaves only colours out.
+        self._bold, self._dim = ("", "") if os.environ.get("NO_COLOR") else ("bold", "dim")
+
+    def drawn(self, before: Activity | None, now: Activity, height: int) -> Any:
+        """Draw what was seen."""
+        self._last = before, now
+        facts = server_facts(before, now)
+        for fact, history in self._history.items():
+            if fact in facts:
+                history.append(facts[fact])
+        return self._lines(before, now, height, "Ctrl-C ends this", self._dim)
+
+    def without_answer(self, reason: str, height: int) -> Any:
+        """Draw what was last seen, and say why it is no news."""
+        assert self._last is not None, "what was never there is an error"
+        return self._lines(*self._last, height, f"no answer, trying again: {reason}", "bold red")
+
+    def _lines(self, before: Activity | None, now: Activity, height: int, last_line: str, style: str) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        lines = table_rates(before, now)
+        room = max(height - _OTHER_LINES, 3)
+        table = Table(box=None, pad_edge=False, header_style=self._bold)
+        for name in ("TABLE", "RECORDS", "RECORDS/S", "LAG"):
+            table.add_column(name, justify="left" if name == "TABLE" else "right", no_wrap=True, overflow="ellipsis")
+        for line in lines[:room]:
+            lag = "" if line.lag is None else f"{line.lag:,}"
+            table.add_row(Text(line.table), f"{line.records:,}", scaled(line.rate), lag)
+        parts = [Text(self._servers, style=self._bold), self._facts(before, now), Text(""), table]
+        if len(lines) > room:
+            parts.append(Text(f"{len(lines) - room:,} quieter tables are not shown", style=self._dim))
+        if now.more_tables:
+            parts.append(Text(_left_out(now.more_tables), style=self._dim))
+        return Group(*parts, Text(""), Text(last_line, style=style))
+
+    def _facts(self, before: Activity | None, now: Activity) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        if now.metrics is None:
+            return Text(_without_metrics(self._metrics_url))
+        facts = server_facts(before, now)
+        grid = Table(box=None, pad_edge=False, show_header=False)
+        for justify in ("left", "right", "left"):
+            grid.add_column(justify=justify, no_wrap=True, overflow="crop")
+        for fact, name, unit, _ in _SHOWN_FACTS:
+            curve = bars(list(self._history.get(fact, ())))
+            grid.add_row(name, Text(scaled(facts.get(fact), unit) or "-", style=self._bold), Text(curve, style="cyan"))
+        return grid
+
+
+def bars(values: Sequence[float]) -> str:
+    """Return a small plot: a bar for each value, the highest as high as a line, none for nothing."""
+    highest = max(values, default=0.0)
+    if highest <= 0:
+        return _BARS[0] * len(values)
+    return "".join(_BARS[round(value / highest * (len(_BARS) - 1))] for value in values)
 
 
 def _without_metrics(metrics_url: str | None) -> str:

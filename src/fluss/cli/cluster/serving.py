@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,10 +22,12 @@ import click
 
 from fluss.cli.kernel.commands import Command
 from fluss.cli.kernel.exits import CommandError, Exit
+from fluss.cli.kernel.output import counted
 from fluss.cli.kernel.parameters import time_text
 from fluss.cli.kernel.session import Session, pass_session
 
 _ADDRESS: Final = re.compile(r"(\[[^\]]+\]|[^\s,:]+):([0-9]+) \(")
+_PAGE: Final = re.compile(r"page at (\S+)")
 _STOP_TIMEOUT_S: Final = 60.0
 _LOG_LINES_SHOWN: Final = 5
 
@@ -51,6 +54,7 @@ _data_dir_option = click.option(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
     examples=(
         "fluss serve",
+        "fluss serve --http                                          # with a page at http://127.0.0.1:9180",
         "fluss serve --data-dir ./data --port 9200 --detach",
         "fluss serve --config server.yaml -D log.segment.file-size=256mb",
     ),
@@ -60,6 +64,13 @@ _data_dir_option = click.option(
     "--port", type=click.IntRange(0, 65535), help="The port to listen on; 0 takes a free one.  [default: 9123]"
 )
 @click.option("--host", help="The address to listen on.  [default: 127.0.0.1, for this machine only]")
+@click.option(
+    "--http",
+    is_flag=False,
+    flag_value="",
+    metavar="[ADDRESS]",
+    help="Show the server over HTTP: a page, /metrics, /health.  [default address: 127.0.0.1:9180]",
+)
 @click.option("--detach", is_flag=True, help="Go on in the background; `fluss stop` ends it.")
 @click.argument("server_options", nargs=-1, type=click.UNPROCESSED, metavar="[SERVER_OPTIONS]...")
 @pass_session
@@ -68,13 +79,14 @@ def serve(
     data_dir: Path | None,
     port: int | None,
     host: str | None,
+    http: str | None,
     detach: bool,
     server_options: tuple[str, ...],
 ) -> int:
     """Start a server, here or in the background.
 
     Every option of `python -m fluss.server` is taken as well: --config FILE, -D KEY=VALUE, --durability, --insecure,
-    --log-level, --print-config. Without --detach it runs until Ctrl-C.
+    --log-level, --log-format, --print-config. Without --detach it runs until Ctrl-C.
     """
     _require_server()
     directory = (data_dir or default_data_dir()).absolute()
@@ -83,8 +95,10 @@ def serve(
         arguments += ["--port", str(port)]
     if host is not None:
         arguments += ["--host", host]
+    if http is not None:
+        arguments += ["--http", *([http] if http else [])]
     arguments += server_options
-    if not detach:
+    if not detach or "--print-config" in server_options:
         from fluss.server.__main__ import main
 
         return main(arguments)
@@ -102,7 +116,9 @@ def _start_in_background(session: Session, directory: Path, arguments: Sequence[
 
     running = process_of(directory)
     if running is not None:
-        raise CommandError(f"a server runs already with {directory}, as process {running}; `fluss stop` ends it")
+        raise CommandError(
+            f"a server runs already with {directory}, as process {running}; `{_stop_line(directory)}` ends it"
+        )
     _state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
     record_path = _record_path(directory)
     log_path = record_path.with_suffix(".log")
@@ -119,8 +135,15 @@ def _start_in_background(session: Session, directory: Path, arguments: Sequence[
     finally:
         os.close(log_fd)
     assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    process.stdout.close()
+    try:
+        line = process.stdout.readline().strip()
+    except KeyboardInterrupt:
+        # The interruption is this terminal's, which the server is no part of.
+        process.terminate()
+        process.wait()
+        raise
+    finally:
+        process.stdout.close()
     address = _ADDRESS.search(line)
     if address is None:
         code = process.wait()
@@ -133,13 +156,25 @@ def _start_in_background(session: Session, directory: Path, arguments: Sequence[
         "log": str(log_path),
         "started": time_text(int(time.time() * 1000)),
     }
+    page = _PAGE.search(line)
+    if page is not None:
+        record["page"] = page[1]
     record_path.write_text(json.dumps(record), encoding="utf-8")
     # It goes on without this process, which therefore does not wait for it.
     process.returncode = 0
     session.out.done(
-        f"A server runs on {record['address']}, as process {process.pid}, data in {directory}. `fluss stop` ends it.",
+        f"A server runs on {record['address']}, as process {process.pid}, data in {directory}. "
+        + (f"Its page is at {page[1]}. " if page is not None else "")
+        + f"`{_stop_line(directory)}` ends it.",
         **record,
     )
+
+
+def _stop_line(directory: Path) -> str:
+    """Return the command that ends the server of a directory."""
+    if directory == default_data_dir().absolute():
+        return "fluss stop"
+    return f"fluss stop --data-dir {shlex.quote(str(directory))}"
 
 
 def _reason(log_path: Path) -> str:
@@ -237,7 +272,7 @@ def status(session: Session, data_dir: Path | None) -> int:
         "data_dir": str(directory),
     }
     if number is not None and record.get("process") == number:
-        facts |= {"address": record["address"], "started": record["started"], "log": record["log"]}
+        facts |= {key: record[key] for key in ("address", "page", "started", "log") if key in record}
         facts["answers"] = _answer(session, record["address"])
     session.out.record(facts)
     return Exit.OK if number is not None else Exit.NOT_FOUND
@@ -250,6 +285,6 @@ def _answer(session: Session, address: str) -> str:
     session.server = address
     session.options = {"connect-timeout": "3000", "request-timeout": "3000", **session.options}
     try:
-        return f"yes, with {len(session.admin.list_databases())} databases"
+        return f"yes, with {counted(len(session.admin.list_databases()), 'database')}"
     except FlussError as error:
         return f"no: {error.message}"

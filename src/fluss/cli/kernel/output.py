@@ -182,6 +182,11 @@ class RowStream:
         return lines
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things for people: ``1 row``, ``2,000 rows``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _cells(row: Sequence[Any]) -> list[str]:
     return [shown_text(value, _CELL_CHARS_MAX) for value in row]
 

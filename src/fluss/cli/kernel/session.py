@@ -77,7 +77,7 @@ class Session:
         options: dict[str, str] = {}
         if self.user is not None:
             options["security.sasl.username"] = self.user
-        password = self._password()
+        password = self._password
         if password is not None:
             options[PASSWORD_KEY] = password
         if self.ca is not None:
@@ -89,7 +89,9 @@ class Session:
             options["security.protocol"] = ("sasl_ssl" if has_tls else "sasl") if has_sasl else "ssl"
         return options
 
+    @cached_property
     def _password(self) -> str | None:
+        """The password, which standard input has once."""
         if self.password_file is None:
             found = os.environ.get(PASSWORD_VARIABLE)
             return found if found and self.user is not None else None
