@@ -22,7 +22,7 @@ from fluss.server.model import KvSnapshotEntry, KvSnapshotRegistry
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.remote.kv_snapshots import KvSnapshotSettings
 from fluss.server.tablet.remote.remote_logs import RemoteSettings
-from fluss.storage.kv.remote_snapshot import load_snapshot
+from fluss.storage.kv.snapshots.remote_snapshot import load_snapshot
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.server.kv.bucket_support import TABLE, Bucket

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ValueDecoder
 from fluss.client.kernel.runtime import Runtime, is_blocking
-from fluss.client.scan.buffer import FROM_SNAPSHOT, Chunk, ScanBuffer, Subscription, Subscriptions
-from fluss.client.scan.fetcher import Fetcher
+from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT, Chunk, ScanBuffer, Subscription, Subscriptions
+from fluss.client.scan.fetch.fetcher import Fetcher
 from fluss.client.scan.records import RecordRun
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.log_batch import LogBatch, iter_batches
