@@ -1,4 +1,4 @@
-"""Draws the picture of ``fluss top`` in the documentation: a real server under load, looked at by the command's own code.
+"""Draws the picture of ``fluss top`` in the documentation: a server under load, seen by the code of the command.
 
 python tools/draw_top.py [--looks 60] [--picture docs/pictures/top.svg]
 """

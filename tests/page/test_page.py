@@ -1,6 +1,6 @@
 """The page in a real browser: every view with live data, hostile texts, many tables, a server that goes away, logins.
 
-``make test-page`` runs them, and installs what they need where it can: chromium, playwright, and axe-core for the checks of
+``make test-page`` runs them, and installs what they need where it can: chromium, playwright, axe-core for checks of
 accessibility. Without these they are skipped, and say so. The default tests have one of them, where there is a browser.
 Screenshots for the documentation are made if ``FLUSS_SCREENSHOTS`` names a directory.
 """
