@@ -1,4 +1,4 @@
-"""Expressions of pyiceberg as conditions, without importing it: whoever has such an expression has imported it.
+"""Expressions of pyiceberg as conditions, without importing it: the caller, who has an expression, has imported it.
 
 The rules are those of all filters: what is compared with NULL is unknown, also by ``NotEqualTo`` and ``NotIn``.
 """

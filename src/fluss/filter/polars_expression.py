@@ -1,4 +1,4 @@
-"""Expressions of polars as conditions, without importing it: whoever has such an expression has imported it.
+"""Expressions of polars as conditions, without importing it: the caller, who has an expression, has imported it.
 
 An expression is read in the form in which polars serialises it, which may be another one in later versions. What is not
 known here has no counterpart, which is an error in a filter of a user; a lazy frame leaves it to polars.

@@ -30,7 +30,7 @@ _PAGE_ROWS_MAX: Final = 1000
 # Reads of rows at a time, and live tails, of all users together.
 _READS_MAX: Final = 4
 _TAILS_MAX: Final = 32
-# A tail ends after so long; whoever still looks starts another one.
+# A tail ends after so long; a browser that still shows it starts another one.
 _TAIL_S: Final = 1800.0
 _TAIL_START_S: Final = 15.0
 _TABLE: Final = "tables/{database}/{table}"

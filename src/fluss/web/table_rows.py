@@ -184,7 +184,7 @@ async def rows_from_now_on(table: FlussTable, condition: str | None) -> AsyncGen
 
 
 async def look_up(table: FlussTable, key: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the row with a key, whose values are texts as somebody has typed them."""
+    """Return the row with a key, whose values are texts as the user has typed them."""
     info = table.get_table_info()
     wanted = {}
     for name in info.primary_keys:

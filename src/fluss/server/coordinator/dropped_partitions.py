@@ -2,7 +2,7 @@
 
 A stream that comes back and finds a partition gone has to know whether it had read everything in it. It is told for 30
 days, as long as the table exists, and of the 65,536 partitions at most that were dropped last. After that, or if the
-server crashed in the instant of the drop, the answer is that nobody knows.
+server crashed in the instant of the drop, the answer is that it is not known.
 """
 
 from __future__ import annotations

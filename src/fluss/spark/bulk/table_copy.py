@@ -1,4 +1,4 @@
-"""Tables from one place to another, whoever does the work: tasks of Spark, or this process.
+"""Tables from one place to another, by tasks of Spark or by this process.
 
 Each table is a ``TableCopy``: its target is made, its rows are copied, both are compared, and a note says it is done.
 """
