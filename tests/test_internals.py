@@ -1,7 +1,7 @@
 """The pages about the inside of the program follow it: files they name exist, packages are on the map, counts hold.
 
-A journey is a numbered list; its heading says how many files it passes, so that a longer way is noticed. Four of them
-are taken, with a server in the same process, and every file of the list must be called on the way.
+A journey is a numbered list; its heading says how many files it passes, so that a longer way is noticed. All without
+Spark are taken, with a server in the same process, and every file of the list must be called on the way.
 """
 
 from __future__ import annotations
@@ -66,7 +66,24 @@ def test_a_journey_has_as_many_files_as_its_heading_says(heading: re.Match[str])
 
 @pytest.mark.parametrize(
     ("title", "journey"),
-    [("An append", "append"), ("A fetch", "fetch"), ("An upsert", "upsert"), ("A lookup", "lookup")],
+    [
+        ("An append", "append"),
+        ("A fetch", "fetch"),
+        ("An upsert", "upsert"),
+        ("A lookup", "lookup"),
+        *(
+            pytest.param(*journey, marks=pytest.mark.slow)
+            for journey in (
+                ("A poll of a consumer", "consumer"),
+                ("A segment that leaves", "remote"),
+                ("A backup", "backup"),
+                ("A round of tiering", "tiering"),
+                ("A read of a table and its lake", "union"),
+                ("A command", "command"),
+                ("A look at the page", "page"),
+            )
+        ),
+    ],
 )
 def test_every_step_of_a_journey_takes_part_in_it(title: str, journey: str) -> None:
     heading = next(heading for heading in _HEADING.finditer(JOURNEYS) if heading["title"].startswith(title))
