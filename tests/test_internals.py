@@ -6,6 +6,7 @@ Spark are taken, with a server in the same process, and every file of the list m
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -38,6 +39,22 @@ def test_every_package_is_on_the_map() -> None:
     shown = set(re.findall(r"`([a-z_/]+)/`", (INTERNALS / "README.md").read_text(encoding="utf-8")))
     assert shown >= packages, f"not on the map: {sorted(packages - shown)}"
     assert shown <= packages, f"on the map, but gone: {sorted(shown - packages)}"
+
+
+def test_every_thread_is_on_its_page() -> None:
+    page = (INTERNALS / "threads.md").read_text(encoding="utf-8")
+    sources = [path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")]
+    started = {
+        name.value
+        for source in sources
+        if "Thread" in source and '"fluss-' in source
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(("Thread", "ThreadPoolExecutor"))
+        for name in (*call.args, *(keyword.value for keyword in call.keywords))
+        if isinstance(name, ast.Constant) and str(name.value).startswith("fluss-")
+    }
+    assert started
+    assert sorted(name for name in started if f"`{name}`" not in page) == []
 
 
 def test_every_package_has_its_layers() -> None:
