@@ -45,7 +45,7 @@ def test_every_thread_is_on_its_page() -> None:
     page = (INTERNALS / "threads.md").read_text(encoding="utf-8")
     sources = [path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")]
     started = {
-        name.value
+        str(name.value)
         for source in sources
         if "Thread" in source and '"fluss-' in source
         for call in ast.walk(ast.parse(source))
