@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from fluss import FlussTable
 from fluss.client.bulk import lake_snapshot_of, offsets_of, partitions_of
-from fluss.client.fluss_table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.options import HIDDEN, is_secret_key
 from fluss.schema.offsets import OffsetSpec

@@ -17,9 +17,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluss import FlussTable, LogScanner
 from fluss.client.bulk import named_buckets_of, offsets_of
-from fluss.client.fluss_table import FlussTable
-from fluss.client.scan.log_scanner import LogScanner
 from fluss.errors import FlussError
 from fluss.schema.offsets import LATEST_OFFSET, OffsetSpec
 from fluss.schema.table import TableBucket
