@@ -15,7 +15,7 @@ import click
 from fluss.cli.kernel.exits import CommandError, sentence_of
 from fluss.cli.kernel.output import FORMATS, Output
 from fluss.cli.kernel.session import Session, full_name
-from fluss.cli.sql.sql_commands import show
+from fluss.cli.sql.sql_answers import show
 from fluss.cli.sql.sql_engine import SqlEngine
 from fluss.errors import FlussError
 
