@@ -187,8 +187,8 @@ class Consumer(ServerMade):
                 except FlussError as error:
                     if not error.is_retriable:
                         raise
-                    # The server is away. Scanners wait for it, and so does this.
-                    logger.info("%r waits: %s", self, error.message)
+                    # The server is away, which the log has already. Scanners wait for it, and so does this.
+                    logger.debug("%r waits: %s", self, error.message)
                     await self._runtime.bridge(asyncio.sleep(min(remaining_s, _SLICE_S)))
                     polled = None
                 if polled is not None or remaining_s <= 0:
