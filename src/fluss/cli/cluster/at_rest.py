@@ -194,7 +194,7 @@ def verify_kv(session: Session, directory: Path) -> int:
     DIRECTORY is a data directory, or anything in it. The exit code is 6 if something is damaged. A damaged store loses
     nothing: a server builds it again from its changelog.
     """
-    from fluss.storage.kv.sst_check import SstCheck, UnknownFormatError
+    from fluss.storage.kv.snapshots.sst_check import SstCheck, UnknownFormatError
     from fluss.storage.vfs import OsFiles
 
     files = OsFiles()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -101,6 +102,8 @@ class Backup:
         data_dir: Path,
         files: Files,
         clock: Clock,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._remote = remote
         self._tables = tables
@@ -109,6 +112,7 @@ class Backup:
         self._data_dir = data_dir
         self._files = files
         self._clock = clock
+        self._monotonic = monotonic
         self._interval_ms = remote.settings.backup_interval_ms if remote.is_enabled else 0
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fluss-backup")
         self._turn = asyncio.Lock()
@@ -125,8 +129,8 @@ class Backup:
         self._is_looked_through = False
         # What was dropped since the last round.
         self._dropped: list[BucketGroup] = []
-        # When the last round that shipped everything was begun.
-        self._complete_ms = clock()
+        # When the last round that shipped everything was begun, by a clock that nobody sets.
+        self._complete_s = monotonic()
         self._failures: dict[TableBucket, str] = {}
         self._failed_rounds = 0
         self._shipped_bytes = 0
@@ -149,7 +153,7 @@ class Backup:
     @property
     def age_ms(self) -> int:
         """How old the backup is: what was written since then would be lost with the disk."""
-        return max(0, self._clock() - self._complete_ms)
+        return int((self._monotonic() - self._complete_s) * 1000)
 
     @property
     def problem(self) -> str | None:
@@ -303,12 +307,14 @@ class Backup:
                 pass
             except Exception:
                 self._failed_rounds += 1
+                # Which of the logs that are not open it would have shipped is not known any more.
+                self._is_looked_through = False
                 raise
 
     async def _ship(self) -> None:
         if self._claim is None:
             await self._begin()
-        began_ms = self._clock()
+        began_ms, began_s = self._clock(), self._monotonic()
         self._leave_out_dropped()
         self._leave_out_copied()
         changes = await self._changes()
@@ -320,12 +326,15 @@ class Backup:
         for pack in packs(self._tails.wasteful()):
             await self._shipped(pack)
         self._note_failures(failures)
+        # Before it is looked whether the metadata have changed: what is not named any more after that waits for the
+        # next point.
+        number = self._remote.gate.begin_point()
         change_count = await self._metadata.change_count()
         is_new = bool(self._tails.changed) or change_count != self._metadata_changes or self._point is None
         if is_new or self._remote.gate.is_waited_for:
-            await self._make_point(began_ms, change_count)
+            await self._make_point(number, began_ms, change_count)
         if not failures:
-            self._complete_ms = began_ms
+            self._complete_s = began_s
         await self._remove_garbage()
 
     def _note_failures(self, failures: dict[TableBucket, str]) -> None:
@@ -444,7 +453,7 @@ class Backup:
 
     def _kept_since_ms(self) -> int:
         """Return when the oldest point was begun that is kept; 0 if an earlier run has made it."""
-        # Whoever asks has something to remove.
+        # The caller has something to remove.
         self._remote.gate.mark()
         return self._kept.oldest_ms
 
@@ -464,13 +473,11 @@ class Backup:
 
     # Points
 
-    async def _make_point(self, began_ms: int, change_count: int) -> None:
+    async def _make_point(self, number: int, began_ms: int, change_count: int) -> None:
         assert self._claim is not None, "it was looked up"
         gate, before = self._remote.gate, self._point
-        number = gate.begin_point()
         if before is None or change_count != self._metadata_changes:
             metadata = await self._ship_metadata()
-            self._metadata_changes = change_count
         else:
             metadata = before.metadata
         indexes = {} if before is None else dict(before.indexes)
@@ -492,6 +499,8 @@ class Backup:
             indexes,
         )
         await self._in_thread(self._put_point, point)
+        # Only now is it named: a round that fails before ships everything again.
+        self._metadata_changes = change_count
         self._tails.changed.difference_update(changed)
         self._point = point
         self._point_count += 1

@@ -24,8 +24,8 @@ from fluss.server.kv.snapshot_source import SnapshotSource
 from fluss.server.model import Clock, KvSnapshotBucket, KvSnapshotEntry, KvSnapshotRegistry, KvSnapshotTotals
 from fluss.server.tablet.buckets import BucketGroup, HostedTable
 from fluss.server.tablet.remote.remote_logs import RemoteLogs
-from fluss.storage.kv.completed_snapshot import CompletedSnapshot, state_of
-from fluss.storage.kv.remote_snapshot import fetch_snapshot, load_snapshot, remote_kv_directory
+from fluss.storage.kv.snapshots.completed_snapshot import CompletedSnapshot, state_of
+from fluss.storage.kv.snapshots.remote_snapshot import fetch_snapshot, load_snapshot, remote_kv_directory
 from fluss.storage.kv.state import KvState
 from fluss.storage.log.file_names import TabletKind
 from fluss.storage.log.tablet import LogTablet

@@ -45,8 +45,8 @@ from fluss.server.tablet.buckets import BucketGroup, HostedTable, open_all
 from fluss.server.tablet.remote.kv_snapshots import KvSnapshots
 from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.storage.backup.ownership import FencedError
-from fluss.storage.kv.completed_snapshot import CompletedSnapshot
-from fluss.storage.kv.remote_snapshot import SnapshotUploader, remove_snapshot_orphans
+from fluss.storage.kv.snapshots.completed_snapshot import CompletedSnapshot
+from fluss.storage.kv.snapshots.remote_snapshot import SnapshotUploader, remove_snapshot_orphans
 from fluss.storage.kv.state import KvState
 from fluss.storage.kv.store import remove_store
 from fluss.storage.remote.store import RemoteStoppedError

@@ -23,8 +23,8 @@ from typing import Final, Protocol
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import find_leaders
-from fluss.client.scan.buffer import FROM_SNAPSHOT, Chunk, Frame, ScanBuffer, Subscription
-from fluss.client.scan.kv_files import KvFileSession, SnapshotUnreadableError
+from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT, Chunk, Frame, ScanBuffer, Subscription
+from fluss.client.scan.fetch.kv_files import KvFileSession, SnapshotUnreadableError
 from fluss.errors import CorruptMessageError, ErrorCode, FlussError, NetworkError
 from fluss.protocol import api as apis
 from fluss.protocol.bulk_messages import ScanKvResponse

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from fluss.buffers import byte_view, new_memory
 from fluss.client.kernel.remote_storage import AskForToken, RemoteFile, RemoteStorage
 from fluss.client.kernel.retry import DOWNLOADS
-from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer, Subscription
+from fluss.client.scan.fetch.buffer import Chunk, Frame, ScanBuffer, Subscription
 from fluss.config import Config
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.protocol.messages import fluss_pb2 as pb

@@ -23,10 +23,18 @@ from typing import Any, Final
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import BucketKey, find_leaders
-from fluss.client.scan.buffer import FROM_SNAPSHOT, Chunk, FetchGroup, Frame, LeaderQueue, ScanBuffer, Subscription
-from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests, RequestForm
-from fluss.client.scan.remote import RemoteLog
-from fluss.client.scan.snapshot_fetcher import SnapshotFetcher
+from fluss.client.scan.fetch.buffer import (
+    FROM_SNAPSHOT,
+    Chunk,
+    FetchGroup,
+    Frame,
+    LeaderQueue,
+    ScanBuffer,
+    Subscription,
+)
+from fluss.client.scan.fetch.fetch_messages import ENCODED_FETCH_LOG, FetchRequests, RequestForm
+from fluss.client.scan.fetch.remote import RemoteLog
+from fluss.client.scan.fetch.snapshot_fetcher import SnapshotFetcher
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, RequestTimeoutError, error_for_code
 from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.record.log_batch import measure_batches

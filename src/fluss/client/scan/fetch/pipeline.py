@@ -22,12 +22,12 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
 from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
-from fluss.client.scan.buffer import FROM_SNAPSHOT, ScanBuffer, Subscription, Subscriptions
-from fluss.client.scan.fetch_messages import FetchRequests
-from fluss.client.scan.fetcher import Fetcher
-from fluss.client.scan.polling import BufferReader, Poller, Runs
+from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT, ScanBuffer, Subscription, Subscriptions
+from fluss.client.scan.fetch.fetch_messages import FetchRequests
+from fluss.client.scan.fetch.fetcher import Fetcher
+from fluss.client.scan.fetch.polling import BufferReader, Poller, Runs
+from fluss.client.scan.fetch.remote import RemoteLog
 from fluss.client.scan.records import RecordRun
-from fluss.client.scan.remote import RemoteLog
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.schema.offsets import EARLIEST_OFFSET, OffsetSpec
 from fluss.schema.predicate import BoundPredicate

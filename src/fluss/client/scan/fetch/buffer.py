@@ -22,7 +22,7 @@ from typing import Final
 from fluss.client.kernel.leaders import BucketKey
 from fluss.client.kernel.retry import FETCHES
 from fluss.client.kernel.runtime import is_blocking
-from fluss.client.scan.fetch_messages import FetchRequests, FetchResponses
+from fluss.client.scan.fetch.fetch_messages import FetchRequests, FetchResponses
 from fluss.errors import FlussError
 from fluss.protocol.codec import Parts
 from fluss.schema.table import TableBucket

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from fluss.errors import KvDamagedError
 from fluss.record.framing import crc32c
-from fluss.storage.kv.xxh3 import xxh3_64
+from fluss.storage.kv.snapshots.xxh3 import xxh3_64
 
 _FOOTER: Final = struct.Struct(
     "<B"  # checksum type

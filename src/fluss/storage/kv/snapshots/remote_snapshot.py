@@ -20,7 +20,8 @@ from typing import Final, TypeVar
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.schema.table import TableBucket
-from fluss.storage.kv.completed_snapshot import (
+from fluss.storage.kv.rocks import DISK
+from fluss.storage.kv.snapshots.completed_snapshot import (
     METADATA_NAME,
     SHARED_DIRECTORY,
     CompletedSnapshot,
@@ -30,10 +31,9 @@ from fluss.storage.kv.completed_snapshot import (
     snapshot_id_of,
     snapshot_name,
 )
-from fluss.storage.kv.rocks import DISK
-from fluss.storage.kv.sst_check import SstCheck, UnknownFormatError
+from fluss.storage.kv.snapshots.sst_check import SstCheck, UnknownFormatError
+from fluss.storage.kv.snapshots.store_export import SST_SUFFIX, database_files
 from fluss.storage.kv.state import KvState
-from fluss.storage.kv.store_export import SST_SUFFIX, database_files
 from fluss.storage.remote.store import CHUNK_BYTES, RemoteStore
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from fluss.row.encoded import EncodedRows
 from fluss.schema.table import TableBucket, TablePath
 
 if TYPE_CHECKING:
-    from fluss.storage.kv.snapshot_reader import SnapshotReader
+    from fluss.storage.kv.snapshots.snapshot_reader import SnapshotReader
 
 
 # What is copied at a time.
@@ -123,7 +123,7 @@ class KvFileSession:
 
     def _opened(self, directory: Path) -> SnapshotReader:
         # Few programs need it, and it takes a while.
-        from fluss.storage.kv.snapshot_reader import SnapshotReader
+        from fluss.storage.kv.snapshots.snapshot_reader import SnapshotReader
 
         try:
             return SnapshotReader(directory)
