@@ -62,7 +62,8 @@ _CANNOT: Final = {
     "MERGE": "rows are merged into a table with a primary key by FlussSpark.merge(table, source, on)"
     ".when_matched_update(...).execute(); INSERT INTO writes rows of a key over",
     "COMMENT": COMMENT_STAYS,
-    "TRUNCATE": "a table is emptied by dropping its partitions, or by dropping and creating it",
+    "TRUNCATE": "a table with a primary key is emptied by DELETE FROM, any other by dropping its partitions, or by "
+    "dropping and creating it",
 }
 
 
