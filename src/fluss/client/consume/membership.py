@@ -325,7 +325,7 @@ class Membership:
             except FlussError as error:
                 if not error.is_retriable:
                     raise
-                logger.info("%s cannot be looked at: %s", self._name.table_name, error.message)
+                logger.debug("%s cannot be looked at: %s", self._name.table_name, error.message)
 
     async def _check_table(self) -> None:
         path = self._info.table_path
