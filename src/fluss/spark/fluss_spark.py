@@ -340,7 +340,7 @@ class FlussSpark:
 
     def _is_case_sensitive(self) -> bool:
         """Whether names of columns that differ in upper and lower case only are two names."""
-        return self._merged({}, Use.BATCH_WRITE)["case-sensitive"] == "true"
+        return bool(self._merged({}, Use.BATCH_WRITE)["case-sensitive"] == "true")
 
     def _delete_where(self, path: TablePath, condition: str) -> None:
         """Delete rows by a condition in the language of ``scan.filter``, as the catalog of Spark is asked to."""
