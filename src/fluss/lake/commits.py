@@ -13,6 +13,7 @@ is tried again: whoever planned the files on the old state must look at the new 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -43,6 +44,8 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, Asser
 
 from fluss.errors import FlussError
 from fluss.options import without_passwords
+
+logger = logging.getLogger(__name__)
 
 COMMIT_USER_KEY: Final = "commit-user"
 TIERING_USER: Final = "__fluss_lake_tiering"
@@ -312,7 +315,11 @@ class _SnapshotCommit:
                 f"The catalog has not answered the commit to the lake table {self._name}, which may have happened: "
                 f"{without_passwords(f'{type(error).__name__}: {error}')}"
             ) from error
-        self.table.refresh()
+        try:
+            self.table.refresh()
+        except Exception as error:
+            # It has happened all the same; who commits again on the old state is told so.
+            logger.warning("the lake table %s cannot be loaded after a commit: %s", self._name, type(error).__name__)
 
     def _has_landed(self) -> bool:
         """Whether the commit happened although it was reported as failed, as when an answer was lost on its way."""
