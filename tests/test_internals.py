@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
+from collections import Counter
 
 import pytest
 
@@ -18,6 +20,9 @@ INTERNALS = ROOT / "docs" / "internals"
 SOURCES = ROOT / "src" / "fluss"
 PAGES = [*sorted(INTERNALS.glob("*.md")), ROOT / "CONTRIBUTING.md"]
 JOURNEYS = (INTERNALS / "journeys.md").read_text(encoding="utf-8")
+# A comfortable module has half of that. Where a module or a folder becomes larger, a second noun hides inside.
+_MODULE_LINES_MAX = 700
+_FOLDER_MODULES_MAX = 24
 _HEADING = re.compile(r"^## (?P<title>.+) \((?P<count>\d+) files\)$", re.MULTILINE)
 
 
@@ -33,6 +38,23 @@ def test_every_package_is_on_the_map() -> None:
     shown = set(re.findall(r"`([a-z_/]+)/`", (INTERNALS / "README.md").read_text(encoding="utf-8")))
     assert shown >= packages, f"not on the map: {sorted(packages - shown)}"
     assert shown <= packages, f"on the map, but gone: {sorted(shown - packages)}"
+
+
+def test_every_package_has_its_layers() -> None:
+    packages = {path.parent.relative_to(SOURCES.parent) for path in SOURCES.rglob("__init__.py")}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    contracts = [contract for contract in settings["contracts"] if contract["type"] == "layers"]
+    layered = {name for contract in contracts if contract["exhaustive"] for name in contract["containers"]}
+    # What is generated is one module.
+    assert {".".join(package.parts) for package in packages} - layered == {"fluss.protocol.messages"}
+
+
+def test_modules_and_folders_are_read_in_one_sitting() -> None:
+    modules = [path for path in SOURCES.rglob("*.py") if path.name != "fluss_pb2.py"]
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in modules}
+    assert [f"{path}: {count} lines" for path, count in lines.items() if count > _MODULE_LINES_MAX] == []
+    folders = Counter(path.parent for path in modules if path.name != "__init__.py")
+    assert [f"{path}: {count} modules" for path, count in folders.items() if count > _FOLDER_MODULES_MAX] == []
 
 
 @pytest.mark.parametrize("heading", list(_HEADING.finditer(JOURNEYS)), ids=lambda heading: heading["title"])
