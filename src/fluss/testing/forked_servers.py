@@ -33,10 +33,10 @@ from typing import Final, Self
 
 from fluss.errors import FlussError
 from fluss.net.transport import run
-from fluss.server.listener_options import DEFAULT_LISTENER_NAME
 from fluss.server.listener_parsing import address_text
+from fluss.server.options.listener_options import DEFAULT_LISTENER_NAME
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer, log_to_stderr, prepare_process, request_stop, wall_clock_ms
-from fluss.server.server_options import ServerOptions
 from fluss.testing.losing_files import LosingFiles
 from fluss.testing.waiting import eventually
 
@@ -261,8 +261,8 @@ def _thread_state(thread: Path) -> str:
 
 
 def main() -> int:
-    """Fork a server for each order that comes in, until nobody gives orders any more."""
-    # Nobody waits for the children: their end is seen by whoever holds a handle of them.
+    """Fork a server for each order that comes in, until the giver of orders is gone."""
+    # The fork server does not wait for its children: their end is seen by the holder of their handle.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Ctrl-C reaches all processes of a terminal; what it means is decided where the orders come from.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

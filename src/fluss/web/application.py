@@ -29,8 +29,8 @@ from aiohttp import web
 from fluss._version import __version__
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
 from fluss.net.admission import is_loopback
-from fluss.server.http_options import MonitoringAccess
 from fluss.server.operator_view import OperatorView
+from fluss.server.options.http_options import MonitoringAccess
 from fluss.web.load_history import LoadHistory
 from fluss.web.log_lines import LogLines
 from fluss.web.page_files import PageFiles
@@ -182,7 +182,7 @@ class Application:
         return await self._tables.tail(request, await self._session(request))
 
     async def _session_info(self, request: web.Request) -> web.Response:
-        """Say whether there is somebody to log in, without refusing anybody."""
+        """Say which user is logged in, if any, without refusing the request."""
         user, is_open = None, not self._view.needs_login
         token = request.cookies.get(COOKIE)
         if not is_open and token is not None:

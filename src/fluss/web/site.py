@@ -14,8 +14,8 @@ from aiohttp import web
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.listener import bind_problem
 from fluss.net.tls import ServerCertificate
-from fluss.server.http_options import HttpAddress
 from fluss.server.operator_view import OperatorView
+from fluss.server.options.http_options import HttpAddress
 from fluss.web.application import Application
 
 _BACKLOG: Final = 64

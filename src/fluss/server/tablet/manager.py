@@ -37,18 +37,18 @@ from fluss.server.model import (
     TieredOffsets,
 )
 from fluss.server.periodic import Periodic
-from fluss.server.tablet.backup import Backup
 from fluss.server.tablet.buckets import BucketGroup, HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
-from fluss.server.tablet.kv_snapshots import KvSnapshots, KvSnapshotSettings
-from fluss.server.tablet.kv_snapshotter import KvSnapshotter
 from fluss.server.tablet.log_ends import know_log_ends, log_ends
 from fluss.server.tablet.log_opener import LogOpener
 from fluss.server.tablet.log_upkeep import LogUpkeep
 from fluss.server.tablet.reaper import Reaper
-from fluss.server.tablet.remote_copier import RemoteCopier
-from fluss.server.tablet.remote_logs import RemoteLogs, RemoteSettings
-from fluss.server.tablet.restoration import Restoration
+from fluss.server.tablet.remote.backup import Backup
+from fluss.server.tablet.remote.kv_snapshots import KvSnapshots, KvSnapshotSettings
+from fluss.server.tablet.remote.kv_snapshotter import KvSnapshotter
+from fluss.server.tablet.remote.remote_copier import RemoteCopier
+from fluss.server.tablet.remote.remote_logs import RemoteLogs, RemoteSettings
+from fluss.server.tablet.remote.restoration import Restoration
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrub_repairs import ScrubRepairs
@@ -323,6 +323,8 @@ class TabletManager:
             self._snapshotter.start()
         if not self._opener.was_clean:
             self._in_background(self._recover())
+        elif self._restoration is not None:
+            self._in_background(self._restoration.bring_all())
         self._in_background(self._remove_residue())
 
     async def stop(self) -> None:
@@ -428,11 +430,12 @@ class TabletManager:
             bucket.is_failed and bucket.bucket not in damaged for table in self._tables.values() for bucket in table
         )
         backup = self._backup
+        problems = (part.problem for part in (backup, self._restoration) if part is not None)
         return BucketHealth(
             bucket_count=self._bucket_count,
             active_count=self._bucket_count - failed_count,
             is_fenced=backup is not None and backup.fence is not None,
-            problem=None if backup is None else backup.problem,
+            problem=next(filter(None, problems), None),
         )
 
     def show(self, metrics: Metrics) -> None:
