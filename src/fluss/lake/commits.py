@@ -1,7 +1,7 @@
 """Snapshots of lake tables: files that were written become rows of the table, all of them or none.
 
 A commit is made on one state of the table. If another writer has changed the table since, it is refused, and nothing
-is tried again: whoever planned the files on the old state must look at the new one first.
+is tried again: the planner of the files must look at the new state first.
 
 | commit | added | deletes | replaced | operation |
 |---|---|---|---|---|

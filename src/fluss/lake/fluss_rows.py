@@ -196,7 +196,7 @@ class _Reading:
             yield batch if condition is None else batch.filter(condition)
 
     def _columns(self) -> list[str]:
-        # Somebody has to count the rows if none of the columns is there.
+        # The rows have to be counted if none of the columns is there.
         return self._rows._names or [OFFSET_COLUMN]
 
     def _condition_columns(self) -> list[str]:

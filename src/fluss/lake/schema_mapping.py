@@ -60,7 +60,7 @@ SYSTEM_COLUMNS: Final[Mapping[str, IcebergType]] = {
     TIMESTAMP_COLUMN: TimestamptzType(),
 }
 # A property of a Fluss table with this prefix is one of the lake table, without it. All others are kept under the other
-# prefix, so that somebody who finds the lake table can tell what it mirrors.
+# prefix, so that a reader of the lake table can tell what it mirrors.
 LAKE_PROPERTY_PREFIX: Final = "iceberg."
 FLUSS_PROPERTY_PREFIX: Final = "fluss."
 # Readers must merge: rows of these tables are deleted by delete files, and no engine may do it in another way.
